@@ -1,0 +1,1 @@
+"""Tallystick: a runtime for agents that act by writing code."""

@@ -1,0 +1,1 @@
+"""The command `tally`: parse, call, render."""

@@ -1,0 +1,72 @@
+"""The command `tally` and what its exit codes mean.
+
+Commands are imported when they are called: `tally --help` should not load a sandbox.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import NoReturn
+
+import click
+
+from tallystick.cli.exit_codes import exit_code_of
+from tallystick.core.errors import Cancelled, TallystickError
+
+__all__ = ["cli", "main"]
+
+_COMMANDS = {
+    "doctor": ("tallystick.cli.doctor", "Try what each sandbox can do here, and say so."),
+    "exec": ("tallystick.cli.exec_program", "Run a Python program in the sandbox."),
+    "warm": ("tallystick.cli.warm", "Compile the sandbox now, so that the next start is quick."),
+}
+
+
+class _Lazy(click.Group):
+    """Finds commands by name and imports only the one that is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = importlib.import_module(_COMMANDS[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="tallystick", prog_name="tally")
+def cli() -> None:
+    """Run programs that models write, in a sandbox that is metered and holds."""
+
+
+def main() -> NoReturn:
+    """Run the command line. Errors are one line on stderr and an exit code."""
+    try:
+        sys.exit(cli(standalone_mode=False) or 0)
+    except click.exceptions.Exit as ended:
+        sys.exit(ended.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt, Cancelled):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except TallystickError as error:
+        click.echo(f"{error.code}: {error}", err=True)
+        sys.exit(exit_code_of(error))
+    except BrokenPipeError:
+        # Whoever read our output has gone. Nothing can be said to them.
+        sys.stderr.close()
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The Python side of the guest: what surrounds a program inside the sandbox."""

@@ -1,0 +1,221 @@
+"""Runs one program in the session's namespace and says what came of it.
+
+The namespace is a real `__main__` module, so classes pickle, dataclasses resolve and tracebacks show
+the program's own lines. The last expression's value is kept by assigning it to a hidden name in the
+same code object: compiling it apart would give top-level `await` two event loops.
+"""
+
+import ast
+import asyncio
+import builtins
+import gc
+import io
+import linecache
+import os
+import random
+import sys
+import traceback
+import types
+
+from tallystick_guest import streams, text, threads, wire
+
+_VALUE = "__tally_value__"
+_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_COROUTINE = 0x80
+_PLACE = ("lineno", "col_offset", "end_lineno", "end_col_offset")
+_Expr, _Assign, _Name, _STORE = ast.Expr, ast.Assign, ast.Name, ast.Store()
+_VALUE_CHARS_MAX = 65_536
+_TRACEBACK_CHARS_MAX = 16_384
+_BALLAST_BYTES = 1 << 20
+_OURS = __file__.rpartition("/tallystick_guest/")[0] + "/"  # where the build mounts this package
+
+_parse, _compile, _eval, _exec_asyncio = ast.parse, compile, eval, asyncio.run
+_TracebackException = traceback.TracebackException
+_repr, _str, _type = repr, str, type
+_loads, _host_call = wire.loads, wire.host_call
+_renew, _flush, _drain = streams.renew, streams.flush, threads.drain
+_splitlines = str.splitlines
+_collect = gc.collect
+_issubclass, _isinstance = issubclass, isinstance
+
+_main = types.ModuleType("__main__")
+_names = _main.__dict__
+_injected: dict[str, object] = {}
+_seen: dict[str, int] = {}
+_environ = os.environ
+_ballast: bytearray | None = None
+
+
+def settle() -> None:
+    """Leave the image as every session shall find it."""
+    global _ballast
+    sys.modules["__main__"] = _main
+    _names["__builtins__"] = builtins
+    builtins.HostError = wire.HostError
+    builtins.SandboxViolation = wire.SandboxViolation
+    builtins.exit = builtins.quit = sys.exit
+    sys.argv = ["program"]
+    sys.stdin = sys.__stdin__ = io.StringIO("")
+    _ballast = bytearray(_BALLAST_BYTES)
+    gc.collect()
+    gc.freeze()
+
+
+def boot(payload: bytes) -> dict[str, object]:
+    """Begin a session: fresh randomness from the session's seed, then its names."""
+    random.seed()
+    sys.modules.pop("entry", None)  # The build still needed to find it by name.
+    bind(payload)
+    return {"windows": streams.windows(), "python": sys.version.split()[0]}
+
+
+def bind(payload: bytes) -> dict[str, object]:
+    """Give the namespace the host functions and texts that the host lists."""
+    names = _loads(str(payload, "utf-8"))
+    for function in names.get("functions", ()):
+        _injected[function["name"]] = _proxy(function["name"], function.get("doc", ""))
+    for entry in names.get("texts", ()):
+        _injected[entry["name"]] = text.HostText(entry["id"], entry["bytes"], entry["name"])
+    for name in names.get("removed", ()):
+        _injected.pop(name, None)
+        _names.pop(name, None)
+    _names.update(_injected)
+    return {}
+
+
+def _proxy(name: str, doc: str) -> object:
+    def function(*args: object, **kwargs: object) -> object:
+        return _host_call(name, args, kwargs)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    function.__module__ = "host"
+    return function
+
+
+def run(payload: bytes) -> dict[str, object]:
+    """Run one program. Everything it can do to itself ends here as a result."""
+    header, _, source_bytes = payload.partition(b"\n")
+    options = _loads(str(header, "utf-8"))
+    source = str(source_bytes, "utf-8")
+    _renew()
+    if _environ or options["env"]:
+        _environ.clear()
+        _environ.update(options["env"])
+    restored = _restore_names()
+    result: dict[str, object] = {"restored": restored}
+    try:
+        result["value"] = _evaluate(source, _remember(options["name"], source))
+        result["ok"] = True
+    except BaseException as error:
+        result.update(failure_of(error))
+    try:
+        _drain()
+    except BaseException as error:
+        result.update(failure_of(error))
+    _names.pop(_VALUE, None)
+    _flush()
+    return result
+
+
+def _restore_names() -> list[str]:
+    """Put injected names back that a program has rebound or deleted, and say which."""
+    lost = [name for name, value in _injected.items() if _names.get(name) is not value]
+    for name in lost:
+        _names[name] = _injected[name]
+    return lost
+
+
+def _remember(name: str, source: str) -> str:
+    """Keep the source for tracebacks under a name that no earlier program has."""
+    _seen[name] = count = _seen.get(name, 0) + 1
+    unique = name if count == 1 else f"{name}#{count}"
+    linecache.cache[unique] = (len(source), None, _splitlines(source, True), unique)
+    return unique
+
+
+def _evaluate(source: str, name: str) -> str | None:
+    tree = _parse(source, name)
+    body = tree.body
+    if body and _type(body[-1]) is _Expr:
+        last = body[-1]
+        place = {name: getattr(last, name) for name in _PLACE}
+        body[-1] = _Assign([_Name(_VALUE, _STORE, **place)], last.value, **place)
+    code = _compile(tree, name, "exec", flags=_FLAGS, dont_inherit=True)
+    outcome = _eval(code, _names)
+    if code.co_flags & _COROUTINE:
+        _exec_asyncio(outcome)
+    value = _names.get(_VALUE)
+    if value is None:
+        return None
+    shown = _repr(value)
+    if len(shown) > _VALUE_CHARS_MAX:
+        shown = f"{shown[:_VALUE_CHARS_MAX]}... ({len(shown) - _VALUE_CHARS_MAX:,} more characters)"
+    return shown
+
+
+def failure_of(error: BaseException) -> dict[str, object]:
+    """Describe what a program raised: kind, message, its own part of the traceback, exit code."""
+    global _ballast
+    if _isinstance(error, MemoryError):
+        # Describing the failure needs memory too.
+        _ballast = None
+        _collect()
+    if _isinstance(error, SystemExit):
+        return _exit_of(error)
+    try:
+        message = _str(error)
+    except BaseException:
+        message = "<the error's own text could not be made>"
+    try:
+        shown = "".join(_described(error).format())
+    except BaseException:
+        shown = f"{_type(error).__name__}: {message}"
+    failure: dict[str, object] = {
+        "ok": False,
+        "kind": str(_type(error).__name__),
+        "message": _cut(message),
+        "traceback": _cut(shown),
+        "exit": 1,
+    }
+    if _isinstance(error, wire.SandboxViolation):
+        failure["capability"] = str(error.capability)
+    return failure
+
+
+def _described(error: BaseException) -> traceback.TracebackException:
+    """The traceback without the frames of this package, here and in every error behind it."""
+    whole = _TracebackException.from_exception(error)
+    left, seen = [whole], set()
+    while left:
+        each = left.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(_OURS)]
+        left += [each.__cause__, each.__context__, *(each.exceptions or ())]
+    return whole
+
+
+def _exit_of(error: SystemExit) -> dict[str, object]:
+    code = error.code
+    if code is None or code == 0:
+        return {"ok": True, "value": None, "exit": 0}
+    if not _isinstance(code, int):
+        sys.__stderr__.write(f"{code}\n")
+        code = 1
+    message = f"the program ended itself with exit code {code & 0xFF}"
+    return {
+        "ok": False,
+        "kind": "SystemExit",
+        "message": message,
+        "traceback": "",
+        "exit": code & 0xFF,
+    }
+
+
+def _cut(shown: str) -> str:
+    if len(shown) <= _TRACEBACK_CHARS_MAX:
+        return shown
+    half = _TRACEBACK_CHARS_MAX // 2
+    return f"{shown[:half]}\n... {len(shown) - 2 * half:,} characters left out ...\n{shown[-half:]}"

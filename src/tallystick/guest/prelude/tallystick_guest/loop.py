@@ -1,0 +1,55 @@
+"""asyncio without sockets: a loop whose idle step is a sleep in virtual time."""
+
+import asyncio
+import asyncio.events
+import selectors
+import time
+
+from tallystick_guest import threads, violations
+
+
+class _Selector(selectors._BaseSelectorImpl):
+    """Nothing outside can ever become ready, so waiting is moving the clock."""
+
+    def select(self, timeout: float | None = None) -> list[object]:
+        if threads.run_pending():
+            return []
+        if timeout is None:
+            raise RuntimeError("deadlock: every task waits and nothing is left to wake one")
+        if timeout > 0:
+            time.sleep(timeout)
+        return []
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """The only event loop of a guest."""
+
+    def __init__(self, selector: object = None) -> None:
+        super().__init__(_Selector())
+
+    def _make_self_pipe(self) -> None:
+        self._ssock = self._csock = None
+        self._internal_fds = 0
+
+    def _close_self_pipe(self) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+    async def subprocess_exec(self, *args: object, **kwargs: object) -> object:
+        raise violations._violation("a subprocess", violations.PROCESS)
+
+    async def subprocess_shell(self, *args: object, **kwargs: object) -> object:
+        raise violations._violation("a subprocess", violations.PROCESS)
+
+
+class _Policy(asyncio.events._BaseDefaultEventLoopPolicy):
+    _loop_factory = Loop
+
+
+def install() -> None:
+    """Make it the loop of `asyncio.run`, `new_event_loop` and top-level await."""
+    asyncio.events._event_loop_policy = _Policy()
+    asyncio.SelectorEventLoop = asyncio.EventLoop = Loop
+    asyncio.unix_events.SelectorEventLoop = Loop

@@ -1,0 +1,1 @@
+"""Sandboxes: one port, and the backends that run programs behind it."""

@@ -1,0 +1,223 @@
+"""Host functions for programs: how a call is decoded, answered and encoded.
+
+A reply is one tag byte and its body: 0 JSON, 1 error, 2 text, 3 bytes. A function that fails, or
+returns what cannot be encoded, becomes an error reply that the program can catch; it never ends the
+session. Replies are bytes from here on, so what is recorded is what is replayed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from tallystick.core.errors import (
+    CapabilityDenied,
+    InvalidName,
+    ReplayDiverged,
+    TallystickError,
+    UsageError,
+)
+from tallystick.sandbox.port import Host, HostCall, HostName, HostNames
+from tallystick.sandbox.text import TEXT_FUNCTIONS, HostText
+
+__all__ = [
+    "Answer",
+    "HostFunction",
+    "HostTable",
+    "RecordedHost",
+    "error_reply",
+    "json_reply",
+    "request_digest",
+    "text_reply",
+]
+
+_ERROR_CHARS_MAX = 2_000
+_decode = msgspec.json.Decoder(tuple[str, list[Any], dict[str, Any]]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFunction:
+    """One function a program may call.
+
+    `local` says that it is quick and waits for nothing: it is then answered in the program's own
+    thread. Otherwise a coroutine function runs on the event loop and a plain one in a thread of its
+    own, so that a deadline or a cancel can leave it behind.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    local: bool = False
+    needs: str = ""
+
+    def described(self) -> HostName:
+        try:
+            signature = str(inspect.signature(self.function))
+        except (TypeError, ValueError):
+            signature = "(...)"
+        doc = inspect.getdoc(self.function) or ""
+        return HostName(name=self.name, doc=f"{self.name}{signature}\n\n{doc}".rstrip())
+
+
+class HostTable:
+    """A fixed set of functions and texts, with the capabilities granted to them."""
+
+    def __init__(
+        self,
+        functions: Sequence[HostFunction] = (),
+        *,
+        texts: Mapping[str, HostText] | None = None,
+        granted: frozenset[str] = frozenset(),
+    ) -> None:
+        texts = texts or {}
+        for name in [*(function.name for function in functions), *texts]:
+            if not name.isidentifier() or name.startswith("__"):
+                raise InvalidName(what="host name", given=name, why="a Python identifier is needed")
+        self._functions = {
+            function.name: function
+            for function in functions
+            if not function.needs or function.needs in granted
+        }
+        self._texts = tuple(texts.values())
+        described = tuple(function.described() for function in self._functions.values())
+        placed = tuple((name, index, len(text)) for index, (name, text) in enumerate(texts.items()))
+        self._names = HostNames(functions=described, texts=placed)
+
+    @property
+    def names(self) -> HostNames:
+        return self._names
+
+    def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
+        """Answer one call. Never raises for what the program or a function did wrong."""
+        try:
+            name, args, kwargs = _decode(call.request)
+        except (msgspec.DecodeError, RecursionError):
+            return error_reply(UsageError("a host call is a JSON array [name, args, kwargs]"))
+        function = self._functions.get(name)
+        if function is None:
+            return self._serve_text(name, args)
+        if inspect.iscoroutinefunction(function.function):
+            return _awaited(function.function, args, kwargs)
+        if function.local:
+            return _called(function.function, args, kwargs)
+        return _Blocking(function.function, args, kwargs)
+
+    def _serve_text(self, name: str, args: list[Any]) -> bytes | Awaitable[bytes]:
+        method = TEXT_FUNCTIONS.get(name)
+        if method is None or not args or type(args[0]) is not int:
+            return error_reply(CapabilityDenied(capability=f"host.{name[:80]}", what="this call"))
+        if not 0 <= args[0] < len(self._texts):
+            return error_reply(CapabilityDenied(capability="host.text", what=name))
+        return _called(method, [self._texts[args[0]], *args[1:]], {})
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded answer and what it was the answer to."""
+
+    request_sha256: str
+    fuel: int
+    reply: bytes
+
+
+class RecordedHost:
+    """Serves recorded answers by position, then hands over to a live host, if there is one."""
+
+    def __init__(self, answers: Sequence[Answer], *, then: Host) -> None:
+        self._answers = answers
+        self._then = then
+
+    @property
+    def names(self) -> HostNames:
+        return self._then.names
+
+    def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
+        if call.index >= len(self._answers):
+            return self._then.serve(call)
+        answer = self._answers[call.index]
+        now = request_digest(call.request)
+        if now != answer.request_sha256:
+            raise ReplayDiverged(
+                index=call.index, field="request", recorded=answer.request_sha256, now=now
+            )
+        if call.fuel != answer.fuel:
+            raise ReplayDiverged(
+                index=call.index, field="fuel", recorded=answer.fuel, now=call.fuel
+            )
+        return answer.reply
+
+
+class _Blocking:
+    """A plain function that may wait; the session runs it in a thread of its own.
+
+    It is awaitable only so that every host answers with bytes or something to wait for.
+    """
+
+    def __init__(self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]):
+        self._work = (function, args, kwargs)
+
+    def __call__(self) -> bytes:
+        return _called(*self._work)
+
+    def __await__(self) -> Any:
+        raise UsageError("a blocking host function is called in a thread, not awaited")
+
+
+def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bytes:
+    try:
+        return _encoded(function(*args, **kwargs))
+    except Exception as error:
+        return error_reply(error)
+
+
+async def _awaited(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bytes:
+    try:
+        return _encoded(await function(*args, **kwargs))
+    except Exception as error:
+        return error_reply(error)
+
+
+def _encoded(value: object) -> bytes:
+    if type(value) is bytes:
+        return b"3" + value
+    # Long text is not worth quoting; short text is decoded faster as JSON than by another branch.
+    if type(value) is str and len(value) > 1_000:
+        return text_reply(value)
+    try:
+        return json_reply(value)
+    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        kind = type(value).__name__
+        return error_reply(
+            UsageError(f"the host function returned {kind}, which cannot be encoded: {error}")
+        )
+
+
+def json_reply(value: object) -> bytes:
+    """Encode a JSON value as a reply."""
+    return b"0" + _encode(value)
+
+
+def text_reply(value: str) -> bytes:
+    """Encode text as a reply without quoting it."""
+    return b"2" + value.encode("utf-8", "surrogatepass")
+
+
+def error_reply(error: BaseException) -> bytes:
+    """Encode a failure as a reply. Our own errors speak for themselves; others say their class."""
+    kind = type(error).__name__
+    message = str(error)[:_ERROR_CHARS_MAX] or kind
+    if not isinstance(error, TallystickError):
+        message = f"{kind}: {message}"
+    body = {"kind": kind, "message": message}
+    if isinstance(error, CapabilityDenied):
+        body["capability"] = error.capability
+    return b"1" + _encode(body)
+
+
+def request_digest(request: bytes) -> str:
+    """The SHA-256 by which a request is compared on replay."""
+    return hashlib.sha256(request).hexdigest()

@@ -1,0 +1,235 @@
+"""The sandbox port: what runs a program, under which limits, and what came of it.
+
+A backend knows nothing of ledgers, models or budgets. A program's own failure is a result; the
+backend raises only when it is itself broken or was asked for what it cannot do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from tallystick.core.errors import InvalidLimit
+
+__all__ = [
+    "CallRecord",
+    "ExecutionContext",
+    "ExecutionResult",
+    "Host",
+    "HostCall",
+    "HostName",
+    "HostNames",
+    "Limits",
+    "ProgramCharge",
+    "ProgramError",
+    "Sandbox",
+    "SandboxSession",
+    "Stop",
+]
+
+# How a program ended. `finished` is its own end, with or without an error; the others came from
+# outside, and the namespace is then the one before the program.
+Stop = Literal[
+    "finished",
+    "fuel",
+    "memory",
+    "wall",
+    "deadline",
+    "output",
+    "host_calls",
+    "cancelled",
+    "trap",
+]
+
+
+def _check_limit(field: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidLimit(field=field, given=value, why="a limit is a whole number")
+    if value < 0:
+        raise InvalidLimit(field=field, given=value, why="a limit is not negative")
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one program may use. Exactly at a limit is allowed; zero means none at all."""
+
+    fuel: int = 200_000_000_000
+    memory_bytes: int = 256 * 1024 * 1024
+    host_calls: int = 10_000
+    output_bytes: int = 16 * 1024 * 1024
+    request_bytes: int = 4 * 1024 * 1024
+    reply_bytes: int = 64 * 1024 * 1024
+    source_bytes: int = 1024 * 1024
+
+    def __post_init__(self) -> None:
+        for field in self.__struct_fields__:
+            _check_limit(field, getattr(self, field))
+
+
+class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and how one program runs.
+
+    `timeout_ms` is the time the program itself may be active; waiting for the host does not count.
+    `deadline_ms` counts everything. `max_output_bytes` is what is kept inline of each stream; the
+    rest goes to a file, up to `limits.output_bytes` for both streams together.
+    """
+
+    session_id: str
+    timeout_ms: int = 30_000
+    deadline_ms: int = 300_000
+    working_dir: str | None = None
+    env_vars: Mapping[str, str] = {}
+    capture_stdout: bool = True
+    capture_stderr: bool = True
+    max_output_bytes: int = 65_536
+    cancellation_token: str | None = None
+    session_token: str | None = None
+    recursion_depth: int = 0
+    program_name: str = "<program>"
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        for field in ("timeout_ms", "deadline_ms", "max_output_bytes", "recursion_depth"):
+            _check_limit(field, getattr(self, field))
+
+    def with_env(self, more: Mapping[str, str]) -> ExecutionContext:
+        """Return the same context with `more` merged into its environment; later wins."""
+        return msgspec.structs.replace(self, env_vars={**self.env_vars, **more})
+
+
+class ProgramError(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a program did not end well, in terms its author can use."""
+
+    kind: str
+    message: str
+    traceback: str = ""
+
+
+class ProgramCharge(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program did use."""
+
+    fuel: int = 0
+    wall_ms: int = 0
+    memory_bytes: int = 0
+    host_calls: int = 0
+    output_bytes: int = 0
+
+
+class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One host call as it happened: enough to compare it, not to repeat it."""
+
+    index: int
+    name: str
+    request_sha256: str
+    request_bytes: int
+    reply_bytes: int
+    fuel: int
+    ok: bool
+
+
+class ExecutionResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a program."""
+
+    stdout: str = ""
+    stderr: str = ""
+    value: str | None = None
+    exit_code: int = 0
+    timed_out: bool = False
+    output_truncated: bool = False
+    output_file_path: str | None = None
+    error: ProgramError | None = None
+    stop: Stop = "finished"
+    charge: ProgramCharge = ProgramCharge()
+    calls: tuple[CallRecord, ...] = ()
+    execution_time_ms: int = 0
+    metadata: Mapping[str, object] = {}
+
+    @property
+    def succeeded(self) -> bool:
+        """True for exit code 0 without a timeout."""
+        return self.exit_code == 0 and not self.timed_out
+
+    @classmethod
+    def success(cls, stdout: str) -> ExecutionResult:
+        return cls(stdout=stdout)
+
+    @classmethod
+    def failure(cls, stderr: str, exit_code: int) -> ExecutionResult:
+        return cls(stderr=stderr, exit_code=exit_code)
+
+    @classmethod
+    def timeout(cls, partial_stdout: str, partial_stderr: str) -> ExecutionResult:
+        return cls(
+            stdout=partial_stdout, stderr=partial_stderr, exit_code=-1, timed_out=True, stop="wall"
+        )
+
+
+class HostName(msgspec.Struct, frozen=True, kw_only=True):
+    """A host function as the program sees it."""
+
+    name: str
+    doc: str = ""
+
+
+class HostNames(msgspec.Struct, frozen=True, kw_only=True):
+    """The names a program finds in its namespace: functions, and texts as (name, id, bytes)."""
+
+    functions: tuple[HostName, ...] = ()
+    texts: tuple[tuple[str, int, int], ...] = ()
+
+
+class HostCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A program asking the host for something.
+
+    `index` counts from zero in each program. `fuel` is what the program had used by then: together
+    with the request it is what a replay is compared by.
+    """
+
+    index: int
+    name: str
+    request: bytes
+    fuel: int
+
+
+class Host(Protocol):
+    """Answers host calls with encoded replies (`tallystick.sandbox.host` makes them).
+
+    `serve` is called in the program's own thread. Bytes are the answer; an awaitable is awaited on
+    the event loop while the program waits without holding a slot.
+    """
+
+    @property
+    def names(self) -> HostNames: ...
+
+    def serve(self, call: HostCall) -> bytes | Awaitable[bytes]: ...
+
+
+class SandboxSession(Protocol):
+    """A namespace that lives from program to program. One program at a time."""
+
+    @property
+    def session_id(self) -> str: ...
+
+    async def execute(
+        self, program: str | bytes, *, context: ExecutionContext, host: Host
+    ) -> ExecutionResult: ...
+
+    def cancel(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Sandbox(Protocol):
+    """A backend: opens sessions and says what it can do."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def open(self, *, session_id: str, seed: int = 0) -> SandboxSession: ...
+
+    async def self_test(self) -> Sequence[tuple[str, str | None]]:
+        """Try each capability here and now: (capability, None if proven or why not)."""
+        ...
+
+    async def close(self) -> None: ...

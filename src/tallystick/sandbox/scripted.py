@@ -1,0 +1,100 @@
+"""A sandbox that does what a script says: for tests of what stands around a sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from tallystick.core.errors import SandboxError
+from tallystick.sandbox.host import request_digest
+from tallystick.sandbox.port import (
+    CallRecord,
+    ExecutionContext,
+    ExecutionResult,
+    Host,
+    HostCall,
+    ProgramCharge,
+    Sandbox,
+    SandboxSession,
+)
+
+__all__ = ["Scripted", "ScriptedSandbox", "ScriptedSession"]
+
+
+class Scripted(msgspec.Struct, frozen=True, kw_only=True):
+    """What one program will do: ask the host for these, then end with this result."""
+
+    calls: Sequence[tuple[str, Sequence[object]]] = ()
+    result: ExecutionResult = ExecutionResult()
+
+
+class ScriptedSession:
+    """Plays the script, one step a program, whatever the program says."""
+
+    def __init__(self, session_id: str, script: Iterator[Scripted]) -> None:
+        self._session_id = session_id
+        self._script = script
+        self.programs: list[str] = []
+        self.replies: list[bytes] = []
+
+    @property
+    def session_id(self) -> str:
+        return self._session_id
+
+    async def execute(
+        self, program: str | bytes, *, context: ExecutionContext, host: Host
+    ) -> ExecutionResult:
+        step = next(self._script, None)
+        if step is None:
+            raise SandboxError("the script has no more programs")
+        self.programs.append(program if isinstance(program, str) else program.decode())
+        records = []
+        for index, (name, args) in enumerate(step.calls):
+            request = msgspec.json.encode([name, args, {}])
+            reply = host.serve(HostCall(index=index, name=name, request=request, fuel=index))
+            if not isinstance(reply, bytes):
+                reply = reply() if callable(reply) else await reply
+            assert isinstance(reply, bytes)
+            self.replies.append(reply)
+            records.append(
+                CallRecord(
+                    index=index,
+                    name=name,
+                    request_sha256=request_digest(request),
+                    request_bytes=len(request),
+                    reply_bytes=len(reply),
+                    fuel=index,
+                    ok=not reply.startswith(b"1"),
+                )
+            )
+        charge = ProgramCharge(fuel=len(records), host_calls=len(records))
+        return msgspec.structs.replace(step.result, calls=tuple(records), charge=charge)
+
+    def cancel(self) -> None:
+        """A script does not wait, so there is nothing to end."""
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class ScriptedSandbox:
+    """Opens sessions that share one script."""
+
+    name = "scripted"
+
+    def __init__(self, script: Iterable[Scripted]) -> None:
+        self._script = iter(script)
+
+    async def open(self, *, session_id: str, seed: int = 0) -> ScriptedSession:
+        return ScriptedSession(session_id, self._script)
+
+    async def self_test(self) -> Sequence[tuple[str, str | None]]:
+        return []
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+_session: type[SandboxSession] = ScriptedSession
+_sandbox: type[Sandbox] = ScriptedSandbox

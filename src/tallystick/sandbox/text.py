@@ -1,0 +1,296 @@
+"""Text that stays on the host: programs read slices of it and search it here.
+
+Positions are characters to the program; bytes underneath. Text that is all ASCII needs no index. For
+the rest, the character count before each block of 64 KiB is kept; blocks begin at a character, so a
+slice decodes only the blocks it touches. Bytes that are not UTF-8 become U+FFFD, block by block, the
+same way each time.
+
+Patterns come from a model. They run in RE2, which is linear in the text whatever the pattern, in
+windows: between two windows the search looks whether it shall stop. A match may be as long as
+`MATCH_BYTES_MAX`; windows overlap by that much, so none is missed at a seam.
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import os
+import threading
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import re2
+
+from tallystick.core.errors import UsageError
+from tallystick.sandbox import interrupt
+
+__all__ = ["MATCH_BYTES_MAX", "TEXT_FUNCTIONS", "HostText"]
+
+_BLOCK_BYTES = 65_536
+_WINDOW_BYTES = 8 * 1024 * 1024
+MATCH_BYTES_MAX = 1024 * 1024
+_MATCHES_MAX = 10_000
+_SLICE_BYTES_MAX = 32 * 1024 * 1024
+_MATCH_TEXT_BYTES_MAX = 4_096
+_PATTERN_BYTES_MAX = 10_000
+_PATTERN_MEMORY_BYTES = 16 * 1024 * 1024
+
+
+class HostText:
+    """Bytes on the host, read as UTF-8 text."""
+
+    def __init__(self, data: bytes | mmap.mmap) -> None:
+        self._data = data
+        self._size = len(data)
+        self._lock = threading.Lock()
+        self._ascii: bool | None = None
+        self._starts = array("Q")  # byte offset at which each block begins
+        self._before = array("Q")  # characters before each block
+        self._chars = 0
+
+    @classmethod
+    def of(cls, text: str) -> HostText:
+        return cls(text.encode("utf-8"))
+
+    @classmethod
+    def open(cls, path: Path) -> HostText:
+        """Map a file. Nothing is read until it is asked for."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if os.fstat(descriptor).st_size == 0:
+                return cls(b"")
+            return cls(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+        finally:
+            os.close(descriptor)
+
+    def __len__(self) -> int:
+        """The size in bytes."""
+        return self._size
+
+    def close(self) -> None:
+        if isinstance(self._data, mmap.mmap):
+            self._data.close()
+
+    # -- by characters ---------------------------------------------------------------------------
+
+    def length(self) -> int:
+        """The number of characters."""
+        return self._size if self._is_ascii() else self._indexed()
+
+    def slice(self, start: int, stop: int) -> str:
+        """Return characters `start` to `stop`."""
+        start, stop = _whole(start), _whole(stop)
+        if self._is_ascii():
+            return self._bytes(start, min(stop, self._size)).decode("ascii")
+        stop = min(stop, self._indexed())
+        if start >= stop:
+            return ""
+        first = bisect.bisect_right(self._before, start) - 1
+        last = bisect.bisect_left(self._before, stop)
+        _check_slice(self._block_start(last) - self._starts[first])
+        text = "".join(self._decoded(block) for block in range(first, last))
+        return text[start - self._before[first] : stop - self._before[first]]
+
+    def find(self, needle: str, start: int) -> int:
+        """Return the character position of `needle` at or after `start`, or -1."""
+        at = self._find_bytes(_text(needle).encode("utf-8", "surrogatepass"), self._to_byte(start))
+        return -1 if at < 0 else self._to_char(at)
+
+    def search(self, pattern: str, start: int, limit: int) -> list[tuple[int, int, str]]:
+        """Find a pattern; positions are characters."""
+        found = self.search_bytes(pattern, self._to_byte(start), limit)
+        return [(self._to_char(low), self._to_char(high), text) for low, high, text in found]
+
+    # -- by bytes --------------------------------------------------------------------------------
+
+    def read_bytes(self, start: int, stop: int) -> str:
+        """Return the text between two byte offsets; a character cut at an end is left out."""
+        start, stop = _whole(start), min(_whole(stop), self._size)
+        data = self._bytes(start, stop)
+        low = 0
+        while low < min(3, len(data)) and start > 0 and data[low] & 0xC0 == 0x80:
+            low += 1
+        high = len(data)
+        if stop < self._size:
+            high -= _cut_tail(data)
+        return data[low:high].decode("utf-8", "replace")
+
+    def search_bytes(self, pattern: str, start: int, limit: int) -> list[tuple[int, int, str]]:
+        """Find a pattern; positions are bytes."""
+        limit = min(_whole(limit), _MATCHES_MAX)
+        found = []
+        if limit:
+            for low, high in self._matches(_compiled(pattern), _whole(start)):
+                shown = bytes(self._data[low : min(high, low + _MATCH_TEXT_BYTES_MAX)])
+                found.append((low, high, shown.decode("utf-8", "replace")))
+                if len(found) == limit:
+                    break
+        return found
+
+    def _matches(self, pattern: Any, start: int) -> Iterator[tuple[int, int]]:
+        """Yield matches window by window. Only those that start in a window's own part count."""
+        position = start
+        edge = position + _WINDOW_BYTES  # where the next window's own part begins
+        while position <= self._size:
+            interrupt.check()
+            reach = min(self._size, edge + MATCH_BYTES_MAX)
+            match = pattern.search(self._data, position, reach)
+            if match is None or (match.start() >= edge and edge < self._size):
+                position, edge = edge, edge + _WINDOW_BYTES
+                continue
+            low, high = match.span()
+            if high == reach < self._size:
+                raise UsageError(
+                    f"a match is longer than {MATCH_BYTES_MAX:,} bytes; make the pattern narrower"
+                )
+            yield low, high
+            # An empty match moves on by one byte, or it would be found for ever.
+            position = high if high > low else high + 1
+            edge = max(edge, position)
+            if position == edge:
+                edge += _WINDOW_BYTES
+
+    def _find_bytes(self, needle: bytes, start: int) -> int:
+        position = start
+        while True:
+            interrupt.check()
+            reach = min(self._size, position + _WINDOW_BYTES + len(needle))
+            at = self._data.find(needle, position, reach)
+            if at >= 0 or reach == self._size:
+                return at
+            position += _WINDOW_BYTES
+
+    def _bytes(self, start: int, stop: int) -> bytes:
+        _check_slice(stop - start)
+        return bytes(self._data[start : max(start, stop)])
+
+    # -- the index -------------------------------------------------------------------------------
+
+    def _is_ascii(self) -> bool:
+        if self._ascii is None:
+            for low in range(0, self._size, _WINDOW_BYTES):
+                interrupt.check()
+                if not bytes(self._data[low : low + _WINDOW_BYTES]).isascii():
+                    self._ascii = False
+                    return False
+            self._ascii = True
+        return self._ascii
+
+    def _indexed(self) -> int:
+        """Count the characters before each block, once. Returns how many there are in all."""
+        with self._lock:
+            position = self._block_start(len(self._starts))
+            while position < self._size:
+                if len(self._starts) % 64 == 0:
+                    interrupt.check()
+                self._starts.append(position)
+                self._before.append(self._chars)
+                self._chars += len(self._decoded(len(self._starts) - 1))
+                position = self._block_start(len(self._starts))
+            return self._chars
+
+    def _block_start(self, block: int) -> int:
+        """Where a block begins: at most three bytes before its multiple, at a character."""
+        if block < len(self._starts):
+            return self._starts[block]
+        position = block * _BLOCK_BYTES
+        if position >= self._size:
+            return self._size
+        for back in range(4):
+            if self._data[position - back] & 0xC0 != 0x80:
+                return position - back
+        return position
+
+    def _decoded(self, block: int) -> str:
+        low, high = self._starts[block], self._block_start(block + 1)
+        return bytes(self._data[low:high]).decode("utf-8", "replace")
+
+    def _to_byte(self, position: int) -> int:
+        position = _whole(position)
+        if self._is_ascii() or position == 0:
+            return position
+        if position >= self._indexed():
+            return self._size
+        block = bisect.bisect_right(self._before, position) - 1
+        head = self._decoded(block)[: position - self._before[block]]
+        return self._starts[block] + self._encoded_size(block, head)
+
+    def _encoded_size(self, block: int, head: str) -> int:
+        """Bytes of the block's first `len(head)` characters, also where the bytes are not UTF-8."""
+        if "\ufffd" not in head:
+            return len(head.encode())
+        data = bytes(self._data[self._starts[block] : self._block_start(block + 1)])
+        low, high = 0, len(data)
+        while low < high:  # decoding grows with the cut, so the cut can be searched for
+            middle = (low + high) // 2
+            if len(data[:middle].decode("utf-8", "replace")) < len(head):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _to_char(self, offset: int) -> int:
+        if self._is_ascii():
+            return offset
+        total = self._indexed()
+        if offset >= self._size:
+            return total
+        block = bisect.bisect_right(self._starts, offset) - 1
+        head = bytes(self._data[self._starts[block] : offset])
+        return self._before[block] + len(head.decode("utf-8", "replace"))
+
+
+TEXT_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "text.length": HostText.length,
+    "text.slice": HostText.slice,
+    "text.find": HostText.find,
+    "text.search": HostText.search,
+    "text.read_bytes": HostText.read_bytes,
+    "text.search_bytes": HostText.search_bytes,
+}
+
+
+def _compiled(pattern: str) -> Any:
+    raw = _text(pattern).encode("utf-8", "surrogatepass")
+    if len(raw) > _PATTERN_BYTES_MAX:
+        raise UsageError(f"the pattern is {len(raw):,} bytes; at most {_PATTERN_BYTES_MAX:,}")
+    options = re2.Options()
+    options.max_mem = _PATTERN_MEMORY_BYTES
+    options.log_errors = False
+    try:
+        return re2.compile(raw, options)
+    except re2.error as error:
+        why = error.args[0] if error.args else "invalid"
+        shown = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
+        raise UsageError(f"the pattern {pattern[:80]!r} cannot be used: {shown}") from error
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise UsageError(f"a position is a whole number from 0, not {value!r}")
+    return value
+
+
+def _text(value: object) -> str:
+    if type(value) is not str:
+        raise UsageError(f"text is needed, not {type(value).__name__}")
+    return value
+
+
+def _check_slice(size: int) -> None:
+    if size > _SLICE_BYTES_MAX:
+        raise UsageError(
+            f"a slice of {size:,} bytes; at most {_SLICE_BYTES_MAX:,} at a time: read it in parts"
+        )
+
+
+def _cut_tail(data: bytes) -> int:
+    """How many bytes at the end belong to a character that is not whole."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:
+            needs = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return back if needs > back else 0
+    return 0

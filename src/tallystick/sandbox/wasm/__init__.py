@@ -1,0 +1,1 @@
+"""The default sandbox: full CPython compiled to WebAssembly, in this process."""

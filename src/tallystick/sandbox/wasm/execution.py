@@ -1,0 +1,296 @@
+"""One program on its way: serves its calls, counts what it uses, and ends it when it must end.
+
+`run` is called in a program thread and blocks there. While the program waits for the host its clock
+stands still and its slot is free; the deadline goes on, and a cancel wakes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+
+from tallystick.core.errors import UsageError
+from tallystick.sandbox import interrupt
+from tallystick.sandbox.host import Answer, error_reply, request_digest
+from tallystick.sandbox.output import OutputOverflow, ProgramOutput
+from tallystick.sandbox.port import CallRecord, ExecutionContext, Host, HostCall, Stop
+from tallystick.sandbox.slots import Slots
+from tallystick.sandbox.wasm.abi import BadPointer
+from tallystick.sandbox.wasm.instance import Ended, Instance
+
+__all__ = ["Execution", "Stopped"]
+
+_RESULT = 3
+_ERROR_TAG = b"1"[0]
+
+
+class Stopped(Exception):
+    """The program was ended from outside."""
+
+    def __init__(self, stop: Stop, message: str) -> None:
+        super().__init__(message)
+        self.stop = stop
+        self.message = message
+
+
+class _Box:
+    """Where an answer arrives for a thread that waits."""
+
+    __slots__ = ("arrived", "reply", "task")
+
+    def __init__(self) -> None:
+        self.arrived = threading.Event()
+        self.reply: bytes | BaseException | None = None
+        self.task: asyncio.Task[bytes] | None = None
+
+    def put(self, reply: bytes | BaseException) -> None:
+        self.reply = reply
+        self.arrived.set()
+
+
+class Execution:
+    """A program's run from start to end. Used once."""
+
+    def __init__(
+        self,
+        *,
+        context: ExecutionContext,
+        host: Host,
+        output: ProgramOutput,
+        slots: Slots,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._instance: Instance | None = None
+        self._context = context
+        self._host = host
+        self._output = output
+        self._slots = slots
+        self._loop = loop
+        self._cancelled = False
+        self._box: _Box | None = None
+        self._active_since = 0.0
+        self._active_before = 0.0
+        self._holding = False
+        self._deadline = time.monotonic() + context.deadline_ms / 1000
+        self._wall_seconds = context.timeout_ms / 1000
+        self._stopped: Stopped | None = None
+        self.task: asyncio.Task[bytes] | None = None
+        self.result: bytes | None = None
+        self.calls: list[CallRecord] = []
+        self.answers: list[Answer] = []
+
+    # -- from other threads ----------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """End the program, also while it waits."""
+        self._cancelled = True
+        box = self._box
+        if box is not None:
+            box.arrived.set()
+
+    # -- in the program's thread -----------------------------------------------------------------
+
+    def run(self, instance: Instance, kind: int, payload: bytes) -> None:
+        """Run to the end. Raises `Stopped` if that came from outside, `Ended` if it trapped."""
+        self._instance = instance
+        instance.on_call = self._on_call
+        instance.on_oversized = self._on_oversized
+        instance.on_stdio = self._on_stdio
+        instance.on_tick = self._on_tick
+        instance.request_bytes_max = self._context.limits.request_bytes
+        self._resume()
+        try:
+            self._look()
+            with interrupt.watched_by(self._look):
+                instance.invoke(kind, payload, fuel=self._context.limits.fuel)
+        except Ended as ended:
+            if self._stopped is not None:
+                raise self._stopped from None
+            if ended.reason == "out_of_fuel":
+                limit = self._context.limits.fuel
+                raise Stopped("fuel", f"fuel: all {limit:,} units used") from None
+            raise
+        finally:
+            self._pause()
+
+    @property
+    def wall_ms(self) -> int:
+        """How long the program itself was active."""
+        return round(self._active_before * 1000)
+
+    def _resume(self) -> None:
+        self._active_since = self._slots.acquire()
+        self._holding = True
+
+    def _pause(self) -> None:
+        if self._holding:
+            self._holding = False
+            self._active_before += time.monotonic() - self._active_since
+            self._slots.release()
+
+    def _look(self) -> None:
+        """End the program if it was cancelled or its time is over."""
+        now = time.monotonic()
+        if self._cancelled:
+            raise self._stop("cancelled", "cancelled")
+        if now > self._deadline:
+            raise self._stop(
+                "deadline", f"deadline: {self._context.deadline_ms:,} ms passed since the start"
+            )
+        active = self._active_before + (now - self._active_since if self._holding else 0)
+        if active > self._wall_seconds:
+            raise self._stop(
+                "wall", f"wall: the program was active for {self._context.timeout_ms:,} ms"
+            )
+
+    def _stop(self, stop: Stop, message: str) -> Stopped:
+        self._stopped = Stopped(stop, message)
+        return self._stopped
+
+    def _on_tick(self) -> str | None:
+        try:
+            self._look()
+        except Stopped as stopped:
+            return stopped.stop
+        if self._slots.used_up(self._active_since):
+            self._pause()
+            self._resume()
+        return None
+
+    def _on_stdio(self, handle: int, data: bytes) -> None:
+        if handle == _RESULT:
+            self.result = data
+            return
+        try:
+            self._output.write(handle, data)
+        except OutputOverflow as overflow:
+            limit = self._context.limits.output_bytes
+            raise self._stop(
+                "output", f"output: {overflow.total:,} bytes printed, {limit:,} allowed"
+            ) from None
+
+    def _on_oversized(self, length: int) -> bytes:
+        limit = self._context.limits.request_bytes
+        return error_reply(UsageError(f"a request of {length:,} bytes; at most {limit:,}"))
+
+    def _on_call(self, request: bytes) -> bytes:
+        index = len(self.calls)
+        limits = self._context.limits
+        if index >= limits.host_calls:
+            raise self._stop("host_calls", f"host_calls: all {limits.host_calls:,} used")
+        assert self._instance is not None
+        fuel = self._instance.fuel_used()
+        name = _name_of(request)
+        call = HostCall(index=index, name=name, request=request, fuel=fuel)
+        asked = time.monotonic()
+        reply = self._host.serve(call)
+        # What the host does for the program in its thread is not the program's time.
+        self._active_since += time.monotonic() - asked
+        if not isinstance(reply, bytes):
+            reply = self._wait(reply, name)
+        if len(reply) > limits.reply_bytes:
+            reply = error_reply(
+                UsageError(f"a reply of {len(reply):,} bytes; at most {limits.reply_bytes:,}")
+            )
+        digest = request_digest(request)
+        self.answers.append(Answer(request_sha256=digest, fuel=fuel, reply=reply))
+        self.calls.append(
+            CallRecord(
+                index=index,
+                name=name,
+                request_sha256=digest,
+                request_bytes=len(request),
+                reply_bytes=len(reply),
+                fuel=fuel,
+                ok=reply[0] != _ERROR_TAG,
+            )
+        )
+        return reply
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def _wait(self, answer: Awaitable[bytes] | Callable[[], bytes], name: str) -> bytes:
+        """Wait for an answer without holding a slot."""
+        self._box = box = _Box()
+        self._pause()
+        if callable(answer):
+            _in_thread(answer, box, name)
+        else:
+            self._loop.call_soon_threadsafe(self._begin, answer, box)
+        if self._cancelled:
+            box.arrived.set()
+        if not box.arrived.wait(max(0.0, self._deadline - time.monotonic())):
+            self._abandon(box)
+            waited = self._context.deadline_ms
+            raise self._stop(
+                "deadline", f"deadline: {waited:,} ms passed while {name!r} had not answered"
+            )
+        self._box = None
+        if self._cancelled:
+            self._abandon(box)
+            raise self._stop("cancelled", f"cancelled while waiting for {name!r}")
+        if isinstance(box.reply, BaseException):
+            raise box.reply
+        assert box.reply is not None
+        self._resume()
+        return box.reply
+
+    def _begin(self, answer: Awaitable[bytes], box: _Box) -> None:
+        """Start a coroutine on the loop; its end wakes the program."""
+        task: asyncio.Task[bytes] = asyncio.ensure_future(answer)  # type: ignore[assignment]
+        box.task = self.task = task
+        task.add_done_callback(lambda done: box.put(_outcome(done)))
+        if self._cancelled:
+            task.cancel()
+
+    def _abandon(self, box: _Box) -> None:
+        def cancel() -> None:
+            if box.task is not None:
+                box.task.cancel()
+
+        self._loop.call_soon_threadsafe(cancel)
+
+
+def describe(error: BaseException) -> tuple[Stop, str]:
+    """Say how a program that was ended from outside ended."""
+    if isinstance(error, Stopped):
+        return error.stop, error.message
+    if isinstance(error, BadPointer):
+        return "trap", f"the program broke the rules of the host interface: {error}"
+    if isinstance(error, Ended):
+        return "trap", _TRAPS.get(error.reason, f"the interpreter was ended: {error.reason}")
+    raise error
+
+
+_TRAPS = {
+    "stack_overflow": "the program recursed too deeply in native code and overflowed the stack",
+    "unreachable": "the interpreter aborted",
+    "memory_out_of_bounds": "the interpreter read or wrote outside its memory",
+}
+
+
+def _outcome(task: asyncio.Task[bytes]) -> bytes | BaseException:
+    if task.cancelled():
+        return Stopped("cancelled", "the host function was cancelled")
+    return task.exception() or task.result()
+
+
+def _in_thread(work: Callable[[], bytes], box: _Box, name: str) -> None:
+    """Run a blocking function where it can be left behind."""
+
+    def serve() -> None:
+        try:
+            box.put(work())
+        except BaseException as error:
+            box.put(error)
+
+    threading.Thread(target=serve, name=f"tally-host-{name}", daemon=True).start()
+
+
+def _name_of(request: bytes) -> str:
+    """The function's name, cheaply: a request is `["name",...`; whatever else is not ours."""
+    if request[:2] != b'["':
+        return ""
+    return request[2 : request.find(b'"', 2, 130)].decode("utf-8", "replace")

@@ -1,0 +1,189 @@
+"""Between bytes and results: what goes into the guest, and what its end means."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tallystick.sandbox.output import OutputOverflow, ProgramOutput
+from tallystick.sandbox.port import (
+    ExecutionContext,
+    ExecutionResult,
+    HostNames,
+    ProgramCharge,
+    ProgramError,
+    Stop,
+)
+from tallystick.sandbox.wasm.execution import Execution, describe
+from tallystick.sandbox.wasm.instance import Instance
+
+__all__ = [
+    "names_payload",
+    "program_payload",
+    "recover_output",
+    "result_of",
+    "source_of",
+]
+
+_KINDS: dict[Stop, str] = {
+    "fuel": "FuelExhausted",
+    "memory": "MemoryExhausted",
+    "wall": "WallExceeded",
+    "deadline": "DeadlineExceeded",
+    "output": "OutputExceeded",
+    "host_calls": "HostCallsExhausted",
+    "cancelled": "Cancelled",
+    "trap": "InterpreterTrap",
+}
+_NOT_RUN = -1
+
+
+class _Said(msgspec.Struct, kw_only=True):
+    """What the guest says of a program. It comes from the program's side: nothing is believed
+    beyond its types."""
+
+    ok: bool
+    value: str | None = None
+    kind: str = ""
+    message: str = ""
+    traceback: str = ""
+    exit: int = 0
+    restored: list[str] = []
+    capability: str = ""
+
+
+_said = msgspec.json.Decoder(_Said).decode
+
+
+def source_of(program: str | bytes, bytes_max: int) -> tuple[bytes, ExecutionResult | None]:
+    """The program as UTF-8, or the result that says why it cannot be run."""
+    try:
+        source = program if isinstance(program, bytes) else program.encode("utf-8")
+        source.decode("utf-8")
+    except UnicodeError as error:
+        return b"", _unrunnable("SyntaxError", f"the program is not UTF-8: {error}")
+    if len(source) > bytes_max:
+        message = f"the program is {len(source):,} bytes long; at most {bytes_max:,}"
+        return b"", _unrunnable("ProgramTooLong", message)
+    return source, None
+
+
+def _unrunnable(kind: str, message: str) -> ExecutionResult:
+    return ExecutionResult(exit_code=1, error=ProgramError(kind=kind, message=message))
+
+
+def program_payload(source: bytes, context: ExecutionContext) -> bytes:
+    """A header line and the source."""
+    header = {"name": context.program_name, "env": dict(context.env_vars)}
+    return msgspec.json.encode(header) + b"\n" + source
+
+
+def names_payload(before: HostNames, after: HostNames) -> bytes:
+    """What changes in the guest's namespace."""
+    kept = {each.name for each in after.functions} | {name for name, _, _ in after.texts}
+    had = {each.name for each in before.functions} | {name for name, _, _ in before.texts}
+    return msgspec.json.encode(
+        {
+            "removed": sorted(had - kept),
+            "functions": after.functions,
+            "texts": [
+                {"name": name, "id": ident, "bytes": size} for name, ident, size in after.texts
+            ],
+        }
+    )
+
+
+def recover_output(
+    instance: Instance, windows: Sequence[tuple[int, int, int]], output: ProgramOutput
+) -> None:
+    """Read what an ended program had printed but not sent."""
+    for handle, address, size in windows:
+        head = instance.read(address, 4)
+        if len(head) == 4:
+            (count,) = struct.unpack("<I", head)
+            if 0 < count <= size:
+                try:
+                    output.write(handle, instance.read(address + 4, count))
+                except OutputOverflow:
+                    return
+
+
+def result_of(
+    instance: Instance,
+    execution: Execution,
+    output: ProgramOutput,
+    *,
+    ended: BaseException | None,
+    context: ExecutionContext,
+    took_ms: int,
+) -> ExecutionResult:
+    """Make the result of a program that has ended, by itself or from outside."""
+    refused = instance.get("grow_refused")
+    said = None if ended is not None else _read(execution.result)
+    stop, error, exit_code = _verdict(said, ended, refused=refused, context=context)
+    streams = (output.stdout, output.stderr)
+    stdout, stderr = output.stdout.text(), output.stderr.text()
+    paths = [str(stream.path) for stream in streams if stream.path is not None]
+    metadata: dict[str, Any] = {"backend": "wasm"}
+    if said is not None and said.restored:
+        metadata["names_restored"] = said.restored
+    if said is not None and said.capability:
+        metadata["capability"] = said.capability
+    if stop in ("wall", "deadline", "cancelled"):
+        # The engine keeps part of the fuel count in registers while guest code runs.
+        metadata["fuel_exact"] = False
+    if len(paths) > 1:
+        metadata["stderr_file_path"] = paths[1]
+    return ExecutionResult(
+        stdout=stdout,
+        stderr=stderr,
+        value=said.value if said is not None and stop == "finished" else None,
+        exit_code=exit_code,
+        timed_out=stop in ("wall", "deadline"),
+        output_truncated=any(stream.truncated for stream in streams) or stop == "output",
+        output_file_path=paths[0] if paths else None,
+        error=error,
+        stop=stop,
+        charge=ProgramCharge(
+            fuel=instance.fuel_used(),
+            wall_ms=execution.wall_ms,
+            memory_bytes=instance.memory_size(),
+            host_calls=len(execution.calls),
+            output_bytes=output.bytes_total,
+        ),
+        calls=tuple(execution.calls),
+        execution_time_ms=took_ms,
+        metadata=metadata,
+    )
+
+
+def _read(result: bytes | None) -> _Said | None:
+    try:
+        return _said(result or b"")
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def _verdict(
+    said: _Said | None, ended: BaseException | None, *, refused: int, context: ExecutionContext
+) -> tuple[Stop, ProgramError | None, int]:
+    memory = f"memory: more than {context.limits.memory_bytes:,} bytes were needed"
+    if ended is not None:
+        stop, message = describe(ended)
+        if stop == "trap" and refused:
+            # Native code that cannot allocate aborts.
+            stop, message = "memory", memory
+        return stop, ProgramError(kind=_KINDS[stop], message=message), _NOT_RUN
+    if said is None:
+        message = "the program broke its own interpreter: it gave no result"
+        return "trap", ProgramError(kind=_KINDS["trap"], message=message), _NOT_RUN
+    if said.ok:
+        return "finished", None, 0
+    if said.kind == "MemoryError" and refused:
+        error = ProgramError(kind=_KINDS["memory"], message=memory, traceback=said.traceback)
+        return "memory", error, _NOT_RUN
+    error = ProgramError(kind=said.kind, message=said.message, traceback=said.traceback)
+    return "finished", error, said.exit if said.exit else 1

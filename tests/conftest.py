@@ -1,0 +1,39 @@
+"""Hypothesis profiles: the same examples every time by default, other ones in a soak.
+
+A default run that draws afresh fails for whoever comes next, not for whoever broke it. Looking for
+new failures is the soak's work (`--hypothesis-profile=soak`). Deadlines measure the machine, so
+there are none.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from tallystick.runtime.paths import cache_directory
+from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tests.support import TestSession, open_session
+
+settings.register_profile("default", derandomize=True, deadline=None, database=None)
+settings.register_profile(
+    "soak", derandomize=False, deadline=None, max_examples=2_000, print_blob=True
+)
+settings.load_profile("default")
+
+
+@pytest.fixture(scope="session")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WasmSandbox]:
+    """The WASM sandbox, shared by all tests: its sessions share nothing but code."""
+    loaded = WasmSandbox.load(
+        cache=cache_directory(), output_directory=tmp_path_factory.mktemp("output")
+    )
+    yield loaded
+    asyncio.run(loaded.close())
+
+
+@pytest.fixture
+def session(sandbox: WasmSandbox) -> Iterator[TestSession]:
+    """A fresh session."""
+    with open_session(sandbox) as opened:
+        yield opened
