@@ -1,4 +1,4 @@
-"""Which invoices are overdue? A program as a model would write it, over `books`, a host-backed text."""
+"""Which invoices are overdue? A program as a model would write it, over the text `books`."""
 
 import csv
 import datetime

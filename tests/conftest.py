@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from tests.support import TestSession, open_session
 
 from tallystick.runtime.paths import cache_directory
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tests.support import TestSession, open_session
 
 settings.register_profile("default", derandomize=True, deadline=None, database=None)
 settings.register_profile(

@@ -176,11 +176,23 @@ def test_a_stack_of_bundles_as_deep_as_you_like_is_followed() -> None:
 def test_two_stack_pointers_are_refused() -> None:
     text = ONE_MODULE.format(
         rest="""
+        (core module $n (global (export "__stack_pointer") (mut i32) (i32.const 0)))
+        (core instance (instantiate $n))
+        (func (export "run") (result u32) (canon lift (core func $i "one")))"""
+    )
+
+    with pytest.raises(BadWasm, match="2 core modules export a global '__stack_pointer'"):
+        plan_of(text)
+
+
+def test_a_module_that_is_instantiated_twice_is_refused() -> None:
+    text = ONE_MODULE.format(
+        rest="""
         (core instance (instantiate $m))
         (func (export "run") (result u32) (canon lift (core func $i "one")))"""
     )
 
-    with pytest.raises(BadWasm, match="2 core modules export"):
+    with pytest.raises(BadWasm, match="core module 0 is instantiated twice"):
         plan_of(text)
 
 

@@ -3,70 +3,92 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import wasmtime
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.guest.wat import GUEST_COMPONENT, assemble
+from tests.guest.wat import assemble
 from tests.laws.module_sets import ModuleSet, module_sets
 
-from tallystick.guest import binary
-from tallystick.guest.binary import BadWasm, Reader
-from tallystick.guest.build import GuestBuildError, check_guest
-from tallystick.guest.component import parse_component
-from tallystick.guest.link import link_guest
 from tallystick.guest.merge import Merged, merge
 from tallystick.guest.numbering import Part, Target
 
+# Each example compiles several modules, so there are fewer of them than elsewhere by default; a
+# profile that asks for more gets more here too.
+SCALE = max(1, settings().max_examples // 100)
 FUEL = 20_000
-GROW_LABEL = "grow"
-GROW = f"""
+ARGUMENTS = {"i32": 5, "i64": -3, "f32": 1.5, "f64": -0.25}
+MEMORY = "m0.memory"
+GROW = """
 (module
   (import "m0" "memory" (memory 0))
-  (func (export "grow") (param i32) (result i32) (memory.grow (local.get 0))))
+  (global $calls (export "calls") (mut i32) (i32.const 0))
+  (func (export "grow") (param i32) (result i32)
+    (global.set $calls (i32.add (global.get $calls) (i32.const 1)))
+    (memory.grow (local.get 0))))
 """
-ARGUMENTS = {"i32": 5, "i64": -3, "f32": 1.5, "f64": -0.25}
 
 
-def _engine() -> wasmtime.Engine:
-    config = wasmtime.Config()
-    config.wasm_exceptions = True
-    config.consume_fuel = True
-    config.cranelift_nan_canonicalization = True
-    config.cranelift_opt_level = "none"
-    return wasmtime.Engine(config)
-
-
-ENGINE = _engine()
-
-
-def _bits(value: object) -> object:
+def bits(value: object) -> object:
     """Compare floats by their bits: a NaN equals itself, and zero is not minus zero."""
     if isinstance(value, float):
         return struct.pack("<d", value)
     if isinstance(value, list):
-        return [_bits(each) for each in value]
+        return [bits(each) for each in value]
     return value
 
 
 class Running:
     """A set of modules in a store of its own, however it came to be linked."""
 
-    def __init__(
-        self, modules: ModuleSet, link: Callable[[wasmtime.Store], Mapping[str, object]]
-    ) -> None:
-        self.modules = modules
-        self.store = wasmtime.Store(ENGINE)
+    def __init__(self, modules: ModuleSet, *, merged: Merged | None = None) -> None:
+        config = wasmtime.Config()
+        config.wasm_exceptions = True
+        config.consume_fuel = True
+        config.cranelift_nan_canonicalization = True
+        config.cranelift_opt_level = "none"
+        self.engine = wasmtime.Engine(config)
+        self.store = wasmtime.Store(self.engine)
         self.store.set_fuel(FUEL)
-        self.exports = link(self.store)
+        self.modules = modules
+        self.exports = self._link_live() if merged is None else self._link(merged)
 
-    def observe(self) -> list[object]:
-        """Call every function in turn, twice; after each call write down all there is to see."""
-        return [
-            (function.name, self._call(f"{function.label}.{function.name}", function.parameters), self._state())
-            for function in [*self.modules.functions, *self.modules.functions]
-        ]
+    def _link_live(self) -> Mapping[str, object]:
+        linker = wasmtime.Linker(self.engine)
+        found: dict[str, object] = {}
+        for label, text in self.modules.texts.items():
+            module = wasmtime.Module(self.engine, assemble(text))
+            instance = linker.instantiate(self.store, module)
+            linker.define_instance(self.store, label, instance)
+            exports = instance.exports(self.store)
+            found.update({f"{label}.{name}": exports[name] for name in exports})
+        return found
+
+    def _link(self, merged: Merged) -> Mapping[str, object]:
+        module = wasmtime.Module(self.engine, merged.data)
+        exports = wasmtime.Linker(self.engine).instantiate(self.store, module).exports(self.store)
+        return {name: exports[name] for name in exports}
+
+    @property
+    def memory(self) -> wasmtime.Memory:
+        found = self.exports[MEMORY]
+        assert isinstance(found, wasmtime.Memory)
+        return found
+
+    def variable(self, name: str) -> wasmtime.Global:
+        found = self.exports[name]
+        assert isinstance(found, wasmtime.Global)
+        return found
+
+    def observe(self, *, fuel: bool = True) -> list[object]:
+        """Call every function in turn, and write down all there is to see after each call."""
+        seen: list[object] = []
+        for function in self.modules.functions:
+            name = f"{function.label}.{function.name}"
+            seen += [name, self._call(name, function.parameters)]
+            seen += [self.store.get_fuel() if fuel else None, self.memory.size(self.store)]
+            seen += [self.memory.read(self.store, 0, 32_768), self._globals()]
+        return seen
 
     def _call(self, name: str, parameters: tuple[str, ...]) -> object:
         function = self.exports[name]
@@ -76,60 +98,90 @@ class Running:
             result = function(self.store, *(ARGUMENTS[each] for each in parameters))
         except wasmtime.Trap as trap:
             return trap.trap_code
-        return _bits(result)
+        return bits(result)
 
-    def _state(self) -> list[object]:
-        memory = self.exports["m0.memory"]
-        assert isinstance(memory, wasmtime.Memory)
-        seen: list[object] = [
-            self.store.get_fuel(),
-            memory.size(self.store),
-            bytes(memory.read(self.store, 0, 32_768)),
+    def _globals(self) -> list[object]:
+        # The engine's binding has no Python value for a vector.
+        names = [
+            f"{each.label}.{each.name}" for each in self.modules.globals if each.type != "v128"
         ]
-        for each in self.modules.globals:
-            found = self.exports[f"{each.label}.{each.name}"]
-            assert isinstance(found, wasmtime.Global)
-            if each.type != "v128":  # The binding has no value for it.
-                seen.append(_bits(found.value(self.store)))
-        return seen
+        return [bits(self.variable(name).value(self.store)) for name in names]
 
 
-def _live(modules: ModuleSet) -> Running:
-    def link(store: wasmtime.Store) -> Mapping[str, object]:
-        linker = wasmtime.Linker(ENGINE)
-        found: dict[str, object] = {}
-        for label, text in modules.texts.items():
-            instance = linker.instantiate(store, wasmtime.Module(ENGINE, assemble(text)))
-            linker.define_instance(store, label, instance)
-            exports = instance.exports(store)
-            found.update({f"{label}.{name}": exports[name] for name in exports})
-        return found
-
-    return Running(modules, link)
-
-
-def _merge(modules: ModuleSet, *, grow: bool) -> Merged:
+def merge_set(modules: ModuleSet, *, grow: bool = False, keep_globals: bool = True) -> Merged:
     parts = [Part.of(label, assemble(text)) for label, text in modules.texts.items()]
-    keep = {"m0.memory": Target("m0", "memory")}
-    for each in [*modules.functions, *modules.globals]:
-        keep[f"{each.label}.{each.name}"] = Target(each.label, each.name)
+    keep = {MEMORY: Target("m0", "memory")}
+    exported = [(each.label, each.name) for each in modules.functions]
+    exported += [(each.label, each.name) for each in modules.globals if keep_globals]
+    keep |= {f"{label}.{name}": Target(label, name) for label, name in exported}
     if not grow:
         return merge(parts, keep=keep)
-    parts.append(Part.of(GROW_LABEL, assemble(GROW)))
-    return merge(parts, keep=keep, grow=Target(GROW_LABEL, "grow"))
+    parts.append(Part.of("growth", assemble(GROW)))
+    return merge(parts, keep=keep, grow=Target("growth", "grow"))
 
 
-def _merged(modules: ModuleSet, data: bytes) -> Running:
-    def link(store: wasmtime.Store) -> Mapping[str, object]:
-        exports = wasmtime.Linker(ENGINE).instantiate(store, wasmtime.Module(ENGINE, data)).exports(store)
-        return {name: exports[name] for name in exports}
+def restore(fresh: Running, used: Running, state: tuple[str, ...]) -> None:
+    """Carry memory and the named state from one instance to another."""
+    fresh.store.set_fuel(FUEL)
+    used_memory, size = used.memory, used.memory.size(used.store)
+    fresh.memory.grow(fresh.store, size - fresh.memory.size(fresh.store))
+    fresh.memory.write(fresh.store, used_memory.read(used.store, 0, size * 65_536))
+    for name in state:
+        fresh.variable(name).set_value(fresh.store, used.variable(name).value(used.store))
 
-    return Running(modules, link)
 
-
-@settings(max_examples=60)
+@settings(max_examples=60 * SCALE)
 @given(modules=module_sets())
-def test_merged_modules_do_what_linked_ones_do_to_the_last_unit_of_fuel(modules: ModuleSet) -> None:
-    merged = _merge(modules, grow=False)
+def test_merged_modules_do_what_linked_ones_do_to_the_last_unit_of_fuel(
+    modules: ModuleSet,
+) -> None:
+    merged = Running(modules, merged=merge_set(modules))
 
-    assert _merged(modules, merged.data).observe() == _live(modules).observe()
+    assert merged.observe() == Running(modules).observe()
+
+
+@settings(max_examples=40 * SCALE)
+@given(modules=module_sets())
+def test_memory_that_grows_through_a_function_grows_as_it_did(modules: ModuleSet) -> None:
+    merged = Running(modules, merged=merge_set(modules, grow=True))
+
+    assert merged.observe(fuel=False) == Running(modules).observe(fuel=False)
+
+
+@settings(max_examples=60 * SCALE)
+@given(modules=module_sets(seen_only=True))
+def test_memory_and_state_are_all_there_is_to_carry(modules: ModuleSet) -> None:
+    merged = merge_set(modules)
+    assert merged.unseen_writes == ()
+    used, fresh = Running(modules, merged=merged), Running(modules, merged=merged)
+
+    used.observe()
+    restore(fresh, used, merged.state)
+
+    assert fresh.observe() == used.observe()
+
+
+@settings(max_examples=60 * SCALE)
+@given(modules=module_sets())
+def test_state_is_named_even_when_nobody_asked_for_it(modules: ModuleSet) -> None:
+    asked = merge_set(modules)
+    unasked = merge_set(modules, keep_globals=False)
+
+    mutable = {f"{each.label}.{each.name}" for each in modules.globals if each.mutable}
+    # Asked for, all that can change is state. Unasked, only what is written, by its number.
+    assert set(asked.state) == mutable
+    assert len(unasked.state) <= len(mutable)
+    assert all(name.startswith("state.") for name in unasked.state)
+
+
+@settings(max_examples=40 * SCALE)
+@given(modules=module_sets())
+def test_merging_what_was_merged_changes_nothing_more(modules: ModuleSet) -> None:
+    once = merge_set(modules)
+    part = Part.of("one", once.data)
+    keep = {export.name: Target("one", export.name) for export in part.module.exports}
+
+    again = merge([part], keep=keep)
+
+    assert again.data == once.data
+    assert again.state == once.state

@@ -77,4 +77,5 @@ def _clean_environment(scratch: Path) -> dict[str, str]:
     (scratch / "empty" / "lib" / "site-packages").mkdir(parents=True)
     dropped = {"PYTHONPATH", "PYTHONHOME"}
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    return kept | {"VIRTUAL_ENV": str(scratch / "empty")}
+    # A backtrace of the tool would push the reason for a failure out of the lines we show.
+    return kept | {"VIRTUAL_ENV": str(scratch / "empty"), "RUST_BACKTRACE": "0"}

@@ -110,9 +110,15 @@ class _Flattener:
 
     def _parts(self) -> list[Part]:
         parts = []
+        used: set[int] = set()
         for number, entry in enumerate(self.component.spaces[Sort.CORE_INSTANCE]):
-            if isinstance(entry, Instantiation):
-                parts.append(self._part(_label(number), entry))
+            if not isinstance(entry, Instantiation):
+                continue
+            if entry.module in used:
+                # Three bytes could otherwise ask for one more copy of a whole module.
+                raise BadWasm(f"core module {entry.module} is instantiated twice")
+            used.add(entry.module)
+            parts.append(self._part(_label(number), entry))
         return parts
 
     def _part(self, label: str, entry: Instantiation) -> Part:

@@ -30,7 +30,7 @@ from tallystick.sandbox.wasm.session import WasmSession
 __all__ = ["NamedSession", "hold_session", "keep", "reopen"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# The current image is kept beside the session's own snapshots, where it is neither listed nor counted.
+# The current image is kept beside the session's own snapshots: neither listed nor counted.
 _CURRENT = "current"
 _FORMAT = 1
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,13 +157,15 @@ class _Blocking:
     It is awaitable only so that every host answers with bytes or something to wait for.
     """
 
-    def __init__(self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]):
+    def __init__(
+        self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
+    ) -> None:
         self._work = (function, args, kwargs)
 
     def __call__(self) -> bytes:
         return _called(*self._work)
 
-    def __await__(self) -> Any:
+    def __await__(self) -> Generator[None, None, bytes]:
         raise UsageError("a blocking host function is called in a thread, not awaited")
 
 

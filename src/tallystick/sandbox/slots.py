@@ -1,8 +1,8 @@
 """How many programs may be active at once, first come first served.
 
 A program holds a slot only while its own code runs. It gives the slot back while it waits for the
-host, so programs that wait for each other cannot deadlock on slots, and it passes the slot on when it
-has had its share and others wait.
+host, so programs that wait for each other cannot deadlock on slots, and it passes the slot on when
+it has had its share and others wait.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Snapshots in one SQLite file: pages by their hash, compressed, shared by all snapshots.
 
 A snapshot is a row and a list of (place, hash); a page is stored once however many snapshots hold
-it, and goes with the last of them. Everything of one snapshot is written in one transaction. A page is
-checked against its hash when it is read: what a damaged file gives back is an error, not a memory.
+it, and goes with the last of them. Everything of one snapshot is written in one transaction. A page
+is checked against its hash when it is read: what a damaged file gives back is an error, not a
+memory.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Text that stays on the host: programs read slices of it and search it here.
 
-Positions are characters to the program; bytes underneath. Text that is all ASCII needs no index. For
-the rest, the character count before each block of 64 KiB is kept; blocks begin at a character, so a
-slice decodes only the blocks it touches. Bytes that are not UTF-8 become U+FFFD, block by block, the
-same way each time.
+Positions are characters to the program; bytes underneath. Text that is all ASCII needs no index.
+For the rest, the character count before each block of 64 KiB is kept; blocks begin at a character,
+so a slice decodes only the blocks it touches. Bytes that are not UTF-8 become U+FFFD, block by
+block, the same way each time.
 
 Patterns come from a model. They run in RE2, which is linear in the text whatever the pattern, in
 windows: between two windows the search looks whether it shall stop. A match may be as long as

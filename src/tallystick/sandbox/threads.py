@@ -1,8 +1,8 @@
 """Threads for programs: as many as there are programs, kept for the next one.
 
 A program that waits for the host occupies its thread, so their number has no bound of its own; what
-is bounded is how many are active (`slots`). The stack is set explicitly: guest frames live on it, and
-the default of a small system would end the process instead of the program.
+is bounded is how many are active (`slots`). The stack is set explicitly: guest frames live on it,
+and the default of a small system would end the process instead of the program.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ProgramThreads:
                 return
 
 
-def _deliver(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def _deliver(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
     if future.done():
         return
     if error is not None:

@@ -7,9 +7,9 @@ made to lose (a patched `json.dumps`, an emptied `sys.modules`) must have been b
 
 import sys
 
-from tallystick_guest import archive, cell, inventory, loop, streams, threads, violations, wire
-
 import wit_world
+
+from tallystick_guest import archive, cell, inventory, loop, streams, threads, violations, wire
 
 inventory.preload()
 archive.install()

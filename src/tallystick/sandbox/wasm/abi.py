@@ -6,11 +6,11 @@ concerned: it can call these functions with any integers, at any time, in any or
 Rule 1: no address from the guest is used before `_Memory.check` has bounded it, start and length
 together, against the memory's size at that moment. The sum is a Python integer and cannot wrap.
 Rule 2: no length from the guest makes the host allocate more than a stated limit.
-Rule 3: nothing raised here unwinds through the engine. It is kept on the instance, the guest is ended
-by a trap, and `Instance.invoke` raises it on the other side.
+Rule 3: nothing raised here unwinds through the engine. It is kept on the instance, the guest is
+ended by a trap, and `Instance.invoke` raises it on the other side.
 
-The engine's own Python wrappers are not used for the calls: they convert each argument, look
-the exception up in one variable for the whole process, and cost ten times as much.
+The engine's own Python wrappers are not used for the calls: they convert each argument, look the
+exception up in one variable for the whole process, and cost ten times as much.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _DIGEST_BYTES = 32
 
 
 class CodeCache:
-    """One directory of compiled modules. `say` is told what a user should know, a line at a time."""
+    """One directory of compiled modules. `say` is told what a user should know, by the line."""
 
     def __init__(self, directory: Path, *, say: Callable[[str], None]) -> None:
         self._directory = directory

@@ -24,6 +24,10 @@ __all__ = ["Execution", "Stopped"]
 
 _RESULT = 3
 _ERROR_TAG = b"1"[0]
+# The engine looks at the fuel where functions and loops begin, so a program could end a few units
+# beyond its limit unseen. It gets these more to run into, and is then held to the limit itself.
+_FUEL_MARGIN = 4_096
+_ANSWER_BYTES_MAX = 8 * 1024 * 1024
 
 
 class Stopped(Exception):
@@ -79,7 +83,10 @@ class Execution:
         self.task: asyncio.Task[bytes] | None = None
         self.result: bytes | None = None
         self.calls: list[CallRecord] = []
-        self.answers: list[Answer] = []
+        # Kept to run the program again if a later one is ended. None once that would hold too
+        # much: the namespace is then copied instead.
+        self.answers: list[Answer] | None = []
+        self._answer_bytes = 0
 
     # -- from other threads ----------------------------------------------------------------------
 
@@ -100,17 +107,18 @@ class Execution:
         instance.on_stdio = self._on_stdio
         instance.on_tick = self._on_tick
         instance.request_bytes_max = self._context.limits.request_bytes
+        limit = self._context.limits.fuel
         self._resume()
         try:
             self._look()
             with interrupt.watched_by(self._look):
-                instance.invoke(kind, payload, fuel=self._context.limits.fuel)
+                instance.invoke(kind, payload, fuel=limit + _FUEL_MARGIN)
+            self._check_fuel(instance.fuel_used())
         except Ended as ended:
             if self._stopped is not None:
                 raise self._stopped from None
             if ended.reason == "out_of_fuel":
-                limit = self._context.limits.fuel
-                raise Stopped("fuel", f"fuel: all {limit:,} units used") from None
+                self._check_fuel(limit + 1)
             raise
         finally:
             self._pause()
@@ -135,15 +143,20 @@ class Execution:
         now = time.monotonic()
         if self._cancelled:
             raise self._stop("cancelled", "cancelled")
-        if now > self._deadline:
+        if now > self._deadline or not self._context.deadline_ms:
             raise self._stop(
                 "deadline", f"deadline: {self._context.deadline_ms:,} ms passed since the start"
             )
         active = self._active_before + (now - self._active_since if self._holding else 0)
-        if active > self._wall_seconds:
+        if active > self._wall_seconds or not self._wall_seconds:
             raise self._stop(
                 "wall", f"wall: the program was active for {self._context.timeout_ms:,} ms"
             )
+
+    def _check_fuel(self, used: int) -> None:
+        limit = self._context.limits.fuel
+        if used > limit:
+            raise self._stop("fuel", f"fuel: all {limit:,} units used")
 
     def _stop(self, stop: Stop, message: str) -> Stopped:
         self._stopped = Stopped(stop, message)
@@ -182,6 +195,7 @@ class Execution:
             raise self._stop("host_calls", f"host_calls: all {limits.host_calls:,} used")
         assert self._instance is not None
         fuel = self._instance.fuel_used()
+        self._check_fuel(fuel)
         name = _name_of(request)
         call = HostCall(index=index, name=name, request=request, fuel=fuel)
         asked = time.monotonic()
@@ -195,7 +209,7 @@ class Execution:
                 UsageError(f"a reply of {len(reply):,} bytes; at most {limits.reply_bytes:,}")
             )
         digest = request_digest(request)
-        self.answers.append(Answer(request_sha256=digest, fuel=fuel, reply=reply))
+        self._keep(Answer(request_sha256=digest, fuel=fuel, reply=reply))
         self.calls.append(
             CallRecord(
                 index=index,
@@ -208,6 +222,13 @@ class Execution:
             )
         )
         return reply
+
+    def _keep(self, answer: Answer) -> None:
+        self._answer_bytes += len(answer.reply)
+        if self.answers is not None:
+            self.answers.append(answer)
+            if self._answer_bytes > _ANSWER_BYTES_MAX:
+                self.answers = None
 
     # -- waiting ---------------------------------------------------------------------------------
 
@@ -261,7 +282,7 @@ def describe(error: BaseException) -> tuple[Stop, str]:
         return "trap", f"the program broke the rules of the host interface: {error}"
     if isinstance(error, Ended):
         return "trap", _TRAPS.get(error.reason, f"the interpreter was ended: {error.reason}")
-    raise error
+    raise TypeError(f"not an end of a program: {error!r}")
 
 
 _TRAPS = {

@@ -1,7 +1,7 @@
 """One live guest: its memory, its mutable globals, and calls into it.
 
-An instance that was ended by a trap is never used again: its stack pointer and its interpreter stand
-in the middle of a program. Who owns it makes a new one.
+An instance that was ended by a trap is never used again: its stack pointer and its interpreter
+stand in the middle of a program. Who owns it makes a new one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tallystick.sandbox.snapshot import PAGE_BYTES
 from tallystick.sandbox.wasm.abi import current, tick_callback
 from tallystick.sandbox.wasm.engine import Guest
 
-__all__ = ["BOOT", "BIND", "RUN", "WASM_PAGE_BYTES", "WHEEL", "Ended", "Instance"]
+__all__ = ["BIND", "BOOT", "RUN", "WASM_PAGE_BYTES", "WHEEL", "Ended", "Instance"]
 
 BOOT, RUN, BIND, WHEEL = range(4)
 WASM_PAGE_BYTES = 65_536

@@ -1,10 +1,11 @@
 """What was done to a session since its last checkpoint: enough to do it again.
 
-A program that is ended from outside leaves its interpreter in the middle of something. The namespace
-before it is not kept as a copy for each program, which would cost every program to save the few that
-are ended; it is made again from the last checkpoint by running what came after on recorded answers.
-That is sound because programs are deterministic, and it is checked by their fuel. A checkpoint is
-taken before a program once making up for its predecessors would cost more than copying their pages.
+A program that is ended from outside leaves its interpreter in the middle of something. The
+namespace before it is not kept as a copy for each program, which would cost every program to save
+the few that are ended; it is made again from the last checkpoint by running what came after on
+recorded answers. That is sound because programs are deterministic, and it is checked by their fuel.
+A checkpoint is taken before a program once making up for its predecessors would cost more than
+copying their pages.
 """
 
 from __future__ import annotations

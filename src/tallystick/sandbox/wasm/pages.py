@@ -1,8 +1,8 @@
 """Which pages of a guest's memory differ from its image, and putting them back.
 
-On Linux the kernel says which pages of a private mapping were written: those that are present and no
-longer backed by the file. Only they are compared. Elsewhere, or where the kernel does not say, all
-pages are. Either way what is stored is what differs, so both give the same snapshot.
+On Linux the kernel says which pages of a private mapping were written: those that are present and
+no longer backed by the file. Only they are compared. Elsewhere, or where the kernel does not say,
+all pages are. Either way what is stored is what differs, so both give the same snapshot.
 """
 
 from __future__ import annotations

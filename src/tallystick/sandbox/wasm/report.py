@@ -42,8 +42,7 @@ _NOT_RUN = -1
 
 
 class _Said(msgspec.Struct, kw_only=True):
-    """What the guest says of a program. It comes from the program's side: nothing is believed
-    beyond its types."""
+    """What the guest says of a program. It is the program's word: only its types are checked."""
 
     ok: bool
     value: str | None = None
@@ -148,7 +147,7 @@ def result_of(
         error=error,
         stop=stop,
         charge=ProgramCharge(
-            fuel=instance.fuel_used(),
+            fuel=min(instance.fuel_used(), context.limits.fuel),
             wall_ms=execution.wall_ms,
             memory_bytes=instance.memory_size(),
             host_calls=len(execution.calls),

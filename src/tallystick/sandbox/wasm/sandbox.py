@@ -26,7 +26,7 @@ _MEMORY_BYTES_MAX = 2 * 1024 * 1024 * 1024
 
 
 class WasmSandbox:
-    """Opens sessions. One per process is enough; nothing in it is shared between sessions but code."""
+    """Opens sessions, which share nothing but code. One sandbox per process is enough."""
 
     name = "wasm"
 
@@ -46,6 +46,7 @@ class WasmSandbox:
         self.threads = ProgramThreads()
         # Never run: what a fresh memory looks like, to compare with.
         self.pristine = self.new_instance()
+        self.memory_bytes_least = self.pristine.memory_size()
 
     @classmethod
     def load(

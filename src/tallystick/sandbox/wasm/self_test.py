@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run_self_test"]
 
+_LIMITS = Limits()
 _Probe = Callable[["WasmSession"], Awaitable[str | None]]
 
 
@@ -35,7 +36,7 @@ async def run_self_test(sandbox: WasmSandbox) -> Sequence[tuple[str, str | None]
 
 
 async def _run(
-    session: WasmSession, program: str, *, limits: Limits = Limits(), **more: int
+    session: WasmSession, program: str, *, limits: Limits = _LIMITS, **more: int
 ) -> ExecutionResult:
     context = ExecutionContext(
         session_id=session.session_id, limits=limits, timeout_ms=more.get("timeout_ms", 10_000)
@@ -63,7 +64,8 @@ async def _limits(session: WasmSession) -> str | None:
 
 async def _isolation(session: WasmSession) -> str | None:
     tried = (
-        "def tried(f):\n    try:\n        f()\n    except OSError as e:\n        return type(e).__name__\n"
+        "def tried(f):\n    try:\n        f()\n"
+        "    except OSError as error:\n        return type(error).__name__\n"
         "import os, socket, subprocess\n"
         "[tried(lambda: open('/etc/passwd')), tried(lambda: socket.socket()),"
         " tried(lambda: subprocess.run(['id'])), dict(os.environ)]"

@@ -1,4 +1,4 @@
-"""Wheels that a session may be given: pure Python, of sane size, checked before the guest sees them."""
+"""Wheels that a session may be given: pure Python, of sane size, checked before they are read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Modules kept as bytes inside the image, and wheels that the host adds to a session.
 
-After the build there is no file system. The rest of the standard library lies here compressed and is
-unpacked on first import; a wheel's files are added to the same tables when a session is opened.
+After the build there is no file system. The rest of the standard library lies here compressed and
+is unpacked on first import; a wheel's files are added to the same tables when a session is opened.
 """
 
 import importlib.abc
@@ -20,7 +20,7 @@ import zlib
 _STANDARD, _WHEEL = "<stdlib>/", "<wheel>/"
 _SKIPPED = frozenset(
     "test tests __pycache__ idlelib tkinter turtledemo ensurepip lib2to3 site-packages lib-dynload "
-    "curses multiprocessing ctypes venv config pydoc_data".split()
+    "curses multiprocessing ctypes config".split()
 )
 
 _code: dict[str, tuple[bool, bytes]] = {}  # standard modules: is a package, zlib of marshal

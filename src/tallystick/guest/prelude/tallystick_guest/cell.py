@@ -1,8 +1,8 @@
 """Runs one program in the session's namespace and says what came of it.
 
-The namespace is a real `__main__` module, so classes pickle, dataclasses resolve and tracebacks show
-the program's own lines. The last expression's value is kept by assigning it to a hidden name in the
-same code object: compiling it apart would give top-level `await` two event loops.
+The namespace is a real `__main__` module, so classes pickle, dataclasses resolve and tracebacks
+show the program's own lines. The last expression's value is kept by assigning it to a hidden name
+in the same code object: compiling it apart would give top-level `await` two event loops.
 """
 
 import ast

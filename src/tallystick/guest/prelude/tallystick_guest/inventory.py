@@ -23,6 +23,6 @@ xml.dom.minidom xml.etree.ElementTree zipfile zipimport zlib zoneinfo
 
 
 def preload() -> None:
-    """Import them all. A module that fails here would be missing in every session: stop the build."""
+    """Import them all. One that fails would be missing in every session: it stops the build."""
     for name in _PRELOADED:
         importlib.import_module(name)

@@ -44,7 +44,7 @@ class Window:
     def flush(self) -> None:
         if self._used:
             used, self._used = self._used, 0
-            # The count goes first: if the host stops us inside the write, it has these bytes already.
+            # The count goes first: if the host stops us in the write, it has these bytes already.
             _put_count(self._view, 0, 0)
             _write_at(self.handle, self.address + _HEAD, used)
 

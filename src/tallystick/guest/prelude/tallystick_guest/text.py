@@ -1,7 +1,7 @@
 """Text that stays on the host: a program reads slices of it and searches it there.
 
-Positions are characters, as in a `str`. `read_bytes` and `search_bytes` work in bytes, which costs the
-host no index. Nothing is copied into the guest but what is asked for.
+Positions are characters, as in a `str`. `read_bytes` and `search_bytes` work in bytes, which costs
+the host no index. Nothing is copied into the guest but what is asked for.
 """
 
 from tallystick_guest import wire
@@ -57,7 +57,7 @@ class HostText:
     def search(
         self, pattern: str, *, start: int = 0, limit: int = 100
     ) -> list[tuple[int, int, str]]:
-        """Find a regular expression on the host, in linear time. Example: text.search("ERR-[0-9]+")."""
+        """Find a regular expression, in linear time. Example: text.search("ERR-[0-9]+")."""
         first = slice(start, None).indices(len(self))[0] if start else 0
         found = _call("text.search", (self._id, pattern, first, limit), {})
         return [tuple(match) for match in found]

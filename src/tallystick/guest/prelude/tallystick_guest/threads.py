@@ -1,11 +1,11 @@
 """Threads, locks and pools in a guest that has one thread.
 
-A started thread waits in a queue and runs, to its end, when something waits: `join`, a held lock, an
-empty queue, a sleep, an idle event loop, or the end of the program. Running it at `start` was
-rejected: a worker that is started before its queue is filled would find it empty and could never
-be resumed. A thread that blocks with nothing left to wake it ends there if others wait for it, since
-that is what a daemon worker does when its work has run out; in the main thread it is a deadlock, and
-says so.
+A started thread waits in a queue and runs, to its end, when something waits: `join`, a held lock,
+an empty queue, a sleep, an idle event loop, or the end of the program. Running it at `start` was
+rejected: a worker that is started before its queue is filled would find it empty and could never be
+resumed. A thread that blocks with nothing left to wake it ends there if others wait for it, since
+that is what a daemon worker does when its work has run out; in the main thread it is a deadlock,
+and says so.
 
 Pools run each task when it is submitted.
 """

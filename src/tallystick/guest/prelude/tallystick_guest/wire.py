@@ -39,7 +39,7 @@ class HostError(Exception):
         self.kind = kind
 
 
-class SandboxViolation(Exception):  # noqa: N818 - the name is part of the product's vocabulary
+class SandboxViolation(Exception):
     """The program touched what this sandbox does not have. `capability` names it."""
 
     __module__ = "builtins"

@@ -1,0 +1,235 @@
+"""An interpreter that comes back: the live instance, its last checkpoint, and the journal since.
+
+The instance is the namespace. It is dropped whenever a program is ended from outside, and made
+again when it is next needed: from the checkpoint if there is one, else from the guest's image, then
+by the journal. Everything here runs in a program thread, one call at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tallystick.core.errors import SandboxError, SnapshotMismatch, UsageError
+from tallystick.sandbox.host import Answer
+from tallystick.sandbox.port import HostNames, Limits
+from tallystick.sandbox.snapshot import PAGE_BYTES, Image
+from tallystick.sandbox.wasm import report
+from tallystick.sandbox.wasm.engine import ENGINE
+from tallystick.sandbox.wasm.instance import BIND, BOOT, RUN, WASM_PAGE_BYTES, Instance
+from tallystick.sandbox.wasm.journal import Entry, Journal
+from tallystick.sandbox.wasm.pages import changed_pages, put_pages
+
+if TYPE_CHECKING:
+    from tallystick.sandbox.wasm.sandbox import WasmSandbox
+
+__all__ = ["Namespace"]
+
+# Fuel for our own calls into the guest: beyond any that could be right.
+_HOUSEKEEPING_FUEL = 1 << 50
+_RESULT = 3
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What a snapshot carries beside the memory."""
+
+    seed: int
+    clock_ns: int
+    names: HostNames = HostNames()
+    windows: tuple[tuple[int, int, int], ...] = ()
+
+
+class Namespace:
+    """The state of one session."""
+
+    def __init__(self, sandbox: WasmSandbox, *, seed: int, clock_ns: int) -> None:
+        self._sandbox = sandbox
+        self._kept = _Kept(seed=seed, clock_ns=clock_ns)
+        self._instance: Instance | None = None
+        self._checkpoint: Image | None = None
+        self._journal = Journal()
+        self._closed = False
+
+    @property
+    def windows(self) -> Sequence[tuple[int, int, int]]:
+        """Where the guest gathers its output: (stream, address, size)."""
+        return self._kept.windows
+
+    def prepared(self, limits: Limits, names: HostNames) -> Instance:
+        """A living instance with these names bound and these limits set."""
+        if self._journal.long:
+            self.checkpoint()
+        instance = self.living()
+        if names != self._kept.names:
+            self.call(BIND, report.names_payload(self._kept.names, names))
+            self._kept = msgspec.structs.replace(self._kept, names=names)
+        instance.set_memory_max(limits.memory_bytes)
+        instance.set("grow_refused", 0)
+        return instance
+
+    def ran(self, payload: bytes, *, limits: Limits, fuel: int, answers: Sequence[Answer]) -> None:
+        """Note a program that ended by itself, so that it can be run again."""
+        self._journal.append(
+            Entry(
+                kind=RUN,
+                payload=payload,
+                memory_bytes_max=limits.memory_bytes,
+                fuel_limit=limits.fuel,
+                fuel=fuel,
+                answers=answers,
+            )
+        )
+
+    def living(self) -> Instance:
+        """The instance, made again if the last program was ended from outside."""
+        if self._closed:
+            raise UsageError("the session is closed")
+        if self._instance is None:
+            self._instance = self._made()
+        return self._instance
+
+    def drop(self) -> None:
+        """Give up the instance; the namespace stays as the last checkpoint and the journal say."""
+        instance, self._instance = self._instance, None
+        if instance is not None:
+            instance.close()
+
+    def call(self, kind: int, payload: bytes) -> dict[str, Any]:
+        """Call the guest on our own account: no host calls, and it must not fail."""
+        return self._call(self.living(), kind, payload)
+
+    def checkpoint(self) -> Image:
+        """Copy what differs from the guest's image; the journal starts afresh from there."""
+        instance = self.living()
+        pristine = self._sandbox.pristine
+        size = instance.memory_size()
+        indices = changed_pages(
+            base=instance.base,
+            size=size,
+            image_base=pristine.base,
+            image_size=pristine.memory_size(),
+        )
+        self._checkpoint = Image(
+            guest=self._sandbox.guest.image.sha256,
+            engine=ENGINE,
+            memory_bytes=size,
+            state=instance.state(),
+            session=msgspec.json.encode(self._kept),
+            indices=indices,
+            pages=[instance.page(index) for index in indices],
+        )
+        self._journal.clear()
+        return self._checkpoint
+
+    def load(self, image: Image) -> None:
+        """Become what the image says. Refused by name for another guest or engine."""
+        guest = self._sandbox.guest.image
+        if image.guest != guest.sha256:
+            raise SnapshotMismatch(
+                f"the snapshot was made by guest {image.guest[:12]}; "
+                f"this is guest {guest.sha256[:12]}"
+            )
+        if image.engine != ENGINE:
+            raise SnapshotMismatch(
+                f"the snapshot was made by engine {image.engine!r}; this is {ENGINE!r}"
+            )
+        _check_image(image, state=guest.state, memory_bytes_max=self._sandbox.memory_bytes_max)
+        try:
+            kept = msgspec.json.decode(image.session, type=_Kept)
+        except msgspec.MsgspecError as error:
+            raise SnapshotMismatch(f"the snapshot's session cannot be read: {error}") from error
+        self.drop()
+        self._checkpoint, self._kept = image, kept
+        self._journal.clear()
+
+    def close(self) -> None:
+        self._closed = True
+        self.drop()
+        self._journal.clear()
+        self._checkpoint = None
+
+    # -- making --------------------------------------------------------------------------------
+
+    def _made(self) -> Instance:
+        instance = self._sandbox.new_instance()
+        try:
+            if self._checkpoint is not None:
+                self._put(instance, self._checkpoint)
+            else:
+                instance.set("clock", self._kept.clock_ns)
+                instance.set("rng", _signed(_spread(self._kept.seed)))
+                if len(self._journal) == 0:
+                    self._boot(instance)
+                    return instance
+            with self._sandbox.guest.ticker:
+                self._journal.replay(instance)
+        except BaseException:
+            instance.close()
+            raise
+        return instance
+
+    def _boot(self, instance: Instance) -> None:
+        answered = self._call(instance, BOOT, report.names_payload(HostNames(), HostNames()))
+        windows = tuple(tuple(window) for window in answered["windows"])
+        self._kept = msgspec.structs.replace(self._kept, windows=windows)
+
+    def _put(self, instance: Instance, image: Image) -> None:
+        instance.grow_to(image.memory_bytes)
+        put_pages(base=instance.base, indices=image.indices, pages=image.pages)
+        for name, value in image.state.items():
+            instance.set(name, value)
+
+    def _call(self, instance: Instance, kind: int, payload: bytes) -> dict[str, Any]:
+        said: list[bytes] = []
+        instance.on_stdio = lambda handle, data: said.append(data) if handle == _RESULT else None
+        instance.on_tick = lambda: None
+        memory_max = self._sandbox.memory_bytes_max
+        instance.set_memory_max(memory_max)
+        try:
+            with self._sandbox.guest.ticker:
+                instance.invoke(kind, payload, fuel=_HOUSEKEEPING_FUEL)
+            answered: dict[str, Any] = msgspec.json.decode(said[-1])
+        except Exception as error:
+            self.drop()
+            raise SandboxError(f"the guest could not be prepared: {error}") from error
+        self._journal.append(
+            Entry(
+                kind=kind,
+                payload=payload,
+                memory_bytes_max=memory_max,
+                fuel_limit=_HOUSEKEEPING_FUEL,
+                fuel=instance.fuel_used(),
+            )
+        )
+        return answered
+
+
+def _check_image(image: Image, *, state: Sequence[str], memory_bytes_max: int) -> None:
+    """Refuse pages that would be written outside the guest, whatever store they come from."""
+    if image.memory_bytes > memory_bytes_max:
+        raise SnapshotMismatch(
+            f"the snapshot needs {image.memory_bytes:,} bytes of memory; "
+            f"at most {memory_bytes_max:,} are allowed"
+        )
+    pages_max = image.memory_bytes // PAGE_BYTES
+    fits = (
+        image.memory_bytes % WASM_PAGE_BYTES == 0
+        and len(image.indices) == len(image.pages)
+        and all(0 <= index < pages_max for index in image.indices)
+        and all(len(page) == PAGE_BYTES for page in image.pages)
+        and list(image.indices) == sorted(set(image.indices))
+        and set(image.state) == set(state)
+    )
+    if not fits:
+        raise SnapshotMismatch("the snapshot's pages do not fit its own memory")
+
+
+def _spread(seed: int) -> int:
+    """Spread a seed over 64 bits, so that small seeds do not begin alike."""
+    return (seed * 0x9E3779B97F4A7C15 + 0xD1B54A32D192ED03) & 0xFFFF_FFFF_FFFF_FFFF
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value
