@@ -8,7 +8,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,8 +68,6 @@ class World:
     sandbox: WasmSandbox
     runner: asyncio.Runner
     directory: Path
-    # What one benchmark found that another compares with: workload name to native seconds.
-    native: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     @contextlib.contextmanager
@@ -128,7 +126,9 @@ def per_call(
 
     async def measure() -> list[float]:
         def program(body: str) -> str:
-            return f"def tally_bench():\n    for i in range({count}):\n        {body}\ntally_bench()"
+            return (
+                f"def tally_bench():\n    for i in range({count}):\n        {body}\ntally_bench()"
+            )
 
         found = []
         for _ in range(repeats + 1):

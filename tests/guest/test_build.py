@@ -121,6 +121,20 @@ def test_a_manifest_without_its_guest_is_no_manifest(tmp_path: Path, prelude: Pa
     assert read_manifest(tmp_path / "out") is None
 
 
+def test_a_guest_that_is_not_the_one_in_the_manifest_is_built_again(
+    tmp_path: Path, prelude: Path
+) -> None:
+    compiler = Compiler()
+    manifest = build_guest(tmp_path / "out", prelude=prelude, compiler=compiler)
+    (tmp_path / "out" / "guest.wasm").write_bytes(b"of another build")
+
+    again = build_guest(tmp_path / "out", prelude=prelude, compiler=compiler)
+
+    assert compiler.calls == 2
+    assert again == manifest
+    assert RunningGuest((tmp_path / "out" / "guest.wasm").read_bytes()).run(3, 0) == 5
+
+
 def test_a_build_that_fails_leaves_what_was_there(tmp_path: Path, prelude: Path) -> None:
     manifest = build_guest(tmp_path / "out", prelude=prelude, compiler=Compiler())
     (prelude / "entry.py").write_text("changed\n", encoding="utf-8")

@@ -80,7 +80,7 @@ def build_guest(
     """Build the guest into `out`, or return at once if what is there has the same inputs."""
     inputs = inputs_digest(prelude)
     manifest = read_manifest(out)
-    if manifest is not None and manifest.inputs == inputs:
+    if manifest is not None and manifest.inputs == inputs and _whole(out, manifest):
         return manifest
     merged = _link(compiler(prelude))
     check_guest(merged)
@@ -91,8 +91,8 @@ def build_guest(
         state=merged.state,
     )
     out.mkdir(parents=True, exist_ok=True)
-    # The manifest goes last. If we stop between the two, an old manifest stands beside a new
-    # guest: its inputs are not the current ones, so the next build starts over.
+    # Two files cannot be replaced at once. If we stop between the two, or another build gets in
+    # between, the digest in the manifest does not fit, and the next build starts over.
     _write(out / _GUEST_WASM, merged.data)
     _write(out / _GUEST_JSON, (json.dumps(asdict(manifest), indent=2) + "\n").encode())
     return manifest
@@ -107,6 +107,11 @@ def read_manifest(out: Path) -> GuestManifest | None:
         return None
     present = (out / _GUEST_WASM).is_file()
     return manifest if present and manifest.format == FORMAT else None
+
+
+def _whole(out: Path, manifest: GuestManifest) -> bool:
+    data = (out / _GUEST_WASM).read_bytes()
+    return hashlib.sha256(data).hexdigest() == manifest.sha256
 
 
 def inputs_digest(prelude: Path = PRELUDE) -> str:

@@ -196,8 +196,8 @@ class HostText:
         if block < len(self._starts):
             return self._starts[block]
         position = block * _BLOCK_BYTES
-        if position >= self._size:
-            return self._size
+        if position >= self._size or block == 0:
+            return min(position, self._size)
         for back in range(4):
             if self._data[position - back] & 0xC0 != 0x80:
                 return position - back

@@ -42,6 +42,7 @@ _main = types.ModuleType("__main__")
 _names = _main.__dict__
 _injected: dict[str, object] = {}
 _seen: dict[str, int] = {}
+_programs: set[str] = set()
 _environ = os.environ
 _ballast: bytearray | None = None
 
@@ -97,7 +98,7 @@ def run(payload: bytes) -> dict[str, object]:
     """Run one program. Everything it can do to itself ends here as a result."""
     header, _, source_bytes = payload.partition(b"\n")
     options = _loads(str(header, "utf-8"))
-    source = str(source_bytes, "utf-8")
+    source = str(source_bytes, "utf-8-sig")
     _renew()
     if _environ or options["env"]:
         _environ.clear()
@@ -130,6 +131,7 @@ def _remember(name: str, source: str) -> str:
     """Keep the source for tracebacks under a name that no earlier program has."""
     _seen[name] = count = _seen.get(name, 0) + 1
     unique = name if count == 1 else f"{name}#{count}"
+    _programs.add(unique)
     linecache.cache[unique] = (len(source), None, _splitlines(source, True), unique)
     return unique
 
@@ -168,7 +170,7 @@ def failure_of(error: BaseException) -> dict[str, object]:
     except BaseException:
         message = "<the error's own text could not be made>"
     try:
-        shown = "".join(_described(error).format())
+        shown = _traceback_of(error)
     except BaseException:
         shown = f"{_type(error).__name__}: {message}"
     failure: dict[str, object] = {
@@ -183,9 +185,14 @@ def failure_of(error: BaseException) -> dict[str, object]:
     return failure
 
 
-def _described(error: BaseException) -> traceback.TracebackException:
-    """The traceback without the frames of this package, here and in every error behind it."""
+def _traceback_of(error: BaseException) -> str:
+    """The traceback from the program's first line on, without the frames of this package."""
     whole = _TracebackException.from_exception(error)
+    frames = whole.stack
+    while frames and frames[0].filename not in _programs:
+        del frames[0]
+    if not frames:
+        return "".join(whole.format_exception_only())
     left, seen = [whole], set()
     while left:
         each = left.pop()
@@ -194,7 +201,7 @@ def _described(error: BaseException) -> traceback.TracebackException:
         seen.add(id(each))
         each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(_OURS)]
         left += [each.__cause__, each.__context__, *(each.exceptions or ())]
-    return whole
+    return "".join(whole.format())
 
 
 def _exit_of(error: SystemExit) -> dict[str, object]:

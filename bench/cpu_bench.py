@@ -1,0 +1,115 @@
+"""Speed of programs: how much slower than native, and whether two run at once.
+
+Question: is the ratio to native at most 3.5 in the median and 5 at worst?
+
+Sketch before measuring. An interpreter in WebAssembly without fuel is 1.5 to 3 times native; fuel
+adds a counter to every block and gives 2 to 4. Native is the Python that runs this file, so a newer
+one moves the ratio without a change here. Guest code runs without the interpreter lock of the host,
+so two programs on two cores should take the time of one: 1.9 of 2.0. What two native processes
+reach in the same minute is the limit of the machine.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable
+
+from bench.measure import Bench, Row, World, checked, now
+from bench.workloads import WORKLOADS
+
+__all__ = ["BENCHES", "native_value"]
+
+_REPEATS = 7
+_BUSY = "total = 0\nfor i in range(6_000_000):\n    total += i\n"
+
+
+def native_value(program: str) -> object:
+    """Run a program natively as a cell is run: the value of its last expression."""
+    tree = ast.parse(program)
+    last = tree.body.pop()
+    assert isinstance(last, ast.Expr)
+    names: dict[str, object] = {"__name__": "__main__"}
+    exec(compile(tree, "<native>", "exec"), names)
+    value: object = eval(compile(ast.Expression(last.value), "<native>", "eval"), names)
+    return value
+
+
+def cpu(world: World) -> Iterable[Row]:
+    ratios = []
+    with world.session() as session:
+        for workload in WORKLOADS:
+            ours, native = [], []
+            for _ in range(_REPEATS + 1):
+                began = now()
+                expected = native_value(workload.program)
+                native.append(now() - began)
+                began = now()
+                found = world.run(session, workload.program).value
+                ours.append(now() - began)
+                if found != repr(expected):
+                    raise RuntimeError(f"{workload.name}: {found}, natively {expected!r}")
+            del ours[0], native[0]
+            # Both least: on a busy machine the least is what the code costs.
+            ratio = min(ours) / min(native)
+            ratios.append(ratio)
+            yield Row(
+                bench="cpu",
+                name=f"cpu: {workload.name}",
+                unit="ms",
+                samples=[seconds * 1e3 for seconds in ours],
+                against=f"{ratio:.2f}x native ({min(native) * 1e3:.1f} ms), least to least",
+            )
+    median = statistics.median(ratios)
+    yield Row(
+        bench="cpu", name="cpu: ratio to native, median", unit="x", samples=[median], target=3.5
+    )
+    yield Row(
+        bench="cpu", name="cpu: ratio to native, worst", unit="x", samples=[max(ratios)], target=5
+    )
+
+
+def parallel(world: World) -> Iterable[Row]:
+    async def measure() -> list[float]:
+        first, second = [await world.sandbox.open(session_id=name) for name in ("one", "two")]
+        await asyncio.gather(checked(first, "1"), checked(second, "1"))
+        found = []
+        for _ in range(3):
+            began = now()
+            await checked(first, _BUSY)
+            await checked(second, _BUSY)
+            apart = now()
+            await asyncio.gather(checked(first, _BUSY), checked(second, _BUSY))
+            found.append((apart - began) / (now() - apart))
+        await first.close()
+        await second.close()
+        return found
+
+    limit = statistics.median(_native_speed_up() for _ in range(3))
+    yield Row(
+        bench="parallel",
+        name="two programs at once: speed-up over one",
+        unit="x",
+        samples=world.do(measure()),
+        higher_is_better=True,
+        against=f"two native processes now: {limit:.2f}x",
+    )
+
+
+def _native_speed_up() -> float:
+    command = [sys.executable, "-c", _BUSY]
+
+    def together(count: int) -> float:
+        began = now()
+        running = [subprocess.Popen(command) for _ in range(count)]
+        for each in running:
+            each.wait()
+        return now() - began
+
+    return 2 * together(1) / together(2)
+
+
+BENCHES: dict[str, Bench] = {"cpu": cpu, "parallel": parallel}

@@ -1,0 +1,88 @@
+"""Every command: help exists, is documented, exits with the right code."""
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tallystick.cli.exit_codes import exit_code_of
+from tallystick.cli.main import cli
+from tallystick.core.errors import Cancelled, SandboxError, SnapshotNotFound, UsageError
+from tallystick.runtime.paths import cache_directory, data_directory
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = cli.list_commands(click.Context(cli))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(name: str) -> None:
+    result = CliRunner().invoke(cli, [name, "--help"])
+
+    assert result.exit_code == 0
+    assert "Example:" in result.output
+    assert f"tally {name}" in result.output
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_in_the_docs(name: str) -> None:
+    assert f"tally {name}" in (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_in_the_docs(name: str) -> None:
+    documented = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+
+    options = [opt for each in command.params for opt in each.opts if opt.startswith("--")]
+
+    assert [option for option in options if f"`{option}" not in documented] == []
+
+
+def test_an_unknown_command_is_wrong_usage() -> None:
+    assert CliRunner().invoke(cli, ["nosuch"]).exit_code == 2
+
+
+def test_doctor_proves_every_capability_here() -> None:
+    result = CliRunner().invoke(cli, ["doctor", "--json"], standalone_mode=False)
+    report = json.loads(result.output)
+
+    assert result.return_value == 0
+    assert {each["capability"] for each in report["findings"]} >= {
+        "PythonExecution", "ResourceLimits", "Snapshots",
+    }  # fmt: skip
+    assert all(each["proven"] for each in report["findings"])
+
+
+def test_warm_leaves_the_sandbox_compiled() -> None:
+    result = CliRunner().invoke(cli, ["warm"], standalone_mode=False)
+
+    assert result.return_value == 0
+    assert "ready" in result.output
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("x"), 2),
+        (SnapshotNotFound(name="x"), 4),
+        (SandboxError("x"), 4),
+        (Cancelled("x"), 130),
+    ],
+)
+def test_errors_have_their_exit_codes(error: BaseException, code: int) -> None:
+    assert exit_code_of(error) == code
+
+
+def test_directories_follow_the_conventions() -> None:
+    home = {"HOME": "/h"}
+
+    assert cache_directory(home) == Path("/h/.cache/tallystick")
+    assert data_directory(home) == Path("/h/.local/share/tallystick")
+    assert cache_directory({**home, "XDG_CACHE_HOME": "/c"}) == Path("/c/tallystick")
+    assert data_directory({**home, "XDG_DATA_HOME": "relative"}) == (
+        Path("/h/.local/share/tallystick")
+    )
+    assert data_directory({**home, "TALLYSTICK_DATA_DIR": "/d"}) == Path("/d")
