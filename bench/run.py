@@ -99,7 +99,7 @@ def _shown(row: Row) -> str:
 
 
 def _line(who: str, name: str, measured: str, target: str, verdict: str, against: str) -> str:
-    return f"{who:<11}{name:<42}{measured:<32}{target:<12}{verdict:<7}{against}".rstrip()
+    return f"{who:<11}{name:<48}{measured:<32}{target:<12}{verdict:<7}{against}".rstrip()
 
 
 def _target(row: Row) -> str:

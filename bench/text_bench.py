@@ -26,7 +26,7 @@ from tallystick.sandbox.wasm.session import WasmSession
 __all__ = ["BENCHES"]
 
 _FILE_BYTES = 1024 * MIB
-_NEEDLE = b"NEEDLE-7f3a closing line\n"
+_NEEDLE = b"\nNEEDLE-7f3a closing line\n"
 _SLICES = ((100, "100 B", 500, None), (100_000, "100 KB", 200, 1.0), (1_000_000, "1 MB", 40, None))
 _SEARCHES = (
     ("literal prefix", r"NEEDLE-[0-9a-f]+"),

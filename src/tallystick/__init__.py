@@ -1,1 +1,87 @@
-"""Tallystick: a runtime for agents that act by writing code."""
+"""Tallystick: a runtime for agents that act by writing code.
+
+The names below are promised to users; the modules behind them may move. They are imported when they
+are first used, so that `import tallystick` itself costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tallystick.core.errors import (
+        Cancelled,
+        CapabilityDenied,
+        NotSupported,
+        Refused,
+        SandboxError,
+        SnapshotMismatch,
+        TallystickError,
+        UsageError,
+    )
+    from tallystick.runtime.paths import cache_directory, data_directory
+    from tallystick.sandbox.host import HostFunction, HostTable
+    from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits
+    from tallystick.sandbox.scripted import Scripted, ScriptedSandbox
+    from tallystick.sandbox.snapshot import SnapshotId
+    from tallystick.sandbox.sqlite_store import SqliteSnapshotStore
+    from tallystick.sandbox.text import HostText
+    from tallystick.sandbox.wasm.sandbox import WasmSandbox
+
+__all__ = [
+    "Cancelled",
+    "CapabilityDenied",
+    "ExecutionContext",
+    "ExecutionResult",
+    "HostFunction",
+    "HostTable",
+    "HostText",
+    "Limits",
+    "NotSupported",
+    "Refused",
+    "SandboxError",
+    "Scripted",
+    "ScriptedSandbox",
+    "SnapshotId",
+    "SnapshotMismatch",
+    "SqliteSnapshotStore",
+    "TallystickError",
+    "UsageError",
+    "WasmSandbox",
+    "cache_directory",
+    "data_directory",
+]
+
+_HOMES = {
+    "tallystick.core.errors": (
+        "Cancelled",
+        "CapabilityDenied",
+        "NotSupported",
+        "Refused",
+        "SandboxError",
+        "SnapshotMismatch",
+        "TallystickError",
+        "UsageError",
+    ),
+    "tallystick.runtime.paths": ("cache_directory", "data_directory"),
+    "tallystick.sandbox.host": ("HostFunction", "HostTable"),
+    "tallystick.sandbox.port": ("ExecutionContext", "ExecutionResult", "Limits"),
+    "tallystick.sandbox.scripted": ("Scripted", "ScriptedSandbox"),
+    "tallystick.sandbox.snapshot": ("SnapshotId",),
+    "tallystick.sandbox.sqlite_store": ("SqliteSnapshotStore",),
+    "tallystick.sandbox.text": ("HostText",),
+    "tallystick.sandbox.wasm.sandbox": ("WasmSandbox",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'tallystick' has no attribute {name!r}")
+    found: object = getattr(importlib.import_module(_HOME_OF[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -131,5 +131,3 @@ def test_the_wasm_self_test_notices_a_sandbox_that_does_not_hold(
         "PythonExecution", "ResourceLimits", "Isolation", "Snapshots", "HostCalls",
     }  # fmt: skip
     assert all(why is not None for why in findings.values())
-
-

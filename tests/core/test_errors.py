@@ -1,10 +1,11 @@
 """The error tree: one file, codes that stay."""
 
 import inspect
+from typing import Any
 
 from tallystick.core import errors
 
-CLASSES = [
+CLASSES: list[Any] = [
     each
     for _, each in inspect.getmembers(errors, inspect.isclass)
     if each.__module__ == errors.__name__

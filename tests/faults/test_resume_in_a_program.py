@@ -1,4 +1,4 @@
-"""A process killed inside a host call: another goes on from snapshot and answers, to the same end."""
+"""A process killed inside a host call: another goes on from snapshot and answers to the end."""
 
 import os
 import signal

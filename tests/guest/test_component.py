@@ -101,7 +101,8 @@ def test_an_export_of_an_export_is_the_same_function() -> None:
         rest="""
         (func $one (result u32) (canon lift (core func $i "one")))
         (export $again "first" (func $one))
-        (export "run" (func $again))"""
+        (export $once_more "second" (func $again))
+        (export "run" (func $once_more))"""
     )
 
     assert plan_of(text).run.name == "one"
@@ -182,6 +183,82 @@ def test_two_stack_pointers_are_refused() -> None:
     )
 
     with pytest.raises(BadWasm, match="2 core modules export a global '__stack_pointer'"):
+        plan_of(text)
+
+
+def test_a_bundle_that_gives_something_of_another_kind_is_refused() -> None:
+    text = ONE_MODULE.format(
+        rest="""
+        (core module $n (import "" "f" (func)))
+        (core instance (instantiate $n (with "" (instance (export "f" (memory $i "memory"))))))
+        (func (export "run") (result u32) (canon lift (core func $i "one")))"""
+    )
+
+    with pytest.raises(BadWasm, match="export 'f' of core instance 1 is a core_memory"):
+        plan_of(text)
+
+
+def test_an_import_no_bundle_gives_is_refused() -> None:
+    text = ONE_MODULE.format(
+        rest="""
+        (core module $n (import "" "g" (func)))
+        (core instance (instantiate $n (with "" (instance (export "f" (func $i "one"))))))
+        (func (export "run") (result u32) (canon lift (core func $i "one")))"""
+    )
+
+    with pytest.raises(BadWasm, match="core instance 1 has no export 'g'"):
+        plan_of(text)
+
+
+def test_a_module_that_is_not_given_all_it_imports_from_is_refused() -> None:
+    text = ONE_MODULE.format(
+        rest="""
+        (core module $n (import "env" "g" (func)))
+        (core instance (instantiate $n))
+        (func (export "run") (result u32) (canon lift (core func $i "one")))"""
+    )
+
+    with pytest.raises(BadWasm, match="nothing is given for imports from 'env'"):
+        plan_of(text)
+
+
+def test_an_outside_function_imported_with_two_types_is_refused() -> None:
+    text = GUEST_COMPONENT.replace(
+        "(core instance (instantiate $fixup",
+        """(core module $user (import "" "now" (func (result i32))))
+           (core instance (instantiate $user (with "" (instance (export "now" (func $now))))))
+           (core instance (instantiate $fixup""",
+    )
+
+    with pytest.raises(BadWasm, match="monotonic-clock#now@3 is imported with two types"):
+        plan_of(text)
+
+
+def test_outside_functions_with_two_memories_are_refused() -> None:
+    text = GUEST_COMPONENT.replace(
+        "(core instance (instantiate $fixup",
+        """(core module $more (memory (export "memory") 1))
+           (core instance $more (instantiate $more))
+           (core func $other (canon lower (func $random "get-random-bytes")
+             (memory (core memory $more "memory")) (realloc (core func $main "realloc"))))
+           (core module $user (import "" "r" (func (param i64 i32))))
+           (core instance (instantiate $user (with "" (instance (export "r" (func $other))))))
+           (core instance (instantiate $fixup""",
+    )
+
+    with pytest.raises(BadWasm, match="more than one memory"):
+        plan_of(text)
+
+
+def test_an_option_given_twice_is_refused() -> None:
+    text = ONE_MODULE.format(
+        rest="""
+        (import "i" (instance $x (export "f" (func))))
+        (core func (canon lower (func $x "f")
+          (memory (core memory $i "memory")) (memory (core memory $i "memory"))))"""
+    )
+
+    with pytest.raises(BadWasm, match="unsupported canonical option 0x03"):
         plan_of(text)
 
 

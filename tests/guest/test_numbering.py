@@ -242,3 +242,16 @@ def test_an_export_of_the_merged_module_points_where_it_was_kept_from() -> None:
         ("y", Kind.MEMORY),
         ("z", Kind.TABLE),
     ]
+
+
+def test_a_segment_that_only_declares_stays_one() -> None:
+    one = part("one", '(func $f) (elem declare func $f) (elem func $f) (func (export "g") (nop))')
+
+    elements = parse_module(merged(one).data).elements
+
+    assert [each.declarative for each in elements] == [True, False]
+
+
+def test_a_start_function_that_wants_something_is_refused() -> None:
+    with pytest.raises(BadWasm, match="one: the start function takes or gives something"):
+        merged(part("one", "(func $f (param i32)) (start $f)"))

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tests.sandbox.mixed_programs import LIVE, PROGRAMS, facts
 
 from tallystick.runtime.paths import cache_directory
-from tallystick.sandbox.host import Answer, HostTable, RecordedHost
+from tallystick.sandbox.host import Answer, HostTable, RecordedHost, request_digest
 from tallystick.sandbox.port import ExecutionContext, Host, HostCall, HostNames, Limits
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tests.sandbox.mixed_programs import LIVE, PROGRAMS, facts
 
 
 class Recorder:
@@ -47,13 +47,19 @@ class Recorder:
         return answered
 
 
-async def main(mode: str, journal: Path, results: Path) -> None:
-    from tallystick.sandbox.host import request_digest
+def read(path: Path) -> bytes:
+    return path.read_bytes()
 
+
+def write(path: Path, value: object) -> None:
+    path.write_bytes(msgspec.json.encode(value))
+
+
+async def main(mode: str, journal: Path, results: Path) -> None:
     sandbox = WasmSandbox.load(cache=cache_directory())
     recorded: list[list[Answer]] = []
     if mode == "replay":
-        recorded = msgspec.json.decode(journal.read_bytes(), type=list[list[Answer]])
+        recorded = msgspec.json.decode(read(journal), type=list[list[Answer]])
     found = []
     for number, program in enumerate(PROGRAMS):
         session = await sandbox.open(session_id=f"S{number}", seed=number)
@@ -77,8 +83,8 @@ async def main(mode: str, journal: Path, results: Path) -> None:
             )
         await session.close()
     if mode == "record":
-        journal.write_bytes(msgspec.json.encode(recorded))
-    results.write_bytes(msgspec.json.encode(found))
+        write(journal, recorded)
+    write(results, found)
     await sandbox.close()
 
 

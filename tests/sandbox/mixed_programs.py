@@ -1,7 +1,7 @@
 """Programs of every kind, to be run in several processes and compared to the last bit.
 
-`live` is a host whose answers come from the real world (clock, randomness): they are recorded once and
-served from the record elsewhere.
+`LIVE` is a host whose answers come from the real world (clock, randomness): they are recorded once
+and served from the record elsewhere.
 """
 
 from __future__ import annotations

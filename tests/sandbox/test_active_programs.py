@@ -2,21 +2,19 @@
 
 import asyncio
 import time
+from typing import Any
+
+from tests.support import ECHO
 
 from tallystick.sandbox.port import ExecutionContext, Limits
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tests.support import ECHO
 
 
 def test_a_short_program_gets_its_turn_among_long_ones(sandbox: WasmSandbox) -> None:
-    narrow = WasmSandbox(
-        sandbox.guest, store=sandbox.store, output_directory=None, active_max=1
-    )
-    context = ExecutionContext(
-        session_id="S", timeout_ms=1_000, limits=Limits(fuel=10**12)
-    )
+    narrow = WasmSandbox(sandbox.guest, store=sandbox.store, output_directory=None, active_max=1)
+    context = ExecutionContext(session_id="S", timeout_ms=1_000, limits=Limits(fuel=10**12))
 
-    async def scenario() -> tuple[float, list[str]]:
+    async def scenario() -> tuple[float, list[Any]]:
         long = [await narrow.open(session_id=f"L{n}") for n in range(3)]
         short = await narrow.open(session_id="S")
         await short.execute("1", context=context, host=ECHO)

@@ -1,7 +1,6 @@
 """Bad programs: one clear result each, and the session goes on."""
 
 import pytest
-
 from tests.support import TestSession
 
 
@@ -39,7 +38,14 @@ def test_a_bad_program_is_one_clear_result(
 
 @pytest.mark.parametrize(
     "program",
-    ["\ufeff1 + 1", "1 + 1\r\n", "\r\n\r\n1 + 1", "\f1 + 1", "1 + 1 # \u2028", "# coding: latin-1\n1 + 1"],
+    [
+        "\ufeff1 + 1",
+        "1 + 1\r\n",
+        "\r\n\r\n1 + 1",
+        "\f1 + 1",
+        "1 + 1 # \u2028",
+        "# coding: latin-1\n1 + 1",
+    ],
 )
 def test_odd_but_good_source_runs(session: TestSession, program: str) -> None:
     assert session.value(program) == "2"

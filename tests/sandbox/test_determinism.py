@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-
 from tests.sandbox.mixed_programs import PROGRAMS
 from tests.support import TestSession, open_session
 

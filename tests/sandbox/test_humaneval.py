@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.support import open_session
 
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tests.support import open_session
 
 DATA = Path(os.environ.get("TALLYSTICK_EVAL_DATA", "")) / "HumanEval.jsonl.gz"
 
@@ -18,7 +18,8 @@ DATA = Path(os.environ.get("TALLYSTICK_EVAL_DATA", "")) / "HumanEval.jsonl.gz"
     reason="HumanEval.jsonl.gz is not there: set TALLYSTICK_EVAL_DATA to the directory that has it",
 )
 def test_all_reference_solutions_pass(sandbox: WasmSandbox) -> None:
-    problems = [json.loads(line) for line in gzip.open(DATA, "rt", encoding="utf-8")]
+    with gzip.open(DATA, "rt", encoding="utf-8") as lines:
+        problems = [json.loads(line) for line in lines]
     failed = {}
     for problem in problems:
         program = (

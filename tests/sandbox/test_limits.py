@@ -6,11 +6,11 @@ import time
 from typing import Any
 
 import pytest
+from tests.support import ECHO, MIB, TestSession
 
 from tallystick.core.errors import InvalidLimit, NotSupported
 from tallystick.sandbox.host import HostFunction, HostTable
 from tallystick.sandbox.port import ExecutionContext
-from tests.support import ECHO, MIB, TestSession
 
 LOOP = "kept = 2\nprint('begun')\nwhile True: pass"
 FLOOD = "kept = 2\nwhile True: print('x' * 1000)"
@@ -143,7 +143,9 @@ def test_every_way_to_hoard_memory_ends_the_same(session: TestSession, program: 
 
 
 def test_both_streams_and_native_writes_count_together(session: TestSession) -> None:
-    program = "import os, sys\nprint('a' * 9)\nprint('b' * 9, file=sys.stderr)\nos.write(2, b'c' * 10)"
+    program = (
+        "import os, sys\nprint('a' * 9)\nprint('b' * 9, file=sys.stderr)\nos.write(2, b'c' * 10)"
+    )
 
     assert session.run(program, output_bytes=30).charge.output_bytes == 30
     assert session.run(program, output_bytes=29).stop == "output"

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support import TestSession
 
 from tallystick.sandbox.output import OutputOverflow, OutputStream, ProgramOutput
-from tests.support import TestSession
 
 
 def stream(path: Path, cap: int, **more: bool) -> OutputStream:
@@ -87,7 +87,9 @@ def test_the_total_counts_both_streams_and_keeps_what_fits(tmp_path: Path) -> No
 
 
 def test_a_program_that_prints_much_gets_a_file_for_each_stream(session: TestSession) -> None:
-    program = "import sys\nfor n in range(50):\n    print('o', n)\n    print('e', n, file=sys.stderr)"
+    program = (
+        "import sys\nfor n in range(50):\n    print('o', n)\n    print('e', n, file=sys.stderr)"
+    )
 
     result = session.run(program, max_output_bytes=100)
     again = session.run(program, max_output_bytes=100)

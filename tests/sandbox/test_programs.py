@@ -1,7 +1,6 @@
 """What a program finds: full Python, its own namespace, readable errors."""
 
 import pytest
-
 from tests.support import TestSession
 
 
@@ -64,7 +63,7 @@ def test_a_traceback_shows_the_programs_own_lines_and_only_them(session: TestSes
         "Traceback (most recent call last):\n"
         '  File "report.py", line 7, in <module>\n    outer()\n    ~~~~~^^\n'
         '  File "report.py", line 2, in outer\n    inner()\n    ~~~~~^^\n'
-        '  File "report.py", line 5, in inner\n    raise ValueError(\'too late\')\n'
+        "  File \"report.py\", line 5, in inner\n    raise ValueError('too late')\n"
         "ValueError: too late\n"
     )
 
@@ -215,8 +214,9 @@ def test_output_and_names_stay_when_a_program_fails(session: TestSession) -> Non
 
 
 def test_sessions_share_nothing(session: TestSession, sandbox: object) -> None:
-    from tallystick.sandbox.wasm.sandbox import WasmSandbox
     from tests.support import open_session
+
+    from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
     assert isinstance(sandbox, WasmSandbox)
     session.run("import json\njson.secret = secret = 1")

@@ -6,11 +6,11 @@ import stat
 from pathlib import Path
 
 import pytest
+from tests.contract.test_snapshot_store import an_image, named
 
 from tallystick.core.errors import StoreError
 from tallystick.sandbox.snapshot import PAGE_BYTES
 from tallystick.sandbox.sqlite_store import SqliteSnapshotStore
-from tests.contract.test_snapshot_store import an_image, named
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The whole standard library is there, but for what needs something this sandbox lacks."""
 
 import pytest
-
 from tests.support import TestSession
 
 # Modules whose native half is missing, and what for. docs/limits.md lists the same.

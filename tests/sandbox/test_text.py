@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support import TestSession
 
 from tallystick.core.errors import UsageError
 from tallystick.sandbox import text as text_module
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.interrupt import watched_by
 from tallystick.sandbox.text import HostText
-from tests.support import TestSession
 
 SNOW = "\N{SNOWMAN}ä\U0001f600 and plain text\n"
 texts = st.text(st.sampled_from("ab \näé\N{SNOWMAN}\U0001f600"), max_size=400)
@@ -34,23 +34,27 @@ def test_a_slice_is_the_slice_of_the_str(text: str, start: int, stop: int) -> No
     assert HostText.of(text).length() == len(text)
 
 
-@given(text=texts, needle=st.text(st.sampled_from("abä\N{SNOWMAN}"), max_size=3), start=st.integers(0, 420))
+@given(
+    text=texts,
+    needle=st.text(st.sampled_from("abä\N{SNOWMAN}"), max_size=3),
+    start=st.integers(0, 420),
+)
 def test_find_is_the_find_of_the_str(text: str, needle: str, start: int) -> None:
     start = min(start, len(text))
 
     assert HostText.of(text).find(needle, start) == text.find(needle, start)
 
 
-@given(text=texts, pattern=st.sampled_from(["a+", "[äé]", "b|\N{SNOWMAN}", r"\bab?", "a.b", "x*", "$"]))
+@given(
+    text=texts, pattern=st.sampled_from(["a+", "[äé]", "b|\N{SNOWMAN}", r"\bab?", "a.b", "x*", "$"])
+)
 def test_search_finds_what_re_finds(text: str, pattern: str) -> None:
     import re
 
     flags = "(?m)" if pattern == "$" else ""
     wanted = [(*match.span(), match.group()) for match in re.finditer(pattern, text)]
     if pattern == r"\bab?":  # RE2's word boundary is an ASCII one
-        wanted = [
-            (*match.span(), match.group()) for match in re.finditer(pattern, text, re.ASCII)
-        ]
+        wanted = [(*match.span(), match.group()) for match in re.finditer(pattern, text, re.ASCII)]
 
     found = HostText.of(text).search(flags + pattern if flags else pattern, 0, 10_000)
 

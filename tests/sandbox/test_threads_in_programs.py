@@ -1,7 +1,6 @@
 """Threads and pools of a program: run in place, in an order that is always the same."""
 
 import pytest
-
 from tests.support import TestSession
 
 

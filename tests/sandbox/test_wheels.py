@@ -5,9 +5,9 @@ import io
 import zipfile
 
 import pytest
+from tests.support import TestSession
 
 from tallystick.core.errors import UsageError
-from tests.support import TestSession
 
 
 def wheel(**files: str) -> bytes:
@@ -53,19 +53,25 @@ def test_its_modules_packages_and_namespaces_are_imported(session: TestSession) 
     modules = add(session, small_wheel())
 
     assert "small.part" in modules
-    assert session.value(
-        "import small, single, space.inner.deep\nsmall.TEN, single.ONE, space.inner.deep.DEEP"
-    ) == "(10, 1, True)"
+    assert (
+        session.value(
+            "import small, single, space.inner.deep\nsmall.TEN, single.ONE, space.inner.deep.DEEP"
+        )
+        == "(10, 1, True)"
+    )
 
 
 def test_its_data_files_and_metadata_are_read(session: TestSession) -> None:
     add(session, small_wheel())
 
-    assert session.value(
-        "import importlib.resources as r, importlib.metadata as m, pkgutil\n"
-        "(r.files('small') / 'data' / 'words.txt').read_text(), m.version('small'), "
-        "pkgutil.get_data('small', 'data/words.txt')"
-    ) == "('one two', '1.2', b'one two')"
+    assert (
+        session.value(
+            "import importlib.resources as r, importlib.metadata as m, pkgutil\n"
+            "(r.files('small') / 'data' / 'words.txt').read_text(), m.version('small'), "
+            "pkgutil.get_data('small', 'data/words.txt')"
+        )
+        == "('one two', '1.2', b'one two')"
+    )
 
 
 def test_a_traceback_through_it_shows_its_lines(session: TestSession) -> None:

@@ -18,15 +18,23 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Callable
 from ctypes import c_size_t, c_uint32, c_void_p, memmove, string_at
 from typing import Any, Protocol
 
 import wasmtime
-from wasmtime import _bindings as native
+from wasmtime import _bindings
 
-__all__ = ["BadPointer", "Caller", "current", "define_imports", "new_error", "tick_callback"]
+__all__ = [
+    "BadPointer",
+    "Caller",
+    "check",
+    "current",
+    "define_imports",
+    "native",
+    "tick_callback",
+]
 
+native: Any = _bindings  # the engine's C functions; their types say less than its header
 _Unchecked = ctypes.CFUNCTYPE(c_size_t, c_void_p, c_void_p, c_void_p, c_size_t)
 _Tick = ctypes.CFUNCTYPE(
     c_size_t, c_void_p, c_void_p, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint8)
@@ -89,7 +97,6 @@ def _end_guest(caller: Caller, error: BaseException) -> int:
     return ctypes.cast(trap, c_void_p).value or 0
 
 
-@_Unchecked
 def _call(_env: Any, _caller: Any, args: int, _count: int) -> int:
     caller = current.instance
     try:
@@ -111,7 +118,6 @@ def _call(_env: Any, _caller: Any, args: int, _count: int) -> int:
         return _end_guest(caller, error)
 
 
-@_Unchecked
 def _take(_env: Any, _caller: Any, args: int, _count: int) -> int:
     caller = current.instance
     try:
@@ -126,7 +132,6 @@ def _take(_env: Any, _caller: Any, args: int, _count: int) -> int:
         return _end_guest(caller, error)
 
 
-@_Unchecked
 def _stdio(_env: Any, _caller: Any, args: int, _count: int) -> int:
     caller = current.instance
     try:
@@ -142,8 +147,7 @@ def _stdio(_env: Any, _caller: Any, args: int, _count: int) -> int:
         return _end_guest(caller, error)
 
 
-@_Tick
-def tick_callback(_context: Any, _data: Any, delta: Any, kind: Any) -> int:
+def _tick(_context: Any, _data: Any, delta: Any, kind: Any) -> int:
     """Called by the engine while guest code runs: end it, or look again at the next tick."""
     caller = current.instance
     try:
@@ -152,24 +156,25 @@ def tick_callback(_context: Any, _data: Any, delta: Any, kind: Any) -> int:
         caller.raised = error
         reason = "failed"
     if reason is not None:
-        return new_error(reason)
+        return _new_error(reason)
     delta[0] = 1
     kind[0] = 0
     return 0
 
 
-def new_error(message: str) -> int:
+def _new_error(message: str) -> int:
     """Make an engine error and give up its ownership."""
     made = native.wasmtime_error_new(ctypes.create_string_buffer(message.encode()))
     return ctypes.cast(made, c_void_p).value or 0
 
 
 # The engine keeps these addresses for as long as it lives: module level keeps them alive.
-_IMPORTS: tuple[tuple[str, Callable[..., int], int, int], ...] = (
-    ("call", _call, 4, 1),
-    ("take", _take, 1, 0),
-    ("stdio", _stdio, 3, 0),
+_IMPORTS = (
+    ("call", _Unchecked(_call), 4, 1),
+    ("take", _Unchecked(_take), 1, 0),
+    ("stdio", _Unchecked(_stdio), 3, 0),
 )
+tick_callback = _Tick(_tick)
 
 
 def define_imports(linker: wasmtime.Linker) -> None:
@@ -186,7 +191,7 @@ def define_imports(linker: wasmtime.Linker) -> None:
             ctypes.create_string_buffer(raw),
             len(raw),
             kind.ptr(),
-            ctypes.cast(function, native.wasmtime_func_unchecked_callback_t),  # type: ignore[arg-type]
+            ctypes.cast(function, native.wasmtime_func_unchecked_callback_t),
             None,
             _NO_FINALIZER,
         )

@@ -260,7 +260,7 @@ class Execution:
 
     def _begin(self, answer: Awaitable[bytes], box: _Box) -> None:
         """Start a coroutine on the loop; its end wakes the program."""
-        task: asyncio.Task[bytes] = asyncio.ensure_future(answer)  # type: ignore[assignment]
+        task: asyncio.Task[bytes] = asyncio.ensure_future(answer)
         box.task = self.task = task
         task.add_done_callback(lambda done: box.put(_outcome(done)))
         if self._cancelled:

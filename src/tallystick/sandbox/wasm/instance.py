@@ -13,10 +13,9 @@ from ctypes import byref, string_at
 from typing import Any
 
 import wasmtime
-from wasmtime import _bindings as native
 
 from tallystick.sandbox.snapshot import PAGE_BYTES
-from tallystick.sandbox.wasm.abi import current, tick_callback
+from tallystick.sandbox.wasm.abi import current, native, tick_callback
 from tallystick.sandbox.wasm.engine import Guest
 
 __all__ = ["BIND", "BOOT", "RUN", "WASM_PAGE_BYTES", "WHEEL", "Ended", "Instance"]
@@ -118,7 +117,7 @@ class Instance:
         self._store.set_fuel(fuel)
         self._slots[0].i32 = kind
         self._slots[1].i32 = len(payload)
-        trap = ctypes.POINTER(native.wasm_trap_t)()
+        trap: Any = ctypes.POINTER(native.wasm_trap_t)()
         previous = getattr(current, "instance", None)
         current.instance = self
         try:

@@ -23,10 +23,9 @@ _CHUNK_PAGES = 64
 
 def changed_pages(*, base: int, size: int, image_base: int, image_size: int) -> list[int]:
     """Return the indices of the pages at `base` that differ from the image, in order."""
-    written = _written(base, size // PAGE_BYTES)
-    candidates = range(size // PAGE_BYTES) if written is None else written
-    if written is None:
-        candidates = _coarsely(candidates, base, image_base, image_size)
+    candidates: Iterable[int] | None = _written(base, size // PAGE_BYTES)
+    if candidates is None:
+        candidates = _coarsely(range(size // PAGE_BYTES), base, image_base, image_size)
     found = []
     for page in candidates:
         offset = page * PAGE_BYTES
