@@ -12,12 +12,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-
-from tallystick.sandbox.port import ExecutionResult
-from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tests.escape.case import Case
 from tests.escape.programs import CLASSES
 from tests.support import TestSession, open_session
+
+from tallystick.sandbox.port import ExecutionResult
+from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 NAMED_IN_THE_ISSUE = {
     "host files", "environment", "network", "processes",
@@ -132,7 +132,7 @@ def test_a_hostile_program_harms_nobody_but_itself(
 def test_there_are_enough_hostile_programs_of_every_class() -> None:
     names = [parameter.id for parameter in CASES]
 
-    assert NAMED_IN_THE_ISSUE <= CLASSES.keys()
+    assert CLASSES.keys() >= NAMED_IN_THE_ISSUE
     assert all(len(cases) >= 4 for cases in CLASSES.values())
     assert len(names) == len(set(names)) >= 110
 

@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.escape.case import FORGED, RAW
+from tests.support import TestSession, open_session
 
 from tallystick.sandbox.output import OutputStream, ProgramOutput
 from tallystick.sandbox.wasm import report
 from tallystick.sandbox.wasm.abi import BadPointer, check
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tests.escape.case import FORGED, RAW
-from tests.support import TestSession, open_session
 
 TOP = 2**32 - 1
 WASM_PAGE = 65_536
@@ -60,7 +60,7 @@ def test_a_span_is_accepted_exactly_if_it_lies_in_memory(size: int, data: st.Dat
     except BadPointer:
         accepted = False
 
-    assert accepted == (0 <= pointer and pointer + length <= size)
+    assert accepted == (pointer >= 0 and pointer + length <= size)
 
 
 @given(old=sizes, new=sizes, data=st.data())
@@ -246,10 +246,11 @@ def test_a_forged_count_recovers_at_most_a_window_and_at_most_the_limit(
     assert set(streams[0].text()) <= set(data.decode("latin-1"))
 
 
+keys = st.text() | st.sampled_from(["ok", "value", "exit", "restored"])
 documents = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(["ok", "value", "exit"]), inner),
-)  # fmt: skip
+    lambda inner: st.lists(inner) | st.dictionaries(keys, inner),
+)
 
 
 @given(data=st.binary(max_size=200) | documents.map(lambda d: repr(d).encode(errors="replace")))

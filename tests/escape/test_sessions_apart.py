@@ -1,12 +1,13 @@
 """What one program leaves behind, and who can see it."""
+# ruff: noqa: E501 - a program is read by its own lines, not by ours.
 
 from __future__ import annotations
 
 import pytest
-
-from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tests.escape.case import PRELUDE
 from tests.support import TestSession, open_session
+
+from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 # What a program might hide something in: (how it is left, how it is looked for).
 HIDING_PLACES = {

@@ -11,6 +11,7 @@ from tests.support import ECHO, MIB, TestSession
 from tallystick.core.errors import InvalidLimit, NotSupported
 from tallystick.sandbox.host import HostFunction, HostTable
 from tallystick.sandbox.port import ExecutionContext
+from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 LOOP = "kept = 2\nprint('begun')\nwhile True: pass"
 FLOOD = "kept = 2\nwhile True: print('x' * 1000)"
@@ -203,6 +204,19 @@ def test_a_cancel_from_another_thread_ends_the_program(session: TestSession, pro
 
     assert result.stop == "cancelled"
     assert session.value("1 + 1") == "2"
+
+
+def test_a_cancellation_token_ends_the_program_that_has_it(
+    session: TestSession, sandbox: WasmSandbox
+) -> None:
+    timer = threading.Timer(0.2, sandbox.cancel, args=("TOKEN",))
+    timer.start()
+
+    result = session.run("while True: pass", context={"cancellation_token": "TOKEN"})
+    timer.join()
+
+    assert result.stop == "cancelled"
+    assert not sandbox.cancel("TOKEN")
 
 
 def test_cancelling_the_task_that_waits_cancels_the_program(session: TestSession) -> None:

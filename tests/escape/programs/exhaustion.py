@@ -123,7 +123,7 @@ MEMORY_BOMBS = [
     ),
     runs_out(
         "a dictionary that grows",
-        "d = {}\nwhile True:\n    d[len(d)] = [len(d)]",
+        "d = {}\nwhile True:\n    d[len(d)] = bytes(2_000)",
         of="memory",
         memory_bytes=_SMALL,
     ),

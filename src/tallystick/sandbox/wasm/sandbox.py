@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from tallystick.core.errors import UsageError
 from tallystick.sandbox.memory_store import MemorySnapshotStore
 from tallystick.sandbox.port import Sandbox
 from tallystick.sandbox.slots import Slots
@@ -43,6 +45,7 @@ class WasmSandbox:
         self.output_directory = output_directory
         self.memory_bytes_max = _MEMORY_BYTES_MAX
         self.slots = Slots(active_max)
+        self._cancels: dict[str, Callable[[], None]] = {}
         self.threads = ProgramThreads()
         # Never run: what a fresh memory looks like, to compare with.
         self.pristine = self.new_instance()
@@ -71,6 +74,27 @@ class WasmSandbox:
     ) -> WasmSession:
         """Open a session. Its interpreter is made when the first program comes."""
         return WasmSession(self, session_id=session_id, seed=seed, clock_ns=clock_ns)
+
+    def cancel(self, cancellation_token: str) -> bool:
+        """End the program whose context has this token. Says whether there was one."""
+        cancel = self._cancels.get(cancellation_token)
+        if cancel is not None:
+            cancel()
+        return cancel is not None
+
+    @contextlib.contextmanager
+    def cancellable(self, token: str | None, cancel: Callable[[], None]) -> Iterator[None]:
+        """Let `cancel` be called by a token for a while."""
+        if token is None:
+            yield
+            return
+        if token in self._cancels:
+            raise UsageError(f"cancellation token {token!r} is in use by another program")
+        self._cancels[token] = cancel
+        try:
+            yield
+        finally:
+            del self._cancels[token]
 
     async def self_test(self) -> Sequence[tuple[str, str | None]]:
         return await run_self_test(self)

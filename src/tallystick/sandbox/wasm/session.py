@@ -72,7 +72,8 @@ class WasmSession:
             )
             work = self._in_thread(lambda: self._run(execution, payload, context, host, output))
             try:
-                return await asyncio.shield(work)
+                with self._sandbox.cancellable(context.cancellation_token, execution.cancel):
+                    return await asyncio.shield(work)
             except asyncio.CancelledError:
                 execution.cancel()
                 with contextlib.suppress(Exception):
