@@ -109,8 +109,10 @@ def _ratios(who: str, found: dict[str, Any], *, small: bool) -> Iterable[Row]:
         what = f"{ratios[-1]:.2f}x native ({native:.2f} ms{size}), least to least"
         yield _row(who, "cpu", f"cpu: {workload.name}", "ms", measured, what)
     if ratios:
-        yield _row(who, "cpu", "cpu: ratio to native, median", "x", [statistics.median(ratios)])
-        yield _row(who, "cpu", "cpu: ratio to native, worst", "x", [max(ratios)])
+        yield _row(
+            who, "cpu", "cpu: ratio to native, median of five", "x", [statistics.median(ratios)]
+        )
+        yield _row(who, "cpu", "cpu: ratio to native, worst of five", "x", [max(ratios)])
 
 
 def _native(program: str) -> float:

@@ -6,7 +6,6 @@ What a crash would take down with it is tried in a process of its own.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.escape.case import FORGED, PRELUDE, RAW
@@ -37,10 +37,12 @@ def nothing() -> int:
 OTHER_HOST = HostTable([HostFunction(name="other", function=nothing, local=True)])
 
 
-def in_a_process(program: str, *, seconds: float = 30) -> subprocess.CompletedProcess[str]:
-    """Run host code where it may crash."""
+def in_a_process(
+    program: str, *, after: str = "1", more: str = "", seconds: float = 30
+) -> subprocess.CompletedProcess[str]:
+    """Run host code where it may crash, in a session that has run `after`."""
     head = """
-    import asyncio, faulthandler, threading, time
+    import asyncio, faulthandler, sys, threading, time
     from tallystick.runtime.paths import cache_directory
     from tallystick.sandbox.host import HostFunction, HostTable
     from tallystick.sandbox.port import ExecutionContext
@@ -50,9 +52,10 @@ def in_a_process(program: str, *, seconds: float = 30) -> subprocess.CompletedPr
     sandbox = WasmSandbox.load(cache=cache_directory())
     session = TestSession(sandbox)
     context = ExecutionContext(session_id="s")
+    session.run(sys.argv[1])
     """
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(head) + textwrap.dedent(program)],
+        [sys.executable, "-c", textwrap.dedent(head) + textwrap.dedent(program), after, more],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -62,19 +65,19 @@ def in_a_process(program: str, *, seconds: float = 30) -> subprocess.CompletedPr
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[WasmSandbox]:
+def small() -> Iterator[WasmSandbox]:
     """A sandbox of its own in which one program is active at a time."""
     loaded = WasmSandbox.load(cache=cache_directory(), active_max=1)
     yield loaded
     asyncio.run(loaded.close())
 
 
-def peak_bytes_of(session: TestSession, program: str, **limits: int) -> int:
+def peak_bytes_of(session: TestSession, program: str) -> int:
     """What the host had to allocate at the most while the program ran."""
     session.value("1")
     tracemalloc.start()
     try:
-        session.run(program, **limits)
+        session.run(program)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -149,17 +152,7 @@ def looping(name: str) -> str:
 
 def test_a_patched_prelude_cannot_hold_the_host_while_names_are_bound() -> None:
     ended = in_a_process(
-        f"""
-        session.run({
-            (
-                PRELUDE
-                + "def bind(payload):"
-                + chr(10)
-                + "    while True: pass"
-                + chr(10)
-                + "entry['_bind'] = bind"
-            )!r
-        })
+        """
         def give_up():
             import os
             print("held", flush=True)
@@ -174,26 +167,18 @@ def test_a_patched_prelude_cannot_hold_the_host_while_names_are_bound() -> None:
             print(type(error).__name__)
         watch.cancel()
         print("let go", flush=True)
-        """
+        """,
+        after=looping("_bind"),
     )
 
     assert "held" not in ended.stdout
     assert "let go" in ended.stdout
 
 
+@pytest.mark.slow
 def test_a_wheel_given_to_a_patched_prelude_cannot_hold_the_host() -> None:
     ended = in_a_process(
-        f"""
-        session.run({
-            (
-                PRELUDE
-                + "def add(payload):"
-                + chr(10)
-                + "    while True: pass"
-                + chr(10)
-                + "entry['_add_wheel'] = add"
-            )!r
-        })
+        """
         def give_up():
             import os
             print("held", flush=True)
@@ -202,12 +187,13 @@ def test_a_wheel_given_to_a_patched_prelude_cannot_hold_the_host() -> None:
         watch = threading.Timer(8.0, give_up)
         watch.start()
         try:
-            session.do(session.session.add_wheel(wheel({{"w.py": b"x = 1"}}), name="w.whl"))
+            session.do(session.session.add_wheel(wheel({"w.py": b"x = 1"}), name="w.whl"))
         except Exception as error:
             print(type(error).__name__)
         watch.cancel()
         print("let go", flush=True)
-        """
+        """,
+        after=looping("_add_wheel"),
     )
 
     assert "held" not in ended.stdout
@@ -216,7 +202,7 @@ def test_a_wheel_given_to_a_patched_prelude_cannot_hold_the_host() -> None:
 
 def test_a_search_pattern_of_great_cost_ends_with_its_program() -> None:
     """Linear in the text is not quick: this pattern costs microseconds for each byte."""
-    data = bytes(random.Random(1).choices(b"ab", k=1_500_000))
+    data = bytes(random.Random(1).choices(b"ab", k=600_000))
     host = HostTable(texts={"text": HostText(data)})
     with open_session(WasmSandbox.load(cache=cache_directory())) as session:
         session.run("1", host=host)
@@ -269,38 +255,37 @@ def test_a_program_of_many_quick_host_calls_passes_its_slot_on(small: WasmSandbo
     assert waited < 0.5
 
 
-def test_a_call_made_while_names_are_bound_keeps_no_slot_and_reaches_no_host(
-    small: WasmSandbox,
-) -> None:
-    asked = []
-
-    async def secret(what: str) -> str:
-        asked.append(what)
-        return "granted to the program before only"
-
-    host = HostTable([HostFunction(name="secret", function=secret)])
-    program = (
+def test_a_call_made_while_names_are_bound_keeps_no_slot_and_reaches_no_host() -> None:
+    """What is granted to one program is not granted to the binding of the next one's names."""
+    stealing = (
         PRELUDE + "real, ask = entry['_bind'], secret\ndef bind(payload):\n    global stolen\n"
         "    try:\n        stolen = ask('x')\n    except BaseException:\n        pass\n"
         "    return real(payload)\nentry['_bind'] = bind"
     )
-    with open_session(small) as session, open_session(small) as other:
-        session.run(program, host=host)
-        blocked = threading.Thread(target=_bind_again, args=(session,), daemon=True)
-        blocked.start()
-        blocked.join(5)
-        bystander = threading.Thread(target=other.run, args=("1 + 1",), daemon=True)
-        bystander.start()
-        bystander.join(5)
+    ended = in_a_process(
+        """
+        import os
+        asked = []
+        async def secret(what):
+            asked.append(what)
+            return "granted to the program before only"
+        first = HostTable([HostFunction(name="secret", function=secret)])
+        one = WasmSandbox.load(cache=cache_directory(), active_max=1)
+        thief, bystander = TestSession(one), TestSession(one)
+        threading.Timer(6.0, lambda: (print("hangs", len(asked), flush=True), os._exit(3))).start()
+        thief.run(sys.argv[2], host=first)
+        try:
+            thief.run("1 + 1", host=ECHO)
+        except Exception as error:
+            print(type(error).__name__)
+        bystander.run("1 + 1")
+        print("asked", len(asked), flush=True)
+        os._exit(0)
+        """,
+        more=stealing,
+    )
 
-        assert asked == []
-        assert not blocked.is_alive()
-        assert not bystander.is_alive()
-
-
-def _bind_again(session: TestSession) -> None:
-    with contextlib.suppress(TallystickError):
-        session.run("1 + 1", host=OTHER_HOST)
+    assert (ended.returncode, ended.stdout.split()[-2:]) == (0, ["asked", "0"]), ended.stdout
 
 
 # -- the host's process ----------------------------------------------------------------------------
@@ -412,7 +397,7 @@ def test_an_error_that_cannot_be_encoded_does_not_stand_in_the_way_back(
 def test_a_session_comes_back_equal_after_any_program(
     program: str, session: TestSession, sandbox: WasmSandbox
 ) -> None:
-    limits = {"memory_bytes": 64 * MIB}
+    limits: dict[str, Any] = {"memory_bytes": 64 * MIB}
     with open_session(sandbox) as calm:
         for each in (session, calm):
             each.run("kept = 41", **limits)

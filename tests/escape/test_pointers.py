@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.escape.case import FORGED, RAW
 from tests.support import TestSession, open_session
@@ -22,6 +22,8 @@ from tallystick.sandbox.wasm.abi import BadPointer, check
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 TOP = 2**32 - 1
+# An example that traps costs the session its interpreter: twenty milliseconds, not one.
+live = settings(max_examples=settings().max_examples // 3)
 WASM_PAGE = 65_536
 WINDOW = 4_096
 
@@ -118,6 +120,7 @@ def edges(fuzzed: Fuzzed) -> st.SearchStrategy[int]:
 
 # Writes go to the start of memory at worst: that may break the guest, which is its own affair, so
 # destinations that would be written to lie in a window of the program's own, or outside memory.
+@live
 @given(data=st.data())
 def test_a_raw_call_is_answered_or_ends_the_program(fuzzed: Fuzzed, data: st.DataObject) -> None:
     pointer, length = data.draw(edges(fuzzed)), data.draw(near(0, 1, WINDOW, TOP))
@@ -135,6 +138,7 @@ def test_a_raw_call_is_answered_or_ends_the_program(fuzzed: Fuzzed, data: st.Dat
     assert stop == ("finished" if fits else "trap")
 
 
+@live
 @given(data=st.data())
 @example(data=None)
 def test_a_raw_write_is_taken_or_ends_the_program(
@@ -153,6 +157,7 @@ def test_a_raw_write_is_taken_or_ends_the_program(
     assert stop == ("finished" if fits else "trap")
 
 
+@live
 @given(data=st.data())
 def test_a_raw_take_is_served_or_ends_the_program(fuzzed: Fuzzed, data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 200_000))

@@ -134,10 +134,10 @@ def test_a_wheel_that_loops_when_imported_is_ended_like_its_program(session: Tes
     assert session.value("1 + 1") == "2"
 
 
-def test_a_directory_of_a_million_files_is_refused_without_being_read(
+def test_a_directory_of_300_000_files_is_refused_without_being_read(
     session: TestSession,
 ) -> None:
-    data = many_entries(1_000_000)
+    data = many_entries(300_000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.monotonic()
 
@@ -145,7 +145,7 @@ def test_a_directory_of_a_million_files_is_refused_without_being_read(
         add(session, data)
 
     assert time.monotonic() - began < 1.0
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60_000
 
 
 @settings(max_examples=300)

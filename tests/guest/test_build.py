@@ -22,7 +22,9 @@ from tallystick.guest.build import (
     read_manifest,
 )
 from tallystick.guest.link import link_guest
+from tallystick.guest.merge import merge
 from tallystick.guest.module import parse_module
+from tallystick.guest.numbering import Part, Target
 from tallystick.guest.zones import zones_source
 
 
@@ -135,6 +137,20 @@ def test_a_guest_that_is_not_the_one_in_the_manifest_is_built_again(
     assert RunningGuest((tmp_path / "out" / "guest.wasm").read_bytes()).run(3, 0) == 5
 
 
+def test_whoever_has_the_old_guest_open_keeps_it(tmp_path: Path, prelude: Path) -> None:
+    build_guest(tmp_path / "out", prelude=prelude, compiler=Compiler())
+    guest, other_name = tmp_path / "out" / "guest.wasm", tmp_path / "old.wasm"
+    old = guest.read_bytes()
+    other_name.hardlink_to(guest)
+    (prelude / "entry.py").write_text("changed\n", encoding="utf-8")
+
+    changed = GUEST_COMPONENT.replace("(i32.const 4096)", "(i32.const 8192)")
+    build_guest(tmp_path / "out", prelude=prelude, compiler=Compiler(changed))
+
+    assert guest.read_bytes() != old
+    assert other_name.read_bytes() == old
+
+
 def test_a_build_that_fails_leaves_what_was_there(tmp_path: Path, prelude: Path) -> None:
     manifest = build_guest(tmp_path / "out", prelude=prelude, compiler=Compiler())
     (prelude / "entry.py").write_text("changed\n", encoding="utf-8")
@@ -245,6 +261,16 @@ def test_a_guest_with_an_export_too_many_or_too_few_is_refused() -> None:
 
     with pytest.raises(GuestBuildError, match="the guest exports clock"):
         check_guest(dataclasses.replace(merged, state=merged.state[1:]))
+
+
+def test_a_guest_without_a_state_the_host_sets_is_refused() -> None:
+    part = Part.of("guest", link_guest(assemble(GUEST_COMPONENT)).data)
+    names = [export.name for export in part.module.exports if export.name != "rng"]
+
+    merged = merge([part], keep={name: Target("guest", name) for name in names})
+
+    with pytest.raises(GuestBuildError, match="the guest has no state named rng"):
+        check_guest(merged)
 
 
 def test_zones_are_there_for_a_python_of_another_version() -> None:

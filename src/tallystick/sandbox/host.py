@@ -73,6 +73,7 @@ class HostTable:
         *,
         texts: Mapping[str, HostText] | None = None,
         granted: frozenset[str] = frozenset(),
+        answering: bool = False,
     ) -> None:
         texts = texts or {}
         for name in [*(function.name for function in functions), *texts]:
@@ -86,7 +87,7 @@ class HostTable:
         self._texts = tuple(texts.values())
         described = tuple(function.described() for function in self._functions.values())
         placed = tuple((name, index, len(text)) for index, (name, text) in enumerate(texts.items()))
-        self._names = HostNames(functions=described, texts=placed)
+        self._names = HostNames(functions=described, texts=placed, answering=answering)
 
     @property
     def names(self) -> HostNames:

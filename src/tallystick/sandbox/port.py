@@ -173,10 +173,15 @@ class HostName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostNames(msgspec.Struct, frozen=True, kw_only=True):
-    """The names a program finds in its namespace: functions, and texts as (name, id, bytes)."""
+    """The names a program finds: functions, texts as (name, id, bytes), and those that answer.
+
+    With `answering` a program also has `answer`, `FINAL`, `FINAL_VAR` and `SHOW_VARS`; what it answers
+    is in the result's metadata.
+    """
 
     functions: tuple[HostName, ...] = ()
     texts: tuple[tuple[str, int, int], ...] = ()
+    answering: bool = False
 
 
 class HostCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,6 +52,7 @@ class _Said(msgspec.Struct, kw_only=True):
     exit: int = 0
     restored: list[str] = []
     capability: str = ""
+    answer: str | None = None
 
 
 _said = msgspec.json.Decoder(_Said).decode
@@ -87,6 +88,7 @@ def names_payload(before: HostNames, after: HostNames) -> bytes:
     return msgspec.json.encode(
         {
             "removed": sorted(had - kept),
+            "answering": after.answering,
             "functions": after.functions,
             "texts": [
                 {"name": name, "id": ident, "bytes": size} for name, ident, size in after.texts
@@ -131,6 +133,8 @@ def result_of(
         metadata["names_restored"] = said.restored
     if said is not None and said.capability:
         metadata["capability"] = said.capability
+    if said is not None and said.answer is not None and stop == "finished":
+        metadata["answer"] = said.answer
     if stop in ("wall", "deadline", "cancelled"):
         # The engine keeps part of the fuel count in registers while guest code runs.
         metadata["fuel_exact"] = False

@@ -17,7 +17,7 @@ import sys
 import traceback
 import types
 
-from tallystick_guest import streams, text, threads, wire
+from tallystick_guest import answer, streams, text, threads, wire
 
 _VALUE = "__tally_value__"
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -43,6 +43,7 @@ _names = _main.__dict__
 _injected: dict[str, object] = {}
 _seen: dict[str, int] = {}
 _programs: set[str] = set()
+_answering = answer.Answering(_names, _injected)
 _environ = os.environ
 _ballast: bytearray | None = None
 
@@ -77,6 +78,8 @@ def bind(payload: bytes) -> dict[str, object]:
         _injected[function["name"]] = _proxy(function["name"], function.get("doc", ""))
     for entry in names.get("texts", ()):
         _injected[entry["name"]] = text.HostText(entry["id"], entry["bytes"], entry["name"])
+    if names.get("answering"):
+        _injected.update(_answering.injected())
     for name in names.get("removed", ()):
         _injected.pop(name, None)
         _names.pop(name, None)
@@ -103,6 +106,7 @@ def run(payload: bytes) -> dict[str, object]:
     if _environ or options["env"]:
         _environ.clear()
         _environ.update(options["env"])
+    _answering.renew()
     restored = _restore_names()
     result: dict[str, object] = {"restored": restored}
     try:
@@ -112,6 +116,10 @@ def run(payload: bytes) -> dict[str, object]:
         result.update(failure_of(error))
     try:
         _drain()
+    except BaseException as error:
+        result.update(failure_of(error))
+    try:
+        result["answer"] = _answering.given()
     except BaseException as error:
         result.update(failure_of(error))
     _names.pop(_VALUE, None)

@@ -1,0 +1,143 @@
+"""What the model reads: a fixed part that stays small, the task, and the run so far.
+
+The prompt only grows: each message is made once, from one record, and keeps its bytes, so a server
+that keeps a prefix keeps it, and the ledger can name a prompt by what was added to the last one.
+Programs are shown in exactly the form the model is asked to write. Roles alternate strictly.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tallystick.core.canonical import canonical, digest
+from tallystick.core.records import ContextRef, ProgramFinished, RunStarted
+
+__all__ = [
+    "TEMPLATE",
+    "Message",
+    "observation",
+    "opening",
+    "request_digest",
+    "shown_value",
+    "tokens_at_most",
+]
+
+TEMPLATE = "repl@1"
+_OUTPUT_CHARS_MAX = 4_000
+_ERROR_CHARS_MAX = 1_500
+
+_SYSTEM = """\
+You solve the task by writing Python. Every reply is one block, with no text around it:
+
+```repl
+print(context[:200])
+```
+
+The block runs in a session that stays: variables, imports and functions are there next time. You then \
+see what it printed and the value of its last line. There are no files and no network.
+
+To finish, call FINAL(value) in a block, or FINAL_VAR("name") for a variable, or set \
+answer["content"] = value and answer["ready"] = True. SHOW_VARS() lists your variables.
+
+Look at the data before you compute with it. Compute in Python what can be computed. Give exactly what \
+the task asks for."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of a prompt. `part` names the record it was made from."""
+
+    role: Literal["system", "user", "assistant"]
+    part: str
+    text: str
+
+
+def opening(started: RunStarted) -> tuple[Message, ...]:
+    """The fixed part and the task."""
+    system = _SYSTEM
+    if started.functions:
+        listed = "\n".join(_described(name, doc) for name, doc in started.functions)
+        system = f"{system}\n\nFunctions you can call:\n{listed}"
+    data = "".join(f"\n\n{_shown_context(each)}" for each in started.contexts)
+    task = f"Task: {started.goal}{data}\n\nWrite one ```repl block."
+    return (
+        Message(role="system", part="system", text=system),
+        Message(role="user", part="task", text=task),
+    )
+
+
+def _described(name: str, doc: str) -> str:
+    """A function's signature and the first line of what it says of itself."""
+    lines = [line.strip() for line in doc.splitlines() if line.strip()]
+    head = lines[0] if lines and lines[0].startswith(f"{name}(") else f"{name}(...)"
+    rest = lines[1:] if lines and lines[0].startswith(f"{name}(") else lines
+    return f"- {head}: {rest[0]}" if rest else f"- {head}"
+
+
+def _shown_context(context: ContextRef) -> str:
+    """A text by name and sample. Its size is not printed: sizes come back as answers."""
+    if context.chars == len(context.sample):
+        return f"The text `{context.name}`, whole:\n{context.sample}"
+    return f"The text `{context.name}` is long. Parts of it:\n{context.sample}"
+
+
+def observation(result: ProgramFinished, *, part: str, notes: tuple[str, ...] = ()) -> Message:
+    """What the model is told of its program."""
+    said = [_body(result)]
+    if result.names_restored:
+        names = ", ".join(f"`{name}`" for name in result.names_restored)
+        said.append(f"Your program had rebound {names}; these names are the run's own and are back.")
+    said.extend(notes)
+    return Message(role="user", part=part, text="\n\n".join(each for each in said if each))
+
+
+def _body(result: ProgramFinished) -> str:
+    blocks = []
+    if result.stdout.strip():
+        blocks.append(f"Output:\n{cut(result.stdout, _OUTPUT_CHARS_MAX)}")
+    if result.stderr.strip():
+        blocks.append(f"Errors printed:\n{cut(result.stderr, _ERROR_CHARS_MAX)}")
+    if result.failure is not None:
+        shown = result.failure.traceback or f"{result.failure.kind}: {result.failure.message}"
+        blocks.append(f"The program failed:\n{cut(shown, _ERROR_CHARS_MAX)}")
+        if result.stop != "finished":
+            blocks.append(
+                f"It was stopped ({result.failure.message}); your variables are as before it."
+            )
+    elif result.value is not None:
+        blocks.append(f"Value: {cut(result.value, _OUTPUT_CHARS_MAX)}")
+    if not blocks:
+        return "The program ran and printed nothing. Print what you want to see."
+    return "\n".join(blocks)
+
+
+def shown_value(result: ProgramFinished) -> str | None:
+    """What the model was last shown: the value, or else what was printed."""
+    if result.failure is not None:
+        return None
+    shown = result.value if result.value is not None else result.stdout.strip()
+    return cut(shown, _OUTPUT_CHARS_MAX) or None
+
+
+def cut(text: str, chars_max: int) -> str:
+    """Keep head and tail of a long text, and say how to see the rest."""
+    text = text.rstrip("\n")
+    if len(text) <= chars_max:
+        return text
+    half = chars_max // 2
+    left_out = len(text) - 2 * half
+    return (
+        f"{text[:half]}\n[... {left_out:,} characters left out; keep it in a variable and print "
+        f"a part ...]\n{text[-half:]}"
+    )
+
+
+def request_digest(model: str, messages: tuple[Message, ...]) -> str:
+    """The digest of the whole request as it goes to the model."""
+    return digest(canonical([model, [[message.role, message.text] for message in messages]]))
+
+
+def tokens_at_most(messages: tuple[Message, ...]) -> int:
+    """An upper bound of a prompt's tokens: no byte-level tokenizer makes more than bytes."""
+    return sum(len(message.text.encode("utf-8", "replace")) + 8 for message in messages)

@@ -1,0 +1,266 @@
+"""What a run's ledger holds: intents that were begun and events that happened.
+
+Tags are forever; a class may be renamed. A record is a fact closed over its fields: it is made by
+whoever saw it happen and never reads the world itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+__all__ = [
+    "AskModel",
+    "CallHost",
+    "Charge",
+    "ContextRef",
+    "Event",
+    "HostAnswered",
+    "Intent",
+    "ModelFailed",
+    "ModelReplied",
+    "ModelUsage",
+    "ProgramFailure",
+    "ProgramFinished",
+    "Record",
+    "RunEnded",
+    "RunLimits",
+    "RunProgram",
+    "RunStarted",
+    "StopReason",
+    "decode_record",
+    "encode_record",
+    "intent_of",
+    "tag_of",
+]
+
+StopReason = Literal[
+    "answered",
+    "max_turns",
+    "budget",
+    "deadline",
+    "cancelled",
+    "refused",
+    "model_error",
+    "sandbox_error",
+    "in_doubt",
+    "no_progress",
+]
+Policy = Literal["pure", "read", "effect", "paid"]
+
+
+class Charge(msgspec.Struct, frozen=True, kw_only=True):
+    """What something did cost. `usd` is nano-dollars, None while the price is unknown."""
+
+    usd: int | None = None
+    tokens_in: int = 0
+    tokens_out: int = 0
+    model_calls: int = 0
+    turns: int = 0
+    host_calls: int = 0
+    fuel: int = 0
+    wall_ms: int = 0
+
+    def __add__(self, other: Charge) -> Charge:
+        known = [each.usd for each in (self, other) if each.usd is not None]
+        return Charge(
+            usd=sum(known) if known else None,
+            tokens_in=self.tokens_in + other.tokens_in,
+            tokens_out=self.tokens_out + other.tokens_out,
+            model_calls=self.model_calls + other.model_calls,
+            turns=self.turns + other.turns,
+            host_calls=self.host_calls + other.host_calls,
+            fuel=self.fuel + other.fuel,
+            wall_ms=self.wall_ms + other.wall_ms,
+        )
+
+
+class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run may use in all. Exactly at a limit is allowed."""
+
+    turns: int = 30
+    tokens: int = 100_000
+    host_calls: int = 10_000
+    wall_ms: int = 300_000
+
+
+class ContextRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A text the program is given, named by its digest. `sample` is what the model is shown of it."""
+
+    name: str
+    sha256: str
+    bytes: int
+    chars: int
+    sample: str
+
+
+class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
+    """A goal under limits. Everything a replay needs beside the answers of the world."""
+
+    goal: str
+    model: str
+    limits: RunLimits
+    grants: tuple[str, ...]
+    contexts: tuple[ContextRef, ...]
+    functions: tuple[tuple[str, str], ...]
+    seed: int
+    clock_ns: int
+    session_id: str
+    template: str
+    guest: str
+    engine: str
+    started_at: int
+
+
+class AskModel(msgspec.Struct, frozen=True, kw_only=True, tag="model.ask"):
+    """One attempt at a model call. Paid: on disk before it is sent.
+
+    The prompt is the one of intent `base` with `added` parts behind it, each named by what made it,
+    so a run grows by what is new. `request_sha256` is of the whole request as it is sent.
+    """
+
+    intent: int
+    turn: int
+    base: int | None
+    added: tuple[str, ...]
+    request_sha256: str
+
+
+class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model's side reported, verbatim in `raw`."""
+
+    tokens_in: int
+    tokens_out: int
+    reported: bool
+    raw: Mapping[str, object] = {}
+
+
+class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, tag="model.replied"):
+    """The model's answer, whole."""
+
+    intent: int
+    turn: int
+    text: str
+    usage: ModelUsage
+    cut: bool = False
+    wall_ms: int = 0
+
+
+class ModelFailed(msgspec.Struct, frozen=True, kw_only=True, tag="model.failed"):
+    """A model call that gave no reply."""
+
+    intent: int
+    turn: int
+    reason: str
+    message: str
+    wall_ms: int = 0
+
+
+class RunProgram(msgspec.Struct, frozen=True, kw_only=True, tag="program.run"):
+    """A program about to run. Its source is in the reply; `sha256` says which it is."""
+
+    intent: int
+    turn: int
+    part: int
+    sha256: str
+
+
+class CallHost(msgspec.Struct, frozen=True, kw_only=True, tag="host.call"):
+    """A program asking the host. For an effect: on disk before it is begun."""
+
+    intent: int
+    program: int
+    index: int
+    name: str
+    request_sha256: str
+    policy: Policy
+
+
+class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered"):
+    """What the host told the program. `reply` is the encoded answer; `fuel` places it."""
+
+    intent: int
+    program: int
+    index: int
+    name: str
+    request_sha256: str
+    fuel: int
+    reply: bytes
+    ok: bool
+
+
+class ProgramFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a program did not end well."""
+
+    kind: str
+    message: str
+    traceback: str
+
+
+class ProgramFinished(msgspec.Struct, frozen=True, kw_only=True, tag="program.finished"):
+    """What came of a program. `digest` is of the whole namespace after it."""
+
+    intent: int
+    turn: int
+    stop: str
+    stdout: str
+    stderr: str
+    value: str | None
+    failure: ProgramFailure | None
+    answer: str | None
+    names_restored: tuple[str, ...]
+    fuel: int
+    host_calls: int
+    truncated: bool
+    digest: str
+    wall_ms: int = 0
+
+
+class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag="run.ended"):
+    """The end of a run: why, what it has, what it cost."""
+
+    stop: StopReason
+    detail: str
+    answer: str | None
+    partial: bool
+    charge: Charge
+
+
+Intent = AskModel | RunProgram | CallHost
+Event = RunStarted | ModelReplied | ModelFailed | HostAnswered | ProgramFinished | RunEnded
+Record = (
+    RunStarted
+    | AskModel
+    | ModelReplied
+    | ModelFailed
+    | RunProgram
+    | CallHost
+    | HostAnswered
+    | ProgramFinished
+    | RunEnded
+)
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+_decode = msgspec.json.Decoder(Record).decode
+
+
+def encode_record(record: Record) -> bytes:
+    """The canonical bytes of a record."""
+    return _encode(record)
+
+
+def decode_record(body: bytes) -> Record:
+    """Read a record back. Raises `msgspec.MsgspecError` for what is none."""
+    record: Record = _decode(body)
+    return record
+
+
+def tag_of(record: Record) -> str:
+    return str(record.__struct_config__.tag)
+
+
+def intent_of(record: Record) -> int | None:
+    """The intent a record belongs to, if any."""
+    return None if isinstance(record, RunStarted | RunEnded) else record.intent
