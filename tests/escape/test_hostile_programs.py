@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.escape.case import Case
+from tests.escape.case import RAW, Case
 from tests.escape.programs import CLASSES
 from tests.support import TestSession, open_session
 
@@ -41,6 +41,7 @@ class Canary:
     file: str
     memory: str
     home: str
+    path: str = ""
 
     def seen_in(self, text: str) -> list[str]:
         # A host of two letters would be seen everywhere.
@@ -52,8 +53,10 @@ class Canary:
 @pytest.fixture(scope="module")
 def canary(sandbox: WasmSandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Canary]:
     # The sandbox is loaded by then: where its code is kept depends on the home.
-    made = Canary(*(f"canary-{secrets.token_hex(12)}" for _ in range(4)))
-    (tmp_path_factory.mktemp("host") / "secret.txt").write_text(made.file, encoding="utf-8")
+    path = tmp_path_factory.mktemp("host") / "secret.txt"
+    words = [f"canary-{secrets.token_hex(12)}" for _ in range(4)]
+    made = Canary(words[0], words[1], words[2], words[3], str(path))
+    path.write_text(made.file, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TALLYSTICK_CANARY", made.environment)
         patch.setenv("HOME", f"/home/{made.home}")
@@ -175,3 +178,51 @@ def test_hostile_programs_at_the_same_time_stay_apart(sandbox: WasmSandbox) -> N
         attacker.join()
 
     assert stops == {number: str(number) for number in range(4)}
+
+
+def test_a_program_that_knows_where_the_secret_is_cannot_read_it(
+    session: TestSession, canary: Canary
+) -> None:
+    assert Path(canary.path).read_text(encoding="utf-8") == canary.file
+
+    result = session.run(
+        f"""
+import _io, codecs, fileinput, io, linecache, os, pathlib, posix, shutil, sqlite3, tokenize
+path = {canary.path!r}
+ways = [
+    lambda: open(path).read(), lambda: io.open(path).read(), lambda: _io.open(path).read(),
+    lambda: _io.FileIO(path).read(), lambda: _io.open_code(path).read(),
+    lambda: posix.read(posix.open(path, 0), 99), lambda: os.stat(path), lambda: posix.stat(path),
+    lambda: pathlib.Path(path).read_text(), lambda: linecache.getlines(path)[0],
+    lambda: codecs.open(path).read(), lambda: list(fileinput.input(path)),
+    lambda: shutil.copy(path, 'x'), lambda: tokenize.open(path).read(),
+    lambda: sqlite3.connect(path).execute('select 1').fetchone(),
+]
+got = []
+for way in ways:
+    try:
+        got.append(way())
+    except Exception:
+        pass
+got
+"""
+    )
+
+    assert result.value == "[]", result
+    assert canary.seen_in(shown(result)) == []
+
+
+def test_the_whole_of_a_guests_memory_holds_nothing_of_the_host(
+    session: TestSession, canary: Canary
+) -> None:
+    size = session.run("planted = 'planted-' + 'here'").charge.memory_bytes
+
+    result = session.run(f"{RAW}host.stdio(1, 0, {size})", output_bytes=size)
+
+    assert result.stop == "finished"
+    assert result.output_file_path is not None
+    dumped = Path(result.output_file_path).read_bytes()
+    assert len(dumped) == size
+    assert b"planted-here" in dumped
+    assert canary.seen_in(dumped.decode("latin-1")) == []
+    assert str(Path(canary.path).parent).encode() not in dumped

@@ -3,6 +3,7 @@
 import pytest
 
 from tallystick.sandbox.host import HostTable
+from tallystick.sandbox.text import HostText
 from tests.support import TestSession
 
 HOST = HostTable(answering=True)
@@ -77,3 +78,19 @@ def test_variables_are_listed_without_what_the_run_injected(session: TestSession
 
 def test_without_answering_the_names_are_not_there(session: TestSession) -> None:
     assert session.run("FINAL(1)").error is not None
+
+
+def test_values_are_given_to_the_program_and_come_back_when_rebound(session: TestSession) -> None:
+    host = HostTable(values={"context": "a\nb", "rows": [1, {"k": None}]})
+
+    assert session.value("context.split(), rows", host=host) == "(['a', 'b'], [1, {'k': None}])"
+    session.run("context = 'lost'", host=host)
+    assert session.value("context", host=host) == "'a\\nb'"
+
+
+def test_texts_under_keys_are_a_dictionary(session: TestSession) -> None:
+    host = HostTable(texts={"context": {"a.log": HostText.of("one"), "b.log": HostText.of("two")}})
+
+    assert session.value("{name: text[:] for name, text in context.items()}", host=host) == (
+        "{'a.log': 'one', 'b.log': 'two'}"
+    )

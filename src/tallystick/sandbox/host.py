@@ -22,7 +22,7 @@ from tallystick.core.errors import (
     TallystickError,
     UsageError,
 )
-from tallystick.sandbox.port import Host, HostCall, HostName, HostNames
+from tallystick.sandbox.port import Host, HostCall, HostName, HostNames, HostTextName
 from tallystick.sandbox.text import TEXT_FUNCTIONS, HostText
 
 __all__ = [
@@ -65,18 +65,19 @@ class HostFunction:
 
 
 class HostTable:
-    """A fixed set of functions and texts, with the capabilities granted to them."""
+    """A fixed set of functions, texts and values, with the capabilities granted to them."""
 
     def __init__(
         self,
         functions: Sequence[HostFunction] = (),
         *,
-        texts: Mapping[str, HostText] | None = None,
+        texts: Mapping[str, HostText | Mapping[str, HostText]] | None = None,
+        values: Mapping[str, object] | None = None,
         granted: frozenset[str] = frozenset(),
         answering: bool = False,
     ) -> None:
-        texts = texts or {}
-        for name in [*(function.name for function in functions), *texts]:
+        texts, values = texts or {}, values or {}
+        for name in [*(function.name for function in functions), *texts, *values]:
             if not name.isidentifier() or name.startswith("__"):
                 raise InvalidName(what="host name", given=name, why="a Python identifier is needed")
         self._functions = {
@@ -84,10 +85,15 @@ class HostTable:
             for function in functions
             if not function.needs or function.needs in granted
         }
-        self._texts = tuple(texts.values())
-        described = tuple(function.described() for function in self._functions.values())
-        placed = tuple((name, index, len(text)) for index, (name, text) in enumerate(texts.items()))
-        self._names = HostNames(functions=described, texts=placed, answering=answering)
+        self._texts, placed = _placed(texts)
+        named = HostNames(
+            functions=tuple(function.described() for function in self._functions.values()),
+            texts=placed,
+            values=values,
+            answering=answering,
+        )
+        key = hashlib.sha256(msgspec.json.encode(named)).hexdigest()
+        self._names = msgspec.structs.replace(named, key=key)
 
     @property
     def names(self) -> HostNames:
@@ -115,6 +121,20 @@ class HostTable:
         if not 0 <= args[0] < len(self._texts):
             return error_reply(CapabilityDenied(capability="host.text", what=name))
         return _called(method, [self._texts[args[0]], *args[1:]], {})
+
+
+def _placed(
+    texts: Mapping[str, HostText | Mapping[str, HostText]],
+) -> tuple[list[HostText], tuple[HostTextName, ...]]:
+    """Number the texts, those in dictionaries too."""
+    held: list[HostText] = []
+    names = []
+    for name, text in texts.items():
+        entries = [(None, text)] if isinstance(text, HostText) else list(text.items())
+        for key, each in entries:
+            names.append(HostTextName(name=name, key=key, id=len(held), bytes=len(each)))
+            held.append(each)
+    return held, tuple(names)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ __all__ = [
     "HostCall",
     "HostName",
     "HostNames",
+    "HostTextName",
     "Limits",
     "ProgramCharge",
     "ProgramError",
@@ -172,15 +173,28 @@ class HostName(msgspec.Struct, frozen=True, kw_only=True):
     doc: str = ""
 
 
-class HostNames(msgspec.Struct, frozen=True, kw_only=True):
-    """The names a program finds: functions, texts as (name, id, bytes), and those that answer.
+class HostTextName(msgspec.Struct, frozen=True, kw_only=True):
+    """A text as the program sees it: under a name, or under a key of a dictionary of that name."""
 
-    With `answering` a program also has `answer`, `FINAL`, `FINAL_VAR` and `SHOW_VARS`; what it answers
-    is in the result's metadata.
+    name: str
+    key: str | None = None
+    id: int
+    bytes: int
+
+
+class HostNames(msgspec.Struct, frozen=True, kw_only=True):
+    """The names a program finds in its namespace.
+
+    `values` are JSON values, copied into the guest. `texts` stay on the host; several with one name
+    and a key each are a dictionary of texts. With `answering` a program also has `answer`, `FINAL`,
+    `FINAL_VAR` and `SHOW_VARS`; what it answers is in the result's metadata. `key` is the digest by
+    which two sets of names are compared.
     """
 
+    key: str = ""
     functions: tuple[HostName, ...] = ()
-    texts: tuple[tuple[str, int, int], ...] = ()
+    texts: tuple[HostTextName, ...] = ()
+    values: Mapping[str, object] = {}
     answering: bool = False
 
 

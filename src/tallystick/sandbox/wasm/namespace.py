@@ -62,9 +62,11 @@ class Namespace:
         if self._journal.long:
             self.checkpoint()
         instance = self.living()
-        if names != self._kept.names:
+        if names.key != self._kept.names.key:
             self.call(BIND, report.names_payload(self._kept.names, names))
-            self._kept = msgspec.structs.replace(self._kept, names=names)
+            # The values are in the guest now; only their names are still needed.
+            listed = msgspec.structs.replace(names, values=dict.fromkeys(names.values))
+            self._kept = msgspec.structs.replace(self._kept, names=listed)
         instance.set_memory_max(limits.memory_bytes)
         instance.set("grow_refused", 0)
         return instance

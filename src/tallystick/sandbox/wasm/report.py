@@ -83,18 +83,20 @@ def program_payload(source: bytes, context: ExecutionContext) -> bytes:
 
 def names_payload(before: HostNames, after: HostNames) -> bytes:
     """What changes in the guest's namespace."""
-    kept = {each.name for each in after.functions} | {name for name, _, _ in after.texts}
-    had = {each.name for each in before.functions} | {name for name, _, _ in before.texts}
     return msgspec.json.encode(
         {
-            "removed": sorted(had - kept),
-            "answering": after.answering,
+            "removed": sorted(_all_names(before) - _all_names(after)),
             "functions": after.functions,
-            "texts": [
-                {"name": name, "id": ident, "bytes": size} for name, ident, size in after.texts
-            ],
+            "texts": after.texts,
+            "values": after.values,
+            "answering": after.answering,
         }
     )
+
+
+def _all_names(names: HostNames) -> set[str]:
+    functions, texts = names.functions, names.texts
+    return {each.name for each in functions} | {each.name for each in texts} | set(names.values)
 
 
 def recover_output(

@@ -74,15 +74,20 @@ def boot(payload: bytes) -> dict[str, object]:
 def bind(payload: bytes) -> dict[str, object]:
     """Give the namespace the host functions and texts that the host lists."""
     names = _loads(str(payload, "utf-8"))
-    for function in names.get("functions", ()):
-        _injected[function["name"]] = _proxy(function["name"], function.get("doc", ""))
-    for entry in names.get("texts", ()):
-        _injected[entry["name"]] = text.HostText(entry["id"], entry["bytes"], entry["name"])
-    if names.get("answering"):
-        _injected.update(_answering.injected())
     for name in names.get("removed", ()):
         _injected.pop(name, None)
         _names.pop(name, None)
+    for function in names.get("functions", ()):
+        _injected[function["name"]] = _proxy(function["name"], function.get("doc", ""))
+    _injected.update(names.get("values", {}))
+    for entry in names.get("texts", ()):
+        held = text.HostText(entry["id"], entry["bytes"], entry["key"] or entry["name"])
+        if entry["key"] is None:
+            _injected[entry["name"]] = held
+        else:
+            _injected.setdefault(entry["name"], {})[entry["key"]] = held
+    if names.get("answering"):
+        _injected.update(_answering.injected())
     _names.update(_injected)
     return {}
 
