@@ -8,14 +8,27 @@
     │   ├── CapabilityDenied      a name that is absent or not granted: the same answer for both
     │   ├── MaxSnapshotsReached   the session has as many snapshots as it may
     │   └── NotSupported          this backend cannot do that
-    └── BackendError          the world
-        ├── GuestMissing          the guest image is not there or not what its manifest says
-        ├── ReplayDiverged        a program asked something else than it did before
-        ├── SandboxError          the sandbox itself broke
-        ├── SessionBusy           another process holds the session
-        ├── SnapshotMismatch      made by another guest or engine
-        ├── SnapshotNotFound      no snapshot of that name or id
-        └── StoreError            stored data cannot be read or written
+    ├── BackendError          the world
+    │   ├── GuestMissing          the guest image is not there or not what its manifest says
+    │   ├── ReplayDiverged        a program asked something else than it did before
+    │   ├── SandboxError          the sandbox itself broke
+    │   ├── SessionBusy           another process holds the session
+    │   ├── SnapshotMismatch      made by another guest or engine
+    │   ├── SnapshotNotFound      no snapshot of that name or id
+    │   └── StoreError            stored data cannot be read or written
+    └── LedgerError           the record
+        ├── LedgerConflict        another writer came first: another head, or a newer claim
+        ├── LedgerCorrupt         damaged, or half-written
+        ├── LedgerFormatUnknown   written by a version that this one does not know
+        ├── LedgerFull            no room on the disk
+        ├── LedgerLocked          another process is writing
+        ├── LedgerReadOnly        it may not be written
+        ├── LedgerUnavailable     it cannot be opened, or its disk failed
+        ├── NotALedger            another kind of file
+        ├── RunExists             a run of that id is there
+        ├── RunNotFound           no run of that id
+        ├── RunNotOwned           moved away, or an imported copy: to read, not to go on with
+        └── TransferRefused       an export that cannot be written, or is not to be believed
     Cancelled                 the user; a BaseException, so that `except Exception` cannot eat it
 
 Each class has a stable dotted `code`, which the command line prints.
@@ -28,16 +41,29 @@ __all__ = [
     "GuestMissing",
     "InvalidLimit",
     "InvalidName",
+    "LedgerConflict",
+    "LedgerCorrupt",
+    "LedgerError",
+    "LedgerFormatUnknown",
+    "LedgerFull",
+    "LedgerLocked",
+    "LedgerReadOnly",
+    "LedgerUnavailable",
     "MaxSnapshotsReached",
+    "NotALedger",
     "NotSupported",
     "Refused",
     "ReplayDiverged",
+    "RunExists",
+    "RunNotFound",
+    "RunNotOwned",
     "SandboxError",
     "SessionBusy",
     "SnapshotMismatch",
     "SnapshotNotFound",
     "StoreError",
     "TallystickError",
+    "TransferRefused",
     "UsageError",
 ]
 
@@ -171,6 +197,150 @@ class StoreError(BackendError):
     """A stored file cannot be read or written."""
 
     code = "backend.store"
+
+
+class LedgerError(TallystickError):
+    """The record cannot be kept or believed. Stop; it is never retried and never hidden."""
+
+    code = "ledger"
+
+
+class LedgerConflict(LedgerError):
+    """An append that another writer came before. Nothing was written."""
+
+    code = "ledger.conflict"
+
+    def __init__(self, *, run: str, field: str, expected: object, found: object) -> None:
+        super().__init__(
+            f"run {run}: another writer came first: its {field} is {found}, not {expected}; "
+            f"this process no longer owns the run"
+        )
+        self.run = run
+        self.field = field
+        self.expected = expected
+        self.found = found
+
+
+class LedgerCorrupt(LedgerError):
+    """The file is not what was written."""
+
+    code = "ledger.corrupt"
+
+    def __init__(self, *, path: str, why: str) -> None:
+        super().__init__(f"{path} is damaged: {why}; put a good copy in its place")
+        self.path = path
+        self.why = why
+
+
+class LedgerFormatUnknown(LedgerError):
+    """The file was written by another version."""
+
+    code = "ledger.format"
+
+    def __init__(self, *, path: str, found: int, known: int) -> None:
+        super().__init__(
+            f"{path} has format {found}; this version reads {known}: use the version that wrote it"
+        )
+        self.path = path
+        self.found = found
+        self.known = known
+
+
+class LedgerFull(LedgerError):
+    """There is no room for what was to be written. Nothing of it was."""
+
+    code = "ledger.full"
+
+    def __init__(self, *, path: str) -> None:
+        super().__init__(f"{path} cannot grow: the disk is full; free some space, then go on")
+        self.path = path
+
+
+class LedgerLocked(LedgerError):
+    """Another process held the write lock for longer than we wait."""
+
+    code = "ledger.locked"
+
+    def __init__(self, *, path: str, waited_seconds: float) -> None:
+        super().__init__(
+            f"{path} was being written by another process for {waited_seconds:g} s; "
+            f"try again when it is done"
+        )
+        self.path = path
+        self.waited_seconds = waited_seconds
+
+
+class LedgerReadOnly(LedgerError):
+    """The file or its directory may not be written."""
+
+    code = "ledger.read_only"
+
+    def __init__(self, *, path: str) -> None:
+        super().__init__(f"{path} is read-only; make it and its directory writable for this user")
+        self.path = path
+
+
+class LedgerUnavailable(LedgerError):
+    """The file cannot be opened, or the disk under it failed."""
+
+    code = "ledger.unavailable"
+
+    def __init__(self, *, path: str, why: str) -> None:
+        super().__init__(f"{path} cannot be used: {why}; name another file, or mend this one's disk")
+        self.path = path
+        self.why = why
+
+
+class NotALedger(LedgerError):
+    """The file is something else."""
+
+    code = "ledger.not_a_ledger"
+
+    def __init__(self, *, path: str) -> None:
+        super().__init__(f"{path} is not a ledger; nothing was changed in it: name another file")
+        self.path = path
+
+
+class RunExists(LedgerError):
+    """A run of that id is already there."""
+
+    code = "ledger.run_exists"
+
+    def __init__(self, *, run: str) -> None:
+        super().__init__(f"run {run} is already in the ledger; a new run needs an id of its own")
+        self.run = run
+
+
+class RunNotFound(LedgerError):
+    """The ledger has no run of that id."""
+
+    code = "ledger.run_not_found"
+
+    def __init__(self, *, run: str) -> None:
+        super().__init__(f"no run {run[:80]!r} in the ledger")
+        self.run = run
+
+
+class RunNotOwned(LedgerError):
+    """The run may be read here and not be gone on with."""
+
+    code = "ledger.not_owned"
+
+    def __init__(self, *, run: str, why: str) -> None:
+        super().__init__(f"run {run} {why}")
+        self.run = run
+        self.why = why
+
+
+class TransferRefused(LedgerError):
+    """An export was not written, or an import not believed. The ledger holds what it held."""
+
+    code = "ledger.transfer"
+
+    def __init__(self, *, file: str, why: str) -> None:
+        super().__init__(f"{file}: {why}")
+        self.file = file
+        self.why = why
 
 
 class Cancelled(BaseException):

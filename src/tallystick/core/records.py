@@ -200,7 +200,7 @@ class ProgramFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramFinished(msgspec.Struct, frozen=True, kw_only=True, tag="program.finished"):
-    """What came of a program. `digest` is of the whole namespace after it."""
+    """What came of a program. Its fuel places it: another path through it would use other fuel."""
 
     intent: int
     turn: int
@@ -214,7 +214,6 @@ class ProgramFinished(msgspec.Struct, frozen=True, kw_only=True, tag="program.fi
     fuel: int
     host_calls: int
     truncated: bool
-    digest: str
     wall_ms: int = 0
 
 

@@ -27,6 +27,7 @@ from tallystick.sandbox.text import TEXT_FUNCTIONS, HostText
 
 __all__ = [
     "Answer",
+    "Blocking",
     "HostFunction",
     "HostTable",
     "RecordedHost",
@@ -112,7 +113,7 @@ class HostTable:
             return _awaited(function.function, args, kwargs)
         if function.local:
             return _called(function.function, args, kwargs)
-        return _Blocking(function.function, args, kwargs)
+        return Blocking(lambda: _called(function.function, args, kwargs))
 
     def _serve_text(self, name: str, args: list[Any]) -> bytes | Awaitable[bytes]:
         method = TEXT_FUNCTIONS.get(name)
@@ -172,19 +173,17 @@ class RecordedHost:
         return answer.reply
 
 
-class _Blocking:
-    """A plain function that may wait; the session runs it in a thread of its own.
+class Blocking:
+    """An answer that takes a thread of its own to make; the session calls it there.
 
     It is awaitable only so that every host answers with bytes or something to wait for.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
-    ) -> None:
-        self._work = (function, args, kwargs)
+    def __init__(self, work: Callable[[], bytes]) -> None:
+        self._work = work
 
     def __call__(self) -> bytes:
-        return _called(*self._work)
+        return self._work()
 
     def __await__(self) -> Generator[None, None, bytes]:
         raise UsageError("a blocking host function is called in a thread, not awaited")

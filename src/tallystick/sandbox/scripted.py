@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from tallystick.core.errors import SandboxError
-from tallystick.sandbox.host import request_digest
+from tallystick.sandbox.host import Blocking, request_digest
 from tallystick.sandbox.port import (
     CallRecord,
     ExecutionContext,
@@ -54,7 +54,7 @@ class ScriptedSession:
             request = msgspec.json.encode([name, args, {}])
             reply = host.serve(HostCall(index=index, name=name, request=request, fuel=index))
             if not isinstance(reply, bytes):
-                reply = reply() if callable(reply) else await reply
+                reply = reply() if isinstance(reply, Blocking) else await reply
             assert isinstance(reply, bytes)
             self.replies.append(reply)
             records.append(

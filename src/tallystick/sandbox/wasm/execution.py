@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from tallystick.core.errors import UsageError
 from tallystick.sandbox import interrupt
-from tallystick.sandbox.host import Answer, error_reply, request_digest
+from tallystick.sandbox.host import Answer, Blocking, error_reply, request_digest
 from tallystick.sandbox.output import OutputOverflow, ProgramOutput
 from tallystick.sandbox.port import CallRecord, ExecutionContext, Host, HostCall, Stop
 from tallystick.sandbox.slots import Slots
@@ -232,11 +232,11 @@ class Execution:
 
     # -- waiting ---------------------------------------------------------------------------------
 
-    def _wait(self, answer: Awaitable[bytes] | Callable[[], bytes], name: str) -> bytes:
+    def _wait(self, answer: Awaitable[bytes] | Blocking, name: str) -> bytes:
         """Wait for an answer without holding a slot."""
         self._box = box = _Box()
         self._pause()
-        if callable(answer):
+        if isinstance(answer, Blocking):
             _in_thread(answer, box, name)
         else:
             self._loop.call_soon_threadsafe(self._begin, answer, box)

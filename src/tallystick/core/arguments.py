@@ -1,0 +1,207 @@
+"""The argument of a command in a model's reply: where it ends, and what it says.
+
+Rule 1: an argument ends in one of three places, tried in this order: after one string literal that
+is followed by `)`; at the `)` that balances the opening one, outside quotes; at a `)` that ends the
+line, when the parentheses do not balance within it.
+Rule 2: nothing but punctuation, markdown and a `#` comment may follow on that line. `FINAL(x) ends
+the run, but first …` talks about a command, and to take it for one could not be undone.
+Rule 3: one literal is unquoted and its escapes decoded; any other text is taken as it stands. An
+f-string is refused: only a program can evaluate it.
+Rule 4: every look ahead is paid for from an `Effort` in proportion to the text, so no text, however
+it is nested, costs more than a few passes over it.
+"""
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["Argument", "Effort", "Unreadable", "read_argument"]
+
+# Python's `re` backtracks. The patterns here are one character class or possessive repeats of
+# disjoint classes, so that there is nothing to come back to.
+_DELIMITER = re.compile("[()\"'\u201c\u2018]")
+_BLANK = re.compile(r"[ \t\r\n]*+")
+_PREFIX = re.compile(r"[A-Za-z]{0,2}+(?=[\"'])")
+_TAIL = re.compile(r"[ \t.,;:!*`]*+(?:#[^\n]*+)?+\r?+(?=\n|\Z)")
+_ESCAPE = re.compile(
+    r"\\(?:[ntr0\"'\\]|\r?\n"
+    r"|x[0-9A-Fa-f]{2}|U[0-9A-Fa-f]{8}"
+    r"|u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4})"
+)
+_LETTERS = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", '"': '"', "'": "'", "\\": "\\"}
+_AFTER_ARGUMENT = " \t\r.,;:!*`"
+_PARTNERS = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019"}
+_BEFORE_QUOTE = " \t\r\n([{,=:"
+
+_LOOK_CHARS = 32
+_LOOKS_PER_CHAR = 4
+_EFFORT_CHARS_MIN = 1 << 20
+
+
+class Effort:
+    """What may still be spent on looking ahead in one text, in characters.
+
+    A look costs the characters it passes and a fixed part, which stands for the steps around it. When
+    nothing is left, looks find nothing: what is then unread is told to the model as not closed.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._chars = _EFFORT_CHARS_MIN + _LOOKS_PER_CHAR * len(text)
+
+    def find(self, needle: str, start: int) -> int:
+        if self._chars <= 0:
+            return -1
+        at = self._text.find(needle, start)
+        self._pay(start, at)
+        return at
+
+    def search(self, pattern: re.Pattern[str], start: int) -> re.Match[str] | None:
+        if self._chars <= 0:
+            return None
+        found = pattern.search(self._text, start)
+        self._pay(start, -1 if found is None else found.end())
+        return found
+
+    def _pay(self, start: int, end: int) -> None:
+        self._chars -= _LOOK_CHARS + (len(self._text) if end < 0 else end) - start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    value: str
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """`why` goes after the command's name; `closed` is False when the closing `)` is missing."""
+
+    why: str
+    closed: bool = True
+
+
+def read_argument(text: str, start: int, effort: Effort) -> Argument | Unreadable:
+    """Read the argument whose first character is at `start`, just after the parenthesis.
+
+    `end` of the answer is the end of the line on which the argument closes.
+    """
+    literal = _literal(text, start, effort)
+    if literal is not None:
+        return literal
+
+    close = _balanced(text, start, effort)
+    tail = None if close is None else _TAIL.match(text, close + 1)
+    line_end = text.find("\n", start)
+    line_end = len(text) if line_end < 0 else line_end
+    if tail is None and (close is None or close > line_end):
+        line = text[start:line_end].rstrip(_AFTER_ARGUMENT)
+        if not line.endswith(")"):
+            return Unreadable(why="( is not closed; end it with )", closed=False)
+        return Argument(value=line[:-1].strip(), end=line_end)
+    if tail is None:
+        return Unreadable(why="(…) must stand alone on its line")
+    return Argument(value=_unquoted(text[start:close].strip()), end=tail.end())
+
+
+def _literal(text: str, start: int, effort: Effort) -> Argument | Unreadable | None:
+    """Read an argument that is one string literal, which may span lines; None when it is not."""
+    at = _after_blank(text, start)
+    prefix = _PREFIX.match(text, at)
+    if prefix is None:
+        return None
+    at = prefix.end()
+    quote = text[at] * 3 if text.startswith(text[at] * 3, at) else text[at]
+    close = _unescaped(text, quote, at + len(quote), effort)
+    if close < 0:
+        return None
+    end = _after_blank(text, close + len(quote))
+    if text.startswith(",", end):
+        end = _after_blank(text, end + 1)
+    tail = _TAIL.match(text, end + 1) if text.startswith(")", end) else None
+    kind = prefix[0].lower()
+    if tail is None or kind not in {"", "r", "u", "f", "fr", "rf"}:
+        return None
+    if "f" in kind:
+        return Unreadable(why=' cannot evaluate f"…" outside a code block; put it in the program')
+    inside = text[at + len(quote) : close]
+    return Argument(value=inside if kind == "r" else _decoded(inside), end=tail.end())
+
+
+def _balanced(text: str, start: int, effort: Effort) -> int | None:
+    """Find the parenthesis that closes the one before `start`."""
+    depth = 1
+    while (found := effort.search(_DELIMITER, start)) is not None:
+        start = found.end()
+        if found[0] == "(":
+            depth += 1
+        elif found[0] != ")":
+            start = _after_string(text, found.start(), effort)
+        elif depth == 1:
+            return found.start()
+        else:
+            depth -= 1
+    return None
+
+
+def _after_string(text: str, at: int, effort: Effort) -> int:
+    """Step over the string that a quote at `at` opens, or over the quote if it opens none.
+
+    In prose most single quotes are apostrophes. A quote opens a string only after a blank, a
+    bracket or one of `,=:`, and only if the next quote of its kind is on its line (or is a triple
+    one) and is not followed by a letter, as the one in `it's` is.
+    """
+    quote = text[at]
+    if text[at - 1] not in _BEFORE_QUOTE:
+        return at + 1
+    if text.startswith(quote * 3, at):
+        close = effort.find(quote * 3, at + 3)
+        return at + 3 if close < 0 else close + 3
+    close = _unescaped(text, _PARTNERS[quote], at + 1, effort)
+    after = text[close + 1 : close + 2]
+    if close < 0 or after.isalnum() or after == "_" or text.find("\n", at, close) >= 0:
+        return at + 1
+    return close + 1
+
+
+def _unescaped(text: str, quote: str, start: int, effort: Effort) -> int:
+    """Find the next `quote` that has no odd number of backslashes before it."""
+    at = effort.find(quote, start)
+    while at >= 0:
+        before = text[start:at]
+        if (len(before) - len(before.rstrip("\\"))) % 2 == 0:
+            return at
+        start = at + 1
+        at = effort.find(quote, start)
+    return -1
+
+
+def _unquoted(argument: str) -> str:
+    """Take typographic quotes off; they have no escapes, and programs have no use for them."""
+    partner = {"\u201c": "\u201d", "\u2018": "\u2019"}.get(argument[:1])
+    alone = partner is not None and argument.find(partner) == len(argument) - 1
+    return argument[1:-1].strip() if alone else argument
+
+
+def _decoded(literal: str) -> str:
+    r"""Decode escapes. One that is not known stays as it is: `\d` in a pattern is common."""
+    return _ESCAPE.sub(_character, literal) if "\\" in literal else literal
+
+
+def _character(escape: re.Match[str]) -> str:
+    body = escape[0][1:]
+    if body in _LETTERS:
+        return _LETTERS[body]
+    if body[0] in "\r\n":
+        return ""
+    if len(body) == 11:
+        high, low = int(body[1:5], 16), int(body[7:], 16)
+        return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))
+    code = int(body[1:], 16)
+    # Half of a pair is no character: it could not be written to the ledger.
+    usable = code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF
+    return chr(code) if usable else escape[0]
+
+
+def _after_blank(text: str, start: int) -> int:
+    blank = _BLANK.match(text, start)
+    return start if blank is None else blank.end()

@@ -1,0 +1,84 @@
+"""A ledger in memory: the double for tests, and for runs that nobody needs afterwards."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from tallystick.core.chain import Draft, Head, Sealed
+from tallystick.ledger import custody
+from tallystick.ledger.port import ExportHeader, RunRow, TransferLedger
+
+__all__ = ["MemoryLedger"]
+
+
+class MemoryLedger:
+    """Keeps runs as long as the process lives. Safe to share between threads."""
+
+    def __init__(self, *, salts: custody.Salts = os.urandom) -> None:
+        self._salts = salts
+        self._guard = threading.Lock()
+        self._rows: dict[str, RunRow] = {}
+        self._entries: dict[str, list[Sealed]] = {}
+
+    def claim(self, run: str, *, create: bool) -> int:
+        with self._guard:
+            row = custody.claimed(self._rows.get(run), run, create=create)
+            self._rows[run] = row
+            self._entries.setdefault(run, [])
+        return row.fence
+
+    def append(
+        self, run: str, drafts: Sequence[Draft], *, expected: Head, fence: int, forced: bool
+    ) -> Head:
+        entries, head = custody.seal_all(run, drafts, head=expected, salts=self._salts)
+        with self._guard:
+            self._rows[run] = custody.appended(
+                self._rows.get(run), run, expected=expected, fence=fence, head=head
+            )
+            self._entries[run].extend(entries)
+        return head
+
+    def read(self, run: str, *, start: int = 0) -> Iterator[Sealed]:
+        with self._guard:
+            custody.required(self._rows.get(run), run)
+            return iter(self._entries[run][start:])
+
+    def runs(self) -> Sequence[RunRow]:
+        with self._guard:
+            return [self._rows[run] for run in sorted(self._rows)]
+
+    def remove(self, run: str) -> None:
+        with self._guard:
+            custody.required(self._rows.pop(run, None), run)
+            del self._entries[run]
+
+    def release(self, run: str) -> RunRow:
+        with self._guard:
+            row = custody.released(self._rows.get(run), run)
+            self._rows[run] = row
+        return row
+
+    def adopt(self, header: ExportHeader, entries: Iterator[Sealed]) -> None:
+        with self._guard:
+            known = custody.known_head(self._rows.get(header.run), header)
+            if known is None:
+                return
+            fresh = [
+                entry for _, entry in custody.without_known(entries, known=known, run=header.run)
+            ]
+            self._entries.setdefault(header.run, []).extend(fresh)
+            self._rows[header.run] = custody.adopted(header)
+
+    def erase(self, run: str, seqs: Sequence[int]) -> None:
+        with self._guard:
+            custody.check_place(custody.required(self._rows.get(run), run), seqs)
+            entries = self._entries[run]
+            for seq in seqs:
+                entries[seq] = msgspec.structs.replace(entries[seq], salt=None, body=None)
+
+
+_: type[TransferLedger] = MemoryLedger

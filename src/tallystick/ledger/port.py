@@ -1,0 +1,113 @@
+"""What a ledger promises, and what a keeper of runs can do beside.
+
+Rule 1: a run is changed only by `append`, which names the head it builds on and the fence it holds.
+Whoever claims a run gets a higher fence; from then on the appends of the one before are refused.
+Rule 2: an append is whole or absent. *Committed* survives the death of the process; *forced* waits
+for the disk and carries everything committed before it.
+Rule 3: what is read was checked for its place only. Whether it holds is what `verify` answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from tallystick.core.chain import Draft, Head, Sealed
+
+__all__ = [
+    "BODY_BYTES_MAX",
+    "Custody",
+    "ExportHeader",
+    "Ledger",
+    "RunRow",
+    "TransferLedger",
+    "find_row",
+]
+
+# The most that one body may be. An import must know where to stop before it has read anything.
+BODY_BYTES_MAX = 64 << 20
+
+
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run stands. `created_at` is in milliseconds, as its id says.
+
+    Only a run that is neither moved nor imported can be claimed: `moved` went to another ledger,
+    `imported` is a copy of a run that another ledger goes on with.
+    """
+
+    run: str
+    head: Head
+    fence: int
+    created_at: int
+    moved: bool
+    imported: bool = False
+
+
+class Ledger(Protocol):
+    """Chains of entries, one for each run."""
+
+    def claim(self, run: str, *, create: bool) -> int:
+        """Own a run and return the new fence.
+
+        With `create` the run must be new and its id a ULID; without, it must exist and be owned here.
+        """
+
+    def append(
+        self, run: str, drafts: Sequence[Draft], *, expected: Head, fence: int, forced: bool
+    ) -> Head:
+        """Add entries to the end of a run, all or none, and return the new head.
+
+        Raises `LedgerConflict` and changes nothing if the run stands elsewhere than `expected` or
+        was claimed after `fence`. Forcing no drafts forces what was committed before.
+        """
+
+    def read(self, run: str, *, start: int = 0) -> Iterator[Sealed]:
+        """The entries of a run in their order, from `start` on."""
+
+    def runs(self) -> Sequence[RunRow]:
+        """Every run, the newest last."""
+
+    def remove(self, run: str) -> None:
+        """Take a run out, entries and bodies together."""
+
+
+class ExportHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an export says of the run in it. `moved` makes the file the run's title."""
+
+    format: int
+    run: str
+    count: int
+    hash: str
+    fence: int
+    moved: bool
+
+    @property
+    def head(self) -> Head:
+        return Head(count=self.count, hash=self.hash)
+
+
+class Custody(Protocol):
+    """Which ledger goes on with a run, and which bodies it still keeps."""
+
+    def release(self, run: str) -> RunRow:
+        """Mark a run as moved away, forced. Its writer is fenced off; a second call changes nothing."""
+
+    def adopt(self, header: ExportHeader, entries: Iterator[Sealed]) -> None:
+        """Take in a run that was exported, all or nothing, forced.
+
+        `entries` raises what is wrong with it, up to its very end; then nothing is kept.
+        """
+
+    def erase(self, run: str, seqs: Sequence[int]) -> None:
+        """Remove the bodies of entries. The chain still holds; why they went is for the caller to append."""
+
+
+class TransferLedger(Ledger, Custody, Protocol):
+    """A ledger that runs can leave and enter."""
+
+
+def find_row(ledger: Ledger, run: str) -> RunRow | None:
+    """The row of one run."""
+    return next((row for row in ledger.runs() if row.run == run), None)

@@ -1,0 +1,1 @@
+"""Models: one port, and the backends that turn a prompt into a reply."""

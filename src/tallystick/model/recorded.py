@@ -1,0 +1,63 @@
+"""A model that repeats what another said in a recorded run, and notices where it is asked else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tallystick.core.prompt import Message, request_digest
+from tallystick.core.records import AskModel, ModelFailed, ModelReplied
+from tallystick.model.port import Model, ModelError, ModelReply
+
+__all__ = ["Drift", "RecordedModel"]
+
+
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt that is not the one the recorded reply was the answer to."""
+
+    position: int
+    recorded: str
+    now: str
+
+
+class RecordedModel:
+    """Replies by position. A changed prompt is reported, not fatal."""
+
+    def __init__(
+        self,
+        exchanges: Sequence[tuple[AskModel, ModelReplied | ModelFailed]],
+        *,
+        name: str,
+        recorded_name: str,
+    ) -> None:
+        self._exchanges = exchanges
+        self._name = name
+        self._recorded_name = recorded_name
+        self._asked = 0
+        self.drift: list[Drift] = []
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def ask(self, messages: tuple[Message, ...]) -> ModelReply:
+        position, self._asked = self._asked, self._asked + 1
+        if position >= len(self._exchanges):
+            raise ModelError(
+                reason="script",
+                message=f"the recording has {len(self._exchanges)} replies, no more",
+            )
+        asked, reply = self._exchanges[position]
+        now = request_digest(self._recorded_name, messages)
+        if now != asked.request_sha256:
+            self.drift.append(Drift(position=position, recorded=asked.request_sha256, now=now))
+        if isinstance(reply, ModelFailed):
+            raise ModelError(reason="script", message=f"{reply.reason}: {reply.message}")
+        return ModelReply(text=reply.text, usage=reply.usage, cut=reply.cut)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+_: type[Model] = RecordedModel

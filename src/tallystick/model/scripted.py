@@ -1,0 +1,107 @@
+"""A model that says what a script says: for tests and demonstrations, never for answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from tallystick.core.errors import UsageError
+from tallystick.core.prompt import Message
+from tallystick.core.records import ModelUsage
+from tallystick.model.port import Model, ModelError, ModelReply, estimated_usage
+
+__all__ = ["ScriptedModel", "ScriptedReply"]
+
+_SCRIPT_BYTES_MAX = 64 * 1024 * 1024
+
+
+class ScriptedUsage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Token counts a script reports."""
+
+    tokens_in: int = 0
+    tokens_out: int = 0
+
+
+class ScriptedReply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of a script."""
+
+    text: str = ""
+    usage: ScriptedUsage | None = None
+    delay_ms: int = 0
+    error: str | None = None
+    cut: bool = False
+
+
+Script = Sequence[ScriptedReply] | Callable[[int, tuple[Message, ...]], ScriptedReply | str]
+
+
+class ScriptedModel:
+    """Replies by position, or by a function of position and prompt."""
+
+    def __init__(self, script: Script, *, name: str = "scripted") -> None:
+        self._script = script
+        self._name = name
+        self._asked = 0
+
+    @classmethod
+    def of(cls, *texts: str) -> ScriptedModel:
+        return cls([ScriptedReply(text=text) for text in texts])
+
+    @classmethod
+    def from_file(cls, path: Path | str) -> ScriptedModel:
+        """Read JSON lines: `{"text": …, "usage": {…}?, "delay_ms"?, "error"?, "cut"?}`."""
+        path = Path(path)
+        try:
+            if path.stat().st_size > _SCRIPT_BYTES_MAX:
+                raise UsageError(f"{path} is longer than {_SCRIPT_BYTES_MAX:,} bytes")
+            lines = path.read_bytes().splitlines()
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror or error}") from error
+        replies = []
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                try:
+                    replies.append(msgspec.json.decode(line, type=ScriptedReply))
+                except msgspec.MsgspecError as error:
+                    raise UsageError(f"{path}, line {number}: {error}") from error
+        return cls(replies, name=f"scripted:{path}")
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def ask(self, messages: tuple[Message, ...]) -> ModelReply:
+        position, self._asked = self._asked, self._asked + 1
+        reply = self._at(position, messages)
+        if reply.delay_ms:
+            await asyncio.sleep(reply.delay_ms / 1000)
+        if reply.error is not None:
+            raise ModelError(reason="script", message=reply.error)
+        usage = estimated_usage(messages, reply.text)
+        if reply.usage is not None:
+            usage = ModelUsage(
+                tokens_in=reply.usage.tokens_in,
+                tokens_out=reply.usage.tokens_out,
+                reported=True,
+                raw={"tokens_in": reply.usage.tokens_in, "tokens_out": reply.usage.tokens_out},
+            )
+        return ModelReply(text=reply.text, usage=usage, cut=reply.cut)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def _at(self, position: int, messages: tuple[Message, ...]) -> ScriptedReply:
+        if callable(self._script):
+            made = self._script(position, messages)
+            return ScriptedReply(text=made) if isinstance(made, str) else made
+        if position >= len(self._script):
+            raise ModelError(
+                reason="script", message=f"the script has {len(self._script)} replies, no more"
+            )
+        return self._script[position]
+
+
+_: type[Model] = ScriptedModel

@@ -1,0 +1,177 @@
+"""The driver: performs what the machine asks for, and writes it down before and after.
+
+The same code runs live and on replay; what differs is the world behind it and the pen. It holds no
+rule of its own about what comes next: that is the machine's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Protocol, assert_never
+
+import msgspec
+
+from tallystick.core.errors import SandboxError, TallystickError
+from tallystick.core.machine import Phase, RunState, advance, begin, ending, program_of
+from tallystick.core.prompt import Message
+from tallystick.core.records import (
+    AskModel,
+    CallHost,
+    Event,
+    HostAnswered,
+    Intent,
+    ModelFailed,
+    ModelReplied,
+    ProgramFinished,
+    Record,
+    RunProgram,
+    RunStarted,
+)
+from tallystick.runtime.pen import Pen
+
+__all__ = ["Asked", "Driver", "World"]
+
+
+class Asked(Protocol):
+    """How a world reports the host calls of a program it runs."""
+
+    def calling(self, *, index: int, name: str, request_sha256: str, effect: bool) -> int:
+        """Note that a call is about to be served. Returns its intent."""
+        ...
+
+    def answered(self, answered: HostAnswered) -> None:
+        """Note what it was answered."""
+        ...
+
+
+class World(Protocol):
+    """What a driver needs of everything outside it."""
+
+    async def ask(
+        self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
+    ) -> ModelReplied | ModelFailed: ...
+
+    async def run(
+        self, intent: RunProgram, source: str, asked: Asked, *, state: RunState
+    ) -> ProgramFinished: ...
+
+
+class Driver:
+    """Runs one run to its end."""
+
+    def __init__(
+        self,
+        started: RunStarted,
+        *,
+        world: World,
+        pen: Pen,
+        watch: Callable[[Record], None] = lambda record: None,
+    ) -> None:
+        self._started = started
+        self._world = world
+        self._pen = pen
+        self._watch = watch
+        self._state, self._next = begin(started)
+
+    @property
+    def state(self) -> RunState:
+        return self._state
+
+    async def drive(self) -> RunState:
+        """Go on until the machine asks for nothing more. A cancel ends the run and is written."""
+        self._write(self._pen.ride, self._started)
+        try:
+            while self._next:
+                for intent in self._next:
+                    event = await self._perform(intent)
+                    self._state, self._next = advance(self._state, event)
+        except asyncio.CancelledError:
+            self._state = ending(self._state, "cancelled", "cancelled by the user")
+            self._finish()
+            raise
+        except SandboxError as error:
+            self._state = ending(self._state, "sandbox_error", str(error))
+        self._finish()
+        return self._state
+
+    def _finish(self) -> None:
+        assert self._state.phase is Phase.ENDING
+        assert self._state.ended is not None
+        # Whatever is shown of the end is on the disk first.
+        self._write(self._pen.force, self._state.ended)
+        self._state, _ = advance(self._state, self._state.ended)
+
+    async def _perform(self, intent: Intent) -> Event:
+        match intent:
+            case AskModel():
+                self._write(self._pen.force, intent)
+                reply = await self._world.ask(
+                    intent, self._state.messages, wall_ms_left=self._wall_ms_left()
+                )
+                self._write(self._pen.commit, reply)
+                return reply
+            case RunProgram():
+                self._write(self._pen.ride, intent)
+                asked = _Asked(self, intent)
+                try:
+                    finished = await self._world.run(
+                        intent, program_of(self._state), asked, state=self._state
+                    )
+                finally:
+                    asked.close()
+                self._write(self._pen.commit, finished)
+                return finished
+            case CallHost():
+                raise TallystickError("a host call is served while its program runs")
+            case _:
+                assert_never(intent)
+
+    def _wall_ms_left(self) -> int:
+        return max(0, self._started.limits.wall_ms - self._state.charge.wall_ms)
+
+    def _write(self, how: Callable[[Record], None], record: Record) -> None:
+        how(record)
+        self._watch(record)
+
+
+class _Asked:
+    """Host calls of one program, noted in the run. Called in the program's thread."""
+
+    def __init__(self, driver: Driver, program: RunProgram) -> None:
+        self._driver = driver
+        self._program = program
+        self._guard = threading.Lock()
+        self._closed = False
+
+    def close(self) -> None:
+        """The program has ended. What a function that was left behind still says is not heard."""
+        with self._guard:
+            self._closed = True
+
+    def calling(self, *, index: int, name: str, request_sha256: str, effect: bool) -> int:
+        driver = self._driver
+        intent = driver._state.next_intent
+        driver._state = msgspec.structs.replace(driver._state, next_intent=intent + 1)
+        if effect:
+            call = CallHost(
+                intent=intent,
+                program=self._program.intent,
+                index=index,
+                name=name,
+                request_sha256=request_sha256,
+                policy="effect",
+            )
+            driver._write(driver._pen.force, call)
+        return intent
+
+    def answered(self, answered: HostAnswered) -> None:
+        driver = self._driver
+        with self._guard:
+            if not self._closed:
+                driver._write(driver._pen.ride, answered)
+                driver._state, _ = advance(driver._state, answered)
+
+
+_: type[Asked] = _Asked

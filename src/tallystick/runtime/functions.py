@@ -1,0 +1,63 @@
+"""Host functions of a run: a decorator, a policy, and the right each needs.
+
+The signature and the docstring are what the model reads. The policy says what is written of a call
+and when: a `read` is answered from the ledger on replay; an `effect` is on disk before it is begun,
+since after a crash nobody could tell whether it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tallystick.sandbox.host import HostFunction
+
+__all__ = ["FunctionPolicy", "RunFunction", "host_function"]
+
+FunctionPolicy = Literal["pure", "read", "effect"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFunction:
+    """A function and what a run has to know of it. It can still be called as it was."""
+
+    function: Callable[..., Any]
+    name: str
+    policy: FunctionPolicy
+    needs: str
+    local: bool
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def hosted(self) -> HostFunction:
+        return HostFunction(
+            name=self.name, function=self.function, local=self.local, needs=self.needs
+        )
+
+
+def host_function(
+    *,
+    policy: FunctionPolicy = "effect",
+    needs: str = "",
+    local: bool = False,
+    name: str | None = None,
+) -> Callable[[Callable[..., Any]], RunFunction]:
+    """Make a function callable from programs.
+
+    `policy` is `effect` unless it is said to only read: an effect that is not recorded as one could
+    happen twice. `needs` names the capability a run must be granted. `local` is for what is quick
+    and waits for nothing.
+    """
+
+    def made(function: Callable[..., Any]) -> RunFunction:
+        return RunFunction(
+            function=function,
+            name=name or function.__name__,
+            policy=policy,
+            needs=needs,
+            local=local,
+        )
+
+    return made

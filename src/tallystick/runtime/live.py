@@ -1,0 +1,194 @@
+"""The live world: a real model, a real sandbox, real host functions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Mapping
+
+from tallystick.core.machine import RunState
+from tallystick.core.prompt import Message
+from tallystick.core.records import (
+    AskModel,
+    HostAnswered,
+    ModelFailed,
+    ModelReplied,
+    ProgramFailure,
+    ProgramFinished,
+    RunProgram,
+)
+from tallystick.model.port import Model, ModelError
+from tallystick.runtime.driver import Asked, World
+from tallystick.runtime.functions import FunctionPolicy
+from tallystick.sandbox.host import Blocking, HostTable, request_digest
+from tallystick.sandbox.port import (
+    ExecutionContext,
+    ExecutionResult,
+    HostCall,
+    HostNames,
+    Limits,
+)
+from tallystick.sandbox.wasm.session import WasmSession
+
+__all__ = ["LiveWorld", "finished_of", "program_context"]
+
+_PROGRAM_MS_MAX = 30_000
+_ERROR_TAG = b"1"
+
+
+class LiveWorld:
+    """Asks the model and runs programs in one sandbox session."""
+
+    def __init__(
+        self,
+        *,
+        model: Model,
+        session: WasmSession,
+        table: HostTable,
+        policies: Mapping[str, FunctionPolicy],
+    ) -> None:
+        self._model = model
+        self._session = session
+        self._table = table
+        self._policies = policies
+
+    async def ask(
+        self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
+    ) -> ModelReplied | ModelFailed:
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(wall_ms_left / 1000):
+                reply = await self._model.ask(messages)
+        except ModelError as error:
+            return _failed(intent, error.reason, error.message, began)
+        except TimeoutError:
+            return _failed(intent, "timeout", f"no reply in {wall_ms_left:,} ms", began)
+        return ModelReplied(
+            intent=intent.intent,
+            turn=intent.turn,
+            text=reply.text,
+            usage=reply.usage,
+            cut=reply.cut,
+            wall_ms=_since(began),
+        )
+
+    async def run(
+        self, intent: RunProgram, source: str, asked: Asked, *, state: RunState
+    ) -> ProgramFinished:
+        host = _WrittenHost(self._table, self._policies, asked, program=intent.intent)
+        result = await self._session.execute(
+            source, context=program_context(intent, state), host=host
+        )
+        return finished_of(intent, result)
+
+
+class _WrittenHost:
+    """Serves calls from a table and has each one written down."""
+
+    def __init__(
+        self,
+        table: HostTable,
+        policies: Mapping[str, FunctionPolicy],
+        asked: Asked,
+        *,
+        program: int,
+    ) -> None:
+        self._table = table
+        self._policies = policies
+        self._asked = asked
+        self._program = program
+
+    @property
+    def names(self) -> HostNames:
+        return self._table.names
+
+    def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
+        sha256 = request_digest(call.request)
+        effect = self._policies.get(call.name) == "effect"
+        intent = self._asked.calling(
+            index=call.index, name=call.name, request_sha256=sha256, effect=effect
+        )
+        reply = self._table.serve(call)
+        if isinstance(reply, bytes):
+            return self._noted(call, intent, sha256, reply)
+        if isinstance(reply, Blocking):
+            return Blocking(lambda: self._noted(call, intent, sha256, reply()))
+        return self._awaited(call, intent, sha256, reply)
+
+    async def _awaited(
+        self, call: HostCall, intent: int, sha256: str, reply: Awaitable[bytes]
+    ) -> bytes:
+        return self._noted(call, intent, sha256, await reply)
+
+    def _noted(self, call: HostCall, intent: int, sha256: str, reply: bytes) -> bytes:
+        self._asked.answered(
+            HostAnswered(
+                intent=intent,
+                program=self._program,
+                index=call.index,
+                name=call.name,
+                request_sha256=sha256,
+                fuel=call.fuel,
+                reply=reply,
+                ok=not reply.startswith(_ERROR_TAG),
+            )
+        )
+        return reply
+
+
+def program_context(intent: RunProgram, state: RunState) -> ExecutionContext:
+    """The limits of one program: its own, and what the run has left."""
+    limits, used = state.started.limits, state.charge
+    wall_ms_left = max(0, limits.wall_ms - used.wall_ms)
+    return ExecutionContext(
+        session_id=state.started.session_id,
+        timeout_ms=min(_PROGRAM_MS_MAX, wall_ms_left),
+        deadline_ms=wall_ms_left,
+        program_name=f"<turn {intent.turn}>",
+        limits=Limits(host_calls=max(0, limits.host_calls - used.host_calls)),
+    )
+
+
+def finished_of(intent: RunProgram, result: ExecutionResult) -> ProgramFinished:
+    """What a run records of a result."""
+    failure = None
+    if result.error is not None:
+        failure = ProgramFailure(
+            kind=result.error.kind,
+            message=result.error.message,
+            traceback=result.error.traceback,
+        )
+    answer = result.metadata.get("answer")
+    restored = result.metadata.get("names_restored", ())
+    return ProgramFinished(
+        intent=intent.intent,
+        turn=intent.turn,
+        stop=result.stop,
+        stdout=result.stdout,
+        stderr=result.stderr,
+        value=result.value,
+        failure=failure,
+        answer=answer if isinstance(answer, str) else None,
+        names_restored=tuple(str(name) for name in restored) if isinstance(restored, list) else (),
+        fuel=result.charge.fuel,
+        host_calls=result.charge.host_calls,
+        truncated=result.output_truncated,
+        wall_ms=result.execution_time_ms,
+    )
+
+
+def _failed(intent: AskModel, reason: str, message: str, began: float) -> ModelFailed:
+    return ModelFailed(
+        intent=intent.intent,
+        turn=intent.turn,
+        reason=reason,
+        message=message,
+        wall_ms=_since(began),
+    )
+
+
+def _since(began: float) -> int:
+    return round((time.monotonic() - began) * 1000)
+
+
+_: type[World] = LiveWorld
