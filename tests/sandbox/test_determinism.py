@@ -71,7 +71,7 @@ def test_limits_strike_at_the_same_place_each_time(sandbox: Any, stop: str) -> N
         with open_session(sandbox) as session:
             result = session.run(
                 program,
-                fuel=200_000_000 if stop == "fuel" else 20_000_000_000,
+                fuel=60_000_000 if stop == "fuel" else 20_000_000_000,
                 memory_bytes=64 << 20,
                 host_calls=10**6,
             )

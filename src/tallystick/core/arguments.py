@@ -1,4 +1,4 @@
-"""The argument of a command in a model's reply: where it ends, and what it says.
+"""The commands of a model's reply: where the argument of one ends, and what it says.
 
 Rule 1: an argument ends in one of three places, tried in this order: after one string literal that
 is followed by `)`; at the `)` that balances the opening one, outside quotes; at a `)` that ends the
@@ -12,9 +12,36 @@ it is nested, costs more than a few passes over it.
 """
 
 import re
+import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Argument", "Effort", "Unreadable", "read_argument"]
+import msgspec
+
+__all__ = [
+    "COMMAND_NAMES",
+    "Argument",
+    "Code",
+    "Command",
+    "Effort",
+    "Final",
+    "FinalVar",
+    "QueryLlm",
+    "QueryLlmBatched",
+    "Rollback",
+    "Run",
+    "Snapshot",
+    "Unreadable",
+    "flush",
+    "make_command",
+    "read_argument",
+]
+
+# A name stands before those it begins with, so that patterns try the longer one first.
+COMMAND_NAMES = (
+    *("FINAL_VAR", "FINAL", "RUN", "CODE", "SNAPSHOT", "ROLLBACK"),
+    *("QUERY_LLM_BATCHED", "QUERY_LLM"),
+)
 
 # Python's `re` backtracks. The patterns here are one character class or possessive repeats of
 # disjoint classes, so that there is nothing to come back to.
@@ -32,16 +59,52 @@ _AFTER_ARGUMENT = " \t\r.,;:!*`"
 _PARTNERS = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019"}
 _BEFORE_QUOTE = " \t\r\n([{,=:"
 
-_LOOK_CHARS = 32
+_LOOK_CHARS = 128
 _LOOKS_PER_CHAR = 4
 _EFFORT_CHARS_MIN = 1 << 20
+_FLUSH_CHARS_MAX = 64 << 10
+
+
+class Code(msgspec.Struct, frozen=True, kw_only=True, tag="code"):
+    source: str
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
+    command: str
+
+
+class Final(msgspec.Struct, frozen=True, kw_only=True, tag="final"):
+    text: str
+
+
+class FinalVar(msgspec.Struct, frozen=True, kw_only=True, tag="final_var"):
+    name: str
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
+    name: str
+
+
+class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
+    name: str
+
+
+class QueryLlm(msgspec.Struct, frozen=True, kw_only=True, tag="query_llm"):
+    prompt: str
+
+
+class QueryLlmBatched(msgspec.Struct, frozen=True, kw_only=True, tag="query_llm_batched"):
+    prompts: tuple[str, ...]
+
+
+Command = Code | Run | Final | FinalVar | Snapshot | Rollback | QueryLlm | QueryLlmBatched
 
 
 class Effort:
     """What may still be spent on looking ahead in one text, in characters.
 
-    A look costs the characters it passes and a fixed part, which stands for the steps around it. When
-    nothing is left, looks find nothing: what is then unread is told to the model as not closed.
+    A look costs the characters it passes and a fixed part, which stands for the steps around it.
+    When nothing is left, looks find nothing: what is then unread counts as not closed.
     """
 
     def __init__(self, text: str) -> None:
@@ -68,8 +131,11 @@ class Effort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
+    """`literal` says that the value was quoted, so that blanks at its ends were meant."""
+
     value: str
     end: int
+    literal: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,10 +163,51 @@ def read_argument(text: str, start: int, effort: Effort) -> Argument | Unreadabl
         line = text[start:line_end].rstrip(_AFTER_ARGUMENT)
         if not line.endswith(")"):
             return Unreadable(why="( is not closed; end it with )", closed=False)
-        return Argument(value=line[:-1].strip(), end=line_end)
+        return Argument(value=line[:-1], end=line_end)
     if tail is None:
         return Unreadable(why="(…) must stand alone on its line")
-    return Argument(value=_unquoted(text[start:close].strip()), end=tail.end())
+    return Argument(value=_unquoted(text[start:close]), end=tail.end())
+
+
+_OF_TEXT: dict[str, Callable[[str], Command]] = {
+    "FINAL": lambda text: Final(text=text),
+    "QUERY_LLM": lambda text: QueryLlm(prompt=text),
+    "ROLLBACK": lambda text: Rollback(name=text),
+    "RUN": lambda text: Run(command=text),
+    "SNAPSHOT": lambda text: Snapshot(name=text),
+}
+
+
+def make_command(name: str, argument: Argument) -> Command | str:
+    """Make the command, or say what its argument lacks."""
+    text = argument.value if argument.literal else argument.value.strip()
+    if not text.strip():
+        return f"has an empty argument; write {name}(…) with something in it"
+    if name == "CODE":
+        return Code(source=flush(argument.value))
+    if name == "FINAL_VAR":
+        text = text.strip()
+        named = text.replace("_", "a").isalnum()
+        return FinalVar(name=text) if named else "takes the name of one variable: FINAL_VAR(total)"
+    if name == "QUERY_LLM_BATCHED":
+        return _batch(text)
+    return _OF_TEXT[name](text)
+
+
+def _batch(text: str) -> Command | str:
+    try:
+        prompts = msgspec.json.decode(text, type=tuple[str, ...])
+    except (msgspec.DecodeError, ValueError):
+        prompts = ()
+    if not prompts or not all(prompt.strip() for prompt in prompts):
+        return 'takes a JSON list of strings: QUERY_LLM_BATCHED(["first", "second"])'
+    return QueryLlmBatched(prompts=prompts)
+
+
+def flush(source: str) -> str:
+    """Take away the indentation that all lines share, unless that is a long way to look."""
+    lines = source.strip("\r\n")
+    return (textwrap.dedent(lines) if len(lines) <= _FLUSH_CHARS_MAX else lines).strip()
 
 
 def _literal(text: str, start: int, effort: Effort) -> Argument | Unreadable | None:
@@ -109,6 +216,9 @@ def _literal(text: str, start: int, effort: Effort) -> Argument | Unreadable | N
     prefix = _PREFIX.match(text, at)
     if prefix is None:
         return None
+    kind = prefix[0].lower()
+    if "f" in kind:
+        return Unreadable(why=' cannot evaluate f"…" outside a code block; put it in the program')
     at = prefix.end()
     quote = text[at] * 3 if text.startswith(text[at] * 3, at) else text[at]
     close = _unescaped(text, quote, at + len(quote), effort)
@@ -118,13 +228,10 @@ def _literal(text: str, start: int, effort: Effort) -> Argument | Unreadable | N
     if text.startswith(",", end):
         end = _after_blank(text, end + 1)
     tail = _TAIL.match(text, end + 1) if text.startswith(")", end) else None
-    kind = prefix[0].lower()
-    if tail is None or kind not in {"", "r", "u", "f", "fr", "rf"}:
+    if tail is None or kind not in {"", "r", "u"}:
         return None
-    if "f" in kind:
-        return Unreadable(why=' cannot evaluate f"…" outside a code block; put it in the program')
     inside = text[at + len(quote) : close]
-    return Argument(value=inside if kind == "r" else _decoded(inside), end=tail.end())
+    return Argument(value=inside if kind == "r" else _decoded(inside), end=tail.end(), literal=True)
 
 
 def _balanced(text: str, start: int, effort: Effort) -> int | None:
@@ -177,9 +284,10 @@ def _unescaped(text: str, quote: str, start: int, effort: Effort) -> int:
 
 def _unquoted(argument: str) -> str:
     """Take typographic quotes off; they have no escapes, and programs have no use for them."""
-    partner = {"\u201c": "\u201d", "\u2018": "\u2019"}.get(argument[:1])
-    alone = partner is not None and argument.find(partner) == len(argument) - 1
-    return argument[1:-1].strip() if alone else argument
+    text = argument.strip()
+    partner = {"\u201c": "\u201d", "\u2018": "\u2019"}.get(text[:1])
+    alone = partner is not None and text.find(partner) == len(text) - 1
+    return text[1:-1] if alone else argument
 
 
 def _decoded(literal: str) -> str:

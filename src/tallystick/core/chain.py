@@ -14,7 +14,17 @@ import msgspec
 
 from tallystick.core.canonical import canonical
 
-__all__ = ["FORMAT", "GENESIS", "SALT_BYTES", "Draft", "Head", "Header", "Sealed", "body_hash", "seal"]
+__all__ = [
+    "FORMAT",
+    "GENESIS",
+    "SALT_BYTES",
+    "Draft",
+    "Head",
+    "Header",
+    "Sealed",
+    "body_hash",
+    "seal",
+]
 
 FORMAT = 1
 GENESIS = bytes(32)

@@ -9,6 +9,7 @@
     │   ├── MaxSnapshotsReached   the session has as many snapshots as it may
     │   └── NotSupported          this backend cannot do that
     ├── BackendError          the world
+    │   ├── GuestBroken           a program broke the interpreter of its own session
     │   ├── GuestMissing          the guest image is not there or not what its manifest says
     │   ├── ReplayDiverged        a program asked something else than it did before
     │   ├── SandboxError          the sandbox itself broke
@@ -17,6 +18,7 @@
     │   ├── SnapshotNotFound      no snapshot of that name or id
     │   └── StoreError            stored data cannot be read or written
     └── LedgerError           the record
+        ├── IllegalEvent          an event that cannot come now: the record or the driver is wrong
         ├── LedgerConflict        another writer came first: another head, or a newer claim
         ├── LedgerCorrupt         damaged, or half-written
         ├── LedgerFormatUnknown   written by a version that this one does not know
@@ -38,7 +40,9 @@ __all__ = [
     "BackendError",
     "Cancelled",
     "CapabilityDenied",
+    "GuestBroken",
     "GuestMissing",
+    "IllegalEvent",
     "InvalidLimit",
     "InvalidName",
     "LedgerConflict",
@@ -144,6 +148,12 @@ class BackendError(TallystickError):
     """Something outside our code failed."""
 
     code = "backend"
+
+
+class GuestBroken(BackendError):
+    """A session's interpreter no longer does what it must; its programs have seen to that."""
+
+    code = "backend.guest_broken"
 
 
 class GuestMissing(BackendError):
@@ -286,7 +296,9 @@ class LedgerUnavailable(LedgerError):
     code = "ledger.unavailable"
 
     def __init__(self, *, path: str, why: str) -> None:
-        super().__init__(f"{path} cannot be used: {why}; name another file, or mend this one's disk")
+        super().__init__(
+            f"{path} cannot be used: {why}; name another file, or mend this one's disk"
+        )
         self.path = path
         self.why = why
 
@@ -341,6 +353,17 @@ class TransferRefused(LedgerError):
         super().__init__(f"{file}: {why}")
         self.file = file
         self.why = why
+
+
+class IllegalEvent(LedgerError):
+    """An event that cannot come in this phase."""
+
+    code = "ledger.illegal_event"
+
+    def __init__(self, *, event: str, phase: str) -> None:
+        super().__init__(f"{event} while {phase}")
+        self.event = event
+        self.phase = phase
 
 
 class Cancelled(BaseException):

@@ -250,9 +250,7 @@ def _turn_over(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
     return _ask(msgspec.structs.replace(state, messages=(*state.messages, message), observed=()))
 
 
-_ANSWER_NOW = (
-    "This is your last turn. Call FINAL(...) now with the best answer you have, in one ```repl block."
-)
+_ANSWER_NOW = "This is your last turn. Call FINAL(...) now with the best answer you have, in one ```repl block."
 
 
 def _over(state: RunState) -> tuple[StopReason, str] | None:

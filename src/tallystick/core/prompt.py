@@ -87,7 +87,9 @@ def observation(result: ProgramFinished, *, part: str, notes: tuple[str, ...] = 
     said = [_body(result)]
     if result.names_restored:
         names = ", ".join(f"`{name}`" for name in result.names_restored)
-        said.append(f"Your program had rebound {names}; these names are the run's own and are back.")
+        said.append(
+            f"Your program had rebound {names}; these names are the run's own and are back."
+        )
     said.extend(notes)
     return Message(role="user", part=part, text="\n\n".join(each for each in said if each))
 

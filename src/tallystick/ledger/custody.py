@@ -4,15 +4,16 @@ Plain functions from a row to the row that follows it, or to the error that says
 
 The rule of moving. A run is owned by one ledger at a time. `release` marks it as moved and raises
 its fence, on disk, before the export exists under its name; the file carries that fence and is the
-run's title: whoever imports it owns the run. A ledger takes a title only if its fence is above the
-one the ledger knows the run by, so none takes the same title twice, and the ledger that gave a title
-away takes the run back only by a later move. A crash between the mark and the file leaves a run that
-nobody owns; exporting it again writes the same title.
+run's title: whoever imports it owns the run. A ledger that gave a run away takes it back only by a
+title with a higher fence than the one it gave, so a title that was used is worth nothing to those
+who had the run before. A crash between the mark and the file leaves a run that nobody owns;
+exporting it again writes the same title.
 
 Rejected: marking after the file is complete. A crash in between leaves two owners, who both pay.
 
-What this cannot stop: one title, copied, imported by two ledgers that both never knew the run. They
-would have to ask each other. Their chains part at the next entry, and neither takes the other's.
+What this cannot stop: one title, copied, imported by two ledgers that never knew the run, or by one
+that removed it in between. They would have to ask each other. Their chains part at the next entry,
+and from then on neither takes in the other's.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ __all__ = [
     "claimed",
     "created_at_ms",
     "known_head",
-    "required",
     "released",
+    "required",
     "seal_all",
     "without_known",
 ]
@@ -54,7 +55,9 @@ Salts = Callable[[int], bytes]
 _ULID_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _ULID_TIME_CHARS = 10
 _MOVED = "was moved away; go on where it was imported, or import it back from there"
-_IMPORTED = "is a copy of another ledger's run; it can be read, verified and replayed, not gone on with"
+_IMPORTED = (
+    "is a copy of another ledger's run; it can be read, verified and replayed, not gone on with"
+)
 
 
 def created_at_ms(run: str) -> int:
@@ -93,9 +96,7 @@ def appended(row: RunRow | None, run: str, *, expected: Head, fence: int, head: 
         raise LedgerConflict(run=run, field="fence", expected=fence, found=row.fence)
     _owned(row)
     if row.head != expected:
-        raise LedgerConflict(
-            run=run, field="head", expected=_told(expected), found=_told(row.head)
-        )
+        raise LedgerConflict(run=run, field="head", expected=_told(expected), found=_told(row.head))
     return msgspec.structs.replace(row, head=head)
 
 
@@ -122,7 +123,7 @@ def known_head(row: RunRow | None, header: ExportHeader) -> Head | None:
     if owned or not header.moved:
         raise _refused(
             header.run,
-            f"that run is here and not the same: {_told(row.head)} here, {_told(header.head)} in it",
+            f"that run is here and another: {_told(row.head)} here, {_told(header.head)} in it",
         )
     if row.moved and row.fence >= header.fence:
         raise _refused(header.run, "the run moved on after it; only a later export brings it back")

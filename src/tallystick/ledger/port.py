@@ -51,7 +51,7 @@ class Ledger(Protocol):
     def claim(self, run: str, *, create: bool) -> int:
         """Own a run and return the new fence.
 
-        With `create` the run must be new and its id a ULID; without, it must exist and be owned here.
+        With `create` the run must be new and its id a ULID; without, it must be here and owned.
         """
 
     def append(
@@ -92,7 +92,7 @@ class Custody(Protocol):
     """Which ledger goes on with a run, and which bodies it still keeps."""
 
     def release(self, run: str) -> RunRow:
-        """Mark a run as moved away, forced. Its writer is fenced off; a second call changes nothing."""
+        """Mark a run as moved away, forced, and fence off its writer. Twice is the same as once."""
 
     def adopt(self, header: ExportHeader, entries: Iterator[Sealed]) -> None:
         """Take in a run that was exported, all or nothing, forced.
@@ -101,7 +101,10 @@ class Custody(Protocol):
         """
 
     def erase(self, run: str, seqs: Sequence[int]) -> None:
-        """Remove the bodies of entries. The chain still holds; why they went is for the caller to append."""
+        """Remove the bodies of entries, forced. The chain still holds without them.
+
+        Nothing is appended: that it was done, and why, is for the caller to record.
+        """
 
 
 class TransferLedger(Ledger, Custody, Protocol):

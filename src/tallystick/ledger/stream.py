@@ -1,14 +1,15 @@
 """One run as a stream of bytes: written in one pass, read as if an enemy had written it.
 
-    magic     "tallystick ledger export\\n"
+    magic     "tallystick ledger export" and a line feed
     header    one line of canonical JSON: format, run, count, hash of the head, fence, moved
-    entries   `count` times: length of header (4 bytes), 1 if it has a body or 0 if that was erased,
-              length of body (4 bytes), hash (32 bytes), header, and with a body salt (16 bytes), body
+    entries   `count` times: length of header (4 bytes), 1 if it has a body or 0 if that was erased
+              (1 byte), length of body (4 bytes), hash (32 bytes), header, and with a body its salt
+              (16 bytes) and the body
     digest    SHA-256 of everything above
 
 Lengths are big-endian. Nothing is compressed and no length is believed before as many bytes were
-read, so a reader holds at most one body, and an importer stores no more than it was sent. Nothing in
-the stream becomes a path.
+read, so a reader holds at most one body, and an importer stores no more than it was sent. Nothing
+in the stream becomes a path.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import msgspec
 
@@ -27,7 +28,7 @@ from tallystick.core.ids import is_ulid
 from tallystick.ledger.port import BODY_BYTES_MAX, ExportHeader
 from tallystick.ledger.verify import check_entry
 
-__all__ = ["FORMAT", "MAGIC", "StreamReader", "write_stream"]
+__all__ = ["FORMAT", "MAGIC", "Readable", "StreamReader", "write_stream"]
 
 FORMAT = 1
 MAGIC = b"tallystick ledger export\n"
@@ -43,6 +44,12 @@ class _Format(msgspec.Struct, frozen=True):
     """The one field that every version of the header has."""
 
     format: int
+
+
+class Readable(Protocol):
+    """What a stream is read from."""
+
+    def read(self, count: int, /) -> bytes: ...
 
 
 def write_stream(file: BinaryIO, header: ExportHeader, entries: Iterable[Sealed]) -> None:
@@ -66,7 +73,7 @@ def write_stream(file: BinaryIO, header: ExportHeader, entries: Iterable[Sealed]
 class StreamReader:
     """Reads a run and believes nothing: `entries` ends well only if all of it holds."""
 
-    def __init__(self, file: BinaryIO, *, name: str) -> None:
+    def __init__(self, file: Readable, *, name: str) -> None:
         self._file = file
         self._name = name
         self._digest = hashlib.sha256()
@@ -75,6 +82,7 @@ class StreamReader:
         """Read the beginning. Called once, before `entries`."""
         if self._some(len(MAGIC)) != MAGIC:
             raise self._refused("it is no export of a run")
+        self._digest.update(MAGIC)
         line = bytearray()
         while not line.endswith(b"\n"):
             if len(line) == _HEADER_LINE_BYTES_MAX:
@@ -140,7 +148,7 @@ class StreamReader:
         return data
 
     def _some(self, count: int) -> bytes:
-        """At most `count` bytes, less only at the end. Taken in pieces: memory follows what came."""
+        """At most `count` bytes, less only at the end; in pieces, so memory follows what came."""
         pieces = []
         try:
             while count > 0 and (piece := self._file.read(min(count, _PIECE_BYTES))):

@@ -1,8 +1,8 @@
 """Whether a ledger is what was written: every place, hash and body computed again.
 
-An entry holds if it stands at its place in its run, binds the one before it, and its body is the one
-its header binds. A body that was erased is counted and holds. A ledger cannot know that its end was
-cut off together with its head; a head kept elsewhere can.
+An entry holds if it stands at its place in its run, binds the one before it, and its body is the
+one its header binds. A body that was erased is counted and holds. A ledger cannot know that its end
+was cut off together with its head; a head kept elsewhere can.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _chosen(
 
 
 def _verify_run(ledger: Ledger, row: RunRow, kept: Head | None, tally: _Tally) -> BadEntry | None:
-    """Walk one chain. The first pass over everything is the hot loop of `tally verify`."""
+    """Walk one chain. This and `check_entry` are the hot loop of a verify."""
     run = row.run
     heads = [(row.head, "the run's head"), (kept or row.head, "the kept head")]
     seq, previous = 0, GENESIS.hex()
@@ -155,6 +155,8 @@ def _verify_run(ledger: Ledger, row: RunRow, kept: Head | None, tally: _Tally) -
             tally.erased += entry.body is None
     except LedgerCorrupt as error:
         return BadEntry(run=run, seq=seq, why=error.why)
+    except RunNotFound:
+        return None
     return _check_end(ledger, row, heads, Head(count=seq, hash=previous))
 
 
@@ -168,16 +170,18 @@ def _disagrees(heads: list[tuple[Head, str]], count: int, found: str) -> str | N
 def _check_end(
     ledger: Ledger, row: RunRow, heads: list[tuple[Head, str]], end: Head
 ) -> BadEntry | None:
+    if end.count == row.head.count and all(end.count >= head.count for head, _ in heads):
+        return None
+    # Elsewhere than the head said: the run is being written or removed just now, or someone was at
+    # it who is no ledger. Only the first two change the head in the same transaction.
+    now = find_row(ledger, row.run)
+    if now is None:
+        return None
     for head, whose in heads:
         if end.count < head.count:
             why = f"it is missing: {end.count} entries are there, {whose} counts {head.count}"
             return BadEntry(run=row.run, seq=end.count, why=why)
-    if end.count == row.head.count:
-        return None
-    # More than the head counted: a writer that is at work now, or entries that no append made. Only
-    # the first moves the head in the same transaction.
-    now = find_row(ledger, row.run)
-    if now is None or now.head.count > end.count or now.head == end:
+    if now.head.count > end.count or now.head == end:
         return None
     why = f"it stands behind the end: the run's head counts {now.head.count}"
     return BadEntry(run=row.run, seq=now.head.count, why=why)

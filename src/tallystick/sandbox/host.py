@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from tallystick.core.errors import (
     UsageError,
 )
 from tallystick.sandbox.port import Host, HostCall, HostName, HostNames, HostTextName
-from tallystick.sandbox.text import TEXT_FUNCTIONS, HostText
+from tallystick.sandbox.text import SCANNED_BYTES_MAX, SCANNING, TEXT_FUNCTIONS, HostText
 
 __all__ = [
     "Answer",
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 _ERROR_CHARS_MAX = 2_000
+_CONTAINERS_MAX = 50_000
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _decode = msgspec.json.Decoder(tuple[str, list[Any], dict[str, Any]]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -58,7 +61,8 @@ class HostFunction:
 
     def described(self) -> HostName:
         try:
-            signature = str(inspect.signature(self.function))
+            # A default's address would differ in every process, and with it the guest's memory.
+            signature = _ADDRESS.sub("", str(inspect.signature(self.function)))
         except (TypeError, ValueError):
             signature = "(...)"
         doc = inspect.getdoc(self.function) or ""
@@ -102,9 +106,12 @@ class HostTable:
 
     def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
         """Answer one call. Never raises for what the program or a function did wrong."""
+        # Each container costs the decoder far more than its two bytes, and other programs wait.
+        if call.request.count(b"[") + call.request.count(b"{") > _CONTAINERS_MAX:
+            return error_reply(UsageError(f"a request of over {_CONTAINERS_MAX:,} containers"))
         try:
             name, args, kwargs = _decode(call.request)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
             return error_reply(UsageError("a host call is a JSON array [name, args, kwargs]"))
         function = self._functions.get(name)
         if function is None:
@@ -121,7 +128,11 @@ class HostTable:
             return error_reply(CapabilityDenied(capability=f"host.{name[:80]}", what="this call"))
         if not 0 <= args[0] < len(self._texts):
             return error_reply(CapabilityDenied(capability="host.text", what=name))
-        return _called(method, [self._texts[args[0]], *args[1:]], {})
+        text = self._texts[args[0]]
+        if name in SCANNING and len(text) > SCANNED_BYTES_MAX:
+            # Long work is done where it can be left behind, so that a limit need not wait for it.
+            return Blocking(lambda: _called(method, [text, *args[1:]], {}))
+        return _called(method, [text, *args[1:]], {})
 
 
 def _placed(

@@ -64,7 +64,8 @@ class OutputStream:
             return self._inline.decode("utf-8", "replace")
         whole_lines = self._inline.rfind(b"\n") + 1
         kept = self._inline[:whole_lines] if whole_lines else self._inline
-        where = f"the whole is in {self._path}" if self.path else f"the rest is lost: {self._lost}"
+        # The program's author reads this; where the host keeps files is not for them.
+        where = "the whole is kept in a file" if self.path else f"the rest is lost: {self._lost}"
         shown = kept.decode("utf-8", "replace")
         gap = "" if shown.endswith("\n") or not shown else "\n"
         return f"{shown}{gap}[output cut: {self.bytes_total:,} bytes in all; {where}]\n"

@@ -10,10 +10,12 @@ from __future__ import annotations
 import collections
 import threading
 import time
+from collections.abc import Callable
 
 __all__ = ["Slots"]
 
 _SHARE_SECONDS = 0.1
+_LOOK_SECONDS = 0.01
 
 
 class Slots:
@@ -31,17 +33,29 @@ class Slots:
         """How many programs wait for a slot."""
         return len(self._queue)
 
-    def acquire(self) -> float:
-        """Wait for a slot and return the time at which it was got."""
+    def acquire(self, look: Callable[[], None] = lambda: None) -> None:
+        """Wait for a slot. `look` is called while waiting and raises to give up."""
         with self._guard:
             if self._free and not self._queue:
                 self._free -= 1
-                return time.monotonic()
+                return
             turn = threading.Lock()
             turn.acquire()
             self._queue.append(turn)
-        turn.acquire()
-        return time.monotonic()
+        try:
+            while not turn.acquire(timeout=_LOOK_SECONDS):
+                look()
+        except BaseException:
+            self._give_up(turn)
+            raise
+
+    def _give_up(self, turn: threading.Lock) -> None:
+        """Leave the queue; a slot that was handed over in this moment goes to the next."""
+        with self._guard:
+            if turn in self._queue:
+                self._queue.remove(turn)
+                return
+        self.release()
 
     def release(self) -> None:
         """Give the slot back; the longest waiting gets it."""

@@ -13,11 +13,14 @@ windows: between two windows the search looks whether it shall stop. A match may
 from __future__ import annotations
 
 import bisect
+import codecs
+import itertools
 import mmap
 import os
 import threading
 from array import array
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,7 @@ import re2
 from tallystick.core.errors import UsageError
 from tallystick.sandbox import interrupt
 
-__all__ = ["MATCH_BYTES_MAX", "TEXT_FUNCTIONS", "HostText"]
+__all__ = ["MATCH_BYTES_MAX", "SCANNED_BYTES_MAX", "SCANNING", "TEXT_FUNCTIONS", "HostText"]
 
 _BLOCK_BYTES = 65_536
 _WINDOW_BYTES = 8 * 1024 * 1024
@@ -35,6 +38,7 @@ _MATCHES_MAX = 10_000
 _SLICE_BYTES_MAX = 32 * 1024 * 1024
 _MATCH_TEXT_BYTES_MAX = 4_096
 _PATTERN_BYTES_MAX = 10_000
+_PATTERN_SMALL, _PATTERN_LARGE = 100, 500
 _PATTERN_MEMORY_BYTES = 16 * 1024 * 1024
 
 
@@ -101,7 +105,10 @@ class HostText:
     def search(self, pattern: str, start: int, limit: int) -> list[tuple[int, int, str]]:
         """Find a pattern; positions are characters."""
         found = self.search_bytes(pattern, self._to_byte(start), limit)
-        return [(self._to_char(low), self._to_char(high), text) for low, high, text in found]
+        if self._is_ascii():
+            return found
+        positions = _Positions(self)
+        return [(positions.at(low), positions.at(high), text) for low, high, text in found]
 
     # -- by bytes --------------------------------------------------------------------------------
 
@@ -129,16 +136,17 @@ class HostText:
                     break
         return found
 
-    def _matches(self, pattern: Any, start: int) -> Iterator[tuple[int, int]]:
+    def _matches(self, pattern: _Pattern, start: int) -> Iterator[tuple[int, int]]:
         """Yield matches window by window. Only those that start in a window's own part count."""
+        window = _WINDOW_BYTES if pattern.size <= _PATTERN_SMALL else _WINDOW_BYTES // 32
         position = start
-        edge = position + _WINDOW_BYTES  # where the next window's own part begins
+        edge = position + window  # where the next window's own part begins
         while position <= self._size:
             interrupt.check()
             reach = min(self._size, edge + MATCH_BYTES_MAX)
-            match = pattern.search(self._data, position, reach)
+            match = pattern.compiled.search(self._data, position, reach)
             if match is None or (match.start() >= edge and edge < self._size):
-                position, edge = edge, edge + _WINDOW_BYTES
+                position, edge = edge, edge + window
                 continue
             low, high = match.span()
             if high == reach < self._size:
@@ -150,7 +158,7 @@ class HostText:
             position = high if high > low else high + 1
             edge = max(edge, position)
             if position == edge:
-                edge += _WINDOW_BYTES
+                edge += window
 
     def _find_bytes(self, needle: bytes, start: int) -> int:
         position = start
@@ -232,15 +240,46 @@ class HostText:
         return low
 
     def _to_char(self, offset: int) -> int:
-        if self._is_ascii():
-            return offset
-        total = self._indexed()
-        if offset >= self._size:
-            return total
-        block = bisect.bisect_right(self._starts, offset) - 1
-        head = bytes(self._data[self._starts[block] : offset])
-        return self._before[block] + len(head.decode("utf-8", "replace"))
+        return offset if self._is_ascii() else _Positions(self).at(offset)
 
+    def _char_offsets(self, block: int) -> list[int]:
+        """Where each character of a block begins, also where the bytes are not UTF-8."""
+        data = bytes(self._data[self._starts[block] : self._block_start(block + 1)])
+        text = data.decode("utf-8", "replace")
+        if "\ufffd" not in text:
+            return list(itertools.accumulate(map(_utf8_bytes, text), initial=0))[:-1]
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        ends: list[int] = []
+        for index in range(len(data)):
+            # A byte that completes nothing yields nothing; one that breaks a sequence yields more.
+            ends.extend([index + 1] * len(decoder.decode(data[index : index + 1])))
+        ends.extend([len(data)] * len(decoder.decode(b"", final=True)))
+        return [0, *ends[:-1]] if ends else []
+
+
+class _Positions:
+    """Turns rising byte offsets into characters, decoding each block once."""
+
+    def __init__(self, text: HostText) -> None:
+        self._text = text
+        self._block = -1
+        self._offsets: list[int] = []
+
+    def at(self, offset: int) -> int:
+        interrupt.check()
+        total = self._text._indexed()
+        if offset >= len(self._text):
+            return total
+        block = bisect.bisect_right(self._text._starts, offset) - 1
+        if block != self._block:
+            self._block, self._offsets = block, self._text._char_offsets(block)
+        inside = offset - self._text._starts[block]
+        return self._text._before[block] + bisect.bisect_left(self._offsets, inside)
+
+
+# What looks at more of a text than it returns, and the size up to which that is no long work.
+SCANNING = frozenset({"text.length", "text.find", "text.search", "text.search_bytes"})
+SCANNED_BYTES_MAX = 65_536
 
 TEXT_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "text.length": HostText.length,
@@ -252,7 +291,13 @@ TEXT_FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _compiled(pattern: str) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    compiled: Any
+    size: int
+
+
+def _compiled(pattern: str) -> _Pattern:
     raw = _text(pattern).encode("utf-8", "surrogatepass")
     if len(raw) > _PATTERN_BYTES_MAX:
         raise UsageError(f"the pattern is {len(raw):,} bytes; at most {_PATTERN_BYTES_MAX:,}")
@@ -260,11 +305,24 @@ def _compiled(pattern: str) -> Any:
     options.max_mem = _PATTERN_MEMORY_BYTES
     options.log_errors = False
     try:
-        return re2.compile(raw, options)
+        compiled = re2.compile(raw, options)
     except re2.error as error:
         why = error.args[0] if error.args else "invalid"
         shown = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
         raise UsageError(f"the pattern {pattern[:80]!r} cannot be used: {shown}") from error
+    # Where its automaton grows too large, RE2 takes time in proportion to this.
+    size = compiled.programsize
+    if size > _PATTERN_LARGE:
+        raise UsageError(
+            f"the pattern {pattern[:80]!r} cannot be used: it compiles to {size:,} instructions; "
+            f"at most {_PATTERN_LARGE:,}"
+        )
+    return _Pattern(compiled, size)
+
+
+def _utf8_bytes(character: str) -> int:
+    code = ord(character)
+    return 1 if code < 0x80 else 2 if code < 0x800 else 3 if code < 0x10000 else 4
 
 
 def _whole(value: object) -> int:

@@ -20,13 +20,15 @@ from tallystick.sandbox.slots import Slots
 from tallystick.sandbox.wasm.abi import BadPointer
 from tallystick.sandbox.wasm.instance import Ended, Instance
 
-__all__ = ["Execution", "Stopped"]
+__all__ = ["Execution", "Stopped", "describe", "oversized_request"]
 
 _RESULT = 3
+_RESULT_BYTES_MAX = 1024 * 1024
 _ERROR_TAG = b"1"[0]
 # The engine looks at the fuel where functions and loops begin, so a program could end a few units
 # beyond its limit unseen. It gets these more to run into, and is then held to the limit itself.
 _FUEL_MARGIN = 4_096
+_NAME_BYTES_MAX = 130
 _ANSWER_BYTES_MAX = 8 * 1024 * 1024
 
 
@@ -42,12 +44,18 @@ class Stopped(Exception):
 class _Box:
     """Where an answer arrives for a thread that waits."""
 
-    __slots__ = ("arrived", "reply", "task")
+    __slots__ = ("abandoned", "arrived", "reply", "task")
 
     def __init__(self) -> None:
+        self.abandoned = False
         self.arrived = threading.Event()
         self.reply: bytes | BaseException | None = None
         self.task: asyncio.Task[bytes] | None = None
+
+    def look(self) -> None:
+        """Raise in the thread that works for a program which no longer waits."""
+        if self.abandoned:
+            raise Stopped("cancelled", "nobody waits for this any more")
 
     def put(self, reply: bytes | BaseException) -> None:
         self.reply = reply
@@ -76,6 +84,7 @@ class Execution:
         self._box: _Box | None = None
         self._active_since = 0.0
         self._active_before = 0.0
+        self._slot_since = 0.0
         self._holding = False
         self._deadline = time.monotonic() + context.deadline_ms / 1000
         self._wall_seconds = context.timeout_ms / 1000
@@ -108,9 +117,9 @@ class Execution:
         instance.on_tick = self._on_tick
         instance.request_bytes_max = self._context.limits.request_bytes
         limit = self._context.limits.fuel
-        self._resume()
         try:
             self._look()
+            self._resume()
             with interrupt.watched_by(self._look):
                 instance.invoke(kind, payload, fuel=limit + _FUEL_MARGIN)
             self._check_fuel(instance.fuel_used())
@@ -129,8 +138,9 @@ class Execution:
         return round(self._active_before * 1000)
 
     def _resume(self) -> None:
-        self._active_since = self._slots.acquire()
+        self._slots.acquire(self._look)
         self._holding = True
+        self._active_since = self._slot_since = time.monotonic()
 
     def _pause(self) -> None:
         if self._holding:
@@ -167,13 +177,18 @@ class Execution:
             self._look()
         except Stopped as stopped:
             return stopped.stop
-        if self._slots.used_up(self._active_since):
+        if self._slots.used_up(self._slot_since):
             self._pause()
-            self._resume()
+            try:
+                self._resume()
+            except Stopped as stopped:
+                return stopped.stop
         return None
 
     def _on_stdio(self, handle: int, data: bytes) -> None:
         if handle == _RESULT:
+            if len(data) > _RESULT_BYTES_MAX:
+                raise self._stop("trap", "the program forged a result that is too long")
             self.result = data
             return
         try:
@@ -185,10 +200,17 @@ class Execution:
             ) from None
 
     def _on_oversized(self, length: int) -> bytes:
+        """A request that is not even read still counts, and is told the same when run again."""
         limit = self._context.limits.request_bytes
-        return error_reply(UsageError(f"a request of {length:,} bytes; at most {limit:,}"))
+        refused = error_reply(UsageError(f"a request of {length:,} bytes; at most {limit:,}"))
+        return self._answered(oversized_request(length), "", lambda call: refused)
 
     def _on_call(self, request: bytes) -> bytes:
+        return self._answered(request, _name_of(request), self._host.serve)
+
+    def _answered(
+        self, request: bytes, name: str, serve: Callable[[HostCall], bytes | Awaitable[bytes]]
+    ) -> bytes:
         index = len(self.calls)
         limits = self._context.limits
         if index >= limits.host_calls:
@@ -196,10 +218,8 @@ class Execution:
         assert self._instance is not None
         fuel = self._instance.fuel_used()
         self._check_fuel(fuel)
-        name = _name_of(request)
-        call = HostCall(index=index, name=name, request=request, fuel=fuel)
         asked = time.monotonic()
-        reply = self._host.serve(call)
+        reply = serve(HostCall(index=index, name=name, request=request, fuel=fuel))
         # What the host does for the program in its thread is not the program's time.
         self._active_since += time.monotonic() - asked
         if not isinstance(reply, bytes):
@@ -267,6 +287,8 @@ class Execution:
             task.cancel()
 
     def _abandon(self, box: _Box) -> None:
+        box.abandoned = True
+
         def cancel() -> None:
             if box.task is not None:
                 box.task.cancel()
@@ -303,15 +325,22 @@ def _in_thread(work: Callable[[], bytes], box: _Box, name: str) -> None:
 
     def serve() -> None:
         try:
-            box.put(work())
+            with interrupt.watched_by(box.look):
+                box.put(work())
         except BaseException as error:
             box.put(error)
 
     threading.Thread(target=serve, name=f"tally-host-{name}", daemon=True).start()
 
 
+def oversized_request(length: int) -> bytes:
+    """What stands for a request that was too long to read."""
+    return b"oversized:%d" % length
+
+
 def _name_of(request: bytes) -> str:
     """The function's name, cheaply: a request is `["name",...`; whatever else is not ours."""
     if request[:2] != b'["':
         return ""
-    return request[2 : request.find(b'"', 2, 130)].decode("utf-8", "replace")
+    end = request.find(b'"', 2, _NAME_BYTES_MAX)
+    return request[2:end].decode("utf-8", "replace") if end > 0 else ""

@@ -107,6 +107,12 @@ class Instance:
             raise KeyError(name)
         return found
 
+    def refuse_calls(self) -> None:
+        """Let the guest ask nothing: whoever answered the last program has no part in this."""
+        self.on_call = _nothing_served
+        self.on_oversized = _nothing_oversized
+        self.request_bytes_max = 0
+
     # -- running ---------------------------------------------------------------------------------
 
     def invoke(self, kind: int, payload: bytes, *, fuel: int) -> None:

@@ -10,11 +10,12 @@ copying their pages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tallystick.core.errors import SandboxError
 from tallystick.sandbox.host import Answer, request_digest
+from tallystick.sandbox.wasm.execution import oversized_request
 from tallystick.sandbox.wasm.instance import Instance
 
 __all__ = ["Entry", "Journal"]
@@ -32,6 +33,7 @@ class Entry:
     kind: int
     payload: bytes
     memory_bytes_max: int
+    request_bytes_max: int
     fuel_limit: int
     fuel: int
     answers: Sequence[Answer] = ()
@@ -73,8 +75,12 @@ class Journal:
                     raise SandboxError("a program asked for something else when it was run again")
                 return bytes(answer.reply)
 
+            def serve_oversized(length: int, serve: Callable[[bytes], bytes] = serve) -> bytes:
+                return serve(oversized_request(length))
+
             instance.on_call = serve
-            instance.request_bytes_max = 1 << 32
+            instance.on_oversized = serve_oversized
+            instance.request_bytes_max = entry.request_bytes_max
             instance.set_memory_max(entry.memory_bytes_max)
             instance.invoke(entry.kind, entry.payload, fuel=entry.fuel_limit)
             if instance.fuel_used() != entry.fuel:

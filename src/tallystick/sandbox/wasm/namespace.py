@@ -7,28 +7,33 @@ by the journal. Everything here runs in a program thread, one call at a time.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from tallystick.core.errors import SandboxError, SnapshotMismatch, UsageError
+from tallystick.core.errors import GuestBroken, SnapshotMismatch, UsageError
 from tallystick.sandbox.host import Answer
 from tallystick.sandbox.port import HostNames, Limits
 from tallystick.sandbox.snapshot import PAGE_BYTES, Image
 from tallystick.sandbox.wasm import report
+from tallystick.sandbox.wasm.abi import BadPointer
 from tallystick.sandbox.wasm.engine import ENGINE
-from tallystick.sandbox.wasm.instance import BIND, BOOT, RUN, WASM_PAGE_BYTES, Instance
+from tallystick.sandbox.wasm.instance import BIND, BOOT, RUN, WASM_PAGE_BYTES, Ended, Instance
 from tallystick.sandbox.wasm.journal import Entry, Journal
 from tallystick.sandbox.wasm.pages import changed_pages, put_pages
 
 if TYPE_CHECKING:
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
-__all__ = ["Namespace"]
+__all__ = ["Namespace", "Prepared"]
 
-# Fuel for our own calls into the guest: beyond any that could be right.
-_HOUSEKEEPING_FUEL = 1 << 50
+# Bounds for our own calls into the guest. It runs code that an earlier program may have patched, so
+# it is held like any program: beyond these it is not preparing anything.
+_HOUSEKEEPING_FUEL = 100_000_000_000
+_HOUSEKEEPING_SECONDS = 20.0
+_RESULT_BYTES_MAX = 4 * 1024 * 1024
 _RESULT = 3
 
 
@@ -41,6 +46,17 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     windows: tuple[tuple[int, int, int], ...] = ()
 
 
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """What the guest says after a call of our own. Its word: only the types are checked."""
+
+    windows: tuple[tuple[int, int, int], ...] = ()
+    modules: tuple[str, ...] | None = None
+    message: str = ""
+
+
+_prepared = msgspec.json.Decoder(Prepared).decode
+
+
 class Namespace:
     """The state of one session."""
 
@@ -51,14 +67,17 @@ class Namespace:
         self._checkpoint: Image | None = None
         self._journal = Journal()
         self._closed = False
+        self._seconds_max = _HOUSEKEEPING_SECONDS
+        self.interrupted = False
 
     @property
     def windows(self) -> Sequence[tuple[int, int, int]]:
         """Where the guest gathers its output: (stream, address, size)."""
         return self._kept.windows
 
-    def prepared(self, limits: Limits, names: HostNames) -> Instance:
+    def prepared(self, limits: Limits, names: HostNames, *, seconds_max: float) -> Instance:
         """A living instance with these names bound and these limits set."""
+        self._seconds_max = min(seconds_max, _HOUSEKEEPING_SECONDS)
         if self._journal.long:
             self.checkpoint()
         instance = self.living()
@@ -78,6 +97,7 @@ class Namespace:
                 kind=RUN,
                 payload=payload,
                 memory_bytes_max=limits.memory_bytes,
+                request_bytes_max=limits.request_bytes,
                 fuel_limit=limits.fuel,
                 fuel=fuel,
                 answers=answers,
@@ -98,8 +118,8 @@ class Namespace:
         if instance is not None:
             instance.close()
 
-    def call(self, kind: int, payload: bytes) -> dict[str, Any]:
-        """Call the guest on our own account: no host calls, and it must not fail."""
+    def call(self, kind: int, payload: bytes) -> Prepared:
+        """Call the guest on our own account: it may ask nothing of the host, and must not fail."""
         return self._call(self.living(), kind, payload)
 
     def checkpoint(self) -> Image:
@@ -174,8 +194,7 @@ class Namespace:
 
     def _boot(self, instance: Instance) -> None:
         answered = self._call(instance, BOOT, report.names_payload(HostNames(), HostNames()))
-        windows = tuple(tuple(window) for window in answered["windows"])
-        self._kept = msgspec.structs.replace(self._kept, windows=windows)
+        self._kept = msgspec.structs.replace(self._kept, windows=answered.windows)
 
     def _put(self, instance: Instance, image: Image) -> None:
         instance.grow_to(image.memory_bytes)
@@ -183,29 +202,43 @@ class Namespace:
         for name, value in image.state.items():
             instance.set(name, value)
 
-    def _call(self, instance: Instance, kind: int, payload: bytes) -> dict[str, Any]:
-        said: list[bytes] = []
-        instance.on_stdio = lambda handle, data: said.append(data) if handle == _RESULT else None
-        instance.on_tick = lambda: None
+    def _call(self, instance: Instance, kind: int, payload: bytes) -> Prepared:
+        said: list[bytes] = [b""]
+        ends_at = time.monotonic() + self._seconds_max
+
+        def listen(handle: int, data: bytes) -> None:
+            if handle == _RESULT and len(data) <= _RESULT_BYTES_MAX:
+                said[0] = data
+
+        def tick() -> str | None:
+            return "interrupted" if self.interrupted or time.monotonic() > ends_at else None
+
+        instance.refuse_calls()
+        instance.on_stdio = listen
+        instance.on_tick = tick
         memory_max = self._sandbox.memory_bytes_max
         instance.set_memory_max(memory_max)
         try:
             with self._sandbox.guest.ticker:
                 instance.invoke(kind, payload, fuel=_HOUSEKEEPING_FUEL)
-            answered: dict[str, Any] = msgspec.json.decode(said[-1])
-        except Exception as error:
+            prepared = _prepared(said[0])
+        except (Ended, BadPointer, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             self.drop()
-            raise SandboxError(f"the guest could not be prepared: {error}") from error
+            raise GuestBroken(
+                f"the session's interpreter could not be prepared: {error}; "
+                "an earlier program may have broken it"
+            ) from error
         self._journal.append(
             Entry(
                 kind=kind,
                 payload=payload,
                 memory_bytes_max=memory_max,
+                request_bytes_max=0,
                 fuel_limit=_HOUSEKEEPING_FUEL,
                 fuel=instance.fuel_used(),
             )
         )
-        return answered
+        return prepared
 
 
 def _check_image(image: Image, *, state: Sequence[str], memory_bytes_max: int) -> None:

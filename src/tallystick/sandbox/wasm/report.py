@@ -21,6 +21,7 @@ from tallystick.sandbox.wasm.execution import Execution, describe
 from tallystick.sandbox.wasm.instance import Instance
 
 __all__ = [
+    "broken",
     "names_payload",
     "program_payload",
     "recover_output",
@@ -39,6 +40,8 @@ _KINDS: dict[Stop, str] = {
     "trap": "InterpreterTrap",
 }
 _NOT_RUN = -1
+_NAMES_MAX = 100
+_NAME_CHARS_MAX = 200
 
 
 class _Said(msgspec.Struct, kw_only=True):
@@ -73,6 +76,12 @@ def source_of(program: str | bytes, bytes_max: int) -> tuple[bytes, ExecutionRes
 
 def _unrunnable(kind: str, message: str) -> ExecutionResult:
     return ExecutionResult(exit_code=1, error=ProgramError(kind=kind, message=message))
+
+
+def broken(message: str) -> ExecutionResult:
+    """The result of a program that could not be begun in what earlier ones have left."""
+    error = ProgramError(kind=_KINDS["trap"], message=message)
+    return ExecutionResult(exit_code=_NOT_RUN, stop="trap", error=error)
 
 
 def program_payload(source: bytes, context: ExecutionContext) -> bytes:
@@ -132,7 +141,7 @@ def result_of(
     paths = [str(stream.path) for stream in streams if stream.path is not None]
     metadata: dict[str, Any] = {"backend": "wasm"}
     if said is not None and said.restored:
-        metadata["names_restored"] = said.restored
+        metadata["names_restored"] = [name[:_NAME_CHARS_MAX] for name in said.restored[:_NAMES_MAX]]
     if said is not None and said.capability:
         metadata["capability"] = said.capability
     if said is not None and said.answer is not None and stop == "finished":
@@ -168,7 +177,7 @@ def result_of(
 def _read(result: bytes | None) -> _Said | None:
     try:
         return _said(result or b"")
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
 
 
@@ -191,4 +200,4 @@ def _verdict(
         error = ProgramError(kind=_KINDS["memory"], message=memory, traceback=said.traceback)
         return "memory", error, _NOT_RUN
     error = ProgramError(kind=said.kind, message=said.message, traceback=said.traceback)
-    return "finished", error, said.exit if said.exit else 1
+    return "finished", error, said.exit & 0xFF or 1

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tallystick.core.errors import (
+    GuestBroken,
     InvalidLimit,
     MaxSnapshotsReached,
     NotSupported,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["WasmSession"]
 
 Result = TypeVar("Result")
+_WHY_CHARS_MAX = 500
 
 
 class WasmSession:
@@ -70,35 +71,32 @@ class WasmSession:
                 slots=self._sandbox.slots,
                 loop=asyncio.get_running_loop(),
             )
-            work = self._in_thread(lambda: self._run(execution, payload, context, host, output))
-            try:
-                with self._sandbox.cancellable(context.cancellation_token, execution.cancel):
-                    return await asyncio.shield(work)
-            except asyncio.CancelledError:
-                execution.cancel()
-                with contextlib.suppress(Exception):
-                    await work
-                raise
-            finally:
-                self._execution = None
-                await _settle(execution.task)
+            with self._sandbox.cancellable(context.cancellation_token, execution.cancel):
+                try:
+                    return await self._in_thread(
+                        lambda: self._run(execution, payload, context, host, output),
+                        on_cancel=execution.cancel,
+                    )
+                finally:
+                    self._execution = None
+                    await _settle(execution.task)
 
     def cancel(self) -> None:
         """End the running program, if there is one. Safe to call from any thread."""
+        self._namespace.interrupted = True
         execution = self._execution
         if execution is not None:
             execution.cancel()
 
     async def add_wheel(self, data: bytes, *, name: str) -> Sequence[str]:
         """Make a pure-Python wheel importable. Returns the names of its modules."""
-        check_wheel(data, name=name)
         async with self._turn:
-            answered = await self._in_thread(lambda: self._namespace.call(WHEEL, data))
-        modules = answered.get("modules")
-        if not isinstance(modules, list):
-            why = answered.get("message", "the guest gave no reason")
+            await self._in_thread(lambda: check_wheel(data, name=name))
+            added = await self._in_thread(lambda: self._namespace.call(WHEEL, data))
+        if added.modules is None:
+            why = added.message[:_WHY_CHARS_MAX] or "the guest gave no reason"
             raise UsageError(f"{name} cannot be added to a session: {why}")
-        return [str(module) for module in modules]
+        return added.modules
 
     async def close(self) -> None:
         """Free the interpreter. Closing twice is harmless."""
@@ -161,7 +159,12 @@ class WasmSession:
         output: ProgramOutput,
     ) -> ExecutionResult:
         namespace = self._namespace
-        instance = namespace.prepared(context.limits, host.names)
+        try:
+            instance = namespace.prepared(
+                context.limits, host.names, seconds_max=context.deadline_ms / 1000
+            )
+        except GuestBroken as error:
+            return report.broken(str(error))
         began = time.monotonic()
         ended: BaseException | None = None
         try:
@@ -178,6 +181,7 @@ class WasmSession:
         result = report.result_of(
             instance, execution, output, ended=ended, context=context, took_ms=took_ms
         )
+        instance.refuse_calls()
         if result.stop != "finished":
             namespace.drop()
         elif execution.answers is None:
@@ -216,8 +220,29 @@ class WasmSession:
             bytes_max=context.limits.output_bytes,
         )
 
-    def _in_thread(self, work: Callable[[], Result]) -> asyncio.Future[Result]:
-        return self._sandbox.threads.run(work)
+    async def _in_thread(
+        self, work: Callable[[], Result], *, on_cancel: Callable[[], None] | None = None
+    ) -> Result:
+        """Do work in a program thread and wait for its end, however often we are cancelled.
+
+        The thread may be inside the guest: going on before it is out would let two threads into
+        one store, and that ends the process.
+        """
+        namespace = self._namespace
+        namespace.interrupted = False
+        future = self._sandbox.threads.run(work)
+        cancelled = False
+        while not future.done():
+            try:
+                await asyncio.wait({future})
+            except asyncio.CancelledError:
+                cancelled = namespace.interrupted = True
+                if on_cancel is not None:
+                    on_cancel()
+        if cancelled:
+            future.exception()  # seen, so that nobody warns of it
+            raise asyncio.CancelledError
+        return future.result()
 
 
 async def _settle(task: asyncio.Task[bytes] | None) -> None:

@@ -27,6 +27,7 @@ _Expr, _Assign, _Name, _STORE = ast.Expr, ast.Assign, ast.Name, ast.Store()
 _VALUE_CHARS_MAX = 65_536
 _TRACEBACK_CHARS_MAX = 16_384
 _BALLAST_BYTES = 1 << 20
+_NAME_CHARS_MAX = 200
 _OURS = __file__.rpartition("/tallystick_guest/")[0] + "/"  # where the build mounts this package
 
 _parse, _compile, _eval, _exec_asyncio = ast.parse, compile, eval, asyncio.run
@@ -36,6 +37,7 @@ _loads, _host_call = wire.loads, wire.host_call
 _renew, _flush, _drain = streams.renew, streams.flush, threads.drain
 _splitlines = str.splitlines
 _collect = gc.collect
+_line_cache = linecache.cache
 _issubclass, _isinstance = issubclass, isinstance
 
 _main = types.ModuleType("__main__")
@@ -56,7 +58,6 @@ def settle() -> None:
     builtins.HostError = wire.HostError
     builtins.SandboxViolation = wire.SandboxViolation
     builtins.exit = builtins.quit = sys.exit
-    sys.argv = ["program"]
     sys.stdin = sys.__stdin__ = io.StringIO("")
     _ballast = bytearray(_BALLAST_BYTES)
     gc.collect()
@@ -67,6 +68,7 @@ def boot(payload: bytes) -> dict[str, object]:
     """Begin a session: fresh randomness from the session's seed, then its names."""
     random.seed()
     sys.modules.pop("entry", None)  # The build still needed to find it by name.
+    sys.argv = ["program"]
     bind(payload)
     return {"windows": streams.windows(), "python": sys.version.split()[0]}
 
@@ -145,7 +147,8 @@ def _remember(name: str, source: str) -> str:
     _seen[name] = count = _seen.get(name, 0) + 1
     unique = name if count == 1 else f"{name}#{count}"
     _programs.add(unique)
-    linecache.cache[unique] = (len(source), None, _splitlines(source, True), unique)
+    linecache.cache = _line_cache
+    _line_cache[unique] = (len(source), None, _splitlines(source, True), unique)
     return unique
 
 
@@ -188,13 +191,13 @@ def failure_of(error: BaseException) -> dict[str, object]:
         shown = f"{_type(error).__name__}: {message}"
     failure: dict[str, object] = {
         "ok": False,
-        "kind": str(_type(error).__name__),
+        "kind": str(_type(error).__name__)[:_NAME_CHARS_MAX],
         "message": _cut(message),
         "traceback": _cut(shown),
         "exit": 1,
     }
     if _isinstance(error, wire.SandboxViolation):
-        failure["capability"] = str(error.capability)
+        failure["capability"] = str(error.capability)[:_NAME_CHARS_MAX]
     return failure
 
 

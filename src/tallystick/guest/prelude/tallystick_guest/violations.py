@@ -101,7 +101,8 @@ def _open(file: object, mode: str = "r", *args: object, **kwargs: object) -> obj
 
 
 def _os_open(path: object, flags: int, *args: object, **kwargs: object) -> int:
-    writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    # Reading is a bit of its own here, and part of O_RDWR.
+    writes = flags & (os.O_WRONLY | os.O_CREAT)
     raise _violation(_shown("os.open", (path,)), FILES_WRITE if writes else FILES_READ)
 
 

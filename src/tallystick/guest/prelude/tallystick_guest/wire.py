@@ -99,7 +99,7 @@ def call_raw(request: bytes) -> bytes:
 
 def host_call(name: str, args: object, kwargs: object) -> object:
     """Ask the host for `name(*args, **kwargs)` and return what it answered, or raise."""
-    reply = call_raw(dumps([name, args, kwargs]).encode("utf-8", "surrogatepass"))
+    reply = call_raw(dumps([name, args, kwargs]).encode("utf-8"))
     tag = reply[0]
     if tag == _TAG_JSON:
         return _scan(_str(reply, "utf-8"), 1)[0]
@@ -126,4 +126,4 @@ def write_at(handle: int, address: int, length: int) -> None:
 
 def emit_result(result: object) -> None:
     """Hand the program's result to the host."""
-    write(RESULT, dumps(result).encode("utf-8", "surrogatepass"))
+    write(RESULT, dumps(result).encode("utf-8", "replace"))

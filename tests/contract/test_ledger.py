@@ -1,0 +1,305 @@
+"""What every ledger promises, tried on each of them."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.ledger.builders import (
+    EMPTY,
+    LEDGERS,
+    OTHER,
+    RUN,
+    bodies,
+    draft,
+    drafts,
+    filled,
+    run_id,
+)
+
+from tallystick.core.chain import Draft, Head
+from tallystick.core.errors import (
+    InvalidLimit,
+    InvalidName,
+    LedgerConflict,
+    RunExists,
+    RunNotFound,
+    RunNotOwned,
+    UsageError,
+)
+from tallystick.ledger.memory import MemoryLedger
+from tallystick.ledger.port import BODY_BYTES_MAX, ExportHeader, Ledger, TransferLedger
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.ledger.verify import verify
+
+
+@pytest.fixture(params=sorted(LEDGERS))
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TransferLedger]:
+    made = LEDGERS[request.param](tmp_path)
+    yield made
+    if isinstance(made, SqliteLedger):
+        made.close()
+
+
+def test_a_new_run_is_empty_and_belongs_to_whoever_made_it(ledger: Ledger) -> None:
+    fence = ledger.claim(RUN, create=True)
+
+    (row,) = ledger.runs()
+
+    assert (row.run, row.head, row.fence, row.created_at) == (RUN, EMPTY, fence, 1)
+    assert not row.moved
+    assert list(ledger.read(RUN)) == []
+
+
+def test_what_is_appended_is_read_in_its_order(ledger: Ledger) -> None:
+    head = filled(ledger, count=5)
+
+    entries = list(ledger.read(RUN))
+
+    assert [entry.body for entry in entries] == [each.body for each in drafts(5)]
+    assert head == Head(count=5, hash=entries[-1].hash)
+    assert verify(ledger).ok
+
+
+@pytest.mark.parametrize("start", [0, 1, 4, 5, 99])
+def test_a_read_begins_where_it_is_told_to(ledger: Ledger, start: int) -> None:
+    filled(ledger, count=5)
+
+    assert bodies(ledger, start=start) == [each.body for each in drafts(5)][start:]
+
+
+def test_forced_and_committed_entries_make_one_chain(ledger: Ledger) -> None:
+    fence = ledger.claim(RUN, create=True)
+    head = EMPTY
+
+    for number in range(6):
+        head = ledger.append(
+            RUN, [draft(number)], expected=head, fence=fence, forced=number % 2 == 0
+        )
+
+    assert (head.count, verify(ledger).entries) == (6, 6)
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_appending_nothing_changes_nothing(ledger: Ledger, forced: bool) -> None:
+    head = filled(ledger)
+
+    again = ledger.append(RUN, [], expected=head, fence=1, forced=forced)
+
+    assert again == head == ledger.runs()[0].head
+    assert verify(ledger).ok
+
+
+def test_appending_nothing_is_refused_where_an_append_would_be(ledger: Ledger) -> None:
+    filled(ledger)
+
+    with pytest.raises(LedgerConflict):
+        ledger.append(RUN, [], expected=EMPTY, fence=1, forced=True)
+
+
+def test_an_append_behind_another_head_is_refused_and_changes_nothing(ledger: Ledger) -> None:
+    head = filled(ledger)
+    elsewhere = Head(count=head.count, hash="00" * 32)
+
+    with pytest.raises(LedgerConflict, match="its head is 4 entries ending in") as caught:
+        ledger.append(RUN, drafts(2), expected=elsewhere, fence=1, forced=False)
+
+    assert caught.value.field == "head"
+    assert ledger.runs()[0].head == head
+    assert len(bodies(ledger)) == 4
+
+
+@pytest.mark.parametrize("fence", [0, 1, 3])
+def test_an_append_with_another_fence_is_refused_and_changes_nothing(
+    ledger: Ledger, fence: int
+) -> None:
+    head = filled(ledger)
+    assert ledger.claim(RUN, create=False) == 2
+
+    with pytest.raises(LedgerConflict, match=f"its fence is 2, not {fence}") as caught:
+        ledger.append(RUN, drafts(2), expected=head, fence=fence, forced=True)
+
+    assert caught.value.field == "fence"
+    assert ledger.runs()[0].head == head
+    assert len(bodies(ledger)) == 4
+
+
+def test_of_two_that_claim_a_run_the_later_one_writes(ledger: Ledger) -> None:
+    head = filled(ledger)
+    first = ledger.claim(RUN, create=False)
+    second = ledger.claim(RUN, create=False)
+
+    with pytest.raises(LedgerConflict):
+        ledger.append(RUN, drafts(1), expected=head, fence=first, forced=False)
+    ledger.append(RUN, drafts(1), expected=head, fence=second, forced=False)
+
+    assert ledger.runs()[0].head.count == 5
+
+
+def test_of_many_threads_each_entry_is_written_by_one(ledger: Ledger) -> None:
+    fence = ledger.claim(RUN, create=True)
+    written = []
+
+    def write() -> None:
+        for _ in range(20):
+            head = ledger.runs()[0].head
+            try:
+                ledger.append(RUN, drafts(1), expected=head, fence=fence, forced=False)
+            except LedgerConflict:
+                continue
+            written.append(head.count)
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(written) == list(range(ledger.runs()[0].head.count))
+    assert verify(ledger).entries == len(written)
+
+
+def test_runs_do_not_see_each_other(ledger: Ledger) -> None:
+    head = filled(ledger, run=RUN, count=2)
+    filled(ledger, run=OTHER, count=3)
+
+    ledger.append(RUN, [draft(9)], expected=head, fence=1, forced=False)
+
+    assert (len(bodies(ledger, RUN)), len(bodies(ledger, OTHER))) == (3, 3)
+    assert verify(ledger).runs == 2
+
+
+def test_runs_are_listed_by_age(ledger: Ledger) -> None:
+    for number in (3, 1, 2):
+        ledger.claim(run_id(number), create=True)
+
+    assert [row.run for row in ledger.runs()] == [run_id(1), run_id(2), run_id(3)]
+    assert [row.created_at for row in ledger.runs()] == [1, 2, 3]
+
+
+def test_a_removed_run_is_gone_and_the_others_are_whole(ledger: Ledger) -> None:
+    filled(ledger, run=RUN)
+    filled(ledger, run=OTHER)
+
+    ledger.remove(RUN)
+
+    assert [row.run for row in ledger.runs()] == [OTHER]
+    assert verify(ledger).entries == 4
+    with pytest.raises(RunNotFound):
+        ledger.read(RUN)
+
+
+def test_a_run_cannot_be_made_twice(ledger: Ledger) -> None:
+    filled(ledger)
+
+    with pytest.raises(RunExists, match="already in the ledger"):
+        ledger.claim(RUN, create=True)
+
+    assert ledger.runs()[0].fence == 1
+
+
+@pytest.mark.parametrize("name", ["", "last", "../../etc/passwd", RUN.lower(), RUN + "0"])
+def test_the_id_of_a_run_is_a_ulid(ledger: Ledger, name: str) -> None:
+    with pytest.raises(InvalidName, match="ULID"):
+        ledger.claim(name, create=True)
+
+    assert list(ledger.runs()) == []
+
+
+def test_a_run_that_is_not_there_is_refused_by_name(ledger: Ledger) -> None:
+    actions: list[Callable[[], object]] = [
+        lambda: ledger.claim(RUN, create=False),
+        lambda: ledger.append(RUN, drafts(1), expected=EMPTY, fence=1, forced=False),
+        lambda: ledger.read(RUN),
+        lambda: ledger.remove(RUN),
+    ]
+
+    for action in actions:
+        with pytest.raises(RunNotFound, match=RUN):
+            action()
+    assert list(ledger.runs()) == []
+
+
+def test_a_body_over_the_limit_is_refused_and_one_at_the_limit_kept(ledger: Ledger) -> None:
+    fence = ledger.claim(RUN, create=True)
+    most = Draft(tag="t", intent=None, body=bytes(BODY_BYTES_MAX))
+    over = Draft(tag="t", intent=None, body=bytes(BODY_BYTES_MAX + 1))
+
+    with pytest.raises(InvalidLimit, match=f"at most {BODY_BYTES_MAX} bytes"):
+        ledger.append(RUN, [over], expected=EMPTY, fence=fence, forced=False)
+    head = ledger.append(RUN, [most], expected=EMPTY, fence=fence, forced=False)
+
+    assert head.count == 1
+
+
+def test_a_run_that_was_given_away_can_be_read_and_not_written(ledger: TransferLedger) -> None:
+    head = filled(ledger)
+
+    row = ledger.release(RUN)
+
+    assert (row.moved, row.fence, row.head) == (True, 2, head)
+    with pytest.raises(RunNotOwned, match="moved away"):
+        ledger.claim(RUN, create=False)
+    with pytest.raises(LedgerConflict, match="its fence is 2, not 1"):
+        ledger.append(RUN, drafts(1), expected=head, fence=1, forced=False)
+    with pytest.raises(RunNotOwned):
+        ledger.append(RUN, drafts(1), expected=head, fence=2, forced=False)
+    assert len(bodies(ledger)) == 4
+
+
+def test_giving_a_run_away_twice_is_the_same_as_once(ledger: TransferLedger) -> None:
+    filled(ledger)
+
+    assert ledger.release(RUN) == ledger.release(RUN) == ledger.runs()[0]
+
+
+def test_a_copy_can_be_read_and_not_written(ledger: TransferLedger) -> None:
+    source = MemoryLedger()
+    head = filled(source)
+    header = ExportHeader(format=1, run=RUN, count=head.count, hash=head.hash, fence=0, moved=False)
+
+    ledger.adopt(header, source.read(RUN))
+
+    assert list(ledger.read(RUN)) == list(source.read(RUN))
+    assert ledger.runs()[0].imported
+    for action in (
+        lambda: ledger.claim(RUN, create=False),
+        lambda: ledger.append(RUN, drafts(1), expected=head, fence=0, forced=False),
+        lambda: ledger.release(RUN),
+    ):
+        with pytest.raises(RunNotOwned, match="is a copy"):
+            action()
+
+
+def test_an_erased_body_is_gone_and_the_chain_holds(ledger: TransferLedger) -> None:
+    filled(ledger)
+
+    ledger.erase(RUN, [1, 3])
+
+    entries = list(ledger.read(RUN))
+    assert [entry.body is None for entry in entries] == [False, True, False, True]
+    assert [entry.salt is None for entry in entries] == [False, True, False, True]
+    report = verify(ledger)
+    assert (report.ok, report.entries, report.erased) == (True, 4, 2)
+
+
+@pytest.mark.parametrize("seq", [-1, 4])
+def test_only_entries_that_are_there_can_be_erased(ledger: TransferLedger, seq: int) -> None:
+    filled(ledger)
+
+    with pytest.raises(UsageError, match=f"no entry {seq}"):
+        ledger.erase(RUN, [0, seq])
+
+    assert verify(ledger).erased == 0
+
+
+def test_salts_come_from_where_the_ledger_was_told(tmp_path: Path) -> None:
+    def salts(count: int) -> bytes:
+        return b"s" * count
+
+    heads = []
+    with SqliteLedger(tmp_path / "l.db", salts=salts) as in_file:
+        for ledger in (MemoryLedger(salts=salts), in_file):
+            heads.append(filled(ledger))
+
+    assert heads[0] == heads[1]
