@@ -161,11 +161,10 @@ def test_a_half_written_file_is_never_taken_for_a_whole_one(path: Path) -> None:
         path.write_bytes(whole[:size])
         with SqliteLedger(path) as ledger:
             try:
-                report = verify(ledger)
+                said = str(verify(ledger).first_bad)
             except (LedgerCorrupt, NotALedger) as error:
-                assert str(error).startswith(f"{path} is ")
-            else:
-                assert report.first_bad is not None
+                said = str(error)
+        assert said.startswith((f"{path} is ", f"BadEntry(run='{RUN}', seq=0"))
 
 
 def test_an_empty_file_becomes_a_ledger(ledger: SqliteLedger) -> None:
@@ -211,7 +210,7 @@ def test_a_directory_is_no_ledger(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="no directory that nobody may write")
 def test_a_file_in_a_read_only_directory_is_refused_by_name() -> None:
-    with pytest.raises((LedgerReadOnly, LedgerUnavailable), match="^/sys/kernel/new/"):
+    with pytest.raises((LedgerReadOnly, LedgerUnavailable), match="/sys/kernel/new/"):
         SqliteLedger(Path("/sys/kernel/new/ledger.db")).runs()
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from tallystick.core.errors import Cancelled, TallystickError, UsageError
+from tallystick.core.errors import Cancelled, LedgerError, TallystickError, UsageError
+from tallystick.core.records import StopReason
+from tallystick.model.port import ModelError
 from tallystick.sandbox.port import ExecutionResult
 
-__all__ = ["exit_code_of", "exit_code_of_result"]
+__all__ = ["exit_code_of", "exit_code_of_result", "exit_code_of_stop"]
 
-OK, FAILED, USAGE, BUDGET, SANDBOX, INTERRUPTED = 0, 1, 2, 3, 4, 130
+OK, FAILED, USAGE, BUDGET, SANDBOX, PROVIDER, LEDGER, IN_DOUBT, DIVERGED = range(9)
+INTERRUPTED = 130
 _LIMITS = frozenset({"fuel", "memory", "wall", "deadline", "output", "host_calls"})
 
 
@@ -17,7 +20,30 @@ def exit_code_of(error: BaseException) -> int:
         return USAGE
     if isinstance(error, Cancelled):
         return INTERRUPTED
+    if isinstance(error, LedgerError):
+        return LEDGER
+    if isinstance(error, ModelError):
+        return PROVIDER
     return SANDBOX if isinstance(error, TallystickError) else FAILED
+
+
+_STOPS: dict[StopReason, int] = {
+    "answered": OK,
+    "max_turns": BUDGET,
+    "budget": BUDGET,
+    "deadline": BUDGET,
+    "cancelled": INTERRUPTED,
+    "refused": FAILED,
+    "model_error": PROVIDER,
+    "sandbox_error": SANDBOX,
+    "in_doubt": IN_DOUBT,
+    "no_progress": FAILED,
+}
+
+
+def exit_code_of_stop(stop: StopReason) -> int:
+    """The exit code for a run that ended."""
+    return _STOPS[stop]
 
 
 def exit_code_of_result(result: ExecutionResult) -> int:

@@ -17,8 +17,17 @@ from tallystick.core.errors import Cancelled, TallystickError
 __all__ = ["cli", "main"]
 
 _COMMANDS = {
+    "config": ("tallystick.cli.config", "Print each setting and where it came from."),
     "doctor": ("tallystick.cli.doctor", "Try what each sandbox can do here, and say so."),
     "exec": ("tallystick.cli.exec_program", "Run a Python program in the sandbox."),
+    "export": ("tallystick.cli.transfer", "Write one run into a single file."),
+    "import": ("tallystick.cli.transfer", "Take in a run that was exported."),
+    "inspect": ("tallystick.cli.inspect_run", "Show a run turn by turn."),
+    "ls": ("tallystick.cli.ls", "List the runs of the ledger."),
+    "replay": ("tallystick.cli.replay", "Run a run again from its record, and compare."),
+    "rm": ("tallystick.cli.rm", "Take a run out of the ledger."),
+    "run": ("tallystick.cli.run", "Answer a question with programs that a model writes."),
+    "verify": ("tallystick.cli.verify", "Check every hash of the ledger."),
     "warm": ("tallystick.cli.warm", "Compile the sandbox now, so that the next start is quick."),
 }
 
@@ -32,7 +41,9 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = importlib.import_module(_COMMANDS[cmd_name][0]).command
+        module = importlib.import_module(_COMMANDS[cmd_name][0])
+        # A module with one command calls it `command`; one with several, by name.
+        command = getattr(module, f"{cmd_name}_command", None) or module.command
         assert isinstance(command, click.Command)
         return command
 

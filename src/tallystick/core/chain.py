@@ -1,9 +1,9 @@
 """The hash chain of a run: each entry binds the one before it.
 
-An entry's hash is SHA-256(previous hash ‖ header bytes). The header holds SHA-256(salt ‖ body); body
-and salt are stored apart, so they can be removed and the chain still holds. The salt keeps a removed
-body from being guessed by its hash. The first entry of a run binds 32 zero bytes, or for a fork the
-head it grew from.
+An entry's hash is SHA-256(previous hash ‖ header bytes). The header holds SHA-256(salt ‖ body);
+body and salt are stored apart, so they can be removed and the chain still holds. The salt keeps a
+removed body from being guessed by its hash. The first entry of a run binds 32 zero bytes, or for a
+fork the head it grew from.
 """
 
 from __future__ import annotations

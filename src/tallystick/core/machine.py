@@ -3,9 +3,9 @@
 Rule 1: every transition is in this file, and in the table where it fits there.
 Rule 2: it reads no clock, no file and no socket. What it needs arrives in an event, so replaying a
 ledger is running this file again.
-Rule 3: an event already on a ledger never raises for what it says. Charges are settled even when they
-pass a limit; only the next request is refused. `IllegalEvent` means that the ledger or the driver is
-wrong, not the program.
+Rule 3: an event already on a ledger never raises for what it says. Charges are settled even when
+they pass a limit; only the next request is refused. `IllegalEvent` means that the ledger or the
+driver is wrong, not the program.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def _turn_over(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
     return _ask(msgspec.structs.replace(state, messages=(*state.messages, message), observed=()))
 
 
-_ANSWER_NOW = "This is your last turn. Call FINAL(...) now with the best answer you have, in one ```repl block."
+_ANSWER_NOW = "This is your last turn. Write one ```repl block that calls FINAL(...) with the best answer."
 
 
 def _over(state: RunState) -> tuple[StopReason, str] | None:

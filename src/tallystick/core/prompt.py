@@ -35,14 +35,14 @@ You solve the task by writing Python. Every reply is one block, with no text aro
 print(context[:200])
 ```
 
-The block runs in a session that stays: variables, imports and functions are there next time. You then \
-see what it printed and the value of its last line. There are no files and no network.
+The block runs in a session that stays: variables, imports and functions are there next time. You \
+then see what it printed and the value of its last line. There are no files and no network.
 
 To finish, call FINAL(value) in a block, or FINAL_VAR("name") for a variable, or set \
 answer["content"] = value and answer["ready"] = True. SHOW_VARS() lists your variables.
 
-Look at the data before you compute with it. Compute in Python what can be computed. Give exactly what \
-the task asks for."""
+Look at the data before you compute with it. Compute in Python what can be computed. Give exactly \
+what the task asks for."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):

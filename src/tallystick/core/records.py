@@ -30,6 +30,7 @@ __all__ = [
     "RunProgram",
     "RunStarted",
     "StopReason",
+    "TextRef",
     "decode_record",
     "encode_record",
     "intent_of",
@@ -87,7 +88,7 @@ class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A text the program is given, named by its digest. `sample` is what the model is shown of it."""
+    """A text the program is given, named by its digest. `sample` is what the model is shown."""
 
     name: str
     sha256: str
@@ -96,8 +97,21 @@ class ContextRef(msgspec.Struct, frozen=True, kw_only=True):
     sample: str
 
 
+class TextRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A text that stays on the host, as the program's namespace names it."""
+
+    name: str
+    key: str | None
+    id: int
+    bytes: int
+
+
 class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
-    """A goal under limits. Everything a replay needs beside the answers of the world."""
+    """A goal under limits. Everything a replay needs beside the answers of the world.
+
+    `functions`, `values` and `texts` are the names the program finds; `values` hold the texts that
+    were short enough to be given whole.
+    """
 
     goal: str
     model: str
@@ -105,6 +119,8 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     grants: tuple[str, ...]
     contexts: tuple[ContextRef, ...]
     functions: tuple[tuple[str, str], ...]
+    values: Mapping[str, object]
+    texts: tuple[TextRef, ...]
     seed: int
     clock_ns: int
     session_id: str

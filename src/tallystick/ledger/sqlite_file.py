@@ -171,6 +171,9 @@ class LedgerFile:
             yield
         except sqlite3.Error as error:
             raise self._of_sqlite(error) from error
+        except UnicodeDecodeError as error:
+            # SQLite quotes the damaged schema in its message, which then is no text.
+            raise LedgerCorrupt(path=str(self.path), why="it holds no readable text") from error
         except OSError as error:
             raise self._of_system(error) from error
 

@@ -156,7 +156,9 @@ def _verify_run(ledger: Ledger, row: RunRow, kept: Head | None, tally: _Tally) -
     except LedgerCorrupt as error:
         return BadEntry(run=run, seq=seq, why=error.why)
     except RunNotFound:
-        return None
+        # Listed, and not to be found by its id: removed just now, or its row is out of order.
+        gone = find_row(ledger, run) is None
+        return None if gone else BadEntry(run=run, seq=seq, why="its run is not found by its id")
     return _check_end(ledger, row, heads, Head(count=seq, hash=previous))
 
 

@@ -28,7 +28,7 @@ class RunFunction:
     needs: str
     local: bool
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         return self.function(*args, **kwargs)
 
     def hosted(self) -> HostFunction:

@@ -45,11 +45,13 @@ class LiveWorld:
         model: Model,
         session: WasmSession,
         table: HostTable,
+        names: HostNames,
         policies: Mapping[str, FunctionPolicy],
     ) -> None:
         self._model = model
         self._session = session
         self._table = table
+        self._names = names
         self._policies = policies
 
     async def ask(
@@ -75,7 +77,7 @@ class LiveWorld:
     async def run(
         self, intent: RunProgram, source: str, asked: Asked, *, state: RunState
     ) -> ProgramFinished:
-        host = _WrittenHost(self._table, self._policies, asked, program=intent.intent)
+        host = _WrittenHost(self._table, self._names, self._policies, asked, program=intent.intent)
         result = await self._session.execute(
             source, context=program_context(intent, state), host=host
         )
@@ -88,19 +90,21 @@ class _WrittenHost:
     def __init__(
         self,
         table: HostTable,
+        names: HostNames,
         policies: Mapping[str, FunctionPolicy],
         asked: Asked,
         *,
         program: int,
     ) -> None:
         self._table = table
+        self._names = names
         self._policies = policies
         self._asked = asked
         self._program = program
 
     @property
     def names(self) -> HostNames:
-        return self._table.names
+        return self._names
 
     def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
         sha256 = request_digest(call.request)

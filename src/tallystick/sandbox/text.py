@@ -124,6 +124,10 @@ class HostText:
             high -= _cut_tail(data)
         return data[low:high].decode("utf-8", "replace")
 
+    def read_raw(self, start: int, stop: int) -> bytes:
+        """The bytes themselves, for the host."""
+        return self._bytes(start, min(stop, self._size))
+
     def search_bytes(self, pattern: str, start: int, limit: int) -> list[tuple[int, int, str]]:
         """Find a pattern; positions are bytes."""
         limit = min(_whole(limit), _MATCHES_MAX)

@@ -1,0 +1,46 @@
+"""`tally inspect`: a run, turn by turn."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from tallystick.cli.render import transcript_lines
+from tallystick.core.records import ModelReplied, ProgramFinished, encode_record
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.runtime.session import ledger_path, records_of, resolve_run
+
+__all__ = ["command"]
+
+
+@click.command("inspect")
+@click.argument("run")
+@click.option("--programs", is_flag=True, help="Show replies and outputs in full.")
+@click.option("--json", "as_json", is_flag=True, help="Print every record as JSON.")
+def command(run: str, programs: bool, as_json: bool) -> int:
+    r"""Show a run turn by turn. RUN is an id, the beginning of one, or `last`.
+
+    \b
+    Example:
+        tally inspect last --programs
+    """
+    ledger = SqliteLedger(ledger_path())
+    found = resolve_run(ledger, run)
+    records = list(records_of(ledger, found))
+    if as_json:
+        bodies = [msgspec.Raw(encode_record(record)) for record in records]
+        click.echo(msgspec.json.encode({"run": found, "records": bodies}).decode())
+        return 0
+    for record in records:
+        for line in transcript_lines(record):
+            click.echo(line)
+        if programs and isinstance(record, ModelReplied):
+            click.echo(_indented(record.text))
+        if programs and isinstance(record, ProgramFinished):
+            failure = record.failure.traceback if record.failure is not None else ""
+            click.echo(_indented(record.stdout + record.stderr + failure))
+    return 0
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"          | {line}" for line in text.rstrip("\n").splitlines())

@@ -1,0 +1,89 @@
+"""Records as lines for a person."""
+
+from __future__ import annotations
+
+from tallystick.core.records import (
+    AskModel,
+    CallHost,
+    HostAnswered,
+    ModelFailed,
+    ModelReplied,
+    ProgramFinished,
+    Record,
+    RunEnded,
+    RunProgram,
+    RunStarted,
+)
+
+__all__ = ["progress_line", "transcript_lines"]
+
+_SHOWN_CHARS_MAX = 70
+
+
+def progress_line(record: Record) -> str | None:
+    """One line for what a person waits for, or nothing."""
+    match record:
+        case ModelReplied():
+            used = record.usage.tokens_in + record.usage.tokens_out
+            mark = "" if record.usage.reported else " (estimated)"
+            return f"turn {record.turn:<3} reply    {used:,} tokens{mark}   {record.wall_ms:,} ms"
+        case ModelFailed():
+            return f"turn {record.turn:<3} failed   {record.reason}: {record.message}"
+        case ProgramFinished():
+            return (
+                f"turn {record.turn:<3} program  {_outcome(record)}   "
+                f"{record.host_calls} host calls   {record.fuel:,} fuel"
+            )
+        case _:
+            return None
+
+
+def transcript_lines(record: Record) -> list[str]:
+    """A record as normalized text: one vocabulary, no clock, no ids."""
+    match record:
+        case RunStarted():
+            limits = record.limits
+            named = "".join(f"  {each.name}={each.bytes}B" for each in record.contexts)
+            return [
+                f"run       started    goal={_short(record.goal)}{named}  turns<={limits.turns} "
+                f"tokens<={limits.tokens}"
+            ]
+        case AskModel():
+            return [f"turn {record.turn:<4} asked      added={','.join(record.added)}"]
+        case ModelReplied():
+            cut = "  cut" if record.cut else ""
+            return [f"turn {record.turn:<4} replied    {len(record.text)} characters{cut}"]
+        case ModelFailed():
+            return [f"turn {record.turn:<4} failed     {record.reason}: {_short(record.message)}"]
+        case RunProgram():
+            return [f"turn {record.turn:<4} program    part={record.part}"]
+        case CallHost():
+            return [f"          calling    {record.name}  {record.policy}"]
+        case HostAnswered():
+            verdict = "ok" if record.ok else "error"
+            return [f"          answered   {record.name}  {verdict}  {len(record.reply)} bytes"]
+        case ProgramFinished():
+            return [f"turn {record.turn:<4} finished   {_outcome(record)}"]
+        case RunEnded():
+            kind = "partial" if record.partial else "answer"
+            return [
+                f"run       ended      {record.stop}  {kind}={_short(record.answer or '')}  "
+                f"turns={record.charge.turns} host_calls={record.charge.host_calls}"
+            ]
+
+
+def _outcome(record: ProgramFinished) -> str:
+    if record.failure is not None:
+        return f"{record.failure.kind}: {_short(record.failure.message)}"
+    if record.answer is not None:
+        return f"answer={_short(record.answer)}"
+    if record.value is not None:
+        return f"value={_short(record.value)}"
+    return (
+        f"printed {_short(record.stdout.strip())}" if record.stdout.strip() else "nothing printed"
+    )
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return repr(line if len(line) <= _SHOWN_CHARS_MAX else line[: _SHOWN_CHARS_MAX - 3] + "...")

@@ -1,0 +1,56 @@
+"""One event loop in a thread of its own, for callers that have none or may not block theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+__all__ = ["LoopThread"]
+
+Result = TypeVar("Result")
+
+
+class LoopThread:
+    """Starts with its first work, ends with `close`."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._guard = threading.Lock()
+
+    def submit(self, work: Coroutine[Any, Any, Result]) -> concurrent.futures.Future[Result]:
+        """Run a coroutine on the loop."""
+        with self._guard:
+            if self._loop is None:
+                self._start()
+            assert self._loop is not None
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def do(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine and wait for it here. An interrupt cancels it and waits for its end."""
+        future = self.submit(work)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            concurrent.futures.wait([future], timeout=5)
+            raise
+
+    def close(self) -> None:
+        with self._guard:
+            loop, self._loop = self._loop, None
+            thread, self._thread = self._thread, None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+    def _start(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="tally-loop", daemon=True
+        )
+        self._thread.start()

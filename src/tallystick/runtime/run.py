@@ -1,0 +1,44 @@
+"""What a run has come to, for whoever asked for it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tallystick.core.machine import RunState
+from tallystick.core.records import Charge, StopReason
+
+__all__ = ["Run", "run_of"]
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that has ended. `answer` is partial unless `stop` is `answered`."""
+
+    run: str
+    answer: str | None
+    stop: StopReason
+    detail: str
+    partial: bool
+    turns: int
+    charge: Charge
+    citations: tuple[str, ...]
+    ledger: str
+
+    @property
+    def answered(self) -> bool:
+        return self.stop == "answered"
+
+
+def run_of(run_id: str, state: RunState, *, ledger: str) -> Run:
+    """The result of a state that is done."""
+    assert state.ended is not None
+    return Run(
+        run=run_id,
+        answer=state.ended.answer,
+        stop=state.ended.stop,
+        detail=state.ended.detail,
+        partial=state.ended.partial,
+        turns=state.charge.turns,
+        charge=state.ended.charge,
+        citations=(),
+        ledger=ledger,
+    )

@@ -1,0 +1,280 @@
+"""Sessions: where everything is put together, for one caller.
+
+The driver is async and runs on a loop of the session's own, in a thread of its own. So the plain
+methods work anywhere, also inside a running loop or a notebook; `arun` is the same for those who
+would rather await.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from tallystick.core.chain import Head
+from tallystick.core.errors import RunNotFound, UsageError
+from tallystick.core.prompt import TEMPLATE
+from tallystick.core.records import (
+    AskModel,
+    ModelFailed,
+    ModelReplied,
+    Record,
+    RunLimits,
+    RunStarted,
+    TextRef,
+    decode_record,
+    encode_record,
+)
+from tallystick.ledger.port import Ledger
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.model.port import Model
+from tallystick.model.recorded import RecordedModel
+from tallystick.runtime.driver import Driver
+from tallystick.runtime.functions import RunFunction
+from tallystick.runtime.inputs import Input, refs_of, values_and_texts
+from tallystick.runtime.live import LiveWorld
+from tallystick.runtime.loop_thread import LoopThread
+from tallystick.runtime.names import names_of
+from tallystick.runtime.paths import cache_directory, data_directory
+from tallystick.runtime.pen import LedgerPen
+from tallystick.runtime.replay import ReplayReport, replay_records, rerunnable
+from tallystick.runtime.run import Run, run_of
+from tallystick.sandbox.host import HostTable
+from tallystick.sandbox.identity import new_id, now_ms
+from tallystick.sandbox.wasm.engine import ENGINE
+from tallystick.sandbox.wasm.sandbox import CLOCK_NS, WasmSandbox
+
+__all__ = ["Session", "ledger_path", "recorded_model", "records_of", "resolve_run"]
+
+Watch = Callable[[str, Record], None]
+_LIMITS = RunLimits()
+
+
+class Session:
+    """Runs goals with one model, in one sandbox, on one ledger."""
+
+    def __init__(
+        self,
+        *,
+        model: Model | None = None,
+        functions: Sequence[RunFunction] = (),
+        ledger: Ledger | None = None,
+        sandbox: WasmSandbox | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._model = model
+        self._functions = tuple(functions)
+        self._ledger = ledger
+        self._sandbox = sandbox
+        self._owns_sandbox = sandbox is None
+        self._say = say
+        self._loop = LoopThread()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def ledger(self) -> Ledger:
+        if self._ledger is None:
+            self._ledger = SqliteLedger(ledger_path())
+        return self._ledger
+
+    def use(self, model: Model) -> None:
+        """Take another model for the runs that follow."""
+        self._model = model
+
+    def run(
+        self,
+        goal: str,
+        *,
+        inputs: Sequence[Input] = (),
+        limits: RunLimits = _LIMITS,
+        grants: Sequence[str] = (),
+        seed: int = 0,
+        watch: Watch = lambda run, record: None,
+    ) -> Run:
+        """Run a goal to its end and return what it came to. Ctrl-C ends it, written down."""
+        future = self._loop.submit(self._run(goal, inputs, limits, grants, seed, watch))
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            concurrent.futures.wait([future], timeout=10)
+            if future.cancelled() or future.exception() is not None:
+                raise
+            return future.result()
+
+    async def arun(
+        self,
+        goal: str,
+        *,
+        inputs: Sequence[Input] = (),
+        limits: RunLimits = _LIMITS,
+        grants: Sequence[str] = (),
+        seed: int = 0,
+        watch: Watch = lambda run, record: None,
+    ) -> Run:
+        """Run a goal to its end, for callers that await."""
+        work = self._run(goal, inputs, limits, grants, seed, watch)
+        return await asyncio.wrap_future(self._loop.submit(work))
+
+    def replay(self, run: str) -> ReplayReport:
+        """Run it again from its record, with no model and no network, and compare."""
+        return self._loop.do(self._replay(run))
+
+    def close(self) -> None:
+        """Free everything. Closing twice is harmless."""
+        if self._owns_sandbox and self._sandbox is not None:
+            self._loop.do(self._sandbox.close())
+            self._sandbox = None
+        self._loop.close()
+
+    # -- on the loop ---------------------------------------------------------------------------
+
+    async def _run(
+        self,
+        goal: str,
+        inputs: Sequence[Input],
+        limits: RunLimits,
+        grants: Sequence[str],
+        seed: int,
+        watch: Watch,
+    ) -> Run:
+        if self._model is None:
+            raise UsageError("the session has no model")
+        sandbox = self._opened()
+        run_id = new_id()
+        values, texts = values_and_texts(inputs)
+        hosted = [each.hosted() for each in self._functions]
+        table = HostTable(hosted, texts=texts, granted=frozenset(grants), answering=True)
+        started = _canonical(
+            RunStarted(
+                goal=goal,
+                model=self._model.name,
+                limits=limits,
+                grants=tuple(grants),
+                contexts=refs_of(inputs),
+                functions=tuple((each.name, each.doc) for each in table.names.functions),
+                values=values,
+                texts=tuple(
+                    TextRef(name=each.name, key=each.key, id=each.id, bytes=each.bytes)
+                    for each in table.names.texts
+                ),
+                seed=seed,
+                clock_ns=CLOCK_NS,
+                session_id=new_id(),
+                template=TEMPLATE,
+                guest=sandbox.guest.image.sha256,
+                engine=ENGINE,
+                started_at=now_ms(),
+            )
+        )
+        ledger = self.ledger
+        fence = ledger.claim(run_id, create=True)
+        pen = LedgerPen(ledger, run=run_id, fence=fence, head=Head.of_nothing())
+        session = await sandbox.open(
+            session_id=started.session_id, seed=seed, clock_ns=started.clock_ns
+        )
+        world = LiveWorld(
+            model=self._model,
+            session=session,
+            table=table,
+            names=names_of(started),
+            policies={each.name: each.policy for each in self._functions},
+        )
+        driver = Driver(started, world=world, pen=pen, watch=lambda record: watch(run_id, record))
+        try:
+            await driver.drive()
+        except asyncio.CancelledError:
+            if driver.state.ended is None:
+                raise
+        finally:
+            await session.close()
+        return run_of(run_id, driver.state, ledger=_path_of(ledger))
+
+    async def _replay(self, run: str) -> ReplayReport:
+        records = list(records_of(self.ledger, run))
+        if not records or not isinstance(records[0], RunStarted):
+            raise RunNotFound(run=run)
+        started = records[0]
+        sandbox = self._opened()
+        if not rerunnable(started, sandbox.guest.image.sha256):
+            return await replay_records(run, records, session=None, names=names_of(started))
+        session = await sandbox.open(
+            session_id=started.session_id, seed=started.seed, clock_ns=started.clock_ns
+        )
+        try:
+            return await replay_records(run, records, session=session, names=names_of(started))
+        finally:
+            await session.close()
+
+    def _opened(self) -> WasmSandbox:
+        if self._sandbox is None:
+            self._sandbox = WasmSandbox.load(
+                cache=cache_directory(),
+                output_directory=data_directory() / "output",
+                say=self._say,
+            )
+        return self._sandbox
+
+
+def ledger_path() -> Path:
+    """Where this user's ledger is."""
+    return data_directory() / "ledger.db"
+
+
+def records_of(ledger: Ledger, run: str) -> Iterator[Record]:
+    """The records of a run, as far as their bodies are still there."""
+    for sealed in ledger.read(run):
+        if sealed.body is not None:
+            yield decode_record(sealed.body)
+
+
+def resolve_run(ledger: Ledger, named: str) -> str:
+    """A run by its id, the beginning of it, or `last`."""
+    runs = [row.run for row in ledger.runs()]
+    if named == "last":
+        if not runs:
+            raise UsageError("there is no run yet")
+        return runs[-1]
+    found = [run for run in runs if run == named.upper()] or [
+        run for run in runs if run.startswith(named.upper())
+    ]
+    if len(found) > 1:
+        raise UsageError(f"{named!r} is the beginning of {len(found)} runs; give more of it")
+    if not found:
+        raise RunNotFound(run=named)
+    return found[0]
+
+
+def recorded_model(ledger: Ledger, named: str) -> RecordedModel:
+    """A model that says what the model of a recorded run said."""
+    run = resolve_run(ledger, named)
+    records = list(records_of(ledger, run))
+    asked = {record.intent: record for record in records if isinstance(record, AskModel)}
+    exchanges = [
+        (asked[record.intent], record)
+        for record in records
+        if isinstance(record, ModelReplied | ModelFailed)
+    ]
+    started = next((record for record in records if isinstance(record, RunStarted)), None)
+    return RecordedModel(
+        exchanges,
+        name=f"recorded:{run}",
+        recorded_name=started.model if started is not None else "",
+    )
+
+
+def _canonical(started: RunStarted) -> RunStarted:
+    """The start as the ledger will give it back."""
+    read = decode_record(encode_record(started))
+    assert isinstance(read, RunStarted)
+    return read
+
+
+def _path_of(ledger: Ledger) -> str:
+    return str(getattr(ledger, "path", "memory"))
