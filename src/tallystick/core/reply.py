@@ -17,12 +17,10 @@ Rule 5: a reply without any fence that is Python and does something is a program
 Rule 6: reasoning is not read: <think>…</think>, and all that stands before a </think> whose opening
 was in the prompt. In reasoning that is never closed, a command counts if the reply ends with it.
 Rule 7: reading takes time in proportion to the text. More openings than `OPENINGS_MAX` are refused
-together; text is given to Python's own parser only up to `CHECKED_CHARS_MAX`.
+together, and looking ahead is paid for from an `Effort`.
 """
 
-import ast
 import re
-import warnings
 from collections.abc import Iterator
 from itertools import islice
 
@@ -45,9 +43,9 @@ from tallystick.core.arguments import (
     make_command,
     read_argument,
 )
+from tallystick.core.program import CHECKED_CHARS_MAX, Judge
 
 __all__ = [
-    "CHECKED_CHARS_MAX",
     "OPENINGS_MAX",
     "Code",
     "Command",
@@ -64,8 +62,6 @@ __all__ = [
 ]
 
 OPENINGS_MAX = 1_000
-CHECKED_CHARS_MAX = 32 << 10
-_CHECKED_CHARS_TOTAL = 2 * CHECKED_CHARS_MAX
 _CLOSERS_TRIED_MAX = 8
 
 _PYTHON = frozenset({"repl", "python", "python3", "py", "py3", "ipython", "tool_code"})
@@ -87,14 +83,6 @@ _BACKTICKS = re.compile("`++")
 
 _ASK = "write one block of Python: a line ```repl, the program, a line ```"
 _CUT = "cut at the token limit before it was whole; write only one code block, and a shorter one"
-
-# What no sentence parses as. Calls are judged apart, for `Paris (France)` is one.
-_DOING = (
-    *(ast.Assign, ast.AugAssign, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef),
-    *(ast.AsyncFunctionDef, ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith),
-    *(ast.Try, ast.TryStar, ast.Match, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
-    *(ast.Lambda, ast.NamedExpr, ast.Await, ast.Slice),
-)
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +121,7 @@ class _Reader:
         self.text = text
         self.cut = cut
         self.effort = Effort(text)
-        self.unchecked_chars = _CHECKED_CHARS_TOTAL
+        self.judge = Judge(commands=COMMAND_NAMES)
         self.at = 0
         self.commands: list[Command] = []
         self.commands_end = 0
@@ -262,14 +250,19 @@ class _Reader:
         tag, _, rest = source.strip().partition(" ")
         tagged = tag.lower() in _PYTHON
         source = rest.strip() if tagged else source.strip()
-        if closed and not after.strip() and (tagged or self._does_something(source)) and source:
+        if (
+            closed
+            and not after.strip()
+            and (tagged or self.judge.does_something(source))
+            and source
+        ):
             self._take(Code(source=source), end=opening.end())
         else:
             self._pass_prose(opening.end())
 
     def _tagged(self, opening: re.Match[str], *, fence: str, language: str, indent: str) -> None:
         block = self._block(opening, fence=fence, indent=indent)
-        whole = block.closed or (language in _PYTHON and self._tree(block.source) is not None)
+        whole = block.closed or (language in _PYTHON and self.judge.parses(block.source))
         if language not in _PYTHON | _SHELL:
             self.hint = f"a block of {language or 'another language'} is not run; {_ASK}"
             self._pass_prose(block.end)
@@ -287,7 +280,7 @@ class _Reader:
 
     def _bare_fence(self, opening: re.Match[str], *, indent: str) -> None:
         block = self._block(opening, fence=opening["fence"], indent=indent)
-        if self._does_something(block.source):
+        if self.judge.does_something(block.source):
             self._take(Code(source=block.source), end=block.end)
         else:
             self.closer_passed = block.close
@@ -305,9 +298,9 @@ class _Reader:
         if not 0 < end - self.body_start <= CHECKED_CHARS_MAX:
             return None
         body = flush(self.text[self.body_start : end])
-        return body if self._does_something(body) else None
+        return body if self.judge.does_something(body) else None
 
-    # Where a block ends, and whether a text is a program.
+    # Where a block ends.
 
     def _block(self, opening: re.Match[str], *, fence: str, indent: str) -> _Block:
         start = min(opening.end() + 1, len(self.text))
@@ -317,11 +310,15 @@ class _Reader:
             source = _dedented(self.text[start:close].removesuffix(newline), indent)
             block = _Block(source=source, close=close, end=end, closed=True)
             inside_string = source.count('"""') % 2 or source.count("'''") % 2
-            if not inside_string and (first is None or self._tree(source) is not None):
+            if not inside_string and (first is None or self.judge.parses(source)):
                 return block
             first = first or block
         if first is not None:
             return first
+        bare = not (opening["info"] or opening["tag"] or "").strip()
+        if bare and len(self.text) - start > CHECKED_CHARS_MAX:
+            # Too long to be judged; copying it for each of many bare fences would be quadratic.
+            return _Block(source="", close=start, end=start, closed=False)
         rest = self.text[start:].rstrip()
         source = _dedented(rest.removesuffix(fence), indent)
         end = len(self.text)
@@ -339,25 +336,6 @@ class _Reader:
     def _line_end(self, start: int) -> int:
         at = self.text.find("\n", start)
         return len(self.text) if at < 0 else at
-
-    def _does_something(self, text: str) -> bool:
-        tree = self._tree(text)
-        if tree is None:
-            return False
-        lines = text.encode().splitlines()
-        statements = [statement for statement in tree.body if not _is_command(statement)]
-        return any(_does(node, lines) for each in statements for node in ast.walk(each))
-
-    def _tree(self, text: str) -> ast.Module | None:
-        if len(text) > min(CHECKED_CHARS_MAX, self.unchecked_chars):
-            return None
-        self.unchecked_chars -= len(text)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return ast.parse(text)
-        except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
-            return None
 
     # What was read.
 
@@ -399,18 +377,3 @@ def _without_prompts(source: str) -> str:
     """Keep what follows `$ ` if there are such lines; the others are then output."""
     typed = [line[2:] for line in source.splitlines() if line.startswith("$ ")]
     return "\n".join(typed) if typed else source
-
-
-def _is_command(statement: ast.stmt) -> bool:
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    name = call.func if isinstance(call, ast.Call) else None
-    return isinstance(name, ast.Name) and name.id in COMMAND_NAMES
-
-
-def _does(node: ast.AST, lines: list[bytes]) -> bool:
-    """Say whether a part of a text that parses shows that it is meant as a program."""
-    if isinstance(node, ast.Call):
-        line, column = node.func.end_lineno or 0, node.func.end_col_offset or 0
-        return lines[line - 1][column : column + 1] == b"("
-    annotated = isinstance(node, ast.AnnAssign) and node.value is not None
-    return annotated or isinstance(node, _DOING)

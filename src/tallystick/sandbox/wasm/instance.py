@@ -38,26 +38,22 @@ class Ended(Exception):
 class _Global:
     """A mutable integer global. The engine's own wrapper looks its type up at each use."""
 
-    __slots__ = ("_context", "_global", "_value")
+    __slots__ = ("_call", "_field", "_value")
 
     def __init__(self, context: Any, raw: Any) -> None:
-        self._context = context
-        self._global = raw
         self._value = native.wasmtime_val_t()
-        self.get()
+        # References are made once: making them costs as much as the call they are for.
+        self._call = (context, byref(raw), byref(self._value))
+        native._wasmtime_global_get(*self._call)
+        self._field = "i64" if self._value.kind == _I64 else "i32"
 
     def get(self) -> int:
-        native.wasmtime_global_get(self._context, byref(self._global), byref(self._value))
-        value = self._value
-        return int(value.of.i64 if value.kind == _I64 else value.of.i32)
+        native._wasmtime_global_get(*self._call)
+        return int(getattr(self._value.of, self._field))
 
     def set(self, number: int) -> None:
-        value = self._value
-        if value.kind == _I64:
-            value.of.i64 = number
-        else:
-            value.of.i32 = number
-        error = native.wasmtime_global_set(self._context, byref(self._global), byref(value))
+        setattr(self._value.of, self._field, number)
+        error = native._wasmtime_global_set(*self._call)
         if error:
             raise wasmtime.WasmtimeError._from_ptr(error)
 
@@ -83,6 +79,9 @@ class Instance:
         }
         self._slots = (native.wasmtime_val_raw_t * 2)()
         self._fuel_given = 0
+        self._fuel_left = ctypes.c_uint64()
+        self._read_fuel: tuple[Any, ...] = (self._context, byref(self._fuel_left))
+        self._read_size: tuple[Any, ...] = (self._context, byref(self._memory._memory))
         self.base = ctypes.addressof(self._memory.data_ptr(store).contents)
         self.size = self.memory_size()
         self.pending: bytes | None = None
@@ -120,7 +119,7 @@ class Instance:
         self.pending = payload
         self.raised = None
         self._fuel_given = fuel
-        self._store.set_fuel(fuel)
+        native._wasmtime_context_set_fuel(self._context, fuel)
         self._slots[0].i32 = kind
         self._slots[1].i32 = len(payload)
         trap: Any = ctypes.POINTER(native.wasm_trap_t)()
@@ -152,12 +151,13 @@ class Instance:
 
     def fuel_used(self) -> int:
         """Fuel used by the present or last call. Behind by a little after an interruption."""
-        return self._fuel_given - int(self._store.get_fuel())
+        native._wasmtime_context_get_fuel(*self._read_fuel)
+        return self._fuel_given - self._fuel_left.value
 
     # -- memory and state ------------------------------------------------------------------------
 
     def memory_size(self) -> int:
-        return int(self._memory.data_len(self._store))
+        return int(native._wasmtime_memory_data_size(*self._read_size))
 
     def read(self, address: int, length: int) -> bytes:
         """Read guest memory, as far as it lies in it."""
@@ -196,6 +196,9 @@ class Instance:
         return digest.hexdigest()
 
     def close(self) -> None:
+        # Without arguments the two reads fail as a TypeError, never as a read of freed memory.
+        self._read_fuel = self._read_size = ()
+        self._globals = {}
         self._store.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -230,19 +231,17 @@ class WasmSession:
         """
         namespace = self._namespace
         namespace.interrupted = False
-        future = self._sandbox.threads.run(work)
-        cancelled = False
-        while not future.done():
-            try:
-                await asyncio.wait({future})
-            except asyncio.CancelledError:
-                cancelled = namespace.interrupted = True
-                if on_cancel is not None:
-                    on_cancel()
-        if cancelled:
-            future.exception()  # seen, so that nobody warns of it
-            raise asyncio.CancelledError
-        return future.result()
+        begun = self._sandbox.threads.run(work)
+        try:
+            return await begun.outcome
+        except asyncio.CancelledError:
+            namespace.interrupted = True
+            if on_cancel is not None:
+                on_cancel()
+            while not begun.over:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await begun.ended()
+            raise
 
 
 async def _settle(task: asyncio.Task[bytes] | None) -> None:
