@@ -14,6 +14,9 @@ from tallystick.ledger.port import TransferLedger
 from tallystick.ledger.transfer import export_run, import_run
 from tallystick.ledger.verify import verify
 
+# More in a soak, whose profile asks for more.
+SCALE = max(1, settings().max_examples // 100)
+
 usages = st.builds(
     ModelUsage,
     tokens_in=st.integers(0, 1 << 40),
@@ -45,6 +48,7 @@ def shape(ledger: TransferLedger) -> list[object]:
     return [(row.run, row.head, list(ledger.read(row.run))) for row in ledger.runs()]
 
 
+@settings(max_examples=40 * SCALE)
 @given(batches=batches)
 def test_what_was_appended_is_what_is_read_and_it_verifies(batches: list[list[Draft]]) -> None:
     ledger, heads = written(batches)
@@ -56,6 +60,7 @@ def test_what_was_appended_is_what_is_read_and_it_verifies(batches: list[list[Dr
     assert all(verify(ledger, heads={RUN: head}).ok for head in heads)
 
 
+@settings(max_examples=40 * SCALE)
 @given(batches=batches, data=st.data())
 def test_an_append_succeeds_behind_the_head_and_nowhere_else(
     batches: list[list[Draft]], data: st.DataObject
@@ -74,6 +79,7 @@ def test_an_append_succeeds_behind_the_head_and_nowhere_else(
     assert shape(ledger) == before
 
 
+@settings(max_examples=40 * SCALE)
 @given(batches=batches, data=st.data(), move=st.booleans())
 def test_exporting_then_importing_is_identity(
     batches: list[list[Draft]], data: st.DataObject, move: bool
@@ -94,7 +100,7 @@ def test_exporting_then_importing_is_identity(
     assert move or again.getvalue() == stream.getvalue()
 
 
-@settings(max_examples=60)
+@settings(max_examples=40 * SCALE)
 @given(
     steps=st.lists(
         st.tuples(

@@ -50,11 +50,11 @@ _BLANK = re.compile(r"[ \t\r\n]*+")
 _PREFIX = re.compile(r"[A-Za-z]{0,2}+(?=[\"'])")
 _TAIL = re.compile(r"[ \t.,;:!*`]*+(?:#[^\n]*+)?+\r?+(?=\n|\Z)")
 _ESCAPE = re.compile(
-    r"\\(?:[ntr0\"'\\]|\r?\n"
+    r"\\(?:[ntr\"'\\]|\r?\n"
     r"|x[0-9A-Fa-f]{2}|U[0-9A-Fa-f]{8}"
     r"|u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4})"
 )
-_LETTERS = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", '"': '"', "'": "'", "\\": "\\"}
+_LETTERS = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\"}
 _AFTER_ARGUMENT = " \t\r.,;:!*`"
 _PARTNERS = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019"}
 _BEFORE_QUOTE = " \t\r\n([{,=:"
@@ -291,7 +291,7 @@ def _unquoted(argument: str) -> str:
 
 
 def _decoded(literal: str) -> str:
-    r"""Decode escapes. One that is not known stays as it is: `\d` in a pattern is common."""
+    r"""Decode escapes. One that is not known stays: `\d` and `\b` are more often patterns."""
     return _ESCAPE.sub(_character, literal) if "\\" in literal else literal
 
 

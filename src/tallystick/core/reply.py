@@ -248,14 +248,10 @@ class _Reader:
         fence = opening["fence"]
         source, closed, after = opening["info"].partition(fence)
         tag, _, rest = source.strip().partition(" ")
-        tagged = tag.lower() in _PYTHON
+        tagged = tag.lower() in _PYTHON and bool(rest)
         source = rest.strip() if tagged else source.strip()
-        if (
-            closed
-            and not after.strip()
-            and (tagged or self.judge.does_something(source))
-            and source
-        ):
+        alone = bool(closed) and not after.strip()
+        if alone and (tagged or self.judge.does_something(source)):
             self._take(Code(source=source), end=opening.end())
         else:
             self._pass_prose(opening.end())
@@ -304,13 +300,14 @@ class _Reader:
 
     def _block(self, opening: re.Match[str], *, fence: str, indent: str) -> _Block:
         start = min(opening.end() + 1, len(self.text))
-        newline = "\r\n" if opening[0].endswith("\r") else "\n"
+        crlf = "\r" if opening[0].endswith("\r") else ""
         first: _Block | None = None
         for close, end in islice(self._closers(fence, start), _CLOSERS_TRIED_MAX):
-            source = _dedented(self.text[start:close].removesuffix(newline), indent)
+            content = self.text[start:close].removesuffix("\n").removesuffix(crlf)
+            source = _dedented(content, indent)
             block = _Block(source=source, close=close, end=end, closed=True)
             inside_string = source.count('"""') % 2 or source.count("'''") % 2
-            if not inside_string and (first is None or self.judge.parses(source)):
+            if (first is None and not inside_string) or self.judge.parses(source):
                 return block
             first = first or block
         if first is not None:
@@ -327,7 +324,9 @@ class _Reader:
     def _closers(self, fence: str, start: int) -> Iterator[tuple[int, int]]:
         """Give the start and end of each line from `start` that may close the fence."""
         while (at := self.effort.find(fence, start)) >= 0:
-            line_start, line_end = self.text.rfind("\n", 0, at) + 1, self._line_end(at)
+            newline = self.effort.find("\n", at)
+            line_end = len(self.text) if newline < 0 else newline
+            line_start = self.text.rfind("\n", 0, at) + 1
             before, after = self.text[line_start:at], self.text[at:line_end].lstrip(fence[0])
             if not before.strip(" \t") and not after.strip(" \t\r"):
                 yield line_start, line_end
@@ -375,5 +374,5 @@ def _dedented(content: str, indent: str) -> str:
 
 def _without_prompts(source: str) -> str:
     """Keep what follows `$ ` if there are such lines; the others are then output."""
-    typed = [line[2:] for line in source.splitlines() if line.startswith("$ ")]
+    typed = [line[2:] for line in source.splitlines() if line.startswith("$ ") and line[2:].strip()]
     return "\n".join(typed) if typed else source
