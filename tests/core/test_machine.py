@@ -116,8 +116,8 @@ def test_a_silent_program_is_told_to_print() -> None:
 
 
 def test_a_failure_is_shown_with_its_line() -> None:
-    failure = ProgramFailure(kind="ZeroDivisionError", message="division by zero",
-                             traceback='File "<turn 1>", line 3\n    1 / 0\nZeroDivisionError')  # fmt: skip
+    traceback = 'File "<turn 1>", line 3\n    1 / 0\nZeroDivisionError'
+    failure = ProgramFailure(kind="ZeroDivisionError", message="by zero", traceback=traceback)
 
     assert "1 / 0" in told(after(finished(failure=failure)))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,9 +57,7 @@ starts = st.builds(
     ),
     grants=st.tuples(words),
     contexts=st.lists(
-        st.builds(
-            ContextRef, name=words, sha256=words, bytes=counts, chars=counts, sample=words
-        ),
+        st.builds(ContextRef, name=words, sha256=words, bytes=counts, chars=counts, sample=words),
         max_size=2,
     ).map(tuple),
     functions=st.lists(st.tuples(words, words), max_size=2).map(tuple),
@@ -202,7 +202,7 @@ def test_roles_alternate_in_every_prompt(started: RunStarted, data: st.DataObjec
 
     roles = [message.role for message in live.messages]
     assert roles[:2] == ["system", "user"]
-    assert all(a != b for a, b in zip(roles, roles[1:], strict=False))
+    assert all(a != b for a, b in itertools.pairwise(roles))
 
 
 @given(started=starts, data=st.data())

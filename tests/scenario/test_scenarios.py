@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.play import Played, block, play
 
 from tallystick.core.records import RunLimits
 from tallystick.model.scripted import ScriptedReply
 from tallystick.runtime.functions import host_function
 from tallystick.runtime.inputs import given_text
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tests.play import Played, block, play
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 
@@ -57,7 +57,10 @@ SCENARIOS: dict[str, Callable[[WasmSandbox], Played]] = {
     ),
     "host calls": lambda box: play(
         box,
-        [block("lookup('a')"), block("try:\n    lookup('b')\nexcept HostError:\n    FINAL('no b')")],
+        [
+            block("lookup('a')"),
+            block("try:\n    lookup('b')\nexcept HostError:\n    FINAL('no b')"),
+        ],
         functions=[lookup],
     ),
     "a granted effect": lambda box: play(

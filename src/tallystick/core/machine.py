@@ -98,6 +98,8 @@ def advance(state: RunState, event: Event) -> tuple[RunState, tuple[Intent, ...]
             return _replied(state, event)
         case ModelFailed():
             state = _charged(state, Charge(model_calls=1, wall_ms=event.wall_ms))
+            if state.charge.wall_ms >= state.started.limits.wall_ms:
+                return _end(state, "deadline", f"{event.reason}: {event.message}")
             return _end(state, "model_error", f"{event.reason}: {event.message}")
         case HostAnswered():
             return _charged(state, Charge(host_calls=1)), ()
@@ -250,14 +252,16 @@ def _turn_over(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
     return _ask(msgspec.structs.replace(state, messages=(*state.messages, message), observed=()))
 
 
-_ANSWER_NOW = "This is your last turn. Write one ```repl block that calls FINAL(...) with the best answer."
+_ANSWER_NOW = (
+    "This is your last turn. Write one ```repl block that calls FINAL(...) with the best answer."
+)
 
 
 def _over(state: RunState) -> tuple[StopReason, str] | None:
     limits, used = state.started.limits, state.charge
     if used.turns >= limits.turns:
         return "max_turns", f"all {limits.turns:,} turns used"
-    if used.wall_ms > limits.wall_ms:
+    if used.wall_ms >= limits.wall_ms:
         return "deadline", f"{limits.wall_ms:,} ms passed"
     if used.host_calls > limits.host_calls:
         return "budget", f"host_calls: {limits.host_calls:,} allowed"
@@ -279,11 +283,8 @@ def _last_turn(state: RunState) -> bool:
 
 
 def _ask(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
-    limits = state.started.limits
     if state.turn == 0 and (over := _over(state)) is not None:
         return _end(state, *over)
-    if limits.wall_ms == 0:
-        return _end(state, "deadline", "0 ms passed")
     intent = AskModel(
         intent=state.next_intent,
         turn=state.turn + 1,
