@@ -18,8 +18,8 @@ __all__ = ["command"]
 def command(run: str, as_json: bool) -> int:
     r"""Run a run again with no model and no network, and say whether it holds.
 
-    Prompts, programs, outputs, host calls and fuel are made again and compared with the record. Exit
-    code 8 if anything differs.
+    Prompts, programs, outputs, host calls and fuel are made again and compared with the record.
+    Exit code 8 if anything differs.
 
     \b
     Example:

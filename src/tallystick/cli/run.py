@@ -97,7 +97,7 @@ def command(
 ) -> int:
     r"""Answer a question with programs that a model writes.
 
-    The answer goes to stdout, progress and cost to stderr. A run that is stopped prints what it has.
+    The answer goes to stdout, progress and cost to stderr. A stopped run prints what it has.
 
     \b
     Exit codes: 0 answered, 1 no progress or refused, 2 wrong usage, 3 a cap, 4 the sandbox,
