@@ -212,6 +212,9 @@ def _finished(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[
     )
     if event.answer is not None:
         return _end(msgspec.structs.replace(state, answer=event.answer), "answered", "program")
+    if event.stop == "deadline":
+        # Its deadline was what the run had left.
+        return _end(state, "deadline", f"{state.started.limits.wall_ms:,} ms passed")
     if state.repeats >= _REPEATS_MAX:
         return _end(state, "no_progress", "the same program gave the same result again")
     notes = (_REPEATED,) if repeated else ()
@@ -253,7 +256,7 @@ def _turn_over(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
 
 
 _ANSWER_NOW = (
-    "This is your last turn. Write one ```repl block that calls FINAL(...) with the best answer."
+    "This is your last turn. Write one ```repl block that calls FINAL(...) with your answer."
 )
 
 
