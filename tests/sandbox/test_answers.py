@@ -1,10 +1,10 @@
 """How a program answers: `answer`, `FINAL`, `FINAL_VAR`, and what the host reads of it."""
 
 import pytest
+from tests.support import TestSession
 
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.text import HostText
-from tests.support import TestSession
 
 HOST = HostTable(answering=True)
 

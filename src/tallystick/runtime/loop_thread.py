@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 __all__ = ["LoopThread"]
 
 Result = TypeVar("Result")
+_CANCEL_SECONDS = 10.0
 
 
 class LoopThread:
@@ -30,14 +31,26 @@ class LoopThread:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def do(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine and wait for it here. An interrupt cancels it and waits for its end."""
-        future = self.submit(work)
+        """Run a coroutine and wait for it here.
+
+        An interrupt cancels the coroutine, not the wait: what it makes of the cancel is returned.
+        """
+        tasks: list[asyncio.Task[Result]] = []
+
+        async def held() -> Result:
+            tasks.append(asyncio.ensure_future(work))
+            return await tasks[0]
+
+        future = self.submit(held())
         try:
             return future.result()
         except KeyboardInterrupt:
-            future.cancel()
-            concurrent.futures.wait([future], timeout=5)
-            raise
+            if tasks and self._loop is not None:
+                self._loop.call_soon_threadsafe(tasks[0].cancel)
+            try:
+                return future.result(timeout=_CANCEL_SECONDS)
+            except (concurrent.futures.CancelledError, concurrent.futures.TimeoutError):
+                raise KeyboardInterrupt from None
 
     def close(self) -> None:
         with self._guard:

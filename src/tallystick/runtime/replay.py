@@ -7,11 +7,12 @@ not end at a repeatable place: it is served as it was recorded.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
 
-from tallystick.core.errors import LedgerError, ReplayDiverged
+from tallystick.core.errors import LedgerError, ReplayDiverged, SandboxError
 from tallystick.core.machine import RunState
 from tallystick.core.prompt import Message
 from tallystick.core.records import (
@@ -110,8 +111,10 @@ class _RecordedWorld:
         for record in records:
             if isinstance(record, HostAnswered):
                 self._answers.setdefault(record.program, []).append(record)
+        self._ended = next((each for each in records if isinstance(each, RunEnded)), None)
         self._session = session
         self._names = names
+        self.cancelled = False
         self.programs = 0
         self.served = 0
 
@@ -120,7 +123,7 @@ class _RecordedWorld:
     ) -> ModelReplied | ModelFailed:
         reply = self._replies.get(intent.intent)
         if reply is None:
-            raise _Stop
+            raise self._ended_here()
         return reply
 
     async def run(
@@ -128,7 +131,7 @@ class _RecordedWorld:
     ) -> ProgramFinished:
         recorded = self._finished.get(intent.intent)
         if recorded is None:
-            raise _Stop
+            raise self._ended_here()
         answers = self._answers.get(intent.intent, [])
         if self._session is None or recorded.stop in _SERVED:
             self.served += 1
@@ -144,6 +147,15 @@ class _RecordedWorld:
         now = finished_of(intent, result)
         # The machine goes on with how long it took then, or the caps would fall elsewhere.
         return msgspec.structs.replace(now, wall_ms=recorded.wall_ms)
+
+    def _ended_here(self) -> BaseException:
+        """What ended the run while this was under way; nothing, if the record just stops."""
+        if self._ended is None:
+            return _Stop()
+        if self._ended.stop == "cancelled":
+            self.cancelled = True
+            return asyncio.CancelledError()
+        return SandboxError(self._ended.detail)
 
     def _note(self, answer: HostAnswered, asked: Asked) -> None:
         asked.calling(
@@ -197,6 +209,9 @@ async def replay_records(
         await driver.drive()
     except _Stop:
         pass
+    except asyncio.CancelledError:
+        if not world.cancelled:
+            raise
     except ReplayDiverged as error:
         divergence = Divergence(
             seq=pen.place, field=error.field, recorded=error.recorded, now=error.now

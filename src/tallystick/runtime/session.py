@@ -8,7 +8,6 @@ would rather await.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -98,15 +97,8 @@ class Session:
         watch: Watch = lambda run, record: None,
     ) -> Run:
         """Run a goal to its end and return what it came to. Ctrl-C ends it, written down."""
-        future = self._loop.submit(self._run(goal, inputs, limits, grants, seed, watch))
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            future.cancel()
-            concurrent.futures.wait([future], timeout=10)
-            if future.cancelled() or future.exception() is not None:
-                raise
-            return future.result()
+        work = self._run(goal, inputs, limits, grants, seed, watch)
+        return self._loop.do(work)
 
     async def arun(
         self,

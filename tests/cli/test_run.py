@@ -1,0 +1,234 @@
+"""`tally run` and the commands around a ledger, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.test_exec import Tally
+
+
+@pytest.fixture
+def tally(tmp_path: Path) -> Tally:
+    (tmp_path / "data.txt").write_text("a,1\nb,2\nc,3\n")
+    replies = [
+        {"text": "```repl\nrows = [l.split(',') for l in context.splitlines()]\nprint(rows)\n```"},
+        {"text": "```repl\nFINAL(sum(int(r[1]) for r in rows))\n```"},
+    ]
+    (tmp_path / "demo.jsonl").write_text("\n".join(json.dumps(each) for each in replies))
+    return Tally(tmp_path)
+
+
+def run(tally: Tally, *words: str, **env: str) -> Any:
+    return tally("run", "what is the sum?", "-f", "data.txt", "-m", "scripted:demo.jsonl",
+                 *words, **env)  # fmt: skip
+
+
+def test_the_answer_is_on_stdout_and_progress_on_stderr(tally: Tally) -> None:
+    done = run(tally)
+
+    assert (done.returncode, done.stdout) == (0, "6\n")
+    assert "turn 1" in done.stderr
+    assert "ledger   run" in done.stderr
+
+
+def test_quiet_prints_the_answer_only(tally: Tally) -> None:
+    assert run(tally, "--quiet").stderr == ""
+
+
+def test_the_json_of_a_run_has_its_promised_shape(tally: Tally) -> None:
+    result = json.loads(run(tally, "--json").stdout)
+
+    assert result["answer"] == "6"
+    assert result["stop"] == "answered"
+    assert result["turns"] == 2
+    assert set(result["charge"]) >= {
+        "usd", "tokens_in", "tokens_out", "model_calls", "host_calls", "fuel", "wall_ms",
+    }  # fmt: skip
+    assert result["citations"] == []
+    assert result["ledger"].endswith("ledger.db")
+
+
+def test_events_are_json_lines(tally: Tally) -> None:
+    lines = [json.loads(line) for line in run(tally, "--events").stdout.splitlines()]
+
+    assert lines[0]["tag"] == "run.started"
+    assert lines[-1]["tag"] == "run.ended"
+    assert {line["run"] for line in lines} == {lines[0]["run"]}
+
+
+def test_a_run_is_listed_inspected_replayed_and_verified(tally: Tally) -> None:
+    run(tally)
+
+    listed = json.loads(tally("ls", "--json").stdout)
+    inspected = tally("inspect", "last", "--programs").stdout
+    replayed = json.loads(tally("replay", listed[0]["run"][:12], "--json").stdout)
+    verified = json.loads(tally("verify", "--json").stdout)
+
+    assert (listed[0]["stop"], listed[0]["answer"]) == ("answered", "6")
+    assert "answer='6'" in inspected
+    assert "rows = " in inspected
+    assert replayed["held"]
+    assert replayed["divergence"] is None
+    assert set(replayed) >= {"run", "entries", "held", "divergence"}
+    assert verified["ok"]
+    assert verified["first_bad"] is None
+    assert (verified["runs"], verified["entries"]) == (1, replayed["entries"])
+
+
+def test_replay_needs_neither_the_script_nor_the_data(tally: Tally) -> None:
+    run(tally)
+    (tally.directory / "demo.jsonl").unlink()
+    (tally.directory / "data.txt").unlink()
+
+    done = tally("replay", "last")
+
+    assert done.returncode == 0
+    assert "no divergence" in done.stdout
+
+
+def test_a_changed_byte_is_found_and_named(tally: Tally) -> None:
+    run(tally)
+    ledger = tally.directory / "data" / "ledger.db"
+    with sqlite3.connect(ledger) as db:
+        db.execute("UPDATE body SET body = replace(body, 'rows', 'rovs') WHERE seq = 2")
+    db.close()
+
+    done = tally("verify", "--json")
+
+    assert done.returncode == 6
+    assert json.loads(done.stdout)["first_bad"]["seq"] == 2
+
+
+def test_an_export_is_imported_elsewhere_and_replays_there(tally: Tally, tmp_path: Path) -> None:
+    run(tally)
+    exported = tally("export", "last", "run.tally")
+    other = {"TALLYSTICK_DATA_DIR": str(tmp_path / "other")}
+
+    imported = tally("import", "run.tally", **other)
+    replayed = tally("replay", "last", **other)
+
+    assert exported.returncode == 0, exported.stderr
+    assert imported.returncode == 0, imported.stderr
+    assert replayed.returncode == 0
+
+
+def test_a_moved_run_is_gone_from_here(tally: Tally) -> None:
+    run(tally)
+    tally("export", "last", "run.tally", "--move")
+
+    assert json.loads(tally("ls", "--json").stdout)[0]["stop"] in ("answered", "moved")
+    assert tally("export", "last", "again.tally").returncode in (0, 6)
+
+
+def test_a_removed_run_is_gone(tally: Tally) -> None:
+    run(tally)
+    done = tally("rm", "last", "--yes")
+
+    assert done.returncode == 0
+    assert json.loads(tally("ls", "--json").stdout) == []
+
+
+def test_a_recorded_run_answers_again(tally: Tally) -> None:
+    run(tally)
+
+    again = tally("run", "what is the sum?", "-f", "data.txt", "-m", "recorded:last")
+
+    assert again.stdout == "6\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("run", "?"), 2, "no model"),
+        (("run", "?", "-m", "gpt"), 2, "not known"),
+        (("run", "?", "-m", "scripted:nosuch"), 2, "No such file"),
+        (("run", "?", "-m", "scripted:data.txt"), 2, "line 1"),
+        (("run", "?", "-m", "recorded:last"), 2, "no run yet"),
+        (("run", "?", "-m", "scripted:demo.jsonl", "-f", "nosuch"), 2, "no such file"),
+        (("run", "?", "-m", "scripted:demo.jsonl", "--max-turns", "-1"), 2, "max-turns"),
+        (("run", "?", "-m", "scripted:demo.jsonl", "--max-turns", "many"), 2, "max-turns"),
+        (("inspect", "ZZZ"), 6, "ZZZ"),
+        (("replay", "last"), 2, "no run yet"),
+        (("import", "data.txt"), 6, "data.txt"),
+        (("verify", "--head", "data.txt"), 2, "--head"),
+    ],
+)
+def test_wrong_usage_is_one_clear_line(
+    tally: Tally, words: tuple[str, ...], code: int, says: str
+) -> None:
+    done = tally(*words)
+
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("replies", "words", "code", "stop"),
+    [
+        ([], (), 5, "model_error"),
+        (["```repl\n1\n```"], ("--max-turns", "1"), 3, "max_turns"),
+        (["hm", "hm", "hm"], (), 1, "no_progress"),
+        (["```repl\nwhile True: pass\n```"], ("--timeout", "0.3"), 3, "deadline"),
+    ],
+)
+def test_every_stop_has_its_exit_code(
+    tally: Tally, replies: list[str], words: tuple[str, ...], code: int, stop: str
+) -> None:
+    lines = "\n".join(json.dumps({"text": reply}) for reply in replies)
+    (tally.directory / "demo.jsonl").write_text(lines)
+
+    done = run(tally, *words, "--json")
+
+    assert done.returncode == code
+    assert json.loads(done.stdout)["stop"] == stop
+
+
+def test_ctrl_c_ends_the_run_written_down_and_replayable(tally: Tally) -> None:
+    (tally.directory / "demo.jsonl").write_text(
+        json.dumps({"text": "```repl\n'so far'\n```"})
+        + "\n"
+        + json.dumps({"text": "x", "delay_ms": 60_000})
+    )
+    running = subprocess.Popen(
+        [sys.executable, "-m", "tallystick.cli.main", "run", "?", "-m", "scripted:demo.jsonl"],
+        env=tally.env, cwd=tally.directory, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    time.sleep(2.0)
+    running.send_signal(signal.SIGINT)
+    stdout, stderr = running.communicate(timeout=20)
+
+    assert running.returncode == 130, stderr
+    assert "so far" in stdout
+    assert json.loads(tally("ls", "--json").stdout)[0]["stop"] == "cancelled"
+    assert tally("replay", "last").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "damage", [b"not a database at all" * 50, b"SQLite format 3\0" + b"x" * 50]
+)
+def test_a_file_that_is_no_ledger_is_one_clear_line(tally: Tally, damage: bytes) -> None:
+    (tally.directory / "data").mkdir(mode=0o700)
+    (tally.directory / "data" / "ledger.db").write_bytes(damage)
+
+    for words in (("ls",), ("verify",)):
+        done = tally(*words)
+        assert done.returncode == 6
+        assert done.stderr.count("\n") == 1
+    assert run(tally).returncode == 6
+
+
+def test_config_says_where_each_value_came_from(tally: Tally) -> None:
+    found = {each["name"]: each for each in json.loads(tally("config", "--json").stdout)}
+
+    assert found["data"]["source"] == "environment TALLYSTICK_DATA_DIR"
+    assert found["max_turns"] == {"name": "max_turns", "value": "30", "source": "default"}
