@@ -64,7 +64,7 @@ def main(names: list[str]) -> int:
     print(f"\nload at the end {_shown_load(ended)}")
     for row in missed:
         print(f"missed: {row.name}: {_number(row.median)} {row.unit}, target {_target(row)}")
-    if not missed:
+    if not missed and any(row.met for row in rows):
         print("every target that was measured is met")
     if not names:
         about["load"] = {"start": began, "end": ended}

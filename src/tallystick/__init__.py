@@ -20,7 +20,15 @@ if TYPE_CHECKING:
         TallystickError,
         UsageError,
     )
+    from tallystick.core.records import Charge, RunLimits
+    from tallystick.ledger.memory import MemoryLedger
+    from tallystick.ledger.sqlite import SqliteLedger
+    from tallystick.model.scripted import ScriptedModel, ScriptedReply
+    from tallystick.runtime.functions import host_function
+    from tallystick.runtime.inputs import given_text, read_inputs
     from tallystick.runtime.paths import cache_directory, data_directory
+    from tallystick.runtime.run import Run
+    from tallystick.runtime.session import Session
     from tallystick.sandbox.host import HostFunction, HostTable
     from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits
     from tallystick.sandbox.scripted import Scripted, ScriptedSandbox
@@ -32,28 +40,56 @@ if TYPE_CHECKING:
 __all__ = [
     "Cancelled",
     "CapabilityDenied",
+    "Charge",
     "ExecutionContext",
     "ExecutionResult",
     "HostFunction",
     "HostTable",
     "HostText",
     "Limits",
+    "MemoryLedger",
     "NotSupported",
     "Refused",
+    "Run",
+    "RunLimits",
     "SandboxError",
     "Scripted",
+    "ScriptedModel",
+    "ScriptedReply",
     "ScriptedSandbox",
+    "Session",
     "SnapshotId",
     "SnapshotMismatch",
+    "SqliteLedger",
     "SqliteSnapshotStore",
     "TallystickError",
     "UsageError",
     "WasmSandbox",
     "cache_directory",
     "data_directory",
+    "given_text",
+    "host_function",
+    "read_inputs",
 ]
 
 _HOMES = {
+    "tallystick.core.records": (
+        "Charge",
+        "RunLimits",
+    ),
+    "tallystick.ledger.memory": ("MemoryLedger",),
+    "tallystick.ledger.sqlite": ("SqliteLedger",),
+    "tallystick.model.scripted": (
+        "ScriptedModel",
+        "ScriptedReply",
+    ),
+    "tallystick.runtime.functions": ("host_function",),
+    "tallystick.runtime.run": ("Run",),
+    "tallystick.runtime.session": ("Session",),
+    "tallystick.runtime.inputs": (
+        "given_text",
+        "read_inputs",
+    ),
     "tallystick.core.errors": (
         "Cancelled",
         "CapabilityDenied",

@@ -45,6 +45,11 @@ class Judge:
 
     def _commands_only(self, statement: ast.stmt) -> bool:
         call = statement.value if isinstance(statement, ast.Expr) else None
+        # A list marker in front of it parses as a sign or a star.
+        if isinstance(call, ast.UnaryOp):
+            call = call.operand
+        elif isinstance(call, ast.Starred):
+            call = call.value
         name = call.func if isinstance(call, ast.Call) else None
         return isinstance(name, ast.Name) and name.id in self._commands
 
