@@ -33,6 +33,12 @@ def environment(directory: Path) -> dict[str, str]:
     }
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One home for all examples: a later one may look at what an earlier one left."""
+    return tmp_path_factory.mktemp("home")
+
+
 def matches(shown: str, printed: str) -> bool:
     """`...` in the page stands for anything on that line."""
     pattern = re.escape(shown.rstrip("\n")).replace(re.escape("..."), "[^\n]*")
@@ -48,10 +54,10 @@ CONSOLE = [
 
 @pytest.mark.parametrize(("where", "command", "output"), CONSOLE, ids=[each[0] for each in CONSOLE])
 def test_a_command_prints_what_the_page_says(
-    where: str, command: str, output: str, tmp_path: Path
+    where: str, command: str, output: str, home: Path
 ) -> None:
     done = subprocess.run(
-        ["bash", "-c", command], cwd=ROOT, env=environment(tmp_path), timeout=60,
+        ["bash", "-c", command], cwd=ROOT, env=environment(home), timeout=60,
         capture_output=True, text=True,
     )  # fmt: skip
 
@@ -63,10 +69,10 @@ PYTHON = blocks("python")
 
 @pytest.mark.parametrize(("where", "code", "output"), PYTHON, ids=[each[0] for each in PYTHON])
 def test_a_python_example_prints_what_the_page_says(
-    where: str, code: str, output: str, tmp_path: Path
+    where: str, code: str, output: str, home: Path
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment(tmp_path), timeout=120,
+        [sys.executable, "-c", code], cwd=ROOT, env=environment(home), timeout=120,
         capture_output=True, text=True,
     )  # fmt: skip
 
