@@ -28,9 +28,7 @@ def test_beyond_the_cap_the_whole_is_in_a_file_and_the_inline_text_ends_at_a_lin
     for line in (b"first\n", b"second\n", b"third\n"):
         out.write(line)
 
-    assert out.text() == (
-        "first\n[output cut: 19 bytes in all; the whole is kept in a file]\n"
-    )
+    assert out.text() == ("first\n[output cut: 19 bytes in all; the whole is kept in a file]\n")
     assert (tmp_path / "out").read_bytes() == b"first\nsecond\nthird\n"
     assert (tmp_path / "out").stat().st_mode & 0o777 == 0o600
 

@@ -10,12 +10,26 @@ from __future__ import annotations
 import collections
 import threading
 import time
-from collections.abc import Callable
 
-__all__ = ["Slots"]
+__all__ = ["Slots", "Turn"]
 
 _SHARE_SECONDS = 0.1
-_LOOK_SECONDS = 0.01
+
+
+class Turn:
+    """A place in the queue. Woken when its slot has come, or by whoever ends the wait."""
+
+    __slots__ = ("_woken", "granted")
+
+    def __init__(self) -> None:
+        self._woken = threading.Event()
+        self.granted = False
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def wait(self, seconds: float) -> None:
+        self._woken.wait(seconds)
 
 
 class Slots:
@@ -25,7 +39,7 @@ class Slots:
         if count < 1:
             raise ValueError("at least one slot is needed")
         self._free = count
-        self._queue: collections.deque[threading.Lock] = collections.deque()
+        self._queue: collections.deque[Turn] = collections.deque()
         self._guard = threading.Lock()
 
     @property
@@ -33,35 +47,27 @@ class Slots:
         """How many programs wait for a slot."""
         return len(self._queue)
 
-    def acquire(self, look: Callable[[], None] = lambda: None) -> None:
-        """Wait for a slot. `look` is called while waiting and raises to give up."""
+    def acquire(self, turn: Turn | None = None, *, seconds: float = threading.TIMEOUT_MAX) -> bool:
+        """Wait for a slot. False if the time is over, or if the turn was woken without one."""
+        turn = turn or Turn()
         with self._guard:
             if self._free and not self._queue:
                 self._free -= 1
-                return
-            turn = threading.Lock()
-            turn.acquire()
+                return True
             self._queue.append(turn)
-        try:
-            while not turn.acquire(timeout=_LOOK_SECONDS):
-                look()
-        except BaseException:
-            self._give_up(turn)
-            raise
-
-    def _give_up(self, turn: threading.Lock) -> None:
-        """Leave the queue; a slot that was handed over in this moment goes to the next."""
+        turn.wait(seconds)
         with self._guard:
-            if turn in self._queue:
+            if not turn.granted:
                 self._queue.remove(turn)
-                return
-        self.release()
+            return turn.granted
 
     def release(self) -> None:
         """Give the slot back; the longest waiting gets it."""
         with self._guard:
             if self._queue:
-                self._queue.popleft().release()
+                turn = self._queue.popleft()
+                turn.granted = True
+                turn.wake()
             else:
                 self._free += 1
 

@@ -25,7 +25,8 @@ from tallystick.sandbox.snapshot import PAGE_BYTES, Image, SnapshotId, SnapshotS
 __all__ = ["FORMAT", "SqliteSnapshotStore"]
 
 FORMAT = 1
-_COMPRESSION = 1
+# A window as long as a page: setting up the usual one costs as much as the work.
+_LEVEL, _WINDOW_BITS, _MEMORY = 1, 12, 5
 _BUSY_SECONDS = 10.0
 _SCHEMA = """
 CREATE TABLE snapshot (
@@ -189,11 +190,16 @@ def _store_pages(
         if row is None:
             made = db.execute(
                 "INSERT INTO page (hash, data) VALUES (?, ?)",
-                (page_hash, zlib.compress(page, _COMPRESSION)),
+                (page_hash, _compressed(page)),
             )
             row = (made.lastrowid,)
         numbers[page_hash] = row[0]
     return numbers
+
+
+def _compressed(page: bytes) -> bytes:
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW_BITS, _MEMORY)
+    return packer.compress(page) + packer.flush()
 
 
 def _drop_orphans(db: sqlite3.Connection) -> None:

@@ -16,7 +16,7 @@ from tallystick.sandbox import interrupt
 from tallystick.sandbox.host import Answer, Blocking, error_reply, request_digest
 from tallystick.sandbox.output import OutputOverflow, ProgramOutput
 from tallystick.sandbox.port import CallRecord, ExecutionContext, Host, HostCall, Stop
-from tallystick.sandbox.slots import Slots
+from tallystick.sandbox.slots import Slots, Turn
 from tallystick.sandbox.wasm.abi import BadPointer
 from tallystick.sandbox.wasm.instance import Ended, Instance
 
@@ -82,6 +82,7 @@ class Execution:
         self._loop = loop
         self._cancelled = False
         self._box: _Box | None = None
+        self._turn: Turn | None = None
         self._active_since = 0.0
         self._active_before = 0.0
         self._slot_since = 0.0
@@ -102,6 +103,9 @@ class Execution:
     def cancel(self) -> None:
         """End the program, also while it waits."""
         self._cancelled = True
+        turn = self._turn
+        if turn is not None:
+            turn.wake()
         box = self._box
         if box is not None:
             box.arrived.set()
@@ -138,7 +142,13 @@ class Execution:
         return round(self._active_before * 1000)
 
     def _resume(self) -> None:
-        self._slots.acquire(self._look)
+        self._turn = Turn()
+        self._look()
+        left = max(0.0, self._deadline - time.monotonic())
+        if not self._slots.acquire(self._turn, seconds=left):
+            self._look()
+            raise self._stop("deadline", "deadline: it passed while waiting for a slot")
+        self._turn = None
         self._holding = True
         self._active_since = self._slot_since = time.monotonic()
 

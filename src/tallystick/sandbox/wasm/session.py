@@ -34,6 +34,8 @@ __all__ = ["WasmSession"]
 
 Result = TypeVar("Result")
 _WHY_CHARS_MAX = 500
+# A deadline is for the program. What comes before it has at least this long.
+_PREPARE_SECONDS_LEAST = 1.0
 
 
 class WasmSession:
@@ -162,7 +164,9 @@ class WasmSession:
         namespace = self._namespace
         try:
             instance = namespace.prepared(
-                context.limits, host.names, seconds_max=context.deadline_ms / 1000
+                context.limits,
+                host.names,
+                seconds_max=max(_PREPARE_SECONDS_LEAST, context.deadline_ms / 1000),
             )
         except GuestBroken as error:
             return report.broken(str(error))
