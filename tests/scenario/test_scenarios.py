@@ -41,7 +41,11 @@ SCENARIOS: dict[str, Callable[[WasmSandbox], Played]] = {
     "several blocks": lambda box: play(
         box, [f"First\n{block('x = 1')}\nthen\n{block('x + 1')}", block("FINAL_VAR('x')")]
     ),
-    "final outside the block": lambda box: play(box, [block("x = 2"), "FINAL(two)"]),
+    "final outside the block": lambda box: play(box, [block("x = 2"), "FINAL(two of them)"]),
+    "final of a variable outside the block": lambda box: play(
+        box, [block("total = 2"), "FINAL(total)"]
+    ),
+    "final of a word outside the block": lambda box: play(box, [block("total = 2"), "FINAL(two)"]),
     "final var outside the block": lambda box: play(box, [block("x = 2"), "FINAL_VAR(x)"]),
     "answer dictionary": lambda box: play(
         box, [block("answer['content'] = 'yes'; answer['ready'] = True")]
@@ -87,6 +91,7 @@ SCENARIOS: dict[str, Callable[[WasmSandbox], Played]] = {
     "stop model_error": lambda box: play(
         box, [block("'so far'"), ScriptedReply(error="the server is gone")]
     ),
+    "stop refused": lambda box: play(box, ["RUN(ls)", "RUN(ls -l)", "RUN(cat data)"]),
     "stop no_progress by silence": lambda box: play(box, ["I think", "Hmm", "Well"]),
     "stop no_progress by repetition": lambda box: play(box, [block("1 + 1")] * 4),
     "no turns at all": lambda box: play(box, [], limits=RunLimits(turns=0)),

@@ -39,6 +39,8 @@ __all__ = ["TRANSITIONS", "Phase", "RunState", "advance", "begin", "ending", "pr
 
 _IDLE_MAX = 3
 _REPEATS_MAX = 2
+# So often in a row may a model ask for what this run does not have.
+_REFUSALS_MAX = 2
 # Beyond this part of the time, the next turn is treated as the last.
 _LATE = 0.8
 _TEXT_CHARS_MAX = 2_000
@@ -80,6 +82,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     seen: tuple[str, ...] = ()
     repeats: int = 0
     idle: int = 0
+    refusals: int = 0
     ended: RunEnded | None = None
 
 
@@ -160,8 +163,20 @@ def _tag(command: Command) -> str:
 
 
 def _as_program(command: Command) -> str:
-    assert isinstance(command, FinalVar)
-    return f"FINAL_VAR({command.name!r})"
+    """A finishing command as the program that does it.
+
+    `FINAL(total)` outside a block names a variable more often than the word: the program knows.
+    """
+    if isinstance(command, FinalVar):
+        return f"FINAL_VAR({command.name!r})"
+    assert isinstance(command, Final)
+    return f"FINAL(globals().get({command.text!r}, {command.text!r}))"
+
+
+def _is_program(command: Command) -> bool:
+    if isinstance(command, Final):
+        return command.text.isidentifier()
+    return isinstance(command, Code | FinalVar)
 
 
 def _next(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
@@ -169,7 +184,7 @@ def _next(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
     if not state.queue:
         return _turn_over(state)
     command = state.queue[0]
-    if isinstance(command, Code | FinalVar):
+    if _is_program(command):
         intent = RunProgram(
             intent=state.next_intent,
             turn=state.turn,
@@ -177,11 +192,13 @@ def _next(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
             sha256=digest(program_of(state).encode("utf-8", "surrogatepass")),
         )
         state = msgspec.structs.replace(
-            state, phase=Phase.RUNNING, next_intent=state.next_intent + 1
+            state, phase=Phase.RUNNING, next_intent=state.next_intent + 1, refusals=0
         )
         return state, (intent,)
     if isinstance(command, Final):
         return _end(msgspec.structs.replace(state, answer=command.text), "answered", "FINAL")
+    if state.refusals >= _REFUSALS_MAX:
+        return _end(state, "refused", f"{_tag(command)} is not available in this run")
     refused = Message(
         role="user",
         part=f"refused:{state.turn}:{state.part}",
@@ -192,6 +209,7 @@ def _next(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
             state,
             queue=state.queue[1:],
             part=state.part + 1,
+            refusals=state.refusals + 1,
             observed=(*state.observed, refused),
         )
     )

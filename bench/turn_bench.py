@@ -1,0 +1,102 @@
+"""Runs: what a turn costs beside its program, what starting the command costs, what is stored.
+
+Question: does the record cost at most 2 ms of processor time a turn, with the disk waited for?
+
+Sketch before measuring. A turn is one forced and one committed append (0.5 ms), a prompt that is
+rendered and hashed (0.1 ms), three records encoded and sealed (0.1 ms), and a few hops: about 1 ms.
+Bytes per turn: a reply, a result and two intents, under 2 KB whatever the turn.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+
+from bench.measure import ECHO, Bench, Row, World
+
+from tallystick.core.records import RunLimits
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.model.scripted import ScriptedModel, ScriptedReply
+from tallystick.runtime.session import Session
+
+__all__ = ["BENCHES"]
+
+_TURNS = 10
+_ROUNDS = 15
+_PROGRAMS = [f"rows = [i * {n} for i in range(500)]\nsum(rows)" for n in range(1, _TURNS)] + [
+    "FINAL(sum(rows))"
+]
+
+
+def _alone(world: World) -> float:
+    """Processor milliseconds a program, run in one session without a record."""
+    with world.session() as session:
+        world.run(session, "def FINAL(value): pass", host=ECHO)
+        began = time.process_time()
+        for program in _PROGRAMS:
+            world.run(session, program, host=ECHO)
+        return (time.process_time() - began) * 1000 / _TURNS
+
+
+def _recorded(world: World, ledger: SqliteLedger) -> tuple[float, int]:
+    """Processor milliseconds a turn of a scripted run, and the bytes its entries take."""
+    replies = [ScriptedReply(text=f"```repl\n{program}\n```") for program in _PROGRAMS]
+    model = ScriptedModel(replies)
+    with Session(model=model, ledger=ledger, sandbox=world.sandbox) as session:
+        session.ledger.runs()
+        began = time.process_time()
+        run = session.run("sum them", limits=RunLimits(turns=_TURNS))
+        took = (time.process_time() - began) * 1000 / _TURNS
+    if run.stop != "answered":
+        raise RuntimeError(f"the run ended with {run.stop}: {run.detail}")
+    stored = sum(len(each.header) + len(each.body or b"") for each in ledger.read(run.run))
+    return took, stored
+
+
+def turn(world: World) -> Iterable[Row]:
+    ledger = SqliteLedger(world.directory / "ledger.db")
+    _alone(world), _recorded(world, ledger)
+    # In turn, so that a busy moment falls on both.
+    pairs = [(_alone(world), _recorded(world, ledger)) for _ in range(_ROUNDS)]
+    ledger.close()
+    alone = sorted(pair[0] for pair in pairs)[_ROUNDS // 2]
+    yield Row(
+        bench="turn",
+        name="processor time of a turn above its program, disk waited for",
+        unit="ms",
+        samples=[recorded - plain for plain, (recorded, _) in pairs],
+        target=2.0,
+        against=f"the program alone: {alone:.2f} ms",
+    )
+    yield Row(
+        bench="turn",
+        name="stored per turn",
+        unit="bytes",
+        samples=[stored / _TURNS for _, (_, stored) in pairs],
+    )
+
+
+def imported(world: World) -> Iterable[Row]:
+    def seconds(module: str) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime)
+
+    floor = sorted(seconds("sys") for _ in range(9))[4]
+    for module, target in (("tallystick.cli.main", 0.15), ("tallystick.cli.run", None)):
+        samples = [seconds(module) for _ in range(9)]
+        yield Row(
+            bench="import",
+            name=f"import of {module}",
+            unit="s",
+            samples=samples,
+            target=target,
+            against=f"python itself: {floor:.3f} s",
+        )
+
+
+BENCHES: dict[str, Bench] = {"turn": turn, "import": imported}
