@@ -216,3 +216,37 @@ def test_a_scripted_error_is_a_model_error(sandbox: WasmSandbox) -> None:
 
     assert (run.stop, run.answer) == ("model_error", None)
     assert "no credit" in run.detail
+
+
+def test_a_cancel_in_the_middle_of_an_effect_is_in_doubt_and_replays(sandbox: WasmSandbox) -> None:
+    release, begun = threading.Event(), threading.Event()
+
+    @host_function(policy="effect")
+    def pay() -> str:
+        """Pay."""
+        begun.set()
+        release.wait(10)
+        return "paid"
+
+    async def scenario() -> tuple[str, bool]:
+        ledger = MemoryLedger()
+        model = ScriptedModel.of(block("pay()"))
+        session = Session(model=model, functions=[pay], ledger=ledger, sandbox=sandbox)
+        running = asyncio.ensure_future(session.arun("?"))
+        await asyncio.to_thread(begun.wait, 10)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        run = ledger.runs()[0].run
+        records: list[Any] = []
+        for _ in range(300):
+            records = list(records_of(ledger, run))
+            if isinstance(records[-1], RunEnded):
+                break
+            await asyncio.sleep(0.01)
+        release.set()
+        held = await asyncio.to_thread(lambda: session.replay(run).held)
+        session.close()
+        return records[-1].stop, held
+
+    assert asyncio.run(scenario()) == ("in_doubt", True)

@@ -4,6 +4,7 @@ Set TALLYSTICK_WRITE_TRANSCRIPTS=1 to write the files anew, then read the diff.
 """
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +30,13 @@ def lookup(key: str) -> str:
 def send(text: str) -> str:
     """Send a message."""
     return "sent"
+
+
+@host_function(policy="effect")
+def pay(amount: int) -> str:
+    """Pay an amount, slowly."""
+    time.sleep(1.5)
+    return "paid"
 
 
 SCENARIOS: dict[str, Callable[[WasmSandbox], Played]] = {
@@ -90,6 +98,9 @@ SCENARIOS: dict[str, Callable[[WasmSandbox], Played]] = {
     ),
     "stop model_error": lambda box: play(
         box, [block("'so far'"), ScriptedReply(error="the server is gone")]
+    ),
+    "stop in_doubt": lambda box: play(
+        box, [block("pay(3)")], functions=[pay], limits=RunLimits(wall_ms=400)
     ),
     "stop refused": lambda box: play(box, ["RUN(ls)", "RUN(ls -l)", "RUN(cat data)"]),
     "stop no_progress by silence": lambda box: play(box, ["I think", "Hmm", "Well"]),

@@ -73,6 +73,7 @@ class Driver:
         self._world = world
         self._pen = pen
         self._watch = watch
+        self._in_doubt: str | None = None
         self._state, self._next = begin(started)
 
     @property
@@ -87,8 +88,14 @@ class Driver:
                 for intent in self._next:
                     event = await self._perform(intent)
                     self._state, self._next = advance(self._state, event)
+                    if self._in_doubt is not None:
+                        self._state, self._next = self._doubtful(self._in_doubt), ()
         except asyncio.CancelledError:
-            self._state = ending(self._state, "cancelled", "cancelled by the user")
+            self._state = (
+                self._doubtful(self._in_doubt)
+                if self._in_doubt is not None
+                else ending(self._state, "cancelled", "cancelled by the user")
+            )
             self._finish()
             raise
         except SandboxError as error:
@@ -120,13 +127,17 @@ class Driver:
                         intent, program_of(self._state), asked, state=self._state
                     )
                 finally:
-                    asked.close()
+                    self._in_doubt = asked.close()
                 self._write(self._pen.commit, finished)
                 return finished
             case CallHost():
                 raise TallystickError("a host call is served while its program runs")
             case _:
                 assert_never(intent)
+
+    def _doubtful(self, name: str) -> RunState:
+        """End the run: an effect was begun, and nobody can say whether it happened."""
+        return ending(self._state, "in_doubt", f"{name} was begun and left: its outcome is unknown")
 
     def _wall_ms_left(self) -> int:
         return max(0, self._started.limits.wall_ms - self._state.charge.wall_ms)
@@ -144,11 +155,16 @@ class _Asked:
         self._program = program
         self._guard = threading.Lock()
         self._closed = False
+        self._open: dict[int, str] = {}
 
-    def close(self) -> None:
-        """The program has ended. What a function that was left behind still says is not heard."""
+    def close(self) -> str | None:
+        """The program has ended. What a function that was left behind still says is not heard.
+
+        Returns the name of an effect that was begun and has no answer.
+        """
         with self._guard:
             self._closed = True
+            return next(iter(self._open.values()), None)
 
     def calling(self, *, index: int, name: str, request_sha256: str, effect: bool) -> int:
         driver = self._driver
@@ -164,12 +180,14 @@ class _Asked:
                 policy="effect",
             )
             driver._write(driver._pen.force, call)
+            self._open[intent] = name
         return intent
 
     def answered(self, answered: HostAnswered) -> None:
         driver = self._driver
         with self._guard:
             if not self._closed:
+                self._open.pop(answered.intent, None)
                 driver._write(driver._pen.ride, answered)
                 driver._state, _ = advance(driver._state, answered)
 

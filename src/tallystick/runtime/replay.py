@@ -111,6 +111,11 @@ class _RecordedWorld:
         for record in records:
             if isinstance(record, HostAnswered):
                 self._answers.setdefault(record.program, []).append(record)
+        answered = {record.intent for record in records if isinstance(record, HostAnswered)}
+        self._unanswered: dict[int, list[CallHost]] = {}
+        for record in records:
+            if isinstance(record, CallHost) and record.intent not in answered:
+                self._unanswered.setdefault(record.program, []).append(record)
         self._ended = next((each for each in records if isinstance(each, RunEnded)), None)
         self._session = session
         self._names = names
@@ -130,13 +135,13 @@ class _RecordedWorld:
         self, intent: RunProgram, source: str, asked: Asked, *, state: RunState
     ) -> ProgramFinished:
         recorded = self._finished.get(intent.intent)
-        if recorded is None:
-            raise self._ended_here()
         answers = self._answers.get(intent.intent, [])
+        if recorded is None:
+            self._note_all(intent, answers, asked)
+            raise self._ended_here()
         if self._session is None or recorded.stop in _SERVED:
             self.served += 1
-            for answer in answers:
-                self._note(answer, asked)
+            self._note_all(intent, answers, asked)
             return recorded
         self.programs += 1
         result = await self._session.execute(
@@ -148,11 +153,20 @@ class _RecordedWorld:
         # The machine goes on with how long it took then, or the caps would fall elsewhere.
         return msgspec.structs.replace(now, wall_ms=recorded.wall_ms)
 
+    def _note_all(self, intent: RunProgram, answers: Sequence[HostAnswered], asked: Asked) -> None:
+        """Note a program's calls in their order, also those that were never answered."""
+        for answer in answers:
+            self._note(answer, asked)
+        for call in self._unanswered.get(intent.intent, ()):
+            asked.calling(
+                index=call.index, name=call.name, request_sha256=call.request_sha256, effect=True
+            )
+
     def _ended_here(self) -> BaseException:
         """What ended the run while this was under way; nothing, if the record just stops."""
         if self._ended is None:
             return _Stop()
-        if self._ended.stop == "cancelled":
+        if self._ended.stop in ("cancelled", "in_doubt"):
             self.cancelled = True
             return asyncio.CancelledError()
         return SandboxError(self._ended.detail)
