@@ -47,7 +47,7 @@ def test_an_unknown_command_is_wrong_usage() -> None:
 
 def test_doctor_proves_every_capability_here() -> None:
     result = CliRunner().invoke(cli, ["doctor", "--json"], standalone_mode=False)
-    report = json.loads(result.output)
+    report = json.loads(result.stdout)
 
     assert result.return_value == 0
     assert {each["capability"] for each in report["findings"]} >= {
