@@ -11,7 +11,7 @@ from tallystick.sandbox.output import OutputOverflow, OutputStream, ProgramOutpu
 
 
 def stream(path: Path, cap: int, **more: bool) -> OutputStream:
-    return OutputStream(inline_max=cap, path=path / "out", **more)
+    return OutputStream(inline_max=cap, place=lambda: path / "out", **more)
 
 
 def test_exactly_at_the_cap_nothing_is_cut(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_the_file_holds_every_byte_in_order(
 
 def test_a_file_that_cannot_be_written_is_said_and_the_inline_part_stays(tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("")
-    out = OutputStream(inline_max=6, path=tmp_path / "blocked" / "out")
+    out = OutputStream(inline_max=6, place=lambda: tmp_path / "blocked" / "out")
     out.write(b"first\nsecond\n")
 
     assert out.text().startswith("first\n[output cut: 13 bytes in all; the rest is lost: ")
@@ -71,8 +71,8 @@ def test_a_stream_that_is_not_captured_is_counted_and_not_kept(tmp_path: Path) -
 
 def test_the_total_counts_both_streams_and_keeps_what_fits(tmp_path: Path) -> None:
     output = ProgramOutput(
-        stdout=OutputStream(inline_max=100, path=tmp_path / "o"),
-        stderr=OutputStream(inline_max=100, path=tmp_path / "e"),
+        stdout=OutputStream(inline_max=100, place=lambda: tmp_path / "o"),
+        stderr=OutputStream(inline_max=100, place=lambda: tmp_path / "e"),
         bytes_max=6,
     )
     output.write(1, b"1234")

@@ -8,6 +8,7 @@ the program ends.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,14 +27,15 @@ class OutputStream:
     """One stream: stdout or stderr."""
 
     def __init__(
-        self, *, inline_max: int, path: Path, keep: bool = True, spill: bool = True
+        self, *, inline_max: int, place: Callable[[], Path] | None, keep: bool = True
     ) -> None:
         self._inline_max = inline_max
-        self._path = path
+        self._place = place
+        self._path = Path()
         self._keep = keep
         self._inline = bytearray()
         self._file: BinaryIO | None = None
-        self._lost: str | None = None if spill else "there is no directory for it"
+        self._lost: str | None = "there is no directory for it" if place is None else None
         self.bytes_total = 0
 
     @property
@@ -78,6 +80,9 @@ class OutputStream:
                 self._lost = error.strerror or str(error)
 
     def _spill(self) -> None:
+        assert self._place is not None
+        # A name is made for the few programs that need one.
+        self._path = self._place()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

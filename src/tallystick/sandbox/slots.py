@@ -47,6 +47,14 @@ class Slots:
         """How many programs wait for a slot."""
         return len(self._queue)
 
+    def try_acquire(self) -> bool:
+        """Take a slot if one is free and nobody waits."""
+        with self._guard:
+            if self._free and not self._queue:
+                self._free -= 1
+                return True
+            return False
+
     def acquire(self, turn: Turn | None = None, *, seconds: float = threading.TIMEOUT_MAX) -> bool:
         """Wait for a slot. False if the time is over, or if the turn was woken without one."""
         turn = turn or Turn()

@@ -142,6 +142,13 @@ class Execution:
         return round(self._active_before * 1000)
 
     def _resume(self) -> None:
+        if not self._slots.try_acquire():
+            self._queue_up()
+        self._holding = True
+        self._active_since = self._slot_since = time.monotonic()
+
+    def _queue_up(self) -> None:
+        """Wait for a slot; a cancel or the deadline ends the wait."""
         self._turn = Turn()
         self._look()
         left = max(0.0, self._deadline - time.monotonic())
@@ -149,8 +156,6 @@ class Execution:
             self._look()
             raise self._stop("deadline", "deadline: it passed while waiting for a slot")
         self._turn = None
-        self._holding = True
-        self._active_since = self._slot_since = time.monotonic()
 
     def _pause(self) -> None:
         if self._holding:

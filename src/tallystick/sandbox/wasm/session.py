@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tallystick.core.errors import (
@@ -209,14 +209,13 @@ class WasmSession:
 
     def _output(self, context: ExecutionContext) -> ProgramOutput:
         folder = self._sandbox.output_directory
-        stem = f"{self._session_id}-{new_id()}"
+        stem = functools.cache(lambda: f"{self._session_id}-{new_id()}")
 
         def stream(suffix: str, keep: bool) -> OutputStream:
             return OutputStream(
                 inline_max=context.max_output_bytes,
-                path=Path() if folder is None else folder / f"{stem}.{suffix}",
+                place=None if folder is None else lambda: folder / f"{stem()}.{suffix}",
                 keep=keep,
-                spill=folder is not None,
             )
 
         return ProgramOutput(

@@ -10,6 +10,7 @@ import asyncio
 import builtins
 import gc
 import io
+import keyword
 import linecache
 import os
 import random
@@ -38,7 +39,7 @@ _renew, _flush, _drain = streams.renew, streams.flush, threads.drain
 _splitlines = str.splitlines
 _collect = gc.collect
 _line_cache = linecache.cache
-_issubclass, _isinstance = issubclass, isinstance
+_isinstance, _iskeyword = isinstance, keyword.iskeyword
 
 _main = types.ModuleType("__main__")
 _names = _main.__dict__
@@ -153,6 +154,14 @@ def _remember(name: str, source: str) -> str:
 
 
 def _evaluate(source: str, name: str) -> str | None:
+    if _is_expression(source):
+        try:
+            code = _compile(source, name, "eval", flags=_FLAGS, dont_inherit=True)
+        except SyntaxError:
+            pass  # It is something else, or wrong: the whole way says which.
+        else:
+            value = _eval(code, _names)
+            return _shown(_exec_asyncio(value) if code.co_flags & _COROUTINE else value)
     tree = _parse(source, name)
     body = tree.body
     if body and _type(body[-1]) is _Expr:
@@ -163,7 +172,17 @@ def _evaluate(source: str, name: str) -> str | None:
     outcome = _eval(code, _names)
     if code.co_flags & _COROUTINE:
         _exec_asyncio(outcome)
-    value = _names.get(_VALUE)
+    return _shown(_names.get(_VALUE))
+
+
+def _is_expression(source: str) -> bool:
+    """Whether a program looks like one expression: those need no tree to find their last line."""
+    if not source or "\n" in source or "=" in source or "#" in source or ";" in source:
+        return False
+    return not _iskeyword(source.lstrip().partition(" ")[0])
+
+
+def _shown(value: object) -> str | None:
     if value is None:
         return None
     shown = _repr(value)
