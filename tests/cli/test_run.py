@@ -120,6 +120,14 @@ def test_an_export_is_imported_elsewhere_and_replays_there(tally: Tally, tmp_pat
     assert replayed.returncode == 0
 
 
+def test_an_export_without_a_name_is_named_after_its_run(tally: Tally) -> None:
+    run(tally)
+
+    assert tally("export", "last").returncode == 0
+    assert len(list(tally.directory.glob("*.tally"))) == 1
+    assert tally("export", "last", "-", "--move").returncode == 2
+
+
 def test_a_moved_run_is_gone_from_here(tally: Tally) -> None:
     run(tally)
     tally("export", "last", "run.tally", "--move")

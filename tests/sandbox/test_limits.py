@@ -249,6 +249,22 @@ def test_a_session_lives_through_many_endings(session: TestSession) -> None:
     assert session.value("count") == "7"
 
 
+def test_what_comes_back_after_an_ending_is_equal_to_the_last_byte(session: TestSession) -> None:
+    session.run("import random\nx = {str(n): random.random() for n in range(500)}")
+    session.run(
+        "try:\n    big = bytearray(10**9)\nexcept MemoryError:\n    big = None",
+        memory_bytes=64 * MIB,
+    )
+    session.run("echo(len(x))")
+    before = session.do(session.session.digest())
+
+    session.run("x.clear()\nwhile True: pass", fuel=20_000_000)
+
+    # The next program's limits are set before it runs; look after one that changes nothing else.
+    session.session._namespace.living().set("memory_pages_max", 256 * MIB // 65_536)
+    assert session.do(session.session.digest()) == before
+
+
 def test_heavy_programs_before_an_ending_are_not_run_again(session: TestSession) -> None:
     session.run("total = sum(i * i for i in range(3_000_000))")
     session.run("after = 1")

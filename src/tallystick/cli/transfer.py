@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
+from tallystick.core.errors import UsageError
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.transfer import export_run, import_run
 from tallystick.runtime.session import ledger_path, resolve_run
@@ -15,12 +17,14 @@ __all__ = ["export_command", "import_command"]
 
 @click.command("export")
 @click.argument("run")
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument(
+    "file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), required=False
+)
 @click.option(
     "--move", is_flag=True, help="Give the run away: it ends here, the file is its title."
 )
-def export_command(run: str, file: Path, move: bool) -> int:
-    r"""Write one run into a single file.
+def export_command(run: str, file: Path | None, move: bool) -> int:
+    r"""Write one run into a single file: FILE, else RUN.tally; - is standard output.
 
     \b
     Example:
@@ -28,7 +32,11 @@ def export_command(run: str, file: Path, move: bool) -> int:
     """
     ledger = SqliteLedger(ledger_path())
     found = resolve_run(ledger, run)
-    export_run(ledger, found, file, move=move)
+    file = file or Path(f"{found}.tally")
+    if str(file) == "-" and move:
+        raise UsageError("a run is moved into a file, not to standard output")
+    target = sys.stdout.buffer if str(file) == "-" else file
+    export_run(ledger, found, target, move=move)
     click.echo(f"{'moved' if move else 'exported'} {found} to {file}", err=True)
     return 0
 

@@ -8,7 +8,7 @@ not end at a repeatable place: it is served as it was recorded.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -184,7 +184,12 @@ class _RecordedWorld:
 class _NotedHost:
     """Recorded answers by position, each noted as it is served."""
 
-    def __init__(self, answers: Sequence[HostAnswered], names: HostNames, note: object) -> None:
+    def __init__(
+        self,
+        answers: Sequence[HostAnswered],
+        names: HostNames,
+        note: Callable[[HostAnswered], None],
+    ) -> None:
         self._recorded = answers
         self._host = RecordedHost(
             [
@@ -205,7 +210,7 @@ class _NotedHost:
             raise ReplayDiverged(index=call.index, field="calls", recorded=None, now=call.name)
         reply = self._host.serve(call)
         assert isinstance(reply, bytes)
-        self._note(self._recorded[call.index])  # type: ignore[operator]
+        self._note(self._recorded[call.index])
         return reply
 
 

@@ -10,13 +10,14 @@ copying their pages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tallystick.core.errors import SandboxError
 from tallystick.sandbox.host import Answer, request_digest
+from tallystick.sandbox.wasm.abi import BadPointer
 from tallystick.sandbox.wasm.execution import oversized_request
-from tallystick.sandbox.wasm.instance import Instance
+from tallystick.sandbox.wasm.instance import RUN, Ended, Instance
 
 __all__ = ["Entry", "Journal"]
 
@@ -67,21 +68,27 @@ class Journal:
     def replay(self, instance: Instance) -> None:
         """Do it all again in a fresh instance, and check that it came out the same."""
         for entry in self._entries:
-            answers = iter(entry.answers)
-
-            def serve(request: bytes, answers: object = answers) -> bytes:
-                answer = next(answers, None)  # type: ignore[call-overload]
-                if answer is None or answer.request_sha256 != request_digest(request):
-                    raise SandboxError("a program asked for something else when it was run again")
-                return bytes(answer.reply)
-
-            def serve_oversized(length: int, serve: Callable[[bytes], bytes] = serve) -> bytes:
-                return serve(oversized_request(length))
-
-            instance.on_call = serve
-            instance.on_oversized = serve_oversized
-            instance.request_bytes_max = entry.request_bytes_max
-            instance.set_memory_max(entry.memory_bytes_max)
-            instance.invoke(entry.kind, entry.payload, fuel=entry.fuel_limit)
+            try:
+                _again(instance, entry)
+            except (Ended, BadPointer) as error:
+                raise SandboxError(f"a program could not be run again: {error}") from error
             if instance.fuel_used() != entry.fuel:
                 raise SandboxError("a program used other fuel when it was run again")
+
+
+def _again(instance: Instance, entry: Entry) -> None:
+    answers = iter(entry.answers)
+
+    def serve(request: bytes) -> bytes:
+        answer = next(answers, None)
+        if answer is None or answer.request_sha256 != request_digest(request):
+            raise SandboxError("a program asked for something else when it was run again")
+        return answer.reply
+
+    instance.on_call = serve
+    instance.on_oversized = lambda length: serve(oversized_request(length))
+    instance.request_bytes_max = entry.request_bytes_max
+    instance.set_memory_max(entry.memory_bytes_max)
+    if entry.kind == RUN:
+        instance.set("grow_refused", 0)
+    instance.invoke(entry.kind, entry.payload, fuel=entry.fuel_limit)
