@@ -111,8 +111,8 @@ def test_a_hostile_program_harms_nobody_but_itself(
     result = run(session, case)
 
     kind = result.error.kind if result.error else ""
-    assert result.stop in case.stops, result
-    assert kind in (case.kinds or ("",)), result
+    assert case.anyhow or result.stop in case.stops, result
+    assert case.anyhow or kind in (case.kinds or ("",)), result
     assert result.metadata.get("capability") == case.capability or case.capability is None
     assert result.value == case.value or case.value is None, result
     assert [part for part in case.shows if part not in shown(result)] == [], result
@@ -125,7 +125,7 @@ def test_a_hostile_program_harms_nobody_but_itself(
     assert neighbour.session.do(neighbour.session.session.digest()) == neighbour.digest
     if result.stop != "finished":
         assert session.value("kept + 1") == "42"
-    elif case.ruins_itself:
+    elif case.ruins_itself or case.anyhow:
         after = session.run("1 + 1", wall_ms=300, fuel=case.fuel)
         assert canary.seen_in(shown(after)) == []
     else:

@@ -16,6 +16,7 @@ from tests.support import ECHO, MIB, TestSession
 
 from tallystick.runtime.paths import cache_directory
 from tallystick.sandbox.host import HostFunction, HostTable
+from tallystick.sandbox.port import Limits
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 LATE_MS_MAX = 50
@@ -238,7 +239,9 @@ def test_a_neighbour_that_sends_huge_requests_makes_no_limit_late(
     send = threading.Thread(
         target=neighbour.run,
         args=(
-            RAW + "b = b'[\"echo\",[' + b'[],' * 1_300_000 + b'0],{}]'\nwhile True:\n    ask(b)",
+            RAW
+            + f"b = b'[\"echo\",[' + b'[],' * {Limits().request_bytes // 3 - 20}"
+            + " + b'0],{}]'\nwhile True:\n    ask(b)",
         ),
         kwargs={"context": {"deadline_ms": 6_000}, "fuel": FOREVER},
     )

@@ -6,7 +6,6 @@ import ctypes
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -241,7 +240,7 @@ def test_a_forged_count_recovers_at_most_a_window_and_at_most_the_limit(
     data = bytearray(b"m" * 500)
     if 0 <= address <= len(data) - 4:
         data[address : address + 4] = struct.pack("<I", count)
-    streams = [OutputStream(inline_max=1_000, path=Path(), spill=False) for _ in range(2)]
+    streams = [OutputStream(inline_max=1_000, place=None) for _ in range(2)]
     output = ProgramOutput(stdout=streams[0], stderr=streams[1], bytes_max=room)
     memory: Any = Memory(bytes(data))
 

@@ -154,7 +154,7 @@ def _placed(
     return held, tuple(names)
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A recorded answer and what it was the answer to."""
 
     request_sha256: str

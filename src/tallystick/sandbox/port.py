@@ -59,7 +59,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 256 * 1024 * 1024
     host_calls: int = 10_000
     output_bytes: int = 16 * 1024 * 1024
-    request_bytes: int = 4 * 1024 * 1024
+    request_bytes: int = 1024 * 1024
     reply_bytes: int = 64 * 1024 * 1024
     source_bytes: int = 1024 * 1024
 
@@ -117,8 +117,12 @@ class ProgramCharge(msgspec.Struct, frozen=True, kw_only=True):
     output_bytes: int = 0
 
 
-class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One host call as it happened: enough to compare it, not to repeat it."""
+class CallRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One host call as it happened: enough to compare it, not to repeat it.
+
+    Not tracked by the collector, like the other records made for each call: thousands of them
+    would have it look at the whole process again and again.
+    """
 
     index: int
     name: str
@@ -198,7 +202,7 @@ class HostNames(msgspec.Struct, frozen=True, kw_only=True):
     answering: bool = False
 
 
-class HostCall(msgspec.Struct, frozen=True, kw_only=True):
+class HostCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A program asking the host for something.
 
     `index` counts from zero in each program. `fuel` is what the program had used by then: together
