@@ -158,6 +158,7 @@ def looping(name: str) -> str:
 # -- the host's time -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_patched_prelude_cannot_hold_the_host_while_names_are_bound() -> None:
     ended = in_a_process(
         """
@@ -239,6 +240,7 @@ def test_positions_in_text_that_is_not_utf_8_end_with_their_program(session: Tes
 # -- other sessions --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_program_of_many_quick_host_calls_passes_its_slot_on(small: WasmSandbox) -> None:
     def nap() -> int:
         time.sleep(0.004)
@@ -263,6 +265,7 @@ def test_a_program_of_many_quick_host_calls_passes_its_slot_on(small: WasmSandbo
     assert waited < 0.5
 
 
+@pytest.mark.slow
 def test_a_call_made_while_names_are_bound_keeps_no_slot_and_reaches_no_host() -> None:
     """What is granted to one program is not granted to the binding of the next one's names."""
     stealing = (
@@ -299,6 +302,7 @@ def test_a_call_made_while_names_are_bound_keeps_no_slot_and_reaches_no_host() -
 # -- the host's process ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_wheel_whose_adding_is_cancelled_does_not_run_beside_the_next_program() -> None:
     ended = in_a_process(
         """
@@ -321,6 +325,7 @@ def test_a_wheel_whose_adding_is_cancelled_does_not_run_beside_the_next_program(
     assert (ended.returncode, ended.stdout) == (0, "alive\n"), ended.stderr[-800:]
 
 
+@pytest.mark.slow
 def test_a_program_cancelled_twice_is_not_freed_while_it_runs() -> None:
     ended = in_a_process(
         """
@@ -347,6 +352,7 @@ def test_a_program_cancelled_twice_is_not_freed_while_it_runs() -> None:
     assert (ended.returncode, ended.stdout) == (0, "alive\n"), ended.stderr[-800:]
 
 
+@pytest.mark.slow
 def test_a_trap_does_not_end_a_host_that_has_its_fault_handler_on() -> None:
     """Enabled before the sandbox was loaded; docs/limits.md says why the order matters."""
     ended = in_a_process(

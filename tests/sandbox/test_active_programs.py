@@ -4,12 +4,14 @@ import asyncio
 import time
 from typing import Any
 
+import pytest
 from tests.support import ECHO
 
 from tallystick.sandbox.port import ExecutionContext, Limits
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 
+@pytest.mark.slow
 def test_a_short_program_gets_its_turn_among_long_ones(sandbox: WasmSandbox) -> None:
     narrow = WasmSandbox(sandbox.guest, store=sandbox.store, output_directory=None, active_max=1)
     context = ExecutionContext(session_id="S", timeout_ms=1_000, limits=Limits(fuel=10**12))

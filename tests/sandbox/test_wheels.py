@@ -123,6 +123,7 @@ def test_what_is_no_pure_wheel_is_refused_with_the_reason(
     assert session.value("1") == "1"
 
 
+@pytest.mark.slow
 def test_a_wheel_that_unpacks_beyond_measure_is_refused(session: TestSession) -> None:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
