@@ -165,6 +165,13 @@ def test_the_environment_is_what_the_context_says(session: TestSession) -> None:
     assert session.value(shown) == "{}"
 
 
+def test_a_program_may_have_any_name(session: TestSession) -> None:
+    error = session.run("1 / 0", context={"program_name": "a\nb\0c 'd' ü.py"}).error
+
+    assert error is not None
+    assert "File \"a?b?c 'd' ü.py\", line 1" in error.traceback
+
+
 def test_time_zones_are_there(session: TestSession) -> None:
     program = """
 import datetime, zoneinfo

@@ -85,9 +85,10 @@ def broken(message: str) -> ExecutionResult:
 
 
 def program_payload(source: bytes, context: ExecutionContext) -> bytes:
-    """A header line and the source."""
-    header = {"name": context.program_name, "env": dict(context.env_vars)}
-    return msgspec.json.encode(header) + b"\n" + source
+    """A header line, which is the name and the environment if there is one, and the source."""
+    name = "".join(each if each.isprintable() else "?" for each in context.program_name)
+    env = b"\0" + msgspec.json.encode(context.env_vars) if context.env_vars else b""
+    return name.encode("utf-8", "replace") + env + b"\n" + source
 
 
 def names_payload(before: HostNames, after: HostNames) -> bytes:

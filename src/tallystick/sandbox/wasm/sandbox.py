@@ -82,12 +82,14 @@ class WasmSandbox:
             cancel()
         return cancel is not None
 
-    @contextlib.contextmanager
-    def cancellable(self, token: str | None, cancel: Callable[[], None]) -> Iterator[None]:
+    def cancellable(
+        self, token: str | None, cancel: Callable[[], None]
+    ) -> contextlib.AbstractContextManager[None]:
         """Let `cancel` be called by a token for a while."""
-        if token is None:
-            yield
-            return
+        return contextlib.nullcontext() if token is None else self._registered(token, cancel)
+
+    @contextlib.contextmanager
+    def _registered(self, token: str, cancel: Callable[[], None]) -> Iterator[None]:
         if token in self._cancels:
             raise UsageError(f"cancellation token {token!r} is in use by another program")
         self._cancels[token] = cancel

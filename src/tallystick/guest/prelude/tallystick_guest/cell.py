@@ -108,17 +108,18 @@ def _proxy(name: str, doc: str) -> object:
 def run(payload: bytes) -> dict[str, object]:
     """Run one program. Everything it can do to itself ends here as a result."""
     header, _, source_bytes = payload.partition(b"\n")
-    options = _loads(str(header, "utf-8"))
+    name, _, env = header.partition(b"\0")
     source = str(source_bytes, "utf-8-sig")
     _renew()
-    if _environ or options["env"]:
+    if _environ or env:
         _environ.clear()
-        _environ.update(options["env"])
+        _environ.update(_loads(str(env, "utf-8")) if env else {})
     _answering.renew()
+    # What is empty is left out: a short program is no longer than its result.
     restored = _restore_names()
-    result: dict[str, object] = {"restored": restored}
+    result: dict[str, object] = {"restored": restored} if restored else {}
     try:
-        result["value"] = _evaluate(source, _remember(options["name"], source))
+        result["value"] = _evaluate(source, _remember(str(name, "utf-8"), source))
         result["ok"] = True
     except BaseException as error:
         result.update(failure_of(error))
@@ -127,7 +128,9 @@ def run(payload: bytes) -> dict[str, object]:
     except BaseException as error:
         result.update(failure_of(error))
     try:
-        result["answer"] = _answering.given()
+        given = _answering.given()
+        if given is not None:
+            result["answer"] = given
     except BaseException as error:
         result.update(failure_of(error))
     _names.pop(_VALUE, None)
