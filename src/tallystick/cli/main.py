@@ -65,7 +65,9 @@ def main() -> NoReturn:
     except click.exceptions.Exit as ended:
         sys.exit(ended.exit_code)
     except click.ClickException as error:
-        error.show()
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "tally"
+        click.echo(f"usage: {error.format_message()} See {command} --help.", err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt, Cancelled):
         click.echo("interrupted", err=True)
