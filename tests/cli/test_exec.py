@@ -211,7 +211,8 @@ def test_ctrl_c_ends_the_program_and_keeps_what_it_printed(tally: Tally) -> None
         stderr=subprocess.PIPE,
         text=True,
     )
-    time.sleep(1.5)
+    # Its output is shown at its end, so nothing tells that it has begun; starting takes 0.4 s.
+    time.sleep(3.0)
     running.send_signal(signal.SIGINT)
     stdout, stderr = running.communicate(timeout=20)
 

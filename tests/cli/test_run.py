@@ -211,7 +211,10 @@ def test_ctrl_c_ends_the_run_written_down_and_replayable(tally: Tally) -> None:
         env=tally.env, cwd=tally.directory, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    time.sleep(2.0)
+    assert running.stderr is not None
+    while "program" not in running.stderr.readline():
+        pass
+    time.sleep(0.2)
     running.send_signal(signal.SIGINT)
     stdout, stderr = running.communicate(timeout=20)
 
