@@ -105,6 +105,10 @@ def test_a_changed_byte_is_found_and_named(tally: Tally) -> None:
 
     assert done.returncode == 6
     assert json.loads(done.stdout)["first_bad"]["seq"] == 2
+    replayed = tally("replay", "last", "--json")
+    assert replayed.returncode == 8
+    divergence = json.loads(replayed.stdout)["divergence"]
+    assert (divergence["seq"], divergence["field"]) == (2, "chain")
 
 
 def test_an_export_is_imported_elsewhere_and_replays_there(tally: Tally, tmp_path: Path) -> None:

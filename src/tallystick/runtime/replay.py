@@ -28,6 +28,7 @@ from tallystick.core.records import (
     RunStarted,
     encode_record,
 )
+from tallystick.ledger.verify import BadEntry
 from tallystick.runtime.driver import Asked, Driver, World
 from tallystick.runtime.live import finished_of, program_context
 from tallystick.runtime.pen import Pen
@@ -36,7 +37,7 @@ from tallystick.sandbox.port import HostCall, HostNames
 from tallystick.sandbox.wasm.engine import ENGINE
 from tallystick.sandbox.wasm.session import WasmSession
 
-__all__ = ["Divergence", "ReplayReport", "replay_records"]
+__all__ = ["Divergence", "ReplayReport", "broken_chain", "replay_records", "rerunnable"]
 
 # Ended from outside, at a place that depends on the machine.
 _SERVED = frozenset({"wall", "deadline", "cancelled", "trap"})
@@ -248,6 +249,14 @@ async def replay_records(
         divergence=divergence,
         programs=world.programs,
         served=world.served,
+    )
+
+
+def broken_chain(run: str, *, entries: int, bad: BadEntry) -> ReplayReport:
+    """The report of a run whose hashes, computed again, are not the recorded ones."""
+    divergence = Divergence(seq=bad.seq, field="chain", recorded=bad.why, now=None)
+    return ReplayReport(
+        run=run, entries=entries, held=False, divergence=divergence, programs=0, served=0
     )
 
 

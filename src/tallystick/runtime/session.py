@@ -27,6 +27,7 @@ from tallystick.core.records import (
 )
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.ledger.verify import verify
 from tallystick.model.port import Model
 from tallystick.model.recorded import RecordedModel
 from tallystick.runtime.driver import Driver
@@ -37,7 +38,12 @@ from tallystick.runtime.loop_thread import LoopThread
 from tallystick.runtime.names import names_of
 from tallystick.runtime.paths import cache_directory, data_directory
 from tallystick.runtime.pen import LedgerPen
-from tallystick.runtime.replay import ReplayReport, replay_records, rerunnable
+from tallystick.runtime.replay import (
+    ReplayReport,
+    broken_chain,
+    replay_records,
+    rerunnable,
+)
 from tallystick.runtime.run import Run, run_of
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.identity import new_id, now_ms
@@ -189,6 +195,10 @@ class Session:
         return run_of(run_id, driver.state, ledger=_path_of(ledger))
 
     async def _replay(self, run: str) -> ReplayReport:
+        # The chain first: records that are not the ones that were sealed prove nothing.
+        broken = verify(self.ledger, [run])
+        if broken.first_bad is not None:
+            return broken_chain(run, entries=broken.entries, bad=broken.first_bad)
         records = list(records_of(self.ledger, run))
         if not records or not isinstance(records[0], RunStarted):
             raise RunNotFound(run=run)
