@@ -7,14 +7,14 @@ import pytest
 
 from tallystick.core.errors import UsageError
 from tallystick.core.prompt import Message
-from tallystick.model.port import ModelError, ModelReply
+from tallystick.model.port import ModelError, ModelReply, ModelRequest
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 
 PROMPT = (Message(role="user", part="task", text="hello there"),)
 
 
 def ask(model: ScriptedModel) -> ModelReply:
-    return asyncio.run(model.ask(PROMPT))
+    return asyncio.run(model.ask(ModelRequest(messages=PROMPT)))
 
 
 def test_a_file_is_read_line_by_line(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_the_end_of_a_script_is_an_error_that_says_so() -> None:
 
 
 def test_a_scripted_error_is_raised() -> None:
-    with pytest.raises(ModelError, match="script: gone"):
+    with pytest.raises(ModelError, match="unknown: gone"):
         ask(ScriptedModel([ScriptedReply(error="gone")]))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tallystick.core.errors import RunNotFound, SandboxError, UsageError
 from tallystick.core.records import CallHost, HostAnswered, RunEnded, RunLimits, RunStarted
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.port import Ledger
-from tallystick.model.port import ModelReply, estimated_usage
+from tallystick.model.port import Heard, ModelReply, ModelRequest, estimated_usage
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.functions import host_function
 from tallystick.runtime.inputs import given_text
@@ -27,9 +28,12 @@ class Slow:
 
     name = "slow"
 
-    async def ask(self, messages: Any) -> ModelReply:
+    def admitted(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    async def ask(self, request: ModelRequest, *, heard: Heard) -> ModelReply:
         await asyncio.sleep(60)
-        return ModelReply(text="", usage=estimated_usage(messages, ""))
+        return ModelReply(text="", usage=estimated_usage(request.messages, ""))
 
     async def close(self) -> None:
         pass

@@ -44,6 +44,8 @@ _REFUSALS_MAX = 2
 # Beyond this part of the time, the next turn is treated as the last.
 _LATE = 0.8
 _TEXT_CHARS_MAX = 2_000
+# Before the second attempt at a model call; doubled for each one after it.
+_WAIT_MS = 250
 
 
 class Phase(Enum):
@@ -69,6 +71,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     started: RunStarted
     phase: Phase = Phase.ASKING
     turn: int = 0
+    attempt: int = 1
     next_intent: int = 1
     messages: tuple[Message, ...] = ()
     base: int | None = None
@@ -100,10 +103,7 @@ def advance(state: RunState, event: Event) -> tuple[RunState, tuple[Intent, ...]
         case ModelReplied():
             return _replied(state, event)
         case ModelFailed():
-            state = _charged(state, Charge(model_calls=1, wall_ms=event.wall_ms))
-            if state.charge.wall_ms >= state.started.limits.wall_ms:
-                return _end(state, "deadline", f"{event.reason}: {event.message}")
-            return _end(state, "model_error", f"{event.reason}: {event.message}")
+            return _failed(state, event)
         case HostAnswered():
             return _charged(state, Charge(host_calls=1)), ()
         case ProgramFinished():
@@ -127,7 +127,37 @@ def program_of(state: RunState) -> str:
     return command.source if isinstance(command, Code) else _as_program(command)
 
 
-# -- what a reply leads to ---------------------------------------------------------------------
+# -- what a reply leads to, or its failure -----------------------------------------------------
+
+
+def _failed(state: RunState, event: ModelFailed) -> tuple[RunState, tuple[Intent, ...]]:
+    """Ask again where that may help, as an attempt of its own; otherwise end."""
+    used = event.usage
+    charge = Charge(
+        tokens_in=used.tokens_in if used is not None else 0,
+        tokens_out=used.tokens_out if used is not None else 0,
+        model_calls=1,
+        wall_ms=event.wall_ms,
+    )
+    state = _charged(state, charge)
+    detail = f"{event.reason}: {event.message}"
+    limits = state.started.limits
+    if state.charge.wall_ms >= limits.wall_ms:
+        return _end(state, "deadline", detail)
+    if event.kind == "terminal":
+        return _end(state, "model_error", detail)
+    if state.attempt > limits.retries:
+        tries = f" ({state.attempt} attempts)" if state.attempt > 1 else ""
+        return _end(state, "model_error", detail + tries)
+    over = _over(state)
+    if over is not None:
+        return _end(state, *over)
+    wait_ms = max(event.retry_after_ms or 0, _WAIT_MS * 2 ** (state.attempt - 1))
+    if state.charge.wall_ms + wait_ms >= limits.wall_ms:
+        return _end(
+            state, "model_error", f"{detail}; asking again in {wait_ms:,} ms would be too late"
+        )
+    return _ask(state, attempt=state.attempt + 1, wait_ms=wait_ms)
 
 
 def _replied(state: RunState, event: ModelReplied) -> tuple[RunState, tuple[Intent, ...]]:
@@ -303,20 +333,35 @@ def _last_turn(state: RunState) -> bool:
     )
 
 
-def _ask(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
+def _ask(
+    state: RunState, *, attempt: int = 1, wait_ms: int = 0
+) -> tuple[RunState, tuple[Intent, ...]]:
     if state.turn == 0 and (over := _over(state)) is not None:
         return _end(state, *over)
+    spent = state.charge.tokens_in + state.charge.tokens_out
+    tokens_out_max = min(state.started.limits.reply_tokens, state.started.limits.tokens - spent)
+    temperature = state.started.temperature
     intent = AskModel(
         intent=state.next_intent,
-        turn=state.turn + 1,
+        turn=state.turn + (attempt == 1),
         base=state.base,
         added=tuple(message.part for message in state.messages[state.sent :]),
-        request_sha256=prompt.request_digest(state.started.model, state.messages),
+        request_sha256=prompt.request_digest(
+            state.started.model,
+            state.messages,
+            tokens_out_max=tokens_out_max,
+            temperature=temperature,
+        ),
+        attempt=attempt,
+        wait_ms=wait_ms,
+        tokens_out_max=tokens_out_max,
+        temperature=temperature,
     )
     state = msgspec.structs.replace(
         state,
         phase=Phase.ASKING,
-        turn=state.turn + 1,
+        turn=intent.turn,
+        attempt=attempt,
         next_intent=state.next_intent + 1,
         base=intent.intent,
         sent=len(state.messages),

@@ -16,6 +16,7 @@ from tallystick.core.records import ContextRef, ProgramFinished, RunStarted
 
 __all__ = [
     "TEMPLATE",
+    "Image",
     "Message",
     "observation",
     "opening",
@@ -45,12 +46,20 @@ Look at the data before you compute with it. Compute in Python what can be compu
 what the task asks for."""
 
 
+class Image(msgspec.Struct, frozen=True, kw_only=True):
+    """A picture in a prompt: its media type and its bytes."""
+
+    media_type: str
+    data: bytes
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One message of a prompt. `part` names the record it was made from."""
 
     role: Literal["system", "user", "assistant"]
     part: str
     text: str
+    images: tuple[Image, ...] = ()
 
 
 def opening(started: RunStarted) -> tuple[Message, ...]:
@@ -135,9 +144,20 @@ def cut(text: str, chars_max: int) -> str:
     )
 
 
-def request_digest(model: str, messages: tuple[Message, ...]) -> str:
-    """The digest of the whole request as it goes to the model."""
-    return digest(canonical([model, [[message.role, message.text] for message in messages]]))
+def request_digest(
+    model: str,
+    messages: tuple[Message, ...],
+    *,
+    tokens_out_max: int,
+    temperature: float | None,
+) -> str:
+    """The digest of the whole request as it goes to the model. Pictures count by their digests."""
+    said = [
+        [each.role, each.text, [[image.media_type, digest(image.data)] for image in each.images]]
+        for each in messages
+    ]
+    heat = None if temperature is None else repr(float(temperature))
+    return digest(canonical([model, said, tokens_out_max, heat]))
 
 
 def tokens_at_most(messages: tuple[Message, ...]) -> int:

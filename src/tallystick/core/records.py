@@ -17,6 +17,7 @@ __all__ = [
     "Charge",
     "ContextRef",
     "Event",
+    "FailureKind",
     "HostAnswered",
     "Intent",
     "ModelFailed",
@@ -50,6 +51,8 @@ StopReason = Literal[
     "no_progress",
 ]
 Policy = Literal["pure", "read", "effect", "paid"]
+# Whether asking again may help.
+FailureKind = Literal["transient", "terminal"]
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,12 +82,17 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run may use in all. Exactly at a limit is allowed."""
+    """What a run may use in all. Exactly at a limit is allowed.
+
+    `reply_tokens` is for one reply, `retries` for one turn: attempts after the first.
+    """
 
     turns: int = 30
     tokens: int = 100_000
     host_calls: int = 10_000
     wall_ms: int = 300_000
+    reply_tokens: int = 4_096
+    retries: int = 2
 
 
 class ContextRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,13 +136,16 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     guest: str
     engine: str
     started_at: int
+    temperature: float | None = None
 
 
 class AskModel(msgspec.Struct, frozen=True, kw_only=True, tag="model.ask"):
     """One attempt at a model call. Paid: on disk before it is sent.
 
-    The prompt is the one of intent `base` with `added` parts behind it, each named by what made it,
-    so a run grows by what is new. `request_sha256` is of the whole request as it is sent.
+    The prompt is the first `kept` messages of the one of intent `base` (all, if it says None) with
+    `added` parts behind them, each named by what made it, so a run grows by what is new.
+    `request_sha256` is of the whole request as it is sent. `wait_ms` is how long this attempt was
+    put off after the one before it.
     """
 
     intent: int
@@ -142,6 +153,11 @@ class AskModel(msgspec.Struct, frozen=True, kw_only=True, tag="model.ask"):
     base: int | None
     added: tuple[str, ...]
     request_sha256: str
+    kept: int | None = None
+    attempt: int = 1
+    wait_ms: int = 0
+    tokens_out_max: int = 4_096
+    temperature: float | None = None
 
 
 class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,16 +178,27 @@ class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, tag="model.replied
     usage: ModelUsage
     cut: bool = False
     wall_ms: int = 0
+    served_by: str = ""
+    finish: str = ""
 
 
 class ModelFailed(msgspec.Struct, frozen=True, kw_only=True, tag="model.failed"):
-    """A model call that gave no reply."""
+    """A model call that gave no reply.
+
+    `billed` is False only where the attempt is known to have cost nothing; `usage` is what was
+    reported in spite of the failure.
+    """
 
     intent: int
     turn: int
     reason: str
     message: str
     wall_ms: int = 0
+    kind: FailureKind = "terminal"
+    status: int | None = None
+    retry_after_ms: int | None = None
+    billed: bool = True
+    usage: ModelUsage | None = None
 
 
 class RunProgram(msgspec.Struct, frozen=True, kw_only=True, tag="program.run"):

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import get_args
 
 import msgspec
 
-from tallystick.core.prompt import Message, request_digest
+from tallystick.core.prompt import request_digest
 from tallystick.core.records import AskModel, ModelFailed, ModelReplied
-from tallystick.model.port import Model, ModelError, ModelReply
+from tallystick.model.port import (
+    Heard,
+    Model,
+    ModelError,
+    ModelReason,
+    ModelReply,
+    ModelRequest,
+)
 
 __all__ = ["Drift", "RecordedModel"]
+
+# A record made elsewhere may name a reason that is none.
+_REASONS: dict[str, ModelReason] = {reason: reason for reason in get_args(ModelReason)}
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,20 +53,42 @@ class RecordedModel:
     def name(self) -> str:
         return self._name
 
-    async def ask(self, messages: tuple[Message, ...]) -> ModelReply:
+    def admitted(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
         position, self._asked = self._asked, self._asked + 1
         if position >= len(self._exchanges):
             raise ModelError(
-                reason="script",
+                reason="unknown",
                 message=f"the recording has {len(self._exchanges)} replies, no more",
             )
         asked, reply = self._exchanges[position]
-        now = request_digest(self._recorded_name, messages)
+        now = request_digest(
+            self._recorded_name,
+            request.messages,
+            tokens_out_max=request.tokens_out_max,
+            temperature=request.temperature,
+        )
         if now != asked.request_sha256:
             self.drift.append(Drift(position=position, recorded=asked.request_sha256, now=now))
         if isinstance(reply, ModelFailed):
-            raise ModelError(reason="script", message=f"{reply.reason}: {reply.message}")
-        return ModelReply(text=reply.text, usage=reply.usage, cut=reply.cut)
+            raise ModelError(
+                reason=_REASONS.get(reply.reason, "unknown"),
+                message=reply.message,
+                kind=reply.kind,
+                status=reply.status,
+                retry_after_ms=reply.retry_after_ms,
+                billed=reply.billed,
+                usage=reply.usage,
+            )
+        return ModelReply(
+            text=reply.text,
+            usage=reply.usage,
+            cut=reply.cut,
+            served_by=reply.served_by,
+            finish=reply.finish,
+        )
 
     async def close(self) -> None:
         """Nothing is held."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,15 @@ import msgspec
 from tallystick.core.errors import UsageError
 from tallystick.core.prompt import Message
 from tallystick.core.records import ModelUsage
-from tallystick.model.port import Model, ModelError, ModelReply, estimated_usage
+from tallystick.model.port import (
+    Heard,
+    Model,
+    ModelError,
+    ModelReason,
+    ModelReply,
+    ModelRequest,
+    estimated_usage,
+)
 
 __all__ = ["ScriptedModel", "ScriptedReply"]
 
@@ -32,6 +41,8 @@ class ScriptedReply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     usage: ScriptedUsage | None = None
     delay_ms: int = 0
     error: str | None = None
+    reason: ModelReason = "unknown"
+    retry_after_ms: int | None = None
     cut: bool = False
 
 
@@ -52,7 +63,7 @@ class ScriptedModel:
 
     @classmethod
     def from_file(cls, path: Path | str) -> ScriptedModel:
-        """Read JSON lines: `{"text": …, "usage": {…}?, "delay_ms"?, "error"?, "cut"?}`."""
+        """Read JSON lines, each the fields of a `ScriptedReply`."""
         path = Path(path)
         try:
             if path.stat().st_size > _SCRIPT_BYTES_MAX:
@@ -73,13 +84,19 @@ class ScriptedModel:
     def name(self) -> str:
         return self._name
 
-    async def ask(self, messages: tuple[Message, ...]) -> ModelReply:
+    def admitted(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
+        messages = request.messages
         position, self._asked = self._asked, self._asked + 1
         reply = self._at(position, messages)
         if reply.delay_ms:
             await asyncio.sleep(reply.delay_ms / 1000)
         if reply.error is not None:
-            raise ModelError(reason="script", message=reply.error)
+            raise ModelError(
+                reason=reply.reason, message=reply.error, retry_after_ms=reply.retry_after_ms
+            )
         usage = estimated_usage(messages, reply.text)
         if reply.usage is not None:
             usage = ModelUsage(
@@ -99,7 +116,7 @@ class ScriptedModel:
             return ScriptedReply(text=made) if isinstance(made, str) else made
         if position >= len(self._script):
             raise ModelError(
-                reason="script", message=f"the script has {len(self._script)} replies, no more"
+                reason="unknown", message=f"the script has {len(self._script)} replies, no more"
             )
         return self._script[position]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol, assert_never
 
 import msgspec
@@ -31,7 +32,7 @@ from tallystick.core.records import (
 )
 from tallystick.runtime.pen import Pen
 
-__all__ = ["Asked", "Driver", "World"]
+__all__ = ["Asked", "Driver", "WaitedTooLong", "World"]
 
 
 class Asked(Protocol):
@@ -46,8 +47,16 @@ class Asked(Protocol):
         ...
 
 
+class WaitedTooLong(Exception):
+    """The run's time was over before the model could be asked."""
+
+
 class World(Protocol):
     """What a driver needs of everything outside it."""
+
+    def admitted(self, intent: AskModel, *, wall_ms_left: int) -> AbstractAsyncContextManager[None]:
+        """Wait until the model may be asked; raises `WaitedTooLong`. Nothing is begun yet."""
+        ...
 
     async def ask(
         self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
@@ -98,6 +107,8 @@ class Driver:
             )
             self._finish()
             raise
+        except WaitedTooLong as error:
+            self._state = ending(self._state, "deadline", str(error))
         except SandboxError as error:
             self._state = ending(self._state, "sandbox_error", str(error))
         self._finish()
@@ -113,10 +124,10 @@ class Driver:
     async def _perform(self, intent: Intent) -> Event:
         match intent:
             case AskModel():
-                self._write(self._pen.force, intent)
-                reply = await self._world.ask(
-                    intent, self._state.messages, wall_ms_left=self._wall_ms_left()
-                )
+                left = self._wall_ms_left()
+                async with self._world.admitted(intent, wall_ms_left=left):
+                    self._write(self._pen.force, intent)
+                    reply = await self._world.ask(intent, self._state.messages, wall_ms_left=left)
                 self._write(self._pen.commit, reply)
                 return reply
             case RunProgram():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager
 
 from tallystick.core.machine import RunState
 from tallystick.core.prompt import Message
@@ -17,8 +18,8 @@ from tallystick.core.records import (
     ProgramFinished,
     RunProgram,
 )
-from tallystick.model.port import Model, ModelError
-from tallystick.runtime.driver import Asked, World
+from tallystick.model.port import Heard, Model, ModelError, ModelRequest
+from tallystick.runtime.driver import Asked, WaitedTooLong, World
 from tallystick.runtime.functions import FunctionPolicy
 from tallystick.sandbox.host import Blocking, HostTable, request_digest
 from tallystick.sandbox.port import (
@@ -47,24 +48,48 @@ class LiveWorld:
         table: HostTable,
         names: HostNames,
         policies: Mapping[str, FunctionPolicy],
+        heard: Heard = lambda chars: None,
     ) -> None:
+        self._heard = heard
+        self._asking_since = 0.0
         self._model = model
         self._session = session
         self._table = table
         self._names = names
         self._policies = policies
 
+    @asynccontextmanager
+    async def admitted(self, intent: AskModel, *, wall_ms_left: int) -> AsyncIterator[None]:
+        self._asking_since = time.monotonic()
+        place = self._model.admitted()
+        try:
+            async with asyncio.timeout(wall_ms_left / 1000):
+                await asyncio.sleep(intent.wait_ms / 1000)
+                await place.__aenter__()
+        except TimeoutError:
+            raise WaitedTooLong(f"{wall_ms_left:,} ms passed before the model was free") from None
+        try:
+            yield
+        finally:
+            await place.__aexit__(None, None, None)
+
     async def ask(
         self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
     ) -> ModelReplied | ModelFailed:
-        began = time.monotonic()
+        began = self._asking_since
+        request = ModelRequest(
+            messages=messages,
+            tokens_out_max=intent.tokens_out_max,
+            temperature=intent.temperature,
+        )
         try:
-            async with asyncio.timeout(wall_ms_left / 1000):
-                reply = await self._model.ask(messages)
+            async with asyncio.timeout(max(0.0, wall_ms_left / 1000 - (time.monotonic() - began))):
+                reply = await self._model.ask(request, heard=self._heard)
         except ModelError as error:
-            return _failed(intent, error.reason, error.message, began)
+            return _failed(intent, error, began)
         except TimeoutError:
-            return _failed(intent, "timeout", f"no reply in {wall_ms_left:,} ms", began)
+            late = ModelError(reason="timeout", message=f"no reply in {wall_ms_left:,} ms")
+            return _failed(intent, late, began)
         return ModelReplied(
             intent=intent.intent,
             turn=intent.turn,
@@ -72,6 +97,8 @@ class LiveWorld:
             usage=reply.usage,
             cut=reply.cut,
             wall_ms=_since(began),
+            served_by=reply.served_by,
+            finish=reply.finish,
         )
 
     async def run(
@@ -181,13 +208,18 @@ def finished_of(intent: RunProgram, result: ExecutionResult) -> ProgramFinished:
     )
 
 
-def _failed(intent: AskModel, reason: str, message: str, began: float) -> ModelFailed:
+def _failed(intent: AskModel, error: ModelError, began: float) -> ModelFailed:
     return ModelFailed(
         intent=intent.intent,
         turn=intent.turn,
-        reason=reason,
-        message=message,
+        reason=error.reason,
+        message=error.message,
         wall_ms=_since(began),
+        kind=error.kind,
+        status=error.status,
+        retry_after_ms=error.retry_after_ms,
+        billed=error.billed,
+        usage=error.usage,
     )
 
 

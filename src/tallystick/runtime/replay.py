@@ -8,7 +8,8 @@ not end at a repeatable place: it is served as it was recorded.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import msgspec
 
@@ -29,7 +30,7 @@ from tallystick.core.records import (
     encode_record,
 )
 from tallystick.ledger.verify import BadEntry
-from tallystick.runtime.driver import Asked, Driver, World
+from tallystick.runtime.driver import Asked, Driver, WaitedTooLong, World
 from tallystick.runtime.live import finished_of, program_context
 from tallystick.runtime.pen import Pen
 from tallystick.sandbox.host import Answer, HostTable, RecordedHost
@@ -104,6 +105,7 @@ class _RecordedWorld:
             for record in records
             if isinstance(record, ModelReplied | ModelFailed)
         }
+        self._asked = {record.intent for record in records if isinstance(record, AskModel)}
         self._finished = {
             record.intent: record for record in records if isinstance(record, ProgramFinished)
         }
@@ -123,6 +125,12 @@ class _RecordedWorld:
         self.cancelled = False
         self.programs = 0
         self.served = 0
+
+    @asynccontextmanager
+    async def admitted(self, intent: AskModel, *, wall_ms_left: int) -> AsyncIterator[None]:
+        if intent.intent not in self._asked:
+            raise self._ended_here()
+        yield
 
     async def ask(
         self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
@@ -170,6 +178,8 @@ class _RecordedWorld:
         if self._ended.stop in ("cancelled", "in_doubt"):
             self.cancelled = True
             return asyncio.CancelledError()
+        if self._ended.stop == "deadline":
+            return WaitedTooLong(self._ended.detail)
         return SandboxError(self._ended.detail)
 
     def _note(self, answer: HostAnswered, asked: Asked) -> None:
