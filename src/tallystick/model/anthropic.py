@@ -1,0 +1,225 @@
+"""The messages format of Anthropic. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tallystick.core.prompt import Message
+from tallystick.model import failures
+from tallystick.model.dialect import (
+    WireRequest,
+    base64_of,
+    checked_messages,
+    decoded,
+    name_of,
+    plain,
+    usage_of,
+)
+from tallystick.model.endpoint import Endpoint
+from tallystick.model.port import ModelReply, ModelRequest
+from tallystick.model.secret import Secret
+from tallystick.model.sse import SseEvent
+
+__all__ = ["authorization", "reader", "reply", "wire"]
+
+# Not the newest. Every server of this format knows it, and it still takes a temperature where the
+# model does; the requests made here are otherwise good in version 2026-10-21 too.
+_VERSION = "2023-06-01"
+# The format has no empty text.
+_NOTHING = "(nothing)"
+_CUT = frozenset({"max_tokens", "model_context_window_exceeded"})
+
+
+# -- what is sent -------------------------------------------------------------------------------
+
+
+def wire(endpoint: Endpoint, request: ModelRequest) -> WireRequest:
+    messages = checked_messages(request)
+    body: dict[str, object] = {
+        "model": endpoint.model,
+        "max_tokens": request.tokens_out_max,
+        "messages": _turns(messages),
+    }
+    system = "\n\n".join(each.text for each in messages if each.role == "system" and each.text)
+    if system:
+        body["system"] = system
+    if request.temperature is not None:
+        body["temperature"] = request.temperature
+    if endpoint.stream:
+        body["stream"] = True
+    return WireRequest(
+        path="/messages" if endpoint.base_url.endswith("/v1") else "/v1/messages",
+        headers={"anthropic-version": _VERSION},
+        body=msgspec.json.encode(body),
+    )
+
+
+def authorization(key: Secret) -> tuple[str, str]:
+    return "x-api-key", key.reveal()
+
+
+def _turns(messages: tuple[Message, ...]) -> list[dict[str, object]]:
+    """Messages by turns: what one side says in a row is one message of several blocks."""
+    turns: list[tuple[str, list[dict[str, object]]]] = []
+    for message in messages:
+        if message.role == "system":
+            continue
+        if not turns or turns[-1][0] != message.role:
+            turns.append((message.role, []))
+        turns[-1][1].extend(_blocks(message))
+    return [{"role": role, "content": blocks} for role, blocks in turns]
+
+
+def _blocks(message: Message) -> list[dict[str, object]]:
+    blocks: list[dict[str, object]] = [
+        {
+            "type": "image",
+            "source": {"type": "base64", "media_type": image.media_type, "data": base64_of(image)},
+        }
+        for image in message.images
+    ]
+    if message.text.strip() or not blocks:
+        blocks.append({"type": "text", "text": message.text if message.text.strip() else _NOTHING})
+    return blocks
+
+
+# -- what comes back ----------------------------------------------------------------------------
+
+
+class _Block(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+
+
+class _Delta(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+    stop_reason: Any = None
+
+
+class _Reply(msgspec.Struct):
+    type: str = ""
+    content: list[_Block] | None = None
+    model: Any = None
+    stop_reason: Any = None
+    usage: Any = None
+    error: Any = None
+
+
+class _Event(msgspec.Struct):
+    type: str = ""
+    message: _Reply | None = None
+    content_block: _Block | None = None
+    delta: _Delta | None = None
+    usage: Any = None
+    error: Any = None
+
+
+_event = msgspec.json.Decoder(_Event)
+_reply = msgspec.json.Decoder(_Reply)
+
+
+def reply(data: bytes, request: ModelRequest) -> ModelReply:
+    whole = decoded(data, _reply, _Reply)
+    if whole.error is not None or whole.type == "error":
+        raise failures.of_error_value(whole.error)
+    if whole.content is None:
+        raise failures.malformed("no content")
+    found = _Reader(request)
+    found.begin(whole)
+    found.done = True
+    return found.finish()
+
+
+def reader(request: ModelRequest) -> _Reader:
+    return _Reader(request)
+
+
+class _Reader:
+    """Collects a reply. Only `message_stop` ends it."""
+
+    def __init__(self, request: ModelRequest) -> None:
+        self._request = request
+        self._texts: list[str] = []
+        self._finish: str | None = None
+        self._usage: dict[str, Any] = {}
+        self._model: object = None
+        self._begun = False
+        self.chars = 0
+        self.done = False
+
+    def feed(self, event: SseEvent) -> None:
+        if self.done or not event.data:
+            return
+        found = decoded(event.data, _event, _Event)
+        match found.type or event.event.decode("utf-8", "replace"):
+            case "content_block_delta" if found.delta is not None:
+                if found.delta.type == "text_delta":
+                    self._say(found.delta.text)
+            case "content_block_start" if found.content_block is not None:
+                self._take_block(found.content_block)
+            case "message_start" if found.message is not None:
+                self.begin(found.message)
+            case "message_delta":
+                self._report(found.usage)
+                self._stop(found.delta.stop_reason if found.delta is not None else None)
+            case "message_stop":
+                self.done = True
+            case "error":
+                raise failures.of_error_value(found.error)
+            case _:
+                pass
+
+    def begin(self, message: _Reply) -> None:
+        self._begun = True
+        self._model = message.model
+        self._report(message.usage)
+        self._stop(message.stop_reason)
+        for block in message.content or ():
+            self._take_block(block)
+
+    def _take_block(self, block: _Block) -> None:
+        if block.type == "text":
+            self._say(block.text)
+
+    def _say(self, text: str | None) -> None:
+        if text:
+            self._texts.append(text)
+            self.chars += len(text)
+            if self.chars > failures.TEXT_CHARS_MAX:
+                raise failures.huge(f"more than {failures.TEXT_CHARS_MAX:,} characters")
+
+    def _report(self, usage: object) -> None:
+        """Later counts are of everything so far, and take the place of earlier ones."""
+        if isinstance(usage, dict):
+            self._usage |= {name: each for name, each in usage.items() if each is not None}
+
+    def _stop(self, reason: object) -> None:
+        if isinstance(reason, str) and reason:
+            self._finish = reason
+
+    def finish(self) -> ModelReply:
+        if not self.done:
+            raise failures.cut_off("the stream ended without its end marker")
+        if not self._begun:
+            raise failures.malformed("no message")
+        text = plain("".join(self._texts))
+        finish = name_of(self._finish)
+        usage = usage_of(
+            self._usage,
+            tokens_in=("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"),
+            tokens_out="output_tokens",
+            request=self._request,
+            text=text,
+        )
+        if finish == "refusal":
+            raise failures.filtered(finish, usage)
+        return ModelReply(
+            text=text,
+            usage=usage,
+            cut=finish in _CUT,
+            served_by=name_of(self._model),
+            finish=finish,
+        )

@@ -1,0 +1,329 @@
+"""What a failed attempt means: a status, a body or a broken connection becomes a `ModelError`.
+
+Rule 1: reasons are the port's closed set. What is in no table here is `unknown`, never a guess.
+Rule 2: `billed` is False only for what was never sent and for the statuses that refuse before any
+work (`_UNBILLED`). Anything that broke later may have been paid for.
+Rule 3: a message is one line: what came, then what to do. `http` puts before it who was asked, and
+takes the key out of it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from tallystick.core.records import FailureKind, ModelUsage
+from tallystick.model import complaint
+from tallystick.model.complaint import one_line
+from tallystick.model.port import ModelError, ModelReason
+
+__all__ = [
+    "BODY_BYTES_MAX",
+    "ERROR_BYTES_MAX",
+    "STREAM_BYTES_MAX",
+    "TEXT_CHARS_MAX",
+    "compressed",
+    "crowded",
+    "cut_off",
+    "filtered",
+    "huge",
+    "late",
+    "malformed",
+    "not_sent",
+    "of_error_value",
+    "of_status",
+    "silent",
+    "told",
+    "unreachable",
+    "wrong_type",
+]
+
+BODY_BYTES_MAX = 8 * 1024 * 1024
+# Of a stream only the text is kept, and each of its few characters comes in hundreds of bytes.
+STREAM_BYTES_MAX = 64 * 1024 * 1024
+TEXT_CHARS_MAX = 2 * 1024 * 1024
+# Of an error, only its message is of use.
+ERROR_BYTES_MAX = 64 * 1024
+_UNBILLED = frozenset({400, 401, 403, 404, 429})
+
+
+class _Meaning(NamedTuple):
+    reason: ModelReason
+    advice: str
+    kind: FailureKind | None = None
+
+
+_KEY = "check the key, and that it may use this model"
+_AGAIN = "the server may be able to answer later"
+_BASE_URL = "the base URL is probably wrong: most end in /v1"
+_SMALLER = "use a model with a longer context, or ask for less"
+_NO_CREDIT = "the account has no credit left"
+_STATUSES: dict[int, _Meaning] = {
+    400: _Meaning("invalid_request", "the server does not take such requests for this model"),
+    401: _Meaning("auth_failure", _KEY),
+    402: _Meaning("auth_failure", _NO_CREDIT),
+    403: _Meaning("auth_failure", _KEY),
+    404: _Meaning("model_unavailable", "check the model's name, and the base URL: most end in /v1"),
+    405: _Meaning("model_unavailable", _BASE_URL),
+    408: _Meaning("timeout", _AGAIN),
+    409: _Meaning("server_error", _AGAIN),
+    410: _Meaning("model_unavailable", "check the model's name: this one is gone"),
+    413: _Meaning("context_overflow", _SMALLER),
+    422: _Meaning("invalid_request", "the server does not take such requests for this model"),
+    429: _Meaning("rate_limit", "too many requests: wait, or ask fewer at once"),
+}
+_SERVER_ERROR = _Meaning("server_error", _AGAIN)
+_BROKEN = _Meaning("server_error", "the server cannot do what it was asked", "terminal")
+_OTHER = _Meaning("unknown", "this status is none that a model's server gives")
+
+# Words by which servers tell what kind of error it is, lower case, and the statuses with which they
+# mean it. Sources: the references of OpenAI and Anthropic; the code of llama.cpp, vLLM and Ollama.
+_WORDS: tuple[tuple[frozenset[int], tuple[str, ...], _Meaning], ...] = (
+    (
+        frozenset({400, 413, 422, 500}),
+        (
+            "context_length_exceeded",
+            "prompt is too long",
+            "exceed_context_size",
+            "exceeds the available context size",
+            "exceed context limit",
+            "maximum context length",
+            "context window",
+            "input is too long",
+        ),
+        _Meaning("context_overflow", _SMALLER),
+    ),
+    (
+        frozenset({400, 403, 422, 500}),
+        (
+            "content_filter",
+            "content_policy",
+            "responsibleaipolicyviolation",
+            "content management policy",
+            "content filtering policy",
+        ),
+        _Meaning("content_policy", "the provider refuses to answer this"),
+    ),
+    (
+        frozenset({429}),
+        ("insufficient_quota", "billing_hard_limit", "billing_not_active"),
+        _Meaning("rate_limit", _NO_CREDIT, "terminal"),
+    ),
+    (frozenset({400}), ("credit balance", "billing_"), _Meaning("auth_failure", _NO_CREDIT)),
+)
+# An error inside a stream has no status of its own; these are the ones its name stands for.
+_NAMES: dict[str, int] = {
+    "api_error": 500,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "insufficient_quota": 429,
+    "invalid_request_error": 400,
+    "not_found_error": 404,
+    "overloaded_error": 529,
+    "permission_error": 403,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "request_too_large": 413,
+    "server_error": 500,
+    "timeout_error": 408,
+    "unavailable_error": 503,
+}
+
+
+# -- what a server said -------------------------------------------------------------------------
+
+
+def of_status(
+    status: int, headers: Mapping[str, str], body: bytes, *, now: datetime.datetime
+) -> ModelError:
+    """A status other than success. Header names are in lower case."""
+    if 300 <= status < 400:
+        return _redirected(status, headers.get("location", ""))
+    said, names = complaint.of_body(headers.get("content-type", ""), body)
+    meaning = _meaning(status, f"{names} {said}".lower())
+    told = f" ({said})" if said else ""
+    return ModelError(
+        reason=meaning.reason,
+        message=f"answered {status}{told}; {meaning.advice}",
+        kind=meaning.kind,
+        status=status,
+        retry_after_ms=complaint.retry_after_ms(headers, now=now),
+        billed=status not in _UNBILLED,
+    )
+
+
+def of_error_value(error: object) -> ModelError:
+    """An error in the midst of a stream, or in a body that came with a success."""
+    said, names = complaint.of_value(error)
+    status = next((_NAMES[each] for each in names.split() if each in _NAMES), None)
+    if status is None:
+        status = next((int(each) for each in names.split() if each in _CODES), 500)
+    meaning = _meaning(status, f"{names} {said}".lower())
+    return ModelError(
+        reason=meaning.reason,
+        message=f"broke off with an error ({said or 'without a message'}); {meaning.advice}",
+        kind=meaning.kind,
+        status=status,
+        billed=True,
+    )
+
+
+def crowded(error: ModelError) -> bool:
+    """Whether everybody should leave this provider alone for a while."""
+    return error.kind == "transient" and (
+        error.reason == "rate_limit" or error.status in (503, 529)
+    )
+
+
+def told(error: ModelError, *, message: str, usage: ModelUsage | None = None) -> ModelError:
+    """The same error in other words, and without a cause.
+
+    A cause holds the request with its key, or what a server said; a traceback would show it.
+    """
+    return ModelError(
+        reason=error.reason,
+        message=message,
+        kind=error.kind,
+        status=error.status,
+        retry_after_ms=error.retry_after_ms,
+        billed=error.billed,
+        usage=usage,
+    )
+
+
+def wrong_type(content_type: str) -> ModelError:
+    shown = one_line(content_type.partition(";")[0])[:80] or "no content type"
+    what = "an HTML page" if "html" in shown.lower() else f"a body of type {shown}"
+    return ModelError(
+        reason="model_unavailable", message=f"answered with {what}; {_BASE_URL}", status=200
+    )
+
+
+def malformed(what: str) -> ModelError:
+    return ModelError(reason="server_error", message=f"answered with {what}; {_AGAIN}", status=200)
+
+
+def compressed() -> ModelError:
+    return ModelError(
+        reason="server_error",
+        message="answered with a compressed body, though asked not to; turn compression off in "
+        "the server, or in the proxy before it",
+        kind="terminal",
+        status=200,
+    )
+
+
+def filtered(why: str, usage: ModelUsage) -> ModelError:
+    return ModelError(
+        reason="content_policy",
+        message=f"did not answer ({one_line(why)[:80]}); the provider refuses to answer this",
+        status=200,
+        usage=usage if usage.reported else None,
+    )
+
+
+def huge(what: str) -> ModelError:
+    return ModelError(
+        reason="server_error",
+        message=f"answered with {what}, and was cut off; set a lower cap for replies",
+        kind="terminal",
+        status=200,
+    )
+
+
+# -- what happened to a connection --------------------------------------------------------------
+
+
+def unreachable(error: BaseException, *, address: str) -> ModelError:
+    """No connection was made, so nothing was sent."""
+    kind: FailureKind = "transient"
+    what = f"no connection to {address}; check the network, or the base URL"
+    for cause in _causes(error):
+        if isinstance(cause, ConnectionRefusedError):
+            what = f"nothing listens at {address}; start the server, or mend the base URL"
+        elif isinstance(cause, socket.gaierror):
+            what = f"the name of {address} is unknown; check the base URL and the network"
+        elif isinstance(cause, ssl.SSLCertVerificationError):
+            kind = "terminal"
+            what = (
+                f"the certificate of {address} is not to be believed "
+                f"({one_line(cause.verify_message)[:80]}); if it is your own, name it in "
+                f"SSL_CERT_FILE"
+            )
+        elif isinstance(cause, ssl.SSLError):
+            what = f"{address} does not speak TLS as it should; check http or https in the base URL"
+        else:
+            continue
+        break
+    return ModelError(reason="network_error", message=what, kind=kind, billed=False)
+
+
+def not_sent(reason: ModelReason, message: str, *, kind: FailureKind | None = None) -> ModelError:
+    """An attempt that ended before anything left this machine."""
+    return ModelError(reason=reason, message=message, kind=kind, billed=False)
+
+
+def cut_off(what: str) -> ModelError:
+    return ModelError(
+        reason="network_error",
+        message=f"{what}; what had come is not a reply, and asking again may help",
+    )
+
+
+def silent(seconds: float) -> ModelError:
+    return ModelError(
+        reason="timeout",
+        message=f"sent nothing for {seconds:g} s; the server is stuck, or needs a longer deadline",
+    )
+
+
+def late(seconds: float) -> ModelError:
+    return ModelError(
+        reason="timeout",
+        message=f"had not answered whole after {seconds:g} s; ask for less, or allow more time",
+    )
+
+
+# -- parts --------------------------------------------------------------------------------------
+
+_CODES = frozenset(str(status) for status in range(400, 600))
+
+
+def _meaning(status: int, words: str) -> _Meaning:
+    for statuses, known, meaning in _WORDS:
+        if status in statuses and any(each in words for each in known):
+            return meaning
+    if status in _STATUSES:
+        return _STATUSES[status]
+    if status in (501, 505):
+        return _BROKEN
+    return _SERVER_ERROR if 500 <= status < 600 else _OTHER
+
+
+def _redirected(status: int, location: str) -> ModelError:
+    # The rest of a target may hold what the request held.
+    _, _, rest = location.partition("://")
+    host = one_line(rest.partition("/")[0].rpartition("@")[2])[:80] if rest else ""
+    target = f" to {host}" if host else ""
+    return ModelError(
+        reason="model_unavailable",
+        message=f"answered {status}: redirects{target} are not followed; set the base URL to the "
+        f"server itself",
+        status=status,
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, what it came from, and what is in its groups."""
+    found: list[BaseException] = [error]
+    for _ in range(32):
+        if not found:
+            return
+        each = found.pop(0)
+        yield each
+        if isinstance(each, BaseExceptionGroup):
+            found.extend(each.exceptions)
+        found.extend(cause for cause in (each.__cause__, each.__context__) if cause is not None)

@@ -1,0 +1,197 @@
+"""A local GGUF file, run inside this process by the engine of the extra `gguf`.
+
+The engine is llama.cpp's server without its network: requests and replies have its chat completions
+format and are handed over as bytes, in one thread that this model owns. The engine also opens a
+port on the loopback address and cannot be told not to; a random key closes it to everybody.
+
+The engine cannot be interrupted between two tokens, nor while it reads a stretch of the prompt.
+Cancelling lets go at once; the engine stops when it next says something, and only then takes the
+next request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from tallystick.core.errors import UsageError
+from tallystick.model import failures, openai
+from tallystick.model.complaint import one_line
+from tallystick.model.dialect import Reader
+from tallystick.model.pacing import Gate
+from tallystick.model.port import Heard, Model, ModelError, ModelReply, ModelRequest
+from tallystick.model.sse import SseEvent
+
+__all__ = ["Engine", "GgufModel"]
+
+_MAGIC = b"GGUF"
+_ENGINE = "xllamacpp"
+_CONTEXT_TOKENS = 16_384
+
+
+class Engine(Protocol):
+    """What is used of the engine. A callback that returns True ends the reply."""
+
+    def handle_chat_completions(
+        self, request: bytes, callback: Callable[[bytes], bool], /
+    ) -> object: ...
+
+
+class GgufModel:
+    """A model in a file. It is loaded when it is first asked, which takes seconds."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        context_tokens: int = _CONTEXT_TOKENS,
+        threads: int | None = None,
+        total_seconds: float = 600.0,
+        load: Callable[[Path, int, int], Engine] | None = None,
+    ) -> None:
+        self._path = path
+        self._context_tokens = context_tokens
+        self._threads = threads or max(1, (os.cpu_count() or 2) - 1)
+        self._total_seconds = total_seconds
+        self._load = load or _loaded
+        self._engine: Engine | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._gate = Gate(concurrency=1)
+        self._closing = threading.Event()
+
+    @classmethod
+    def from_file(cls, path: Path | str, *, context_tokens: int = _CONTEXT_TOKENS) -> GgufModel:
+        """Look at the file and for the engine, so that a mistake is told before anything runs."""
+        path = Path(path).expanduser()
+        try:
+            with path.open("rb") as file:
+                magic = file.read(len(_MAGIC))
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror or error}") from error
+        if magic != _MAGIC:
+            raise UsageError(f"{path} is not a GGUF file; name the file of a model in that format")
+        if importlib.util.find_spec(_ENGINE) is None:
+            raise UsageError("gguf: models need an extra: pip install 'tallystick[gguf]'")
+        return cls(path, context_tokens=context_tokens)
+
+    @property
+    def name(self) -> str:
+        return f"gguf:{self._path.name}"
+
+    def admitted(self) -> AbstractAsyncContextManager[None]:
+        return self._gate.admitted()
+
+    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
+        loop = asyncio.get_running_loop()
+        said = openai.body(request, model=self._path.name, cap="max_tokens", stream=True)
+        # Being told of its progress is being able to stop it while it reads the prompt.
+        body = msgspec.json.encode({**said, "return_progress": True})
+        let_go = threading.Event()
+
+        def tell(chars: int) -> None:
+            if not let_go.is_set():
+                loop.call_soon_threadsafe(heard, chars)
+
+        self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="tally-gguf")
+        work = loop.run_in_executor(
+            self._thread, self._complete, body, openai.reader(request), let_go, tell
+        )
+        try:
+            async with asyncio.timeout(self._total_seconds):
+                return await work
+        except TimeoutError:
+            failure = failures.late(self._total_seconds)
+        except ModelError as error:
+            failure = error
+        finally:
+            let_go.set()
+        message = f"{self.name}: {failure.message}"
+        raise failures.told(failure, message=message, usage=failure.usage)
+
+    async def close(self) -> None:
+        """End the thread and give the memory back. Waits until the engine has stopped."""
+        self._closing.set()
+        await asyncio.to_thread(self._closed)
+
+    def _closed(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=True, cancel_futures=True)
+        # The engine's own threads end with the last reference to it.
+        self._thread = self._engine = None
+        self._closing.clear()
+
+    def _complete(
+        self, body: bytes, reader: Reader, let_go: threading.Event, tell: Callable[[int], None]
+    ) -> ModelReply:
+        """Make one reply, in the model's thread. The engine cannot carry an exception."""
+        failure: list[Exception] = []
+
+        def take(chunk: bytes) -> bool:
+            try:
+                before = reader.chars
+                reader.feed(SseEvent(b"", chunk))
+                if reader.chars != before:
+                    tell(reader.chars)
+            except Exception as error:
+                failure.append(error)
+            return bool(failure) or let_go.is_set() or self._closing.is_set()
+
+        if self._engine is None:
+            self._engine = self._opened()
+        try:
+            self._engine.handle_chat_completions(body, take)
+        except (ValueError, RuntimeError) as error:
+            raise ModelError(
+                reason="invalid_request",
+                message=f"the engine refuses ({one_line(str(error))[:300]})",
+                billed=False,
+            ) from error
+        if failure:
+            raise failure[0]
+        return reader.finish()
+
+    def _opened(self) -> Engine:
+        try:
+            return self._load(self._path, self._context_tokens, self._threads)
+        except (ImportError, OSError, RuntimeError, ValueError) as error:
+            raise ModelError(
+                reason="model_unavailable",
+                message=f"cannot be loaded ({one_line(str(error))[:300]}); check that the "
+                f"file is whole and fits into memory",
+                billed=False,
+            ) from error
+
+
+def _loaded(path: Path, context_tokens: int, threads: int) -> Engine:
+    # By name: the engine is in an extra, and has no types.
+    engine: Any = importlib.import_module(_ENGINE)
+    wanted = engine.CommonParams()
+    wanted.model.path = str(path)
+    wanted.model_alias = {path.name}
+    wanted.n_ctx = context_tokens
+    wanted.n_parallel = 1
+    wanted.cpuparams.n_threads = threads
+    wanted.cpuparams_batch.n_threads = threads
+    wanted.hostnames = ["127.0.0.1"]
+    wanted.port = 0
+    wanted.api_keys = [secrets.token_urlsafe(32)]
+    wanted.use_jinja = True
+    wanted.ui = False
+    wanted.warmup = False
+    wanted.verbosity = 0
+    server: Engine = engine.Server(wanted)
+    return server
+
+
+_: type[Model] = GgufModel

@@ -1,0 +1,195 @@
+"""The chat completions format of OpenAI, as a dozen other servers speak it too. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tallystick.core.prompt import Message
+from tallystick.model import failures
+from tallystick.model.dialect import (
+    WireRequest,
+    base64_of,
+    checked_messages,
+    decoded,
+    name_of,
+    plain,
+    usage_of,
+)
+from tallystick.model.endpoint import Endpoint
+from tallystick.model.port import ModelReply, ModelRequest
+from tallystick.model.secret import Secret
+from tallystick.model.sse import SseEvent
+
+__all__ = ["authorization", "body", "reader", "reply", "wire"]
+
+_DONE = b"[DONE]"
+
+
+# -- what is sent -------------------------------------------------------------------------------
+
+
+def wire(endpoint: Endpoint, request: ModelRequest) -> WireRequest:
+    said = body(request, model=endpoint.model, cap=_cap_name(endpoint), stream=endpoint.stream)
+    return WireRequest(path="/chat/completions", headers={}, body=msgspec.json.encode(said))
+
+
+def body(request: ModelRequest, *, model: str, cap: str, stream: bool) -> dict[str, object]:
+    """What a request says. `cap` is the name under which the cap of the reply goes."""
+    said: dict[str, object] = {
+        "model": model,
+        "messages": [_message(each) for each in checked_messages(request)],
+        cap: request.tokens_out_max,
+    }
+    if request.temperature is not None:
+        said["temperature"] = request.temperature
+    if stream:
+        said["stream"] = True
+        said["stream_options"] = {"include_usage": True}
+    return said
+
+
+def authorization(key: Secret) -> tuple[str, str]:
+    return "authorization", f"Bearer {key.reveal()}"
+
+
+def _cap_name(endpoint: Endpoint) -> str:
+    """OpenAI's newer models refuse `max_tokens`; other servers know no other name."""
+    return "max_completion_tokens" if endpoint.host == "api.openai.com" else "max_tokens"
+
+
+def _message(message: Message) -> dict[str, object]:
+    if not message.images:
+        return {"role": message.role, "content": message.text}
+    parts: list[dict[str, object]] = [{"type": "text", "text": message.text}]
+    for image in message.images:
+        url = f"data:{image.media_type};base64,{base64_of(image)}"
+        parts.append({"type": "image_url", "image_url": {"url": url}})
+    return {"role": message.role, "content": parts}
+
+
+# -- what comes back ----------------------------------------------------------------------------
+#
+# Only what is read is named: reasoning, tool calls and whatever else a server adds is skipped by
+# the decoder. `Any` stands where a wrong type must not cost the reply.
+
+
+class _Part(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+
+
+class _Said(msgspec.Struct):
+    content: str | list[_Part] | None = None
+    refusal: Any = None
+
+
+class _Choice(msgspec.Struct):
+    index: Any = 0
+    delta: _Said | None = None
+    message: _Said | None = None
+    finish_reason: Any = None
+
+
+class _Completion(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: Any = None
+    model: Any = None
+    error: Any = None
+
+
+_completion = msgspec.json.Decoder(_Completion)
+
+
+def reply(data: bytes, request: ModelRequest) -> ModelReply:
+    whole = _Reader(request)
+    whole.take(decoded(data, _completion, _Completion))
+    return whole.finish(ended=True)
+
+
+def reader(request: ModelRequest) -> _Reader:
+    return _Reader(request)
+
+
+class _Reader:
+    """Collects a reply. The first choice counts; a stream's last report of usage counts.
+
+    Some servers and proxies never send `[DONE]`: a finish reason before a clean end is an end too.
+    """
+
+    def __init__(self, request: ModelRequest) -> None:
+        self._request = request
+        self._texts: list[str] = []
+        self._finish: str | None = None
+        self._refusal = False
+        self._usage: object = None
+        self._model: object = None
+        self._seen = False
+        self.chars = 0
+        self.done = False
+
+    def feed(self, event: SseEvent) -> None:
+        if self.done:
+            return
+        if event.data == _DONE:
+            self.done = True
+        elif event.data:
+            self.take(decoded(event.data, _completion, _Completion))
+
+    def take(self, completion: _Completion) -> None:
+        if completion.error is not None:
+            raise failures.of_error_value(completion.error)
+        if completion.usage is not None:
+            self._usage = completion.usage
+        if self._model is None:
+            self._model = completion.model
+        for choice in completion.choices or ():
+            if choice.index in (0, None):
+                self._take_choice(choice)
+
+    def _take_choice(self, choice: _Choice) -> None:
+        self._seen = True
+        said = choice.delta or choice.message
+        if said is not None:
+            text = _text(said.content)
+            if text:
+                self._texts.append(text)
+                self.chars += len(text)
+                if self.chars > failures.TEXT_CHARS_MAX:
+                    raise failures.huge(f"more than {failures.TEXT_CHARS_MAX:,} characters")
+            self._refusal = self._refusal or bool(said.refusal)
+        if isinstance(choice.finish_reason, str) and choice.finish_reason:
+            self._finish = choice.finish_reason
+
+    def finish(self, *, ended: bool = False) -> ModelReply:
+        if not (ended or self.done or self._finish is not None):
+            raise failures.cut_off("the stream ended without its end marker")
+        if not self._seen:
+            raise failures.malformed("no choices")
+        text = plain("".join(self._texts))
+        finish = name_of(self._finish)
+        usage = usage_of(
+            self._usage,
+            tokens_in=("prompt_tokens",),
+            tokens_out="completion_tokens",
+            request=self._request,
+            text=text,
+        )
+        if finish == "content_filter" or (self._refusal and not text):
+            raise failures.filtered(finish or "refusal", usage)
+        if finish == "error":
+            raise failures.of_error_value({"message": "finish_reason error"})
+        return ModelReply(
+            text=text,
+            usage=usage,
+            cut=finish == "length",
+            served_by=name_of(self._model),
+            finish=finish,
+        )
+
+
+def _text(content: str | list[_Part] | None) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(part.text or "" for part in content or () if part.type == "text")
