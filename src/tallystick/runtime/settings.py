@@ -1,50 +1,329 @@
-"""Settings and where each came from: a flag, the environment, or the default."""
+"""Settings and where each came from: a flag, the environment, a project's file, the user's file.
+
+The highest of these that sets a value wins; what nothing sets has its default. A project's file
+counts in full only if the user trusts it (see `trust`).
+"""
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-import msgspec
-
+from tallystick.core.errors import UsageError
 from tallystick.core.records import RunLimits
-from tallystick.runtime.paths import cache_directory, data_directory
+from tallystick.runtime.config_file import (
+    PROJECT_FILE,
+    ConfigFile,
+    config_directory,
+    find_project_file,
+    read_config,
+    user_file_path,
+)
+from tallystick.runtime.config_keys import SETTINGS, Value, accepted, from_text, one_line
+from tallystick.runtime.listing import Setting, listed_places, listed_providers, listed_values
+from tallystick.runtime.model_name import ProviderModel, resolve_model
+from tallystick.runtime.providers import LOCAL_KEY, LOCAL_URL, Provider, merged_providers
+from tallystick.runtime.trust import Restricted, TrustState, TrustStore, narrowed
 
-__all__ = ["Setting", "settings"]
+__all__ = [
+    "OTHER_VARIABLES",
+    "Project",
+    "Setting",
+    "Settings",
+    "load_settings",
+    "project_file_path",
+]
+
+_PREFIX = "TALLYSTICK_"
+# Variables of ours that set no value of `SETTINGS`.
+OTHER_VARIABLES = (
+    LOCAL_KEY,
+    LOCAL_URL,
+    "TALLYSTICK_CACHE_DIR",
+    "TALLYSTICK_CONFIG",
+    "TALLYSTICK_DATA_DIR",
+)
+_IGNORED_SHOWN_MAX = 8
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting as it is in force."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """A project's file, what of it counts only with trust, and its providers if it were."""
 
-    name: str
-    value: str
-    source: str
-
-
-def settings(environ: Mapping[str, str] = os.environ) -> list[Setting]:
-    """Every setting, in order."""
-    limits = RunLimits()
-    return [
-        _of(environ, "model", "TALLYSTICK_MODEL", ""),
-        _placed(
-            environ, "cache", "TALLYSTICK_CACHE_DIR", "XDG_CACHE_HOME", cache_directory(environ)
-        ),
-        _placed(environ, "data", "TALLYSTICK_DATA_DIR", "XDG_DATA_HOME", data_directory(environ)),
-        Setting(name="max_turns", value=str(limits.turns), source="default"),
-        Setting(name="max_tokens", value=str(limits.tokens), source="default"),
-        Setting(name="timeout_ms", value=str(limits.wall_ms), source="default"),
-        Setting(name="max_host_calls", value=str(limits.host_calls), source="default"),
-    ]
+    file: ConfigFile
+    state: TrustState
+    restricted: tuple[Restricted, ...]
+    providers: Mapping[str, Provider]
 
 
-def _of(environ: Mapping[str, str], name: str, variable: str, default: str) -> Setting:
-    if environ.get(variable):
-        return Setting(name=name, value=environ[variable], source=f"environment {variable}")
-    return Setting(name=name, value=default, source="default")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that is set. Keys are not in here, only the names of their variables."""
+
+    model: str | None
+    limits: RunLimits
+    temperature: float | None
+    grants: tuple[str, ...]
+    aliases: Mapping[str, str]
+    providers: Mapping[str, Provider]
+    project: Project | None
+    warnings: tuple[str, ...]
+    listing: tuple[Setting, ...]
+
+    def listed(self) -> list[Setting]:
+        """Every setting with its value and its source, in order."""
+        return list(self.listing)
 
 
-def _placed(environ: Mapping[str, str], name: str, own: str, xdg: str, value: object) -> Setting:
-    source = next((each for each in (own, xdg) if environ.get(each)), None)
-    return Setting(
-        name=name, value=str(value), source=f"environment {source}" if source else "default"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """What one place sets, and how that place is called for each name."""
+
+    values: Mapping[str, Value]
+    sources: Mapping[str, str]
+    aliases: Mapping[str, str]
+
+
+_DEFAULT = _Layer(
+    values={name: each.default for name, each in SETTINGS.items() if each.default is not None},
+    sources=dict.fromkeys(SETTINGS, "default"),
+    aliases={},
+)
+
+
+def load_settings(
+    *,
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+) -> Settings:
+    """Read everything once. A flag of None, or an empty one, is one that was not given."""
+    above = [_of_flags(flags or {}), _of_environment(environ)]
+    user = _user_file(environ)
+    below = [_DEFAULT] if user is None else [_of_file(user, user.values, user.aliases), _DEFAULT]
+    file = _project_file(environ, cwd)
+    project, layers = None, [*above, *below]
+    if file is not None:
+        project, layer = _placed(file, user=user, below=below, environ=environ)
+        layers = [*above, layer, *below]
+    providers = (
+        project.providers
+        if project is not None and project.state == "trusted"
+        else merged_providers(user=user, project=None, environ=environ)
     )
+    values, sources = _highest(layers)
+    aliases = {name: target for each in reversed(layers) for name, target in each.aliases.items()}
+    return Settings(
+        model=str(values["model"]) if "model" in values else None,
+        limits=_limits(values),
+        temperature=_number(values["temperature"]) if "temperature" in values else None,
+        grants=_texts(values.get("grants", ())),
+        aliases=aliases,
+        providers=providers,
+        project=project,
+        warnings=_warnings(project),
+        listing=(
+            *listed_values(values, sources),
+            *listed_places(environ),
+            *_listed_files(environ, user, project),
+            *_listed_aliases(layers),
+            *listed_providers(providers, environ),
+        ),
+    )
+
+
+# -- the places ---------------------------------------------------------------------------------
+
+
+def _of_flags(flags: Mapping[str, object]) -> _Layer:
+    values = {}
+    for name, value in flags.items():
+        if name not in SETTINGS:
+            raise UsageError(f"{one_line(name)} is not a setting")
+        if value is not None and value != () and value != []:
+            spec = SETTINGS[name]
+            values[name] = accepted(spec.kind, value, where="", key=spec.flag)
+    return _Layer(
+        values=values,
+        sources={name: f"flag {SETTINGS[name].flag}" for name in values},
+        aliases={},
+    )
+
+
+def _of_environment(environ: Mapping[str, str]) -> _Layer:
+    variables = {each.variable: name for name, each in SETTINGS.items() if each.variable}
+    known = {each.removeprefix(_PREFIX) for each in (*variables, *OTHER_VARIABLES)}
+    for variable in sorted(environ):
+        word = variable.removeprefix(_PREFIX)
+        if word == variable or word in known:
+            continue
+        # A variable may be another program's. One that is nearly ours is a limit misspelt.
+        close = difflib.get_close_matches(word[:80], known, n=1, cutoff=0.7)
+        if close:
+            raise UsageError(
+                f"{one_line(variable)} is not a setting; did you mean {_PREFIX}{close[0]}?"
+            )
+    given = {name: variable for variable, name in variables.items() if environ.get(variable)}
+    return _Layer(
+        values={
+            name: from_text(SETTINGS[name].kind, environ[variable], variable=variable)
+            for name, variable in given.items()
+        },
+        sources={name: f"environment {variable}" for name, variable in given.items()},
+        aliases={},
+    )
+
+
+def _of_file(file: ConfigFile, values: Mapping[str, Value], aliases: Mapping[str, str]) -> _Layer:
+    return _Layer(
+        values=values,
+        sources=dict.fromkeys([*values, *aliases], file.shown_path),
+        aliases=aliases,
+    )
+
+
+def _user_file(environ: Mapping[str, str]) -> ConfigFile | None:
+    path = user_file_path(environ)
+    # A file that was named has to be there; one that may be there need not be.
+    if not environ.get("TALLYSTICK_CONFIG") and not os.path.lexists(path):
+        return None
+    file = read_config(path)
+    file.require_supported()
+    return file
+
+
+def _project_file(environ: Mapping[str, str], cwd: Path | None) -> ConfigFile | None:
+    path = project_file_path(environ, cwd)
+    # Who names the project's file as their own has said whose it is.
+    if path is None or os.path.realpath(path) == os.path.realpath(user_file_path(environ)):
+        return None
+    return read_config(path)
+
+
+def project_file_path(
+    environ: Mapping[str, str] = os.environ, cwd: Path | None = None
+) -> Path | None:
+    """The project's file, if there is one. A working directory that is gone has none."""
+    try:
+        return find_project_file(cwd or Path.cwd(), environ)
+    except FileNotFoundError:
+        return None
+
+
+def _placed(
+    file: ConfigFile,
+    *,
+    user: ConfigFile | None,
+    below: Sequence[_Layer],
+    environ: Mapping[str, str],
+) -> tuple[Project, _Layer]:
+    """The project's file: whole if it is trusted, else what it may set without."""
+    own = merged_providers(user=user, project=None, environ=environ)
+
+    def leaves(model: str, aliases: Mapping[str, str]) -> bool:
+        try:
+            found = resolve_model(model, aliases=aliases, providers=own)
+        except UsageError:
+            return True
+        return isinstance(found, ProviderModel) and not found.provider.is_loopback
+
+    values, _ = _highest(below)
+    aliases = user.aliases if user is not None else {}
+    part = narrowed(file, below=values, aliases=aliases, leaves=leaves)
+    state = TrustStore(config_directory(environ)).state(file)
+    project = Project(
+        file=file,
+        state=state,
+        restricted=part.restricted,
+        # Made in either case: what is wrong in the file is wrong before it is trusted.
+        providers=merged_providers(user=user, project=file, environ=environ),
+    )
+    if state == "trusted":
+        file.require_supported()
+        return project, _of_file(file, file.values, file.aliases)
+    return project, _of_file(file, part.values, part.aliases)
+
+
+def _highest(layers: Sequence[_Layer]) -> tuple[dict[str, Value], dict[str, str]]:
+    values: dict[str, Value] = {}
+    sources: dict[str, str] = {}
+    for each in reversed(layers):
+        values.update(each.values)
+        sources.update({name: each.sources[name] for name in each.values})
+    return values, sources
+
+
+def _warnings(project: Project | None) -> tuple[str, ...]:
+    if project is None or project.state == "trusted" or not project.restricted:
+        return ()
+    names = [str(each) for each in project.restricted[:_IGNORED_SHOWN_MAX]]
+    more = len(project.restricted) - len(names)
+    listed = ", ".join(names) + (f" and {more} more" if more else "")
+    is_what = "is not trusted" if project.state == "untrusted" else "changed since it was trusted"
+    return (
+        f"{project.file.shown_path} {is_what}; ignored: {listed}; "
+        f"to read and trust it: tally config trust",
+    )
+
+
+# -- values with their types --------------------------------------------------------------------
+
+
+def _limits(values: Mapping[str, Value]) -> RunLimits:
+    seconds = _number(values["timeout"])
+    return RunLimits(
+        turns=_whole(values["max_turns"]),
+        tokens=_whole(values["max_tokens"]),
+        host_calls=_whole(values["max_host_calls"]),
+        # Only zero means zero: less than a millisecond is a millisecond.
+        wall_ms=max(round(seconds * 1000), 1 if seconds else 0),
+        reply_tokens=_whole(values["reply_tokens"]),
+        retries=_whole(values["retries"]),
+    )
+
+
+def _number(value: Value) -> float:
+    assert isinstance(value, int | float)
+    return value
+
+
+def _whole(value: Value) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _texts(value: Value) -> tuple[str, ...]:
+    assert isinstance(value, tuple)
+    return value
+
+
+# -- what only this module can list -------------------------------------------------------------
+
+
+def _listed_files(
+    environ: Mapping[str, str], user: ConfigFile | None, project: Project | None
+) -> Iterator[Setting]:
+    path = one_line(str(user_file_path(environ)))
+    named = "environment TALLYSTICK_CONFIG" if environ.get("TALLYSTICK_CONFIG") else "default"
+    yield Setting(name="user_file", value=path, source=named if user else "not there")
+    if project is None:
+        yield Setting(name="project_file", value="", source=f"no {PROJECT_FILE} here or above")
+        return
+    state = {"untrusted": "not trusted", "changed": "changed since it was trusted"}
+    yield Setting(
+        name="project_file",
+        value=project.file.shown_path,
+        source=state.get(project.state, project.state),
+    )
+
+
+def _listed_aliases(layers: Sequence[_Layer]) -> Iterator[Setting]:
+    found = {
+        name: Setting(name=f"aliases.{name}", value=target, source=each.sources[name])
+        for each in reversed(layers)
+        for name, target in each.aliases.items()
+    }
+    yield from (found[name] for name in sorted(found))
