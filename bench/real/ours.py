@@ -1,0 +1,134 @@
+"""Runs a task with this runtime: a session in memory, a real sandbox, a model over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import time
+from contextlib import AbstractAsyncContextManager
+
+from bench.real.outcome import Allowed, Exchange, Outcome, Runner, Server
+from bench.real.task import Task
+
+from tallystick.core.records import ProgramFinished, Record, RunLimits
+from tallystick.ledger.memory import MemoryLedger
+from tallystick.model.endpoint import Endpoint
+from tallystick.model.http import HttpModel
+from tallystick.model.port import Heard, Model, ModelError, ModelReply, ModelRequest
+from tallystick.model.secret import Secret
+from tallystick.runtime.inputs import given_text
+from tallystick.runtime.session import Session
+
+__all__ = ["VERSION", "runner"]
+
+VERSION = importlib.metadata.version("tallystick")
+
+
+class _Listened:
+    """A model whose requests and replies are kept as they were."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.exchanges: list[Exchange] = []
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    def admitted(self) -> AbstractAsyncContextManager[None]:
+        return self._model.admitted()
+
+    async def ask(self, request: ModelRequest, *, heard: Heard) -> ModelReply:
+        messages: list[tuple[str, str]] = [(each.role, each.text) for each in request.messages]
+        heat = "" if request.temperature is None else f"temperature {request.temperature:g}"
+        try:
+            reply = await self._model.ask(request, heard=heard)
+        except ModelError as error:
+            self.exchanges.append(Exchange(messages=messages, reply="", note=f"failed: {error}"))
+            raise
+        self.exchanges.append(
+            Exchange(
+                messages=messages,
+                reply=reply.text,
+                tokens_in=reply.usage.tokens_in,
+                tokens_out=reply.usage.tokens_out,
+                note=f"{heat} cut" if reply.cut else heat,
+            )
+        )
+        return reply
+
+    async def close(self) -> None:
+        await self._model.close()
+
+
+def runner(server: Server, allowed: Allowed) -> Runner:
+    """A runner of tasks, each in a session of its own."""
+    limits = RunLimits(
+        turns=allowed.turns,
+        tokens=allowed.tokens,
+        reply_tokens=allowed.reply_tokens,
+        wall_ms=allowed.seconds * 1_000,
+    )
+
+    def run(task: Task) -> Outcome:
+        model = _Listened(_model(server))
+        notes: list[str] = []
+
+        def watch(run_id: str, record: Record) -> None:
+            if isinstance(record, ProgramFinished):
+                notes.append(_note(record))
+
+        inputs = [given_text(text, name=name) for name, text in task.files.items()]
+        began = time.monotonic()
+        with Session(model=model, ledger=MemoryLedger()) as session:
+            ended = session.run(
+                task.question,
+                inputs=inputs,
+                limits=limits,
+                temperature=allowed.temperature,
+                watch=watch,
+            )
+        # Its connections belonged to the loop of the session; it forgets them.
+        asyncio.run(model.close())
+        return Outcome(
+            answer=ended.answer,
+            answered=ended.answered,
+            stop=ended.stop,
+            turns=ended.turns,
+            tokens_in=ended.charge.tokens_in,
+            tokens_out=ended.charge.tokens_out,
+            seconds=time.monotonic() - began,
+            detail=ended.detail,
+            exchanges=model.exchanges,
+            notes=notes,
+        )
+
+    return run
+
+
+def _model(server: Server) -> Model:
+    return HttpModel(
+        Endpoint(
+            provider="bench",
+            dialect="openai",
+            base_url=server.url,
+            model=server.model,
+            key=Secret(server.key) if server.key else None,
+            concurrency=1,
+        )
+    )
+
+
+def _note(record: ProgramFinished) -> str:
+    """What a program came to, also where the model was told less."""
+    failure = record.failure
+    came = [f"turn {record.turn}: {record.stop}, {record.wall_ms:,} ms"]
+    if record.stdout.strip():
+        came.append(f"printed: {record.stdout.strip()[:400]}")
+    if record.value is not None:
+        came.append(f"value: {record.value[:400]}")
+    if record.answer is not None:
+        came.append(f"answer: {record.answer[:400]}")
+    if failure is not None:
+        came.append(f"failed: {failure.kind}: {failure.message[:400]}")
+    return "; ".join(came)

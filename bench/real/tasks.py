@@ -1,0 +1,43 @@
+"""The tasks: each is made from a seed, and the same seed makes the same task anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bench.real.joins import join_sum, join_top
+from bench.real.json_lines import json_condition, json_nested
+from bench.real.listings import count_lines, distinct, frequent, kth_largest, longest
+from bench.real.needles import needle_key, needle_prose
+from bench.real.spans import date_count, date_sum
+from bench.real.tables import average, csv_filter, csv_group, csv_sum
+from bench.real.task import Task
+
+__all__ = ["PEER_TASKS", "TASKS", "tasks_of"]
+
+TASKS: dict[str, Callable[[int], Task]] = {
+    "needle-prose": needle_prose,
+    "needle-key": needle_key,
+    "count-lines": count_lines,
+    "csv-sum": csv_sum,
+    "csv-filter": csv_filter,
+    "csv-group": csv_group,
+    "average": average,
+    "json-condition": json_condition,
+    "json-nested": json_nested,
+    "longest": longest,
+    "frequent": frequent,
+    "kth-largest": kth_largest,
+    "distinct": distinct,
+    "date-count": date_count,
+    "date-sum": date_sum,
+    "join-sum": join_sum,
+    "join-top": join_top,
+}
+
+# What the peers are given too: one of each of four kinds, named before any of them was run.
+PEER_TASKS = ("needle-prose", "csv-sum", "json-condition", "join-sum")
+
+
+def tasks_of(seed: int, names: Sequence[str] = ()) -> list[Task]:
+    """The tasks of a seed, all or the named ones, in the order of the table."""
+    return [make(seed) for name, make in TASKS.items() if not names or name in names]
