@@ -25,8 +25,8 @@ BUILD_INPUTS := pyproject.toml hatch_build.py $(shell find src/tallystick/guest 
 help: ## Show this list.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-14s%s\n", $$1, $$2}'
 
-run: setup ## Run an example program over sample data.
-	@$(BIN)/tally exec examples/overdue.py --text books=examples/books.csv
+run: setup ## Answer a question over sample data, replay it and verify it.
+	@$(BIN)/tally demo
 
 test: setup ## Run the default test suite.
 	@$(PYTEST)

@@ -85,9 +85,9 @@ def test_the_task_comes_after_the_data_is_described_and_asks_for_code_last() -> 
     context = ContextRef(name="context", sha256="a", bytes=9, chars=9, sample="one\ntwo\n3")
     _, task = opening(started(contexts=(context,)))
 
-    assert task.text.startswith("Task: count the lines")
-    assert "one\ntwo\n3" in task.text
-    assert task.text.endswith("Write one ```repl block.")
+    assert task.text.startswith("The data:\none\ntwo\n3")
+    assert "The task: count the lines" in task.text
+    assert task.text.endswith("Write one ```python block.")
 
 
 def test_the_size_of_a_long_text_is_not_printed() -> None:
@@ -107,7 +107,7 @@ def test_printed_text_and_value_are_shown_and_none_is_not() -> None:
     text = told(after(finished(stdout="3 lines\n", value="3")))
 
     assert "3 lines" in text
-    assert "Value: 3" in text
+    assert "Value of the last line: 3" in text
     assert "None" not in told(after(finished(stdout="x")))
 
 

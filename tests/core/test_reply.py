@@ -390,7 +390,7 @@ def test_a_reply_that_is_python_and_does_something_is_a_program(program: str) ->
 )
 def test_a_text_that_does_nothing_is_no_program(text: str) -> None:
     assert problem_of(text) == (
-        "no code was found; write one block of Python: a line ```repl, the program, a line ```"
+        "no code was found; write one block of Python: a line ```python, the program, a line ```"
     )
 
 
@@ -503,11 +503,11 @@ def test_what_stands_before_unclosed_reasoning_is_kept() -> None:
 
 
 def test_a_program_is_rendered_in_the_form_that_is_asked_for() -> None:
-    assert fenced("print(1)") == "```repl\nprint(1)\n```"
+    assert fenced("print(1)") == "```python\nprint(1)\n```"
 
 
 def test_a_program_with_fences_in_it_is_rendered_with_more_marks() -> None:
-    assert fenced("x = '````'") == "`````repl\nx = '````'\n`````"
+    assert fenced("x = '````'") == "`````python\nx = '````'\n`````"
 
 
 # Size. The bound is on processor time; a second look at everything for each opening, which is the

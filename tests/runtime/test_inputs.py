@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tallystick.core.errors import UsageError
-from tallystick.runtime.inputs import STR_BYTES_MAX, read_inputs, refs_of, values_and_texts
+from tallystick.runtime.inputs import STR_BYTES_MAX, layout_of, read_inputs
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def test_standard_input() -> None:
 
 
 def test_one_text_is_a_str_and_several_are_a_dictionary(folder: Path) -> None:
-    one, _ = values_and_texts(read_inputs([str(folder / "a.txt")]))
-    many, _ = values_and_texts(read_inputs([str(folder)]))
+    one = layout_of(read_inputs([str(folder / "a.txt")])).values
+    many = layout_of(read_inputs([str(folder)])).values
 
     assert one == {"context": "first"}
     assert isinstance(many["context"], dict)
@@ -50,7 +50,8 @@ def test_one_text_is_a_str_and_several_are_a_dictionary(folder: Path) -> None:
 def test_long_texts_stay_on_the_host(tmp_path: Path) -> None:
     (tmp_path / "long").write_text("x" * (STR_BYTES_MAX + 1))
 
-    values, texts = values_and_texts(read_inputs([str(tmp_path / "long")]))
+    layout = layout_of(read_inputs([str(tmp_path / "long")]))
+    values, texts = layout.values, layout.texts
 
     assert values == {}
     assert list(texts) == ["context"]
@@ -62,13 +63,16 @@ def test_a_short_text_is_shown_whole_and_a_long_one_by_head_middle_and_tail(
     (tmp_path / "short").write_text("all of it")
     (tmp_path / "long").write_text("HEAD" + "x" * 5_000 + "MIDDLE" + "x" * 5_000 + "TAIL")
 
-    (short,) = refs_of(read_inputs([str(tmp_path / "short")]))
-    (long,) = refs_of(read_inputs([str(tmp_path / "long")]))
+    (short,) = layout_of(read_inputs([str(tmp_path / "short")])).contexts
+    (long,) = layout_of(read_inputs([str(tmp_path / "long")])).contexts
 
-    assert short.sample == "all of it"
+    assert "whole:\nall of it\n" in short.sample
+    assert short.whole
     assert "HEAD" in long.sample
+    assert "MIDDLE" in long.sample
     assert "TAIL" in long.sample
     assert len(long.sample) < 1_500
+    assert not long.whole
 
 
 @pytest.mark.parametrize(

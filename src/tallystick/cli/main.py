@@ -18,6 +18,7 @@ __all__ = ["cli", "main"]
 
 _COMMANDS = {
     "config": ("tallystick.cli.config", "Print each setting and where it came from."),
+    "demo": ("tallystick.cli.demo", "Answer a question over sample data, and prove it. No model."),
     "doctor": ("tallystick.cli.doctor", "Try what each sandbox can do here, and say so."),
     "exec": ("tallystick.cli.exec_program", "Run a Python program in the sandbox."),
     "export": ("tallystick.cli.transfer", "Write one run into a single file."),
@@ -45,11 +46,19 @@ class _Lazy(click.Group):
         # A module with one command calls it `command`; one with several, by name.
         command = getattr(module, f"{cmd_name}_command", None) or module.command
         assert isinstance(command, click.Command)
-        return command
+        return _readable(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, _COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+
+def _readable(command: click.Command) -> click.Command:
+    """Docstrings are raw, so the toolkit's mark for text that keeps its lines has to be made."""
+    command.help = (command.help or "").replace("\\b\n", "\b\n")
+    for each in command.commands.values() if isinstance(command, click.Group) else ():
+        _readable(each)
+    return command
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

@@ -15,27 +15,9 @@ from tallystick.core.records import (
     RunStarted,
 )
 
-__all__ = ["progress_line", "transcript_lines"]
+__all__ = ["outcome", "transcript_lines"]
 
 _SHOWN_CHARS_MAX = 70
-
-
-def progress_line(record: Record) -> str | None:
-    """One line for what a person waits for, or nothing."""
-    match record:
-        case ModelReplied():
-            used = record.usage.tokens_in + record.usage.tokens_out
-            mark = "" if record.usage.reported else " (estimated)"
-            return f"turn {record.turn:<3} reply    {used:,} tokens{mark}   {record.wall_ms:,} ms"
-        case ModelFailed():
-            return f"turn {record.turn:<3} failed   {record.reason}: {record.message}"
-        case ProgramFinished():
-            return (
-                f"turn {record.turn:<3} program  {_outcome(record)}   "
-                f"{record.host_calls} host calls   {record.fuel:,} fuel"
-            )
-        case _:
-            return None
 
 
 def transcript_lines(record: Record) -> list[str]:
@@ -63,7 +45,7 @@ def transcript_lines(record: Record) -> list[str]:
             verdict = "ok" if record.ok else "error"
             return [f"          answered   {record.name}  {verdict}  {len(record.reply)} bytes"]
         case ProgramFinished():
-            return [f"turn {record.turn:<4} finished   {_outcome(record)}"]
+            return [f"turn {record.turn:<4} finished   {outcome(record)}"]
         case RunEnded():
             kind = "partial" if record.partial else "answer"
             return [
@@ -72,7 +54,8 @@ def transcript_lines(record: Record) -> list[str]:
             ]
 
 
-def _outcome(record: ProgramFinished) -> str:
+def outcome(record: ProgramFinished) -> str:
+    """What came of a program, in a few words."""
     if record.failure is not None:
         return f"{record.failure.kind}: {_short(record.failure.message)}"
     if record.answer is not None:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import click
 import msgspec
 
 from tallystick.cli.exit_codes import exit_code_of_stop
-from tallystick.cli.render import progress_line
-from tallystick.core.errors import UsageError
+from tallystick.cli.progress import progress_for
+from tallystick.cli.result import show_run
 from tallystick.core.records import Record, RunLimits, encode_record, tag_of
-from tallystick.model.port import Model
-from tallystick.model.scripted import ScriptedModel
+from tallystick.model.pacing import Pacing
 from tallystick.runtime.inputs import read_inputs
-from tallystick.runtime.run import Run
-from tallystick.runtime.session import Session, recorded_model
+from tallystick.runtime.models import open_model
+from tallystick.runtime.session import Session
+from tallystick.runtime.settings import load_settings
 
 __all__ = ["command"]
 
@@ -36,33 +35,44 @@ _DEFAULTS = RunLimits()
 @click.option(
     "-m",
     "--model",
-    "model_name",
     metavar="MODEL",
-    help="scripted:FILE or recorded:RUN.  [default: TALLYSTICK_MODEL]",
+    help="PROVIDER:NAME, an alias, gguf:FILE, scripted:FILE or recorded:RUN.",
 )
 @click.option(
     "--max-turns",
     type=click.IntRange(min=0),
-    default=_DEFAULTS.turns,
-    show_default=True,
     metavar="N",
-    help="Model replies at most.",
+    help=f"Model replies at most.  [default: {_DEFAULTS.turns}]",
 )
 @click.option(
     "--max-tokens",
     type=click.IntRange(min=0),
-    default=_DEFAULTS.tokens,
-    show_default=True,
     metavar="N",
-    help="Tokens in and out at most.",
+    help=f"Tokens in and out at most.  [default: {_DEFAULTS.tokens}]",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0),
-    default=_DEFAULTS.wall_ms / 1000,
-    show_default=True,
     metavar="SECONDS",
-    help="Time at most.",
+    help=f"Time at most.  [default: {_DEFAULTS.wall_ms // 1000}]",
+)
+@click.option(
+    "--reply-tokens",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"Tokens of one reply at most.  [default: {_DEFAULTS.reply_tokens}]",
+)
+@click.option(
+    "--retries",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help=f"Further attempts at a call that failed in passing.  [default: {_DEFAULTS.retries}]",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0, max=2),
+    metavar="T",
+    help="Of the model's choices.  [default: the server's]",
 )
 @click.option(
     "--grant",
@@ -85,19 +95,16 @@ _DEFAULTS = RunLimits()
 def command(
     question: str,
     files: tuple[str, ...],
-    model_name: str | None,
-    max_turns: int,
-    max_tokens: int,
-    timeout: float,
-    grants: tuple[str, ...],
     seed: int,
     as_json: bool,
     events: bool,
     quiet: bool,
+    **flags: object,
 ) -> int:
     r"""Answer a question with programs that a model writes.
 
     The answer goes to stdout, progress and cost to stderr. A stopped run prints what it has.
+    What is not given here comes from the environment and the configuration (tally config).
 
     \b
     Exit codes: 0 answered, 1 no progress or refused, 2 wrong usage, 3 a cap, 4 the sandbox,
@@ -105,59 +112,40 @@ def command(
 
     \b
     Example:
-        tally run "which invoices are overdue?" -f books/ -m scripted:demo.jsonl
+        tally run "which invoices are overdue?" -f books/ -m openai:gpt-5-mini
     """
+    settings = load_settings(flags=flags)
+    if not quiet:
+        for warning in settings.warnings:
+            click.echo(f"warning: {warning}", err=True)
     stdin = sys.stdin.buffer.read() if "-" in files else None
     inputs = read_inputs(files, stdin=stdin)
-    limits = RunLimits(turns=max_turns, tokens=max_tokens, wall_ms=round(timeout * 1000))
+    progress = progress_for(quiet=quiet or as_json or events)
 
     def watch(run: str, record: Record) -> None:
         if events:
             body = msgspec.Raw(encode_record(record))
             click.echo(msgspec.json.encode({"run": run, "tag": tag_of(record), "record": body}))
-        elif not quiet and not as_json:
-            line = progress_line(record)
-            if line:
-                click.echo(line, err=True)
+        progress.watch(run, record)
 
     with Session(say=lambda line: click.echo(line, err=True)) as session:
-        session.use(_model(model_name, session))
-        result = session.run(
-            question, inputs=inputs, limits=limits, grants=grants, seed=seed, watch=watch
-        )
-    _show(result, as_json=as_json, events=events, quiet=quiet)
-    return exit_code_of_stop(result.stop)
-
-
-def _model(named: str | None, session: Session) -> Model:
-    name = named or os.environ.get("TALLYSTICK_MODEL", "")
-    kind, _, rest = name.partition(":")
-    if kind == "scripted" and rest:
-        return ScriptedModel.from_file(rest)
-    if kind == "recorded" and rest:
-        return recorded_model(session.ledger, rest)
-    if name:
-        raise UsageError(f"model {name!r} is not known; use scripted:FILE or recorded:RUN")
-    raise UsageError(
-        "no model: give -m scripted:FILE (replies from a file), -m recorded:RUN (replies of an "
-        "earlier run), or set TALLYSTICK_MODEL to one of these"
-    )
-
-
-def _show(result: Run, *, as_json: bool, events: bool, quiet: bool) -> None:
+        model = open_model(settings.model, settings, pacing=Pacing(), ledger=lambda: session.ledger)
+        session.use(model, owned=True)
+        try:
+            result = session.run(
+                question,
+                inputs=inputs,
+                limits=settings.limits,
+                grants=settings.grants,
+                seed=seed,
+                temperature=settings.temperature,
+                watch=watch,
+                heard=progress.heard,
+            )
+        finally:
+            progress.close()
     if as_json:
         click.echo(msgspec.json.encode(result).decode())
-        return
-    if result.answer is not None and not events:
-        click.echo(result.answer)
-    if quiet or events:
-        return
-    charge = result.charge
-    if not result.answered:
-        what = "a partial answer" if result.partial else "no answer"
-        click.echo(f"stopped  {result.stop}: {result.detail} ({what})", err=True)
-    click.echo(
-        f"ledger   run {result.run}   {result.turns} turns   "
-        f"{charge.tokens_in + charge.tokens_out:,} tokens   {charge.wall_ms / 1000:.1f} s",
-        err=True,
-    )
+    else:
+        show_run(result, quiet=quiet or events, answer=not events)
+    return exit_code_of_stop(result.stop)

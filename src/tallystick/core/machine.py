@@ -10,13 +10,24 @@ driver is wrong, not the program.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import assert_never
 
 import msgspec
 
 from tallystick.core import prompt
+from tallystick.core.advice import data_names, named_in
 from tallystick.core.canonical import canonical, digest
+from tallystick.core.caps import over, tokens_out_max, turn_is_last
+from tallystick.core.commands import as_program, command_name, is_program, shown
+from tallystick.core.doubt import (
+    Doubt,
+    doubt_of,
+    is_empty,
+    named_values,
+    question,
+    still_unnamed,
+    written_blind,
+)
 from tallystick.core.errors import IllegalEvent
 from tallystick.core.prompt import Message
 from tallystick.core.records import (
@@ -33,7 +44,8 @@ from tallystick.core.records import (
     RunStarted,
     StopReason,
 )
-from tallystick.core.reply import Code, Command, Final, FinalVar, fenced, parse_reply
+from tallystick.core.reply import Code, Final, parse_reply
+from tallystick.core.state import Phase, RunState
 
 __all__ = ["TRANSITIONS", "Phase", "RunState", "advance", "begin", "ending", "program_of"]
 
@@ -41,20 +53,10 @@ _IDLE_MAX = 3
 _REPEATS_MAX = 2
 # So often in a row may a model ask for what this run does not have.
 _REFUSALS_MAX = 2
-# Beyond this part of the time, the next turn is treated as the last.
-_LATE = 0.8
 _TEXT_CHARS_MAX = 2_000
 # Before the second attempt at a model call; doubled for each one after it.
 _WAIT_MS = 250
-
-
-class Phase(Enum):
-    """Where a run stands."""
-
-    ASKING = "asking"
-    RUNNING = "running"
-    ENDING = "ending"
-    DONE = "done"
+_WARM = 0.7
 
 
 TRANSITIONS: dict[Phase, frozenset[type[Event]]] = {
@@ -65,33 +67,11 @@ TRANSITIONS: dict[Phase, frozenset[type[Event]]] = {
 }
 
 
-class RunState(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is known of a run. Equal ledgers give equal states."""
-
-    started: RunStarted
-    phase: Phase = Phase.ASKING
-    turn: int = 0
-    attempt: int = 1
-    next_intent: int = 1
-    messages: tuple[Message, ...] = ()
-    base: int | None = None
-    sent: int = 0
-    queue: tuple[Command, ...] = ()
-    part: int = 0
-    observed: tuple[Message, ...] = ()
-    charge: Charge = Charge()
-    answer: str | None = None
-    partial: str | None = None
-    seen: tuple[str, ...] = ()
-    repeats: int = 0
-    idle: int = 0
-    refusals: int = 0
-    ended: RunEnded | None = None
-
-
 def begin(started: RunStarted) -> tuple[RunState, tuple[Intent, ...]]:
     """Start a run: its first intent is to ask the model."""
-    state = RunState(started=started, messages=prompt.opening(started))
+    state = RunState(
+        started=started, messages=prompt.opening(started), unnamed=named_values(started)
+    )
     return _ask(state)
 
 
@@ -124,7 +104,7 @@ def ending(state: RunState, stop: StopReason, detail: str) -> RunState:
 def program_of(state: RunState) -> str:
     """The source of the program that is to run now."""
     command = state.queue[0]
-    return command.source if isinstance(command, Code) else _as_program(command)
+    return command.source if isinstance(command, Code) else as_program(command)
 
 
 # -- what a reply leads to, or its failure -----------------------------------------------------
@@ -149,9 +129,8 @@ def _failed(state: RunState, event: ModelFailed) -> tuple[RunState, tuple[Intent
     if state.attempt > limits.retries:
         tries = f" ({state.attempt} attempts)" if state.attempt > 1 else ""
         return _end(state, "model_error", detail + tries)
-    over = _over(state)
-    if over is not None:
-        return _end(state, *over)
+    if (cap := _over(state)) is not None:
+        return _end(state, *cap)
     wait_ms = max(event.retry_after_ms or 0, _WAIT_MS * 2 ** (state.attempt - 1))
     if state.charge.wall_ms + wait_ms >= limits.wall_ms:
         return _end(
@@ -169,44 +148,20 @@ def _replied(state: RunState, event: ModelReplied) -> tuple[RunState, tuple[Inte
         wall_ms=event.wall_ms,
     )
     reply = parse_reply(event.text, cut=event.cut)
-    said = "\n\n".join(_shown(each) for each in reply.commands) or event.text[:_TEXT_CHARS_MAX]
+    said = "\n\n".join(shown(each) for each in reply.commands) or event.text[:_TEXT_CHARS_MAX]
     message = Message(role="assistant", part=f"reply:{event.intent}", text=said or "(nothing)")
+    stays = state.messages[:-2] if state.passing else state.messages
     state = msgspec.structs.replace(
-        _charged(state, used), messages=(*state.messages, message), part=0, observed=()
+        _charged(state, used),
+        messages=(*stays, message),
+        sent=min(state.sent, len(stays)),
+        passing=False,
+        part=0,
+        observed=(),
     )
     if not reply.commands:
-        return _nudge(state, reply.problem or "Write one ```repl block.", event.intent)
+        return _nudge(state, reply.problem or prompt.WRITE, event.intent)
     return _next(msgspec.structs.replace(state, queue=reply.commands, idle=0))
-
-
-def _shown(command: Command) -> str:
-    """A command in the form the model is asked to write."""
-    if isinstance(command, Code):
-        return fenced(command.source)
-    if isinstance(command, Final):
-        return f"FINAL({command.text})"
-    return fenced(_as_program(command)) if isinstance(command, FinalVar) else _tag(command)
-
-
-def _tag(command: Command) -> str:
-    return str(command.__struct_config__.tag).upper()
-
-
-def _as_program(command: Command) -> str:
-    """A finishing command as the program that does it.
-
-    `FINAL(total)` outside a block names a variable more often than the word: the program knows.
-    """
-    if isinstance(command, FinalVar):
-        return f"FINAL_VAR({command.name!r})"
-    assert isinstance(command, Final)
-    return f"FINAL(globals().get({command.text!r}, {command.text!r}))"
-
-
-def _is_program(command: Command) -> bool:
-    if isinstance(command, Final):
-        return command.text.isidentifier()
-    return isinstance(command, Code | FinalVar)
 
 
 def _next(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
@@ -214,7 +169,7 @@ def _next(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
     if not state.queue:
         return _turn_over(state)
     command = state.queue[0]
-    if _is_program(command):
+    if is_program(command):
         intent = RunProgram(
             intent=state.next_intent,
             turn=state.turn,
@@ -226,13 +181,13 @@ def _next(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
         )
         return state, (intent,)
     if isinstance(command, Final):
-        return _end(msgspec.structs.replace(state, answer=command.text), "answered", "FINAL")
+        return _answered(state, command.text, "FINAL", seen=state.part == 0)
     if state.refusals >= _REFUSALS_MAX:
-        return _end(state, "refused", f"{_tag(command)} is not available in this run")
+        return _end(state, "refused", f"{command_name(command)} is not available in this run")
     refused = Message(
         role="user",
         part=f"refused:{state.turn}:{state.part}",
-        text=f"{_tag(command)} is not available in this run. Write one ```repl block.",
+        text=f"{command_name(command)} is not available in this run. {prompt.WRITE}",
     )
     return _next(
         msgspec.structs.replace(
@@ -249,31 +204,91 @@ def _finished(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[
     source = program_of(state)
     pair = digest(canonical([source, event.stdout, event.value, event.stop]))
     repeated = pair in state.seen
+    failed = event.failure is not None
     state = msgspec.structs.replace(
         _charged(state, Charge(fuel=event.fuel, wall_ms=event.wall_ms)),
         phase=Phase.ASKING,
-        queue=() if event.failure is not None else state.queue[1:],
+        queue=() if failed else state.queue[1:],
+        passing=(failed or repeated) and (state.part == 0 or state.passing),
+        read=state.read or named_in(source, state.started),
+        unnamed=still_unnamed(state.unnamed, source, event),
         part=state.part + 1,
         seen=state.seen if repeated else (*state.seen, pair),
         repeats=state.repeats + repeated,
         partial=prompt.shown_value(event) or state.partial,
     )
     if event.answer is not None:
-        return _end(msgspec.structs.replace(state, answer=event.answer), "answered", "program")
+        # With what the program printed, in case the answer is asked about.
+        in_part = not all(each.whole for each in state.started.contexts)
+        blind = in_part and written_blind(
+            source, event.answer, printed=bool(event.stdout.strip()), messages=state.messages
+        )
+        shown = prompt.output(event, part=f"result:{event.intent}")
+        return _answered(
+            state, event.answer, "program", seen=not blind, source=source, shown=(shown,)
+        )
     if event.stop == "deadline":
         # Its deadline was what the run had left.
         return _end(state, "deadline", f"{state.started.limits.wall_ms:,} ms passed")
     if state.repeats >= _REPEATS_MAX:
         return _end(state, "no_progress", "the same program gave the same result again")
-    notes = (_REPEATED,) if repeated else ()
-    message = prompt.observation(event, part=f"result:{event.intent}", notes=notes)
-    return _next(msgspec.structs.replace(state, observed=(*state.observed, message)))
+    if _came_to_nothing(state, event):
+        return _doubted(state, "empty", event.stdout.strip(), source)
+    notes = (prompt.REPEATED,) if repeated else ()
+    message = prompt.observation(
+        event, part=f"result:{event.intent}", started=state.started, notes=notes
+    )
+    state = msgspec.structs.replace(state, observed=(*state.observed, message))
+    return _turn_over(state, afresh=True) if repeated and state.part == 1 else _next(state)
 
 
-_REPEATED = (
-    "You ran this program before and it gave the same result. Do something else: look at other "
-    "parts of the data, or finish with FINAL(...)."
-)
+def _came_to_nothing(state: RunState, event: ProgramFinished) -> bool:
+    """Whether a program over the data printed a zero or an empty list, and nothing else."""
+    return (
+        state.part == 1
+        and not state.queue
+        and event.failure is None
+        and bool(event.stdout.strip())
+        and is_empty(event.stdout)
+        and bool(state.started.contexts)
+        and "empty" not in state.asked_about
+    )
+
+
+def _answered(
+    state: RunState,
+    answer: str,
+    how: str,
+    *,
+    seen: bool,
+    source: str = "",
+    shown: tuple[Message, ...] = (),
+) -> tuple[RunState, tuple[Intent, ...]]:
+    """Take an answer, unless it looks like a slip and there is a turn left to say so, once."""
+    doubt = doubt_of(answer, state.started, read=state.read, seen=seen, unnamed=state.unnamed)
+    if doubt is None or doubt in state.asked_about or _over(state) is not None:
+        return _end(msgspec.structs.replace(state, answer=answer), "answered", how)
+    if doubt == "unseen":
+        state = msgspec.structs.replace(state, observed=(*state.observed, *shown))
+    else:
+        state = msgspec.structs.replace(state, partial=answer or state.partial)
+    return _doubted(state, doubt, answer, source)
+
+
+def _doubted(
+    state: RunState, doubt: Doubt, answer: str, source: str
+) -> tuple[RunState, tuple[Intent, ...]]:
+    text = question(doubt, answer, state.started, unnamed=state.unnamed, source=source)
+    message = Message(role="user", part=f"doubt:{state.turn}:{doubt}", text=text)
+    return _turn_over(
+        msgspec.structs.replace(
+            state,
+            phase=Phase.ASKING,
+            asked_about=(*state.asked_about, doubt),
+            observed=(*state.observed, message),
+        ),
+        afresh=doubt != "unseen",
+    )
 
 
 def _nudge(state: RunState, problem: str, intent: int) -> tuple[RunState, tuple[Intent, ...]]:
@@ -282,65 +297,62 @@ def _nudge(state: RunState, problem: str, intent: int) -> tuple[RunState, tuple[
     if state.idle >= _IDLE_MAX:
         return _end(state, "no_progress", f"{state.idle} replies in a row held nothing to run")
     shown = f"\n\nThe last result was:\n{state.partial}" if state.partial else ""
-    message = Message(role="user", part=f"nudge:{intent}", text=f"{problem}{shown}")
-    return _turn_over(msgspec.structs.replace(state, observed=(message,)))
+    names = data_names(state.started)
+    held = ", ".join(f"`{name}`" for name in names)
+    data = f" The data is in {held}: use it, do not type it in." if names else ""
+    text = f"{problem}.{data}{shown}\n\n{prompt.WRITE}"
+    message = Message(role="user", part=f"nudge:{intent}", text=text)
+    return _turn_over(msgspec.structs.replace(state, observed=(message,)), afresh=True)
 
 
 # -- turns and caps ----------------------------------------------------------------------------
 
 
-def _turn_over(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
-    """Put the observations into the prompt and ask again, unless a cap says no."""
+def _turn_over(state: RunState, *, afresh: bool = False) -> tuple[RunState, tuple[Intent, ...]]:
+    """Put the observations into the prompt and ask again, unless a cap says no.
+
+    `afresh` takes the last reply out of the prompt at once: what is to be said of it is added to
+    what it was the reply to. A model that sees its own mistake copies it.
+    """
     text = "\n\n".join(message.text for message in state.observed)
     parts = "+".join(message.part for message in state.observed)
-    over = _over(state)
-    if over is not None:
-        return _end(state, *over)
-    if _last_turn(state):
-        text = f"{text}\n\n{_ANSWER_NOW}"
+    if (cap := _over(state)) is not None:
+        return _end(state, *cap)
+    if turn_is_last(state.started.limits, state.charge):
+        text = f"{text}\n\n{prompt.ANSWER_NOW}"
         parts += "+last"
+    before = state.messages
+    if afresh:
+        *earlier, asked, _ = before
+        before = tuple(earlier)
+        text, parts = f"{asked.text}\n\n{text}", f"{asked.part}+{parts}"
     message = Message(role="user", part=parts, text=text)
-    return _ask(msgspec.structs.replace(state, messages=(*state.messages, message), observed=()))
-
-
-_ANSWER_NOW = (
-    "This is your last turn. Write one ```repl block that calls FINAL(...) with your answer."
-)
+    return _ask(
+        msgspec.structs.replace(
+            state,
+            messages=(*before, message),
+            sent=min(state.sent, len(before)),
+            observed=(),
+            queue=(),
+            passing=state.passing and not afresh,
+        )
+    )
 
 
 def _over(state: RunState) -> tuple[StopReason, str] | None:
-    limits, used = state.started.limits, state.charge
-    if used.turns >= limits.turns:
-        return "max_turns", f"all {limits.turns:,} turns used"
-    if used.wall_ms >= limits.wall_ms:
-        return "deadline", f"{limits.wall_ms:,} ms passed"
-    if used.host_calls > limits.host_calls:
-        return "budget", f"host_calls: {limits.host_calls:,} allowed"
-    if used.tokens_in + used.tokens_out >= limits.tokens:
-        return "budget", f"tokens: {limits.tokens:,} allowed, all used"
-    return None
-
-
-def _last_turn(state: RunState) -> bool:
-    """True if a cap would refuse the turn after the next, as far as can be told."""
-    limits, used = state.started.limits, state.charge
-    spent = used.tokens_in + used.tokens_out
-    per_turn = spent // max(1, used.turns)
-    return (
-        used.turns + 1 >= limits.turns
-        or used.wall_ms > limits.wall_ms * _LATE
-        or spent + 2 * per_turn >= limits.tokens
-    )
+    return over(state.started.limits, state.charge)
 
 
 def _ask(
     state: RunState, *, attempt: int = 1, wait_ms: int = 0
 ) -> tuple[RunState, tuple[Intent, ...]]:
-    if state.turn == 0 and (over := _over(state)) is not None:
-        return _end(state, *over)
-    spent = state.charge.tokens_in + state.charge.tokens_out
-    tokens_out_max = min(state.started.limits.reply_tokens, state.started.limits.tokens - spent)
+    if state.turn == 0 and (cap := _over(state)) is not None:
+        return _end(state, *cap)
+    reply_max = tokens_out_max(state.started.limits, state.charge)
     temperature = state.started.temperature
+    if temperature is not None and state.repeats:
+        # At the temperature that led here it would write the same again.
+        temperature = max(temperature, _WARM)
     intent = AskModel(
         intent=state.next_intent,
         turn=state.turn + (attempt == 1),
@@ -349,12 +361,13 @@ def _ask(
         request_sha256=prompt.request_digest(
             state.started.model,
             state.messages,
-            tokens_out_max=tokens_out_max,
+            tokens_out_max=reply_max,
             temperature=temperature,
         ),
+        kept=state.sent if state.sent < state.base_length else None,
         attempt=attempt,
         wait_ms=wait_ms,
-        tokens_out_max=tokens_out_max,
+        tokens_out_max=reply_max,
         temperature=temperature,
     )
     state = msgspec.structs.replace(
@@ -364,6 +377,7 @@ def _ask(
         attempt=attempt,
         next_intent=state.next_intent + 1,
         base=intent.intent,
+        base_length=len(state.messages),
         sent=len(state.messages),
     )
     return state, (intent,)

@@ -11,7 +11,7 @@ import ast
 import warnings
 from collections.abc import Collection
 
-__all__ = ["CHECKED_CHARS_MAX", "Judge"]
+__all__ = ["CHECKED_CHARS_MAX", "Judge", "line_count"]
 
 CHECKED_CHARS_MAX = 32 << 10
 
@@ -73,3 +73,8 @@ def _does(node: ast.AST, lines: list[bytes]) -> bool:
         return lines[line - 1][column : column + 1] == b"("
     annotated = isinstance(node, ast.AnnAssign) and node.value is not None
     return annotated or isinstance(node, _DOING)
+
+
+def line_count(source: str) -> int:
+    """How many lines of a program say something."""
+    return sum(1 for line in source.splitlines() if line.strip())

@@ -11,39 +11,44 @@ from typing import Literal
 
 import msgspec
 
+from tallystick.core.advice import advice
 from tallystick.core.canonical import canonical, digest
-from tallystick.core.records import ContextRef, ProgramFinished, RunStarted
+from tallystick.core.records import ProgramFinished, RunStarted
 
 __all__ = [
+    "ANSWER_NOW",
+    "REPEATED",
     "TEMPLATE",
+    "WRITE",
     "Image",
     "Message",
     "observation",
     "opening",
+    "output",
     "request_digest",
     "shown_value",
     "tokens_at_most",
 ]
 
-TEMPLATE = "repl@1"
+TEMPLATE = "python@2"
 _OUTPUT_CHARS_MAX = 4_000
-_ERROR_CHARS_MAX = 1_500
+_ERROR_CHARS_MAX = 1_200
+_GOAL_CHARS_MAX = 300
 
 _SYSTEM = """\
-You solve the task by writing Python. Every reply is one block, with no text around it:
+You solve a task by writing Python. Every reply is one block of code and no other text:
 
-```repl
-print(context[:200])
+```python
+...
 ```
 
-The block runs in a session that stays: variables, imports and functions are there next time. You \
-then see what it printed and the value of its last line. There are no files and no network.
+The block runs at once in a session that stays: variables and functions are there next time. You \
+then see what it printed, and write the next block. The data is already in variables: use them, do \
+not type data in again, do not open files. Only the standard library can be imported.
 
-To finish, call FINAL(value) in a block, or FINAL_VAR("name") for a variable, or set \
-answer["content"] = value and answer["ready"] = True. SHOW_VARS() lists your variables.
-
-Look at the data before you compute with it. Compute in Python what can be computed. Give exactly \
-what the task asks for."""
+Print what you find or compute. When you have seen the value that answers the task, finish with a \
+block that calls FINAL(value): exactly what is asked for, nothing else. SHOW_VARS() lists your \
+variables; FINAL_VAR("name") answers with one of them."""
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,17 +68,28 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def opening(started: RunStarted) -> tuple[Message, ...]:
-    """The fixed part and the task."""
+    """The fixed part and the task, with the request for code last."""
     system = _SYSTEM
     if started.functions:
         listed = "\n".join(_described(name, doc) for name, doc in started.functions)
         system = f"{system}\n\nFunctions you can call:\n{listed}"
-    data = "".join(f"\n\n{_shown_context(each)}" for each in started.contexts)
-    task = f"Task: {started.goal}{data}\n\nWrite one ```repl block."
+    data = "\n\n".join(each.sample for each in started.contexts)
+    said = [f"The data:\n{data}"] if data else []
+    said += [f"The task: {started.goal}", WRITE]
     return (
         Message(role="system", part="system", text=system),
-        Message(role="user", part="task", text=task),
+        Message(role="user", part="task", text="\n\n".join(said)),
     )
+
+
+WRITE = "Write one ```python block."
+ANSWER_NOW = (
+    "This is your last turn. Write one ```python block that calls FINAL(...) with your answer."
+)
+REPEATED = (
+    "You ran this program before and it gave the same result. If the result is the answer, reply "
+    "with a block that only calls FINAL(...) with it. If not, write a different program."
+)
 
 
 def _described(name: str, doc: str) -> str:
@@ -84,23 +100,39 @@ def _described(name: str, doc: str) -> str:
     return f"- {head}: {rest[0]}" if rest else f"- {head}"
 
 
-def _shown_context(context: ContextRef) -> str:
-    """A text by name and sample. Its size is not printed: sizes come back as answers."""
-    if context.chars == len(context.sample):
-        return f"The text `{context.name}`, whole:\n{context.sample}"
-    return f"The text `{context.name}` is long. Parts of it:\n{context.sample}"
-
-
-def observation(result: ProgramFinished, *, part: str, notes: tuple[str, ...] = ()) -> Message:
-    """What the model is told of its program."""
+def observation(
+    result: ProgramFinished, *, part: str, started: RunStarted, notes: tuple[str, ...] = ()
+) -> Message:
+    """What the model is told of its program, with what to do next at the end."""
     said = [_body(result)]
+    if result.names_kept:
+        names = _listed(result.names_kept)
+        said.append(f"Your assignment to {names} was left out: it holds the data already.")
     if result.names_restored:
-        names = ", ".join(f"`{name}`" for name in result.names_restored)
+        names = _listed(result.names_restored)
         said.append(
             f"Your program had rebound {names}; these names are the run's own and are back."
         )
+    if result.failure is not None:
+        hint = advice(result.failure, started)
+        said += [hint] if hint else []
+        said.append("Write the whole block again, corrected.")
+    elif not notes:
+        said.append(
+            f"If this answers the task ({cut(started.goal, _GOAL_CHARS_MAX)!r}), reply with a "
+            "block that calls FINAL(...) with the answer. If not, write the next block."
+        )
     said.extend(notes)
     return Message(role="user", part=part, text="\n\n".join(each for each in said if each))
+
+
+def output(result: ProgramFinished, *, part: str) -> Message:
+    """What a program printed, and no more."""
+    return Message(role="user", part=part, text=_body(result))
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
 
 
 def _body(result: ProgramFinished) -> str:
@@ -117,7 +149,10 @@ def _body(result: ProgramFinished) -> str:
                 f"It was stopped ({result.failure.message}); your variables are as before it."
             )
     elif result.value is not None:
-        blocks.append(f"Value: {cut(result.value, _OUTPUT_CHARS_MAX)}")
+        blocks.append(f"Value of the last line: {cut(result.value, _OUTPUT_CHARS_MAX)}")
+    if not blocks and result.assigned is not None:
+        name, value = result.assigned
+        return f"The program printed nothing. {name} is {cut(value, _OUTPUT_CHARS_MAX)}"
     if not blocks:
         return "The program ran and printed nothing. Print what you want to see."
     return "\n".join(blocks)
@@ -128,6 +163,8 @@ def shown_value(result: ProgramFinished) -> str | None:
     if result.failure is not None:
         return None
     shown = result.value if result.value is not None else result.stdout.strip()
+    if not shown and result.assigned is not None:
+        shown = result.assigned[1]
     return cut(shown, _OUTPUT_CHARS_MAX) or None
 
 

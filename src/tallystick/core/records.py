@@ -32,6 +32,7 @@ __all__ = [
     "RunStarted",
     "StopReason",
     "TextRef",
+    "ViewRef",
     "decode_record",
     "encode_record",
     "intent_of",
@@ -96,13 +97,17 @@ class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A text the program is given, named by its digest. `sample` is what the model is shown."""
+    """A text the program is given, named by its digest.
+
+    `sample` is what the model is shown; `whole` says that all of the text is in there.
+    """
 
     name: str
     sha256: str
     bytes: int
     chars: int
     sample: str
+    whole: bool = False
 
 
 class TextRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +117,22 @@ class TextRef(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None
     id: int
     bytes: int
+
+
+class ViewRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A text taken apart, as a name that is made when a program uses it.
+
+    `of` is the variable that holds the text, `key` the entry if that is a dictionary. A table has
+    its columns in order, each with the kind of its cells; `amount` is a number with separators or a
+    currency sign, such as "$1,204.50".
+    """
+
+    name: str
+    kind: Literal["lines", "table", "json_lines", "json", "numbers"]
+    of: str
+    key: str | None = None
+    delimiter: str = ","
+    columns: tuple[tuple[str, Literal["int", "float", "amount", "str"]], ...] = ()
 
 
 class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
@@ -137,6 +158,8 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     engine: str
     started_at: int
     temperature: float | None = None
+    views: tuple[ViewRef, ...] = ()
+    files: tuple[tuple[str, str, str | None], ...] = ()
 
 
 class AskModel(msgspec.Struct, frozen=True, kw_only=True, tag="model.ask"):
@@ -243,7 +266,10 @@ class ProgramFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramFinished(msgspec.Struct, frozen=True, kw_only=True, tag="program.finished"):
-    """What came of a program. Its fuel places it: another path through it would use other fuel."""
+    """What came of a program. Its fuel places it: another path through it would use other fuel.
+
+    `assigned` is the name and value of its last line, where that is an assignment.
+    """
 
     intent: int
     turn: int
@@ -258,6 +284,8 @@ class ProgramFinished(msgspec.Struct, frozen=True, kw_only=True, tag="program.fi
     host_calls: int
     truncated: bool
     wall_ms: int = 0
+    names_kept: tuple[str, ...] = ()
+    assigned: tuple[str, str] | None = None
 
 
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag="run.ended"):

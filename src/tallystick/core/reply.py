@@ -81,7 +81,7 @@ _HINT_OF_OPENING = re.compile(rf"```|~~~|(?:{_NAMES})\(|</?+think")
 _LANGUAGE = re.compile(r"[ \t{.]*+([A-Za-z0-9_+#-]*+)")
 _BACKTICKS = re.compile("`++")
 
-_ASK = "write one block of Python: a line ```repl, the program, a line ```"
+_ASK = "write one block of Python: a line ```python, the program, a line ```"
 _CUT = "cut at the token limit before it was whole; write only one code block, and a shorter one"
 
 
@@ -104,7 +104,7 @@ def fenced(source: str) -> str:
     """Render a program as a model is asked to write it; `parse_reply` gives back the same."""
     longest = max((len(run) for run in _BACKTICKS.findall(source)), default=0)
     fence = "`" * max(3, longest + 1)
-    return f"{fence}repl\n{source}\n{fence}"
+    return f"{fence}python\n{source}\n{fence}"
 
 
 def parse_reply(text: str, *, cut: bool = False) -> Reply:

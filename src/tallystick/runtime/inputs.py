@@ -12,21 +12,23 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tallystick.core.errors import UsageError
-from tallystick.core.records import ContextRef
+from tallystick.core.records import ContextRef, ViewRef
+from tallystick.runtime.first_program import first_program
+from tallystick.runtime.shapes import Shape, described, shape_of
 from tallystick.sandbox.text import HostText
 
 __all__ = [
     "CONTEXT",
     "STR_BYTES_MAX",
     "Input",
+    "Layout",
     "given_text",
+    "layout_of",
     "read_inputs",
-    "refs_of",
-    "values_and_texts",
 ]
 
 CONTEXT = "context"
@@ -34,6 +36,9 @@ STR_BYTES_MAX = 4_000_000
 _FILES_MAX = 10_000
 _SAMPLE_CHARS = 300
 _WHOLE_CHARS_MAX = 1_500
+_WHOLE_OF_SEVERAL_CHARS_MAX = 400
+_FILES_SHOWN = 4
+_NAMES_SHOWN = 20
 _HASH_BYTES = 1024 * 1024
 
 
@@ -119,51 +124,113 @@ def _checked(text: HostText, name: str) -> HostText:
     return text
 
 
-def refs_of(inputs: Sequence[Input]) -> tuple[ContextRef, ...]:
-    """What the run records of its texts, and what the model is shown of them."""
-    if len(inputs) > 1:
-        names = ", ".join(repr(each.name) for each in inputs[:20])
-        more = f" and {len(inputs) - 20:,} more" if len(inputs) > 20 else ""
-        first = inputs[0]
-        sample = (
-            f"`{CONTEXT}` is a dict of {'texts' if _long(inputs) else 'str'} by file name: "
-            f"{names}{more}.\nOf {first.name!r}:\n{_sample(first.text)}"
-        )
-        sizes = sum(len(each.text) for each in inputs)
-        digest = hashlib.sha256()
-        for each in inputs:
-            digest.update(_sha256(each.text).encode() + each.name.encode("utf-8", "replace"))
-        ref = ContextRef(
-            name=CONTEXT, sha256=digest.hexdigest(), bytes=sizes, chars=-1, sample=sample
-        )
-        return (ref,)
-    return tuple(
-        ContextRef(
-            name=CONTEXT,
-            sha256=_sha256(each.text),
-            bytes=len(each.text),
-            chars=each.text.length(),
-            sample=_sample(each.text),
-        )
-        for each in inputs
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How the inputs of a run lie in its programs' namespace, and what the model is told of them.
+
+    Up to 4 MB in all they are `values`, with views of what they are made of; beyond that `texts`.
+    """
+
+    contexts: tuple[ContextRef, ...] = ()
+    values: dict[str, object] = field(default_factory=dict)
+    texts: dict[str, HostText | dict[str, HostText]] = field(default_factory=dict)
+    views: tuple[ViewRef, ...] = ()
+    files: tuple[tuple[str, str, str | None], ...] = ()
+
+
+def layout_of(inputs: Sequence[Input]) -> Layout:
+    """Lay out the inputs: one is `context` itself, several are a dictionary by name."""
+    if not inputs:
+        return Layout()
+    if sum(len(each.text) for each in inputs) > STR_BYTES_MAX:
+        return _on_the_host(inputs)
+    single = len(inputs) == 1
+    whole = {each.name: each.text.slice(0, each.text.length()) for each in inputs}
+    shapes = {name: shape_of(text) for name, text in whole.items()}
+    views: list[ViewRef] = []
+    said: list[str] = []
+    for name, text in whole.items():
+        key = None if single else name
+        shape = shapes[name]
+        views.extend(shape.views(of=CONTEXT, key=key))
+        if len(said) < _FILES_SHOWN:
+            said.append(_told(text, shape, key))
+    said.append(f"A block can begin like this:\n```python\n{first_program(shapes)}\n```")
+    return Layout(
+        contexts=(
+            _ref(
+                inputs,
+                "\n\n".join([*_headed(inputs), *said]),
+                whole=single and len(whole[inputs[0].name]) <= _WHOLE_CHARS_MAX,
+            ),
+        ),
+        values={CONTEXT: whole[inputs[0].name] if single else whole},
+        views=tuple(views),
+        files=tuple((name, CONTEXT, None if single else name) for name in whole),
     )
 
 
-def _long(inputs: Sequence[Input]) -> bool:
-    return sum(len(each.text) for each in inputs) > STR_BYTES_MAX
+def _on_the_host(inputs: Sequence[Input]) -> Layout:
+    held = {each.name: each.text for each in inputs}
+    single = len(inputs) == 1
+    said = [_told_of_long(each, None if single else each.name) for each in inputs[:_FILES_SHOWN]]
+    return Layout(
+        contexts=(_ref(inputs, "\n\n".join([*_headed(inputs), *said])),),
+        texts={CONTEXT: inputs[0].text if single else held},
+    )
 
 
-def values_and_texts(
-    inputs: Sequence[Input],
-) -> tuple[dict[str, object], dict[str, HostText | dict[str, HostText]]]:
-    """How the texts are bound: as values in the guest, or as texts on the host."""
-    if not inputs:
-        return {}, {}
-    if _long(inputs):
-        held = {each.name: each.text for each in inputs}
-        return {}, {CONTEXT: inputs[0].text if len(inputs) == 1 else held}
-    whole = {each.name: each.text.slice(0, each.text.length()) for each in inputs}
-    return {CONTEXT: whole[inputs[0].name] if len(inputs) == 1 else whole}, {}
+def _ref(inputs: Sequence[Input], sample: str, *, whole: bool = False) -> ContextRef:
+    if len(inputs) == 1:
+        (only,) = inputs
+        return ContextRef(
+            name=CONTEXT,
+            sha256=_sha256(only.text),
+            bytes=len(only.text),
+            chars=only.text.length(),
+            sample=sample,
+            whole=whole,
+        )
+    digest = hashlib.sha256()
+    for each in inputs:
+        digest.update(_sha256(each.text).encode() + each.name.encode("utf-8", "replace"))
+    return ContextRef(
+        name=CONTEXT,
+        sha256=digest.hexdigest(),
+        bytes=sum(len(each.text) for each in inputs),
+        chars=-1,
+        sample=sample,
+    )
+
+
+def _headed(inputs: Sequence[Input]) -> list[str]:
+    """For several files: that they are a dictionary, and its keys."""
+    if len(inputs) == 1:
+        return []
+    names = ", ".join(repr(each.name) for each in inputs[:_NAMES_SHOWN])
+    more = f" and {len(inputs) - _NAMES_SHOWN:,} more" if len(inputs) > _NAMES_SHOWN else ""
+    return [f"`{CONTEXT}` is a dict of texts by file name: {names}{more}."]
+
+
+def _told(text: str, shape: Shape, key: str | None) -> str:
+    name = CONTEXT if key is None else f"{CONTEXT}[{key!r}]"
+    if len(text) <= (_WHOLE_CHARS_MAX if key is None else _WHOLE_OF_SEVERAL_CHARS_MAX):
+        return f"`{name}` is this text (str), whole:\n{text}\n{described(shape, key=key)}"
+    if shape.prose:
+        lines = shape.name if key is None else f"{shape.name}[{key!r}]"
+        parts = _sample(HostText.of(text))
+        return f"`{name}` is a long text (str), `{lines}` the list of its lines. Parts:\n{parts}"
+    # Of a text that was taken apart, the whole is not named: weak models would parse it again.
+    return described(shape, key=key)
+
+
+def _told_of_long(given: Input, key: str | None) -> str:
+    name = CONTEXT if key is None else f"{CONTEXT}[{key!r}]"
+    return (
+        f"`{name}` is a long text that stays outside: slice it ({name}[0:500]), or find in it with "
+        f"{name}.search(pattern), which gives (start, end, text) of each match. Parts of it:\n"
+        f"{_sample(given.text)}"
+    )
 
 
 def _sha256(text: HostText) -> str:
@@ -174,14 +241,12 @@ def _sha256(text: HostText) -> str:
 
 
 def _sample(text: HostText) -> str:
-    """The whole of a short text; head, middle and tail of a long one."""
+    """Head, middle and tail of a long text."""
     chars = text.length()
-    if chars <= _WHOLE_CHARS_MAX:
-        return text.slice(0, chars)
     middle = chars // 2
     parts = [
         text.slice(0, _SAMPLE_CHARS),
-        text.slice(middle, middle + _SAMPLE_CHARS),
+        text.slice(middle - _SAMPLE_CHARS // 2, middle + _SAMPLE_CHARS // 2),
         text.slice(chars - _SAMPLE_CHARS, chars),
     ]
     return "\n[...]\n".join(parts)

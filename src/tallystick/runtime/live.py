@@ -190,7 +190,7 @@ def finished_of(intent: RunProgram, result: ExecutionResult) -> ProgramFinished:
             traceback=result.error.traceback,
         )
     answer = result.metadata.get("answer")
-    restored = result.metadata.get("names_restored", ())
+    assigned = result.metadata.get("assigned")
     return ProgramFinished(
         intent=intent.intent,
         turn=intent.turn,
@@ -200,12 +200,19 @@ def finished_of(intent: RunProgram, result: ExecutionResult) -> ProgramFinished:
         value=result.value,
         failure=failure,
         answer=answer if isinstance(answer, str) else None,
-        names_restored=tuple(str(name) for name in restored) if isinstance(restored, list) else (),
+        names_restored=_names_in(result, "names_restored"),
+        names_kept=_names_in(result, "names_kept"),
+        assigned=assigned if isinstance(assigned, tuple) and len(assigned) == 2 else None,
         fuel=result.charge.fuel,
         host_calls=result.charge.host_calls,
         truncated=result.output_truncated,
         wall_ms=result.execution_time_ms,
     )
+
+
+def _names_in(result: ExecutionResult, which: str) -> tuple[str, ...]:
+    found = result.metadata.get(which, ())
+    return tuple(str(name) for name in found) if isinstance(found, list) else ()
 
 
 def _failed(intent: AskModel, error: ModelError, began: float) -> ModelFailed:

@@ -16,7 +16,11 @@ __all__ = ["names_of"]
 def names_of(started: RunStarted) -> HostNames:
     """The namespace of a run."""
     return HostNames(
-        key=digest(canonical([started.functions, started.values, started.texts])),
+        key=digest(
+            canonical(
+                [started.functions, started.values, started.texts, started.views, started.files]
+            )
+        ),
         functions=tuple(HostName(name=name, doc=doc) for name, doc in started.functions),
         texts=tuple(
             HostTextName(name=each.name, key=each.key, id=each.id, bytes=each.bytes)
@@ -24,4 +28,6 @@ def names_of(started: RunStarted) -> HostNames:
         ),
         values=started.values,
         answering=True,
+        views=started.views,
+        files=started.files,
     )

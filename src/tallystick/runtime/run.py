@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tallystick.core.citation import Citation
 from tallystick.core.machine import RunState
 from tallystick.core.records import Charge, StopReason
 
@@ -20,7 +21,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     partial: bool
     turns: int
     charge: Charge
-    citations: tuple[str, ...]
+    citations: tuple[Citation, ...]
     ledger: str
 
     @property
@@ -28,7 +29,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return self.stop == "answered"
 
 
-def run_of(run_id: str, state: RunState, *, ledger: str) -> Run:
+def run_of(
+    run_id: str, state: RunState, *, ledger: str, citations: tuple[Citation, ...] = ()
+) -> Run:
     """The result of a state that is done."""
     assert state.ended is not None
     return Run(
@@ -39,6 +42,6 @@ def run_of(run_id: str, state: RunState, *, ledger: str) -> Run:
         partial=state.ended.partial,
         turns=state.charge.turns,
         charge=state.ended.charge,
-        citations=(),
+        citations=citations,
         ledger=ledger,
     )

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tallystick.core.chain import Head
+from tallystick.core.citation import Citation, checked, citations_of
 from tallystick.core.errors import RunNotFound, UsageError
+from tallystick.core.machine import RunState
 from tallystick.core.prompt import TEMPLATE
 from tallystick.core.records import (
     AskModel,
@@ -28,11 +30,11 @@ from tallystick.core.records import (
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify
-from tallystick.model.port import Model
+from tallystick.model.port import Heard, Model
 from tallystick.model.recorded import RecordedModel
 from tallystick.runtime.driver import Driver
 from tallystick.runtime.functions import RunFunction
-from tallystick.runtime.inputs import Input, refs_of, values_and_texts
+from tallystick.runtime.inputs import CONTEXT, Input, layout_of
 from tallystick.runtime.live import LiveWorld
 from tallystick.runtime.loop_thread import LoopThread
 from tallystick.runtime.names import names_of
@@ -74,6 +76,7 @@ class Session:
         self._sandbox = sandbox
         self._owns_sandbox = sandbox is None
         self._say = say
+        self._owned: list[Model] = []
         self._loop = LoopThread()
 
     def __enter__(self) -> Session:
@@ -88,9 +91,11 @@ class Session:
             self._ledger = SqliteLedger(ledger_path())
         return self._ledger
 
-    def use(self, model: Model) -> None:
-        """Take another model for the runs that follow."""
+    def use(self, model: Model, *, owned: bool = False) -> None:
+        """Take another model for the runs that follow. One that is owned is closed with this."""
         self._model = model
+        if owned:
+            self._owned.append(model)
 
     def run(
         self,
@@ -100,10 +105,12 @@ class Session:
         limits: RunLimits = _LIMITS,
         grants: Sequence[str] = (),
         seed: int = 0,
+        temperature: float | None = None,
         watch: Watch = lambda run, record: None,
+        heard: Heard = lambda chars: None,
     ) -> Run:
         """Run a goal to its end and return what it came to. Ctrl-C ends it, written down."""
-        work = self._run(goal, inputs, limits, grants, seed, watch)
+        work = self._run(goal, inputs, limits, grants, seed, temperature, watch, heard)
         return self._loop.do(work)
 
     async def arun(
@@ -114,10 +121,12 @@ class Session:
         limits: RunLimits = _LIMITS,
         grants: Sequence[str] = (),
         seed: int = 0,
+        temperature: float | None = None,
         watch: Watch = lambda run, record: None,
+        heard: Heard = lambda chars: None,
     ) -> Run:
         """Run a goal to its end, for callers that await."""
-        work = self._run(goal, inputs, limits, grants, seed, watch)
+        work = self._run(goal, inputs, limits, grants, seed, temperature, watch, heard)
         return await asyncio.wrap_future(self._loop.submit(work))
 
     def replay(self, run: str) -> ReplayReport:
@@ -126,6 +135,8 @@ class Session:
 
     def close(self) -> None:
         """Free everything. Closing twice is harmless."""
+        while self._owned:
+            self._loop.do(self._owned.pop().close())
         if self._owns_sandbox and self._sandbox is not None:
             self._loop.do(self._sandbox.close())
             self._sandbox = None
@@ -140,24 +151,26 @@ class Session:
         limits: RunLimits,
         grants: Sequence[str],
         seed: int,
+        temperature: float | None,
         watch: Watch,
+        heard: Heard,
     ) -> Run:
         if self._model is None:
             raise UsageError("the session has no model")
         sandbox = self._opened()
         run_id = new_id()
-        values, texts = values_and_texts(inputs)
+        layout = layout_of(inputs)
         hosted = [each.hosted() for each in self._functions]
-        table = HostTable(hosted, texts=texts, granted=frozenset(grants), answering=True)
+        table = HostTable(hosted, texts=layout.texts, granted=frozenset(grants), answering=True)
         started = _canonical(
             RunStarted(
                 goal=goal,
                 model=self._model.name,
                 limits=limits,
                 grants=tuple(grants),
-                contexts=refs_of(inputs),
+                contexts=layout.contexts,
                 functions=tuple((each.name, each.doc) for each in table.names.functions),
-                values=values,
+                values=layout.values,
                 texts=tuple(
                     TextRef(name=each.name, key=each.key, id=each.id, bytes=each.bytes)
                     for each in table.names.texts
@@ -169,6 +182,9 @@ class Session:
                 guest=sandbox.guest.image.sha256,
                 engine=ENGINE,
                 started_at=now_ms(),
+                temperature=temperature,
+                views=layout.views,
+                files=layout.files,
             )
         )
         ledger = self.ledger
@@ -183,6 +199,7 @@ class Session:
             table=table,
             names=names_of(started),
             policies={each.name: each.policy for each in self._functions},
+            heard=heard,
         )
         driver = Driver(started, world=world, pen=pen, watch=lambda record: watch(run_id, record))
         try:
@@ -192,7 +209,12 @@ class Session:
                 raise
         finally:
             await session.close()
-        return run_of(run_id, driver.state, ledger=_path_of(ledger))
+        return run_of(
+            run_id,
+            driver.state,
+            ledger=_path_of(ledger),
+            citations=_cited(driver.state, started),
+        )
 
     async def _replay(self, run: str) -> ReplayReport:
         # The chain first: records that are not the ones that were sealed prove nothing.
@@ -276,6 +298,21 @@ def _canonical(started: RunStarted) -> RunStarted:
     read = decode_record(encode_record(started))
     assert isinstance(read, RunStarted)
     return read
+
+
+def _cited(state: RunState, started: RunStarted) -> tuple[Citation, ...]:
+    """Where the answer stands in the texts that the run holds. Each place was read again."""
+    if state.ended is None or state.ended.answer is None:
+        return ()
+    held = started.values.get(CONTEXT)
+    names = [name for name, _, _ in started.files]
+    texts = {names[0]: held} if isinstance(held, str) and names else held
+    if not isinstance(texts, dict):
+        return ()
+    found = citations_of(state.ended.answer, question=started.goal, texts=texts)
+    return tuple(
+        each for each in found if checked(each, texts[each.name].encode("utf-8", "surrogatepass"))
+    )
 
 
 def _path_of(ledger: Ledger) -> str:

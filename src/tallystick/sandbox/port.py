@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from tallystick.core.errors import InvalidLimit
+from tallystick.core.records import ViewRef
 
 __all__ = [
     "CallRecord",
@@ -191,8 +192,10 @@ class HostNames(msgspec.Struct, frozen=True, kw_only=True):
 
     `values` are JSON values, copied into the guest. `texts` stay on the host; several with one name
     and a key each are a dictionary of texts. With `answering` a program also has `answer`, `FINAL`,
-    `FINAL_VAR` and `SHOW_VARS`; what it answers is in the result's metadata. `key` is the digest by
-    which two sets of names are compared.
+    `FINAL_VAR` and `SHOW_VARS`; what it answers is in the result's metadata. `views` are made in
+    the guest from the values when a program names them; `files` are values that can be opened:
+    file name, variable, and key if the variable is a dictionary. `key` is the digest by which two
+    sets of names are compared.
     """
 
     key: str = ""
@@ -200,6 +203,8 @@ class HostNames(msgspec.Struct, frozen=True, kw_only=True):
     texts: tuple[HostTextName, ...] = ()
     values: Mapping[str, object] = {}
     answering: bool = False
+    views: tuple[ViewRef, ...] = ()
+    files: tuple[tuple[str, str, str | None], ...] = ()
 
 
 class HostCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -42,6 +42,7 @@ _KINDS: dict[Stop, str] = {
 _NOT_RUN = -1
 _NAMES_MAX = 100
 _NAME_CHARS_MAX = 200
+_ASSIGNED_CHARS_MAX = 4_000
 
 
 class _Said(msgspec.Struct, kw_only=True):
@@ -54,6 +55,8 @@ class _Said(msgspec.Struct, kw_only=True):
     traceback: str = ""
     exit: int = 0
     restored: list[str] = []
+    kept: list[str] = []
+    assigned: tuple[str, str] | None = None
     capability: str = ""
     answer: str | None = None
 
@@ -100,6 +103,8 @@ def names_payload(before: HostNames, after: HostNames) -> bytes:
             "texts": after.texts,
             "values": after.values,
             "answering": after.answering,
+            "views": after.views,
+            "files": after.files,
         }
     )
 
@@ -143,6 +148,10 @@ def result_of(
     metadata: dict[str, Any] = {"backend": "wasm"}
     if said is not None and said.restored:
         metadata["names_restored"] = [name[:_NAME_CHARS_MAX] for name in said.restored[:_NAMES_MAX]]
+    if said is not None and said.kept:
+        metadata["names_kept"] = [name[:_NAME_CHARS_MAX] for name in said.kept[:_NAMES_MAX]]
+    if said is not None and said.assigned is not None and stop == "finished":
+        metadata["assigned"] = tuple(part[:_ASSIGNED_CHARS_MAX] for part in said.assigned)
     if said is not None and said.capability:
         metadata["capability"] = said.capability
     if said is not None and said.answer is not None and stop == "finished":

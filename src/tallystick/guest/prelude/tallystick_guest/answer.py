@@ -14,9 +14,11 @@ class Answering:
         self._names = names
         self._injected = injected
         self._answer: dict[str, object] = {"content": None, "ready": False}
+        self.bound = False
 
     def injected(self) -> dict[str, object]:
         """The names a program finds."""
+        self.bound = True
         return {
             "answer": self._answer,
             "FINAL": self._final,

@@ -14,17 +14,22 @@ import keyword
 import linecache
 import os
 import random
+import reprlib
 import sys
 import traceback
 import types
 
-from tallystick_guest import answer, streams, text, threads, wire
+from tallystick_guest import answer, given, streams, text, threads, violations, wire
 
 _VALUE = "__tally_value__"
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _COROUTINE = 0x80
 _PLACE = ("lineno", "col_offset", "end_lineno", "end_col_offset")
 _Expr, _Assign, _Name, _STORE = ast.Expr, ast.Assign, ast.Name, ast.Store()
+_AugAssign = ast.AugAssign
+_brief = reprlib.Repr(
+    maxlevel=4, maxdict=20, maxlist=20, maxtuple=20, maxset=20, maxstring=500, maxother=500
+).repr
 _VALUE_CHARS_MAX = 65_536
 _TRACEBACK_CHARS_MAX = 16_384
 _BALLAST_BYTES = 1 << 20
@@ -47,6 +52,7 @@ _injected: dict[str, object] = {}
 _seen: dict[str, int] = {}
 _programs: set[str] = set()
 _answering = answer.Answering(_names, _injected)
+_given = given.Given(_names, _injected)
 _environ = os.environ
 _ballast: bytearray | None = None
 
@@ -91,6 +97,8 @@ def bind(payload: bytes) -> dict[str, object]:
             _injected.setdefault(entry["name"], {})[entry["key"]] = held
     if names.get("answering"):
         _injected.update(_answering.injected())
+    _given.bind(names.get("views", ()), names.get("files", ()))
+    violations.give(_given.opened)
     _names.update(_injected)
     return {}
 
@@ -119,7 +127,7 @@ def run(payload: bytes) -> dict[str, object]:
     restored = _restore_names()
     result: dict[str, object] = {"restored": restored} if restored else {}
     try:
-        result["value"] = _evaluate(source, _remember(str(name, "utf-8"), source))
+        result["value"] = _evaluate(source, _remember(str(name, "utf-8"), source), result)
         result["ok"] = True
     except BaseException as error:
         result.update(failure_of(error))
@@ -156,8 +164,8 @@ def _remember(name: str, source: str) -> str:
     return unique
 
 
-def _evaluate(source: str, name: str) -> str | None:
-    if _is_expression(source):
+def _evaluate(source: str, name: str, result: dict[str, object]) -> str | None:
+    if _is_expression(source) and not _given.any:
         try:
             code = _compile(source, name, "eval", flags=_FLAGS, dont_inherit=True)
         except SyntaxError:
@@ -166,7 +174,13 @@ def _evaluate(source: str, name: str) -> str | None:
             value = _eval(code, _names)
             return _shown(_exec_asyncio(value) if code.co_flags & _COROUTINE else value)
     tree = _parse(source, name)
+    if _given.any:
+        kept = _given.kept(tree)
+        if kept:
+            result["kept"] = kept
+        _given.make_views(tree)
     body = tree.body
+    named = _named_last(body) if _answering.bound else None
     if body and _type(body[-1]) is _Expr:
         last = body[-1]
         place = {name: getattr(last, name) for name in _PLACE}
@@ -175,7 +189,21 @@ def _evaluate(source: str, name: str) -> str | None:
     outcome = _eval(code, _names)
     if code.co_flags & _COROUTINE:
         _exec_asyncio(outcome)
+    if named is not None and named in _names:
+        result["assigned"] = [named, _brief(_names[named])]
     return _shown(_names.get(_VALUE))
+
+
+def _named_last(body: list[ast.stmt]) -> str | None:
+    """The name that the last line assigns to: often what the program was for."""
+    last = body[-1] if body else None
+    if _isinstance(last, _Assign) and len(last.targets) == 1:
+        target = last.targets[0]
+    elif _isinstance(last, _AugAssign):
+        target = last.target
+    else:
+        return None
+    return target.id if _isinstance(target, _Name) else None
 
 
 def _is_expression(source: str) -> bool:

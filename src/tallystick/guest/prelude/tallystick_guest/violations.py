@@ -16,6 +16,7 @@ import tempfile
 import urllib.request
 import zoneinfo._common
 import zoneinfo._tzpath
+from collections.abc import Callable
 
 from tallystick_guest import wire
 
@@ -97,6 +98,10 @@ def _open(file: object, mode: str = "r", *args: object, **kwargs: object) -> obj
     if type(file) is int:
         return _real_open(file, mode, *args, **kwargs)
     writes = isinstance(mode, str) and any(letter in mode for letter in "wax+")
+    if not writes:
+        given = _given(file, mode)
+        if given is not None:
+            return given
     raise _violation(_shown("open", (file,)), FILES_WRITE if writes else FILES_READ)
 
 
@@ -141,6 +146,21 @@ class _AbsentModules:
 
 
 _real_open = io.open
+
+
+def _nothing_given(file: object, mode: str) -> object | None:
+    return None
+
+
+_given: Callable[[object, str], object | None] = _nothing_given
+
+
+def give(opened: Callable[[object, str], object | None]) -> None:
+    """Let these texts be opened like files, by the names they were given under."""
+    global _given
+    _given = opened
+
+
 _real_opener_open = urllib.request.OpenerDirector.open
 
 

@@ -1,0 +1,40 @@
+"""What a run came to, printed: the answer on stdout, the rest on stderr."""
+
+from __future__ import annotations
+
+import click
+
+from tallystick.runtime.run import Run
+
+__all__ = ["show_run"]
+
+_QUOTE_CHARS_MAX = 100
+
+
+def show_run(result: Run, *, quiet: bool, answer: bool = True) -> None:
+    """Print the answer, where it stands, why the run stopped if it did, and what it cost."""
+    if result.answer is not None and answer:
+        click.echo(result.answer)
+    if quiet:
+        return
+    for number, citation in enumerate(result.citations, 1):
+        quote = citation.quote[:_QUOTE_CHARS_MAX]
+        click.echo(f"cited    [{number}] {citation.name}:{citation.line}  {quote!r}", err=True)
+    if not result.answered:
+        what = "a partial answer" if result.partial else "no answer"
+        click.echo(f"stopped  {result.stop}: {result.detail} ({what})", err=True)
+    charge = result.charge
+    used = charge.tokens_in + charge.tokens_out
+    cost = f"{charge.usd / 1e9:.4f} usd" if charge.usd is not None else "price unknown"
+    click.echo(
+        f"cost     {used:,} tokens ({charge.tokens_in:,} in, {charge.tokens_out:,} out)   {cost}   "
+        f"{result.turns} turns   {charge.wall_ms / 1000:.1f} s",
+        err=True,
+    )
+    click.echo(f"ledger   run {result.run} in {result.ledger}", err=True)
+    if result.stop == "cancelled":
+        click.echo(
+            f"to go on: run the same command again. What was paid for is kept: tally inspect "
+            f"{result.run} shows it, and -m recorded:{result.run} repeats its replies for nothing.",
+            err=True,
+        )

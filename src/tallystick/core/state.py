@@ -1,0 +1,58 @@
+"""Where a run stands: everything the machine knows of it, as one value."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from tallystick.core.doubt import Doubt
+from tallystick.core.prompt import Message
+from tallystick.core.records import Charge, RunEnded, RunStarted
+from tallystick.core.reply import Command
+
+__all__ = ["Phase", "RunState"]
+
+
+class Phase(Enum):
+    """Where a run stands."""
+
+    ASKING = "asking"
+    RUNNING = "running"
+    ENDING = "ending"
+    DONE = "done"
+
+
+class RunState(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is known of a run. Equal ledgers give equal states.
+
+    `passing` says that the last reply and what was said to it leave the prompt once there is a
+    better one: a failed program is copied as readily as a good one. `read` says that a program
+    has named the data, `unnamed` which values of the question none has, `asked_about` which doubts
+    of an answer the model was told of.
+    """
+
+    started: RunStarted
+    phase: Phase = Phase.ASKING
+    turn: int = 0
+    attempt: int = 1
+    next_intent: int = 1
+    messages: tuple[Message, ...] = ()
+    base: int | None = None
+    base_length: int = 0
+    sent: int = 0
+    passing: bool = False
+    read: bool = False
+    unnamed: tuple[str, ...] = ()
+    asked_about: tuple[Doubt, ...] = ()
+    queue: tuple[Command, ...] = ()
+    part: int = 0
+    observed: tuple[Message, ...] = ()
+    charge: Charge = Charge()
+    answer: str | None = None
+    partial: str | None = None
+    seen: tuple[str, ...] = ()
+    repeats: int = 0
+    idle: int = 0
+    refusals: int = 0
+    ended: RunEnded | None = None

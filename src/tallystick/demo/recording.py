@@ -1,0 +1,31 @@
+"""What a real model replied to the demonstration's question, as it was recorded."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import msgspec
+
+from tallystick.core.records import AskModel, ModelReplied
+
+__all__ = ["FILE", "Recording", "recording"]
+
+FILE = "recording.json"
+
+
+class Recording(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Requests by their digests, and the replies. `model` is the name that the digests hold."""
+
+    version: int
+    made_with: str
+    model: str
+    question: str
+    temperature: float | None
+    corpus_sha256: str
+    exchanges: tuple[tuple[AskModel, ModelReplied], ...]
+
+
+def recording() -> Recording:
+    """The recording that ships with the package."""
+    body = files("tallystick.demo").joinpath(FILE).read_bytes()
+    return msgspec.json.decode(body, type=Recording)

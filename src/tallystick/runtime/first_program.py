@@ -1,0 +1,86 @@
+"""A short program that fits the data, for the model to start from.
+
+Weak models copy whatever program they were shown last. So the one they see names their own
+columns, keys and words, and looks at a few: what it finds is never the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tallystick.runtime.shapes import Shape
+
+__all__ = ["first_program"]
+
+
+def first_program(shapes: Mapping[str, Shape]) -> str:
+    """A program over the data of these names; one that joins, if two tables share a column."""
+    if len(shapes) == 1:
+        (shape,) = shapes.values()
+        return _over(shape, shape.name)
+    joined = _join([(name, shape) for name, shape in shapes.items() if shape.kind == "table"])
+    if joined is not None:
+        return joined
+    name, shape = next(iter(shapes.items()))
+    return _over(shape, f"{shape.name}[{name!r}]")
+
+
+def _over(shape: Shape, name: str) -> str:
+    match shape.kind:
+        case "table":
+            return _over_rows(shape, name)
+        case "json_lines":
+            return _over_records(shape, name)
+        case "json":
+            return f"print(type({name}), list({name})[:5])"
+        case "numbers":
+            return f"print(len({name}), min({name}), max({name}))"
+        case "lines" if shape.prose:
+            return f"print({name.replace(shape.name, 'context', 1)}[:500])"
+        case "lines":
+            return f"for line in {name}[:3]:\n    print(line)"
+
+
+def _over_rows(shape: Shape, name: str) -> str:
+    # No condition: a weak model would keep it.
+    number = _number_column(shape)
+    text = next((column for column, kind in shape.columns[1:] if kind == "str"), None)
+    shown = [column for column in (text, number) if column is not None] or [shape.columns[0][0]]
+    cells = ", ".join(f"row[{column!r}]" for column in shown)
+    return f"for row in {name}[:3]:\n    print({cells})"
+
+
+def _over_records(shape: Shape, name: str) -> str:
+    return f"for record in {name}[:3]:\n    print(record{shape.path})"
+
+
+def _number_column(shape: Shape) -> str | None:
+    return next(
+        (column for place, (column, kind) in enumerate(shape.columns) if place and kind != "str"),
+        None,
+    )
+
+
+def _join(tables: Sequence[tuple[str, Shape]]) -> str | None:
+    """Rows of one table with those of another, by a column that both have."""
+    for left, left_shape in tables:
+        for right, right_shape in tables:
+            shared = _shared(left_shape, right_shape) if left != right else None
+            if shared is not None:
+                mine, theirs = shared
+                shown = next(name for name, _ in (*right_shape.columns[1:], right_shape.columns[0]))
+                return (
+                    f"by_key = {{row[{theirs!r}]: row for row in rows[{right!r}]}}\n"
+                    f"for row in rows[{left!r}][:3]:\n"
+                    f"    print(row, by_key[row[{mine!r}]][{shown!r}])"
+                )
+    return None
+
+
+def _shared(left: Shape, right: Shape) -> tuple[str, str] | None:
+    """A column of the left whose values are found in a column of the right that has each once."""
+    for mine, values in left.keys.items():
+        for theirs, known in right.keys.items():
+            if theirs in right.unique and values and values <= known:
+                return mine, theirs
+    return None
