@@ -20,7 +20,7 @@ from bench.real.task import Task, name_check, number_check
 from bench.real.tasks import PEER_TASKS, TASKS, tasks_of
 
 # Making a million characters takes a while; the rest is tried more often.
-_MANY = {name: 4 if name.startswith("needle") else 9 for name in TASKS}
+_MANY = {name: 2 if name.startswith("needle") else 6 for name in TASKS}
 _CHARS_MIN = 5_000
 _CHARS_MAX = 1_010_000
 

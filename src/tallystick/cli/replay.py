@@ -38,7 +38,8 @@ def _told(report: ReplayReport) -> str:
             f"{report.entries} entries, {report.programs} programs run again{served}: no divergence"
         )
     where = report.divergence
+    note = f"; {report.note}" if report.note else ""
     return (
         f"entry {where.seq}: {where.field} was {where.recorded!r} and is {where.now!r}"
-        f" ({report.entries} entries{served})"
+        f" ({report.entries} entries{served}){note}"
     )

@@ -47,7 +47,7 @@ def advice(failure: ProgramFailure, started: RunStarted) -> str | None:
         case "KeyError":
             return _columns(failure.message, started.views)
         case "NameError":
-            return _undefined(failure.message, names)
+            return _undefined(failure, names)
         case "EOFError" if "input" in failure.traceback:
             return "Nobody answers input(). Take values from the data."
         case _:
@@ -67,9 +67,11 @@ def _columns(message: str, views: tuple[ViewRef, ...]) -> str | None:
     )
 
 
-def _undefined(message: str, names: str) -> str | None:
-    found = _QUOTED.search(message)
+def _undefined(failure: ProgramFailure, names: str) -> str | None:
+    found = _QUOTED.search(failure.message)
     if found is None:
         return None
+    if f"FINAL({found[1]}" in failure.traceback:
+        return f"Text needs quotes: FINAL({found[1]!r})."
     data = f" The data is in {names}." if names else ""
     return f"`{found[1]}` was never defined: import or define it first.{data}"

@@ -2,7 +2,8 @@
 
 Most wrong answers of weak models are given in good faith and show it: the value was written down
 before the program ran, or no program read the data, or none looked for what the question names, or
-the filter matched nothing. A model that was right loses one turn and answers again.
+the filter matched nothing, or the answer is the question again. A model that was right loses one
+turn and answers again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = [
     "written_blind",
 ]
 
-Doubt = Literal["unread", "empty", "unseen", "unnamed"]
+Doubt = Literal["unread", "empty", "unseen", "unnamed", "echo"]
 _EMPTY = frozenset({"", "0", "0.0", "0.00", "none", "null", "[]", "{}", "nan", "-1"})
 _NAMES_MAX = 20
 # In double quotes; behind a word, with a capital; letters with a digit. Not numbers and dates:
@@ -38,6 +39,7 @@ _NAMED = re.compile(
 )
 
 _CHECKED_CHARS_MAX = 20_000
+_ECHO_CHARS_LEAST = 4
 # Words of an answer that say what it is: with a digit, or with a capital but not at its beginning.
 _TELLING = re.compile(r"[\w.-]*\d[\w.-]*\w|\d|(?<=[^.!?] )[A-Z]\w+")
 
@@ -74,7 +76,20 @@ def doubt_of(
         return None
     if not read and not all(each.whole for each in started.contexts):
         return "unread"
-    return "empty" if is_empty(answer) else None
+    if is_empty(answer):
+        return "empty"
+    return "echo" if _is_echo(answer, started.goal) else None
+
+
+def _is_echo(answer: str, question: str) -> bool:
+    """Whether an answer is words of the question, which offered no choice."""
+    words = answer.strip().strip("'\"").lower()
+    return (
+        len(words) >= _ECHO_CHARS_LEAST
+        and any(each.isalpha() for each in words)
+        and words in question.lower()
+        and " or " not in question.lower()
+    )
 
 
 def is_empty(text: str) -> bool:
@@ -153,6 +168,12 @@ def question(
                     *lines,
                     "Write one ```python block that does.",
                 ]
+            )
+        case "echo":
+            return (
+                f"An earlier program answered {answer!r}, which are words of the task itself. "
+                "Write one ```python block that prints every place in the data that has to do "
+                "with it."
             )
         case "unread":
             return (

@@ -15,7 +15,7 @@ import msgspec
 
 from tallystick.core.errors import LedgerError, ReplayDiverged, SandboxError
 from tallystick.core.machine import RunState
-from tallystick.core.prompt import Message
+from tallystick.core.prompt import TEMPLATE, Message
 from tallystick.core.records import (
     AskModel,
     CallHost,
@@ -65,6 +65,7 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     divergence: Divergence | None
     programs: int
     served: int
+    note: str | None = None
 
 
 class _Stop(Exception):
@@ -259,6 +260,17 @@ async def replay_records(
         divergence=divergence,
         programs=world.programs,
         served=world.served,
+        note=_other_template(records[0]) if divergence is not None else None,
+    )
+
+
+def _other_template(started: RunStarted) -> str | None:
+    """Why prompts differ, where that is no fault of the record."""
+    if started.template == TEMPLATE:
+        return None
+    return (
+        f"the run was made with the prompts {started.template}; this version writes {TEMPLATE} and "
+        "cannot make those again"
     )
 
 
