@@ -112,12 +112,20 @@ class Tally:
             case _:
                 pass
 
-    def left(self) -> str:
+    def left(self, *, seconds: float) -> str:
+        """What the run may still use, `seconds` into what it is doing."""
         spent = self.used.tokens_in + self.used.tokens_out
+        time_left = max(0, round((self.limits.wall_ms - self.used.wall_ms) / 1000 - seconds))
         return (
-            f"left {self.limits.turns - self.used.turns:,} turns, "
-            f"{max(0, self.limits.tokens - spent):,} tokens"
+            f"left {_counted(self.limits.turns - self.used.turns, 'turn')}, "
+            f"{max(0, self.limits.tokens - spent):,} tokens, "
+            f"{time_left // 60}:{time_left % 60:02d}"
         )
+
+    def cost(self) -> str:
+        spent = self.used.tokens_in + self.used.tokens_out
+        usd = self.used.usd
+        return f"{spent:,} tokens, {f'{usd / 1e9:.4f} usd' if usd is not None else 'price unknown'}"
 
 
 class _Lines:
@@ -228,11 +236,10 @@ class _Live:
                 doing = f"the model is writing, {self._chars:,} characters"
             if self._calls:
                 doing += f", {_counted(self._calls, 'host call')}"
-            used = self._tally.used
             seconds = time.monotonic() - self._since
             line = (
                 f"turn {self._tally.turn:<3} {doing}, {seconds:.0f} s   "
-                f"used {used.tokens_in + used.tokens_out:,} tokens   {self._tally.left()}"
+                f"used {self._tally.cost()}   {self._tally.left(seconds=seconds)}"
             )
         return Text(line, style="dim", no_wrap=True, overflow="ellipsis")
 

@@ -28,13 +28,15 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True) -> None:
     cost = f"{charge.usd / 1e9:.4f} usd" if charge.usd is not None else "price unknown"
     click.echo(
         f"cost     {used:,} tokens ({charge.tokens_in:,} in, {charge.tokens_out:,} out)   {cost}   "
-        f"{result.turns} turns   {charge.wall_ms / 1000:.1f} s",
+        f"{result.turns} turn{'' if result.turns == 1 else 's'}   {charge.wall_ms / 1000:.1f} s",
         err=True,
     )
     click.echo(f"ledger   run {result.run} in {result.ledger}", err=True)
     if result.stop == "cancelled":
+        click.echo("to go on: run the same command again", err=True)
+    if result.stop == "cancelled" and result.turns:
         click.echo(
-            f"to go on: run the same command again. What was paid for is kept: tally inspect "
-            f"{result.run} shows it, and -m recorded:{result.run} repeats its replies for nothing.",
+            f"what was paid for is kept: tally inspect {result.run} shows it, and "
+            f"-m recorded:{result.run} repeats its replies for nothing",
             err=True,
         )
