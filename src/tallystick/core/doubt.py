@@ -22,6 +22,7 @@ __all__ = [
     "doubt_of",
     "is_empty",
     "named_values",
+    "printed_empty",
     "question",
     "still_unnamed",
     "written_blind",
@@ -41,6 +42,7 @@ _NAMED = re.compile(
 _CHECKED_CHARS_MAX = 20_000
 _ECHO_CHARS_LEAST = 4
 # Words of an answer that say what it is: with a digit, or with a capital but not at its beginning.
+_NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,30})?")
 _TELLING = re.compile(r"[\w.-]*\d[\w.-]*\w|\d|(?<=[^.!?] )[A-Z]\w+")
 
 
@@ -97,6 +99,11 @@ def is_empty(text: str) -> bool:
     return text.strip().strip("'\"").lower() in _EMPTY
 
 
+def printed_empty(result: ProgramFinished) -> bool:
+    """Whether a program printed a zero or an empty list, and nothing else."""
+    return result.failure is None and bool(result.stdout.strip()) and is_empty(result.stdout)
+
+
 def still_unnamed(unnamed: Sequence[str], source: str, result: ProgramFinished) -> tuple[str, ...]:
     """The values of the question that stand in no program and no output yet."""
     said = f"{source}\n{result.stdout}\n{result.value or ''}".lower()
@@ -120,7 +127,17 @@ def written_blind(source: str, answer: str, *, printed: bool, messages: Sequence
         return False
     shown = "\n".join(each.text for each in messages[2:] if each.role == "user")
     parts = _TELLING.findall(answer) or [answer]
-    return sum(part in shown for part in parts) * 2 < len(parts)
+    return sum(_shows(shown, part) for part in parts) * 2 < len(parts)
+
+
+def _shows(shown: str, part: str) -> bool:
+    """Whether a text has a part of an answer: as it is, or a number that rounds to it."""
+    if part in shown:
+        return True
+    if not _NUMBER.fullmatch(part):
+        return False
+    decimals = len(part.partition(".")[2])
+    return any(round(float(found[0]), decimals) == float(part) for found in _NUMBER.finditer(shown))
 
 
 def _expression(statement: ast.stmt) -> ast.AST:
@@ -150,8 +167,8 @@ def question(
     match doubt:
         case "unseen":
             return (
-                f"Nothing that was printed before shows {answer!r}. If the answer is in what is "
-                "printed now, finish with FINAL(...). If not, print what you need to see."
+                f"Nothing that was printed before shows {answer!r}. If the answer is in what was "
+                "printed, finish with FINAL(...). If not, print what you need to see."
             )
         case "unnamed":
             names = ", ".join(repr(name) for name in unnamed)

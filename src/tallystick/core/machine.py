@@ -22,8 +22,8 @@ from tallystick.core.commands import as_program, command_name, is_program, shown
 from tallystick.core.doubt import (
     Doubt,
     doubt_of,
-    is_empty,
     named_values,
+    printed_empty,
     question,
     still_unnamed,
     written_blind,
@@ -223,10 +223,8 @@ def _finished(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[
         blind = in_part and written_blind(
             source, event.answer, printed=bool(event.stdout.strip()), messages=state.messages
         )
-        shown = prompt.output(event, part=f"result:{event.intent}")
-        return _answered(
-            state, event.answer, "program", seen=not blind, source=source, shown=(shown,)
-        )
+        shown = (prompt.output(event, part=f"result:{event.intent}"),) if event.stdout else ()
+        return _answered(state, event.answer, "program", seen=not blind, source=source, shown=shown)
     if event.stop == "deadline":
         # Its deadline was what the run had left.
         return _end(state, "deadline", f"{state.started.limits.wall_ms:,} ms passed")
@@ -238,8 +236,12 @@ def _finished(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[
     message = prompt.observation(
         event, part=f"result:{event.intent}", started=state.started, notes=notes
     )
+    afresh = repeated and state.part == 1
+    if afresh and prompt.output(event, part="").text in state.messages[-2].text:
+        # What it came to is in view already.
+        message = Message(role="user", part=message.part, text=prompt.REPEATED)
     state = msgspec.structs.replace(state, observed=(*state.observed, message))
-    return _turn_over(state, afresh=True) if repeated and state.part == 1 else _next(state)
+    return _turn_over(state, afresh=True) if afresh else _next(state)
 
 
 def _came_to_nothing(state: RunState, event: ProgramFinished) -> bool:
@@ -247,9 +249,7 @@ def _came_to_nothing(state: RunState, event: ProgramFinished) -> bool:
     return (
         state.part == 1
         and not state.queue
-        and event.failure is None
-        and bool(event.stdout.strip())
-        and is_empty(event.stdout)
+        and printed_empty(event)
         and bool(state.started.contexts)
         and "empty" not in state.asked_about
     )
