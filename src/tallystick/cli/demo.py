@@ -48,7 +48,7 @@ _OUTPUT_CHARS_MAX = 600
     "--save",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write the sample files there and end.",
+    help="Write the sample file there and end.",
 )
 @click.option("--quiet", is_flag=True, help="Print the answer only.")
 def command(model_name: str | None, save: Path | None, quiet: bool) -> int:
@@ -197,7 +197,7 @@ def _prove(session: Session, result: Run) -> int:
 _NEXT = (
     "",
     "next     tally inspect {run}     what it did, turn by turn",
-    "         tally demo --save demo    the two files, to ask questions of your own:",
-    '         tally run "how many vessels fly the flag IE?" -f demo/ -m MODEL',
+    "         tally demo --save demo    the file, to ask questions of your own:",
+    '         tally run "how often was a hull inspected?" -f demo/harbour.csv -m MODEL',
     "         MODEL is openai:NAME, anthropic:NAME, ollama:NAME, or gguf:FILE (tally run --help)",
 )

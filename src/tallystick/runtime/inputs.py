@@ -138,8 +138,11 @@ class Layout:
     files: tuple[tuple[str, str, str | None], ...] = ()
 
 
-def layout_of(inputs: Sequence[Input]) -> Layout:
-    """Lay out the inputs: one is `context` itself, several are a dictionary by name."""
+def layout_of(inputs: Sequence[Input], *, question: str = "") -> Layout:
+    """Lay out the inputs: one is `context` itself, several are a dictionary by name.
+
+    What the model is told of them depends a little on the question.
+    """
     if not inputs:
         return Layout()
     if sum(len(each.text) for each in inputs) > STR_BYTES_MAX:
@@ -154,7 +157,7 @@ def layout_of(inputs: Sequence[Input]) -> Layout:
         shape = shapes[name]
         views.extend(shape.views(of=CONTEXT, key=key))
         if len(said) < _FILES_SHOWN:
-            said.append(_told(text, shape, key))
+            said.append(_told(text, shape, key, question))
     said.append(f"A block can begin like this:\n```python\n{first_program(shapes)}\n```")
     return Layout(
         contexts=(
@@ -212,16 +215,17 @@ def _headed(inputs: Sequence[Input]) -> list[str]:
     return [f"`{CONTEXT}` is a dict of texts by file name: {names}{more}."]
 
 
-def _told(text: str, shape: Shape, key: str | None) -> str:
+def _told(text: str, shape: Shape, key: str | None, question: str) -> str:
     name = CONTEXT if key is None else f"{CONTEXT}[{key!r}]"
     if len(text) <= (_WHOLE_CHARS_MAX if key is None else _WHOLE_OF_SEVERAL_CHARS_MAX):
-        return f"`{name}` is this text (str), whole:\n{text}\n{described(shape, key=key)}"
+        told = described(shape, key=key, question=question)
+        return f"`{name}` is this text (str), whole:\n{text}\n{told}"
     if shape.prose:
         lines = shape.name if key is None else f"{shape.name}[{key!r}]"
         parts = _sample(HostText.of(text))
         return f"`{name}` is a long text (str), `{lines}` the list of its lines. Parts:\n{parts}"
     # Of a text that was taken apart, the whole is not named: weak models would parse it again.
-    return described(shape, key=key)
+    return described(shape, key=key, question=question)
 
 
 def _told_of_long(given: Input, key: str | None) -> str:

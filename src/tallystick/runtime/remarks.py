@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-__all__ = ["dates_in_column", "dates_in_lines", "differing_in_case"]
+__all__ = ["about_time", "dates_in_column", "dates_in_lines", "differing_in_case"]
 
 _SAMPLED = 200
 _SHARE = 0.9
@@ -21,6 +21,18 @@ _FORMS = (
     (r"[0-9]{2}\.[0-9]{2}\.[0-9]{4}", "%d.%m.%Y"),
     (r"[0-9]{2}/[0-9]{2}/[0-9]{4}", "%d/%m/%Y"),
 )
+
+_TIME = re.compile(
+    r"\b(?:date[sd]?|days?|weeks?|months?|years?|since|until|before|after|between|earliest|latest|"
+    r"oldest|newest|when|january|february|march|april|may|june|july|august|september|october|"
+    r"november|december)\b|\b(?:19|20)[0-9]{2}\b|[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{2,4}",
+    re.IGNORECASE,
+)
+
+
+def about_time(question: str) -> bool:
+    """Whether a question has to do with dates."""
+    return _TIME.search(question) is not None
 
 
 def dates_in_column(name: str, column: Sequence[str]) -> list[str]:

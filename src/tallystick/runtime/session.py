@@ -159,7 +159,7 @@ class Session:
             raise UsageError("the session has no model")
         sandbox = self._opened()
         run_id = new_id()
-        layout = layout_of(inputs)
+        layout = layout_of(inputs, question=goal)
         hosted = [each.hosted() for each in self._functions]
         table = HostTable(hosted, texts=layout.texts, granted=frozenset(grants), answering=True)
         started = _canonical(

@@ -19,7 +19,12 @@ from typing import Literal, TypeVar
 import msgspec
 
 from tallystick.core.records import ViewRef
-from tallystick.runtime.remarks import dates_in_column, dates_in_lines, differing_in_case
+from tallystick.runtime.remarks import (
+    about_time,
+    dates_in_column,
+    dates_in_lines,
+    differing_in_case,
+)
 
 __all__ = ["Shape", "described", "shape_of"]
 
@@ -53,6 +58,7 @@ class Shape:
     says: str = ""
     examples: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    on_dates: tuple[str, ...] = ()
     # What a first program can be made of: whether lines are paragraphs, the way to a key, and for
     # tables the values of each column with the columns that have no value twice.
     prose: bool = False
@@ -84,12 +90,17 @@ def shape_of(text: str) -> Shape:
     return _lines(text)
 
 
-def described(shape: Shape, *, key: str | None) -> str:
-    """What the model is told: the view, some of it, and what to know of it."""
+def described(shape: Shape, *, key: str | None, question: str) -> str:
+    """What the model is told: the view, some of it, and what to know of it.
+
+    How dates are written is told if the question is about time; else it leads astray.
+    """
     name = shape.name if key is None else f"{shape.name}[{key!r}]"
     lines = [f"`{name}` is {shape.says}. Some of it:"]
     lines += [f"    {shown}" for shown in shape.examples]
     lines += shape.remarks
+    if about_time(question):
+        lines += shape.on_dates
     return "\n".join(lines)
 
 
@@ -104,7 +115,8 @@ def _lines(text: str) -> Shape:
         prose=len(text) > _PROSE_CHARS * (len(lines) + 1),
         says="a list of its lines (str)",
         examples=_some(lines, _line, each=3),
-        remarks=(*dates_in_lines(lines), *differing_in_case(set(lines), "a line")),
+        remarks=tuple(differing_in_case(set(lines), "a line")),
+        on_dates=tuple(dates_in_lines(lines)),
     )
 
 
@@ -190,6 +202,12 @@ def _table(text: str) -> Shape | None:
         says="a list with a dict for each record; numbers are int or float already",
         examples=_some(body, lambda record: _row(record, typed), each=1),
         remarks=_values(header, columns, kinds),
+        on_dates=tuple(
+            remark
+            for name, column, kind in zip(header, columns, kinds, strict=True)
+            if kind == "str"
+            for remark in dates_in_column(name, column)
+        ),
         keys={name: frozenset(column) for name, column in zip(header, columns, strict=True)},
         unique=frozenset(
             name
@@ -275,7 +293,7 @@ def _values(
         if kind == "str" and len(values) <= _VALUES_SHOWN and len(values) * 2 < len(column):
             remarks.append(f"{name!r} is one of {_listed(values)}.")
         elif kind == "str":
-            remarks += dates_in_column(name, column) or differing_in_case(values, repr(name))
+            remarks += differing_in_case(values, repr(name))
     return tuple(remarks)
 
 

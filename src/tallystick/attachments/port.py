@@ -1,0 +1,254 @@
+"""What attachments are, and what keeps them promises.
+
+Rule 1: an attachment is named by the lowercase hex SHA-256 of its bytes, and nothing else names it.
+Rule 2: what it is called and what it is taken for belong to a reference, never to the bytes: two
+sessions may hold the same bytes under two labels.
+Rule 3: an intent is on record before bytes appear under their name. A reference is committed in the
+transaction of the event that makes it reachable.
+Rule 4: bytes are read only by a session that holds them, and checked against their name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Protocol
+
+import msgspec
+
+from tallystick.core.errors import InvalidName
+
+__all__ = [
+    "CHUNK_BYTES",
+    "ID_CHARS_MAX",
+    "AttachmentRef",
+    "Attachments",
+    "Chunks",
+    "Declared",
+    "DurabilityTier",
+    "Intent",
+    "Manifest",
+    "Persistence",
+    "Reference",
+    "Source",
+    "Staged",
+    "Store",
+    "Transaction",
+    "check_storage_id",
+    "chunked",
+    "is_digest",
+]
+
+CHUNK_BYTES = 1 << 20
+ID_CHARS_MAX = 128
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+# Where bytes come from: whole, from an open file, or piece by piece.
+Source = bytes | bytearray | memoryview | BinaryIO | Iterable[bytes]
+# The transaction that something is to be a part of. None: one of its own, or, in memory, none.
+Transaction = sqlite3.Connection | None
+
+
+class DurabilityTier(enum.StrEnum):
+    """What a recorded effect may rely on."""
+
+    INLINE = "inline"
+    DURABLE = "durable"
+
+
+class Persistence(enum.StrEnum):
+    """Whether bytes outlive the process. The contract suite proves a claim of `DURABLE`."""
+
+    EPHEMERAL = "ephemeral"
+    DURABLE = "durable"
+
+    @property
+    def tier(self) -> DurabilityTier:
+        return (
+            DurabilityTier.DURABLE if self is Persistence.DURABLE else DurabilityTier.INLINE
+        )
+
+
+class AttachmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a record says instead of bytes.
+
+    `id` and `byte_len` come from the bytes. `media_type` is the declared one unless the bytes show
+    another; then `declared` holds what was said of them.
+    """
+
+    id: str
+    media_type: str
+    byte_len: int
+    width: int | None = None
+    height: int | None = None
+    label: str | None = None
+    declared: str | None = None
+
+
+class Declared(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller says of bytes: all of it optional, none of it believed against the bytes."""
+
+    media_type: str | None = None
+    width: int | None = None
+    height: int | None = None
+    label: str | None = None
+
+
+class Intent(msgspec.Struct, frozen=True, kw_only=True):
+    """That a session is about to hold an attachment. Without `owner` nothing can prove it dead."""
+
+    session_id: str
+    attachment_id: str
+    intent_at_epoch_ms: int
+    owner: str | None = None
+
+    @property
+    def canonical_uri(self) -> str:
+        return f"sha256:{self.attachment_id}"
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the manifest: an intent, what it is about, and when it was committed."""
+
+    intent: Intent
+    ref: AttachmentRef
+    committed_at_epoch_ms: int | None = None
+
+
+@dataclass(slots=True)
+class Staged:
+    """Bytes with a name that nobody can find by it yet: in memory, or in a file to be renamed."""
+
+    ref: AttachmentRef
+    data: bytes | None = None
+    path: Path | None = None
+
+    def discard(self) -> None:
+        """Let go of them. Harmless when they were kept, and twice."""
+        self.data = None
+        if self.path is not None:
+            with contextlib.suppress(OSError):
+                self.path.unlink(missing_ok=True)
+            self.path = None
+
+
+class Chunks(Protocol):
+    """Bytes, piece by piece. The last piece comes only when the digest of all of them is right."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def __next__(self) -> bytes: ...
+
+    def __enter__(self) -> Chunks: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class Store(Protocol):
+    """Bytes by their digest."""
+
+    @property
+    def persistence(self) -> Persistence: ...
+
+    def stage(self, source: Source, declared: Declared = ..., /) -> Staged:
+        """Take bytes in, with bounded memory, and find out what they are."""
+
+    def keep(self, staged: Staged, *, within: Transaction = None) -> None:
+        """Make staged bytes findable by their id. Bytes that are there already are there once."""
+
+    def chunks(self, id: str) -> Chunks:
+        """Read an attachment. `AttachmentNotFound` comes at once, `AttachmentCorrupt` at the end."""
+
+    def byte_len(self, id: str) -> int:
+        """How long an attachment is."""
+
+
+class Manifest(Protocol):
+    """Who intends to hold, and who holds, which attachment: one row for each session and id."""
+
+    def record_intent(
+        self, intent: Intent, ref: AttachmentRef, *, within: Transaction = None
+    ) -> None:
+        """Insert a row unless it is there. Revokes the sentence of a sweep over those bytes."""
+
+    def commit_refs(
+        self, session_id: str, ids: Sequence[str], *, within: Transaction = None
+    ) -> Sequence[str]:
+        """Stamp the rows of this session that have no stamp. Returns which of the ids it holds.
+
+        A row that was swept is not made again.
+        """
+
+    def list_uncommitted(self, cutoff_epoch_ms: int) -> Sequence[Intent]:
+        """Intents of the cutoff or before that were not committed, oldest first."""
+
+    def forget(self, session_id: str, id: str, *, within: Transaction = None) -> None:
+        """Take one session's row out. Nobody else's."""
+
+    def references(self, session_id: str, id: str | None = None) -> Sequence[Reference]:
+        """The rows of a session in the order they came, or the one of an id."""
+
+
+class Attachments(Store, Manifest, Protocol):
+    """A store and its manifest, which can be written together."""
+
+    def clock(self) -> int:
+        """Milliseconds since 1970, for intents and commits."""
+
+    def owner(self) -> str | None:
+        """Who the intents of this process belong to."""
+
+    def local_path(self, id: str) -> Path | None:
+        """The file in which an attachment lies alone, if it does."""
+
+    def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[Transaction]:
+        """One transaction over both."""
+
+
+def check_storage_id(id: str) -> str:
+    """Refuse what could be anything but one name in a directory, before a path is made of it."""
+    if not 1 <= len(id) <= ID_CHARS_MAX:
+        why = f"an id has 1 to {ID_CHARS_MAX} characters"
+    elif not all(" " <= char <= "~" for char in id):
+        why = "an id is printable ASCII"
+    elif "/" in id or "\\" in id:
+        why = "an id has no slash or backslash"
+    elif id in (".", ".."):
+        why = "an id is not a directory"
+    else:
+        return id
+    raise InvalidName(what="attachment", given=id, why=why)
+
+
+def is_digest(id: str) -> bool:
+    """Whether an id can be one of ours. Others are well-formed and never found."""
+    return _DIGEST.fullmatch(check_storage_id(id)) is not None
+
+
+def chunked(source: Source) -> Iterator[bytes | memoryview]:
+    """A source in pieces of at most `CHUNK_BYTES`, whatever its own pieces are."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        yield from _pieces(source)
+    elif hasattr(source, "read"):
+        while piece := source.read(CHUNK_BYTES):
+            yield from _pieces(piece)
+    else:
+        for piece in source:
+            yield from _pieces(piece)
+
+
+def _pieces(data: bytes | bytearray | memoryview) -> Iterator[bytes | memoryview]:
+    view = memoryview(data).cast("B") if data else memoryview(b"")
+    for start in range(0, len(view), CHUNK_BYTES):
+        yield view[start : start + CHUNK_BYTES]

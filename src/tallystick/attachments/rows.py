@@ -1,0 +1,291 @@
+"""The tables of attachments, in the ledger's own file: blobs, references, and the fence of a sweep.
+
+The tables are made when the first attachment comes, beside those of the ledger and in no way of
+theirs: an older version of this package reads such a file as if they were not there.
+
+The fence. A blob is free, condemned by a sweep, or being deleted by one. Each change of state is
+one transaction, and so is each look at who holds the blob; whichever comes first wins:
+
+    free --sweep, nobody alive holds it--> condemned --same sweep, still nobody--> deleting --> gone
+    condemned --an intent--> free                the sweep finds its sentence revoked, and defers
+    deleting --an intent--> wait, then put anew  the sweep cannot be stopped, only outlasted
+
+Deleting exists because a file cannot be unlinked inside a transaction. Small blobs are rows: theirs
+is deleted in the transaction that looks, and an intent never has to wait for one. A sweep that died
+while deleting is as good as done: its blob counts as gone, and whoever puts it next writes it anew.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from tallystick.attachments.errors import AttachmentCorrupt, AttachmentError
+from tallystick.attachments.port import AttachmentRef, Intent, Reference, is_digest
+from tallystick.core.errors import InvalidName
+
+__all__ = [
+    "CONDEMNED",
+    "DELETING",
+    "FORMAT",
+    "FREE",
+    "Blob",
+    "blob_of",
+    "blobs",
+    "commit",
+    "condemn",
+    "drop_blob",
+    "forget",
+    "holders",
+    "keep_file",
+    "keep_inline",
+    "made",
+    "named_owners",
+    "references",
+    "revoke",
+    "uncommitted",
+    "upsert",
+]
+
+FORMAT = 1
+FREE, CONDEMNED, DELETING = range(3)
+_SCHEMA = (
+    "CREATE TABLE attachment_format (version INTEGER NOT NULL)",
+    # No data: a file of its own. A rowid table, since rows with data are large.
+    """CREATE TABLE attachment_blob (
+        id TEXT PRIMARY KEY, byte_len INTEGER NOT NULL, stored_at INTEGER NOT NULL,
+        state INTEGER NOT NULL, sweep TEXT, data BLOB
+    )""",
+    """CREATE TABLE attachment_reference (
+        session_id TEXT NOT NULL, attachment_id TEXT NOT NULL, owner TEXT,
+        intent_at INTEGER NOT NULL, committed_at INTEGER, ref BLOB NOT NULL,
+        PRIMARY KEY (session_id, attachment_id)
+    )""",
+    "CREATE INDEX attachment_reference_blob ON attachment_reference (attachment_id)",
+    """CREATE INDEX attachment_reference_open ON attachment_reference (intent_at)
+        WHERE committed_at IS NULL""",
+    # Further owners of one intent: as long as one of them may live, it does.
+    """CREATE TABLE attachment_holder (
+        session_id TEXT NOT NULL, attachment_id TEXT NOT NULL, owner TEXT NOT NULL,
+        PRIMARY KEY (session_id, attachment_id, owner)
+    ) WITHOUT ROWID""",
+    f"INSERT INTO attachment_format VALUES ({FORMAT})",
+)
+_ROW = "SELECT session_id, attachment_id, owner, intent_at, committed_at, ref"
+_BLOB = "SELECT id, byte_len, stored_at, state, sweep, data IS NULL FROM attachment_blob"
+_decode_ref = msgspec.json.Decoder(AttachmentRef).decode
+_encode_ref = msgspec.json.Encoder().encode
+
+
+class Blob(msgspec.Struct, frozen=True):
+    """What the store knows of some bytes."""
+
+    id: str
+    byte_len: int
+    stored_at: int
+    state: int
+    sweep: str | None
+    filed: bool
+
+
+def made(db: sqlite3.Connection, *, create: bool) -> bool:
+    """Whether the tables are there, after making them if told to."""
+    (found,) = db.execute(
+        "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'attachment_format'"
+    ).fetchone()
+    if found:
+        versions = db.execute("SELECT version FROM attachment_format").fetchall()
+        if versions != [(FORMAT,)]:
+            raise AttachmentError(
+                f"the attachments of this ledger have format {versions}; this version reads "
+                f"{FORMAT}: use the version that wrote them"
+            )
+    elif create:
+        for statement in _SCHEMA:
+            db.execute(statement)
+    return bool(found) or create
+
+
+def blob_of(db: sqlite3.Connection, id: str) -> Blob | None:
+    found = db.execute(f"{_BLOB} WHERE id = ?", (id,)).fetchone()
+    return None if found is None else _as_blob(found)
+
+
+def upsert(db: sqlite3.Connection, intent: Intent, ref: AttachmentRef) -> None:
+    """Insert the row of an intent. One that is there keeps its time; this owner joins it."""
+    key = (intent.session_id, intent.attachment_id)
+    encoded = _encode_ref(ref)
+    inserted = db.execute(
+        "INSERT INTO attachment_reference VALUES (?, ?, ?, ?, NULL, ?) ON CONFLICT DO NOTHING",
+        (*key, intent.owner, intent.intent_at_epoch_ms, encoded),
+    ).rowcount
+    if inserted:
+        return
+    db.execute(
+        "UPDATE attachment_reference SET ref = ? WHERE session_id = ? AND attachment_id = ?",
+        (encoded, *key),
+    )
+    if intent.owner is not None:
+        db.execute(
+            """INSERT INTO attachment_holder SELECT session_id, attachment_id, ?
+            FROM attachment_reference WHERE session_id = ? AND attachment_id = ?
+            AND committed_at IS NULL AND owner IS NOT ? ON CONFLICT DO NOTHING""",
+            (intent.owner, *key, intent.owner),
+        )
+
+
+def revoke(db: sqlite3.Connection, id: str) -> None:
+    """Take a condemned blob away from its sweep."""
+    db.execute(
+        "UPDATE attachment_blob SET state = ?, sweep = NULL WHERE id = ? AND state = ?",
+        (FREE, id, CONDEMNED),
+    )
+
+
+def keep_inline(db: sqlite3.Connection, id: str, data: bytes, *, now: int) -> None:
+    """Store a small blob. It takes the place of a damaged one, and of a file that is going."""
+    db.execute(
+        """INSERT INTO attachment_blob VALUES (?, ?, ?, ?, NULL, ?) ON CONFLICT DO UPDATE
+        SET state = excluded.state, sweep = NULL, byte_len = excluded.byte_len, data = excluded.data
+        WHERE state != excluded.state OR data IS NOT excluded.data""",
+        (id, len(data), now, FREE, data),
+    )
+
+
+def keep_file(db: sqlite3.Connection, id: str, byte_len: int, *, now: int) -> None:
+    """Say that the file of a blob is there, whole and forced."""
+    db.execute(
+        "REPLACE INTO attachment_blob VALUES (?, ?, ?, ?, NULL, NULL)", (id, byte_len, now, FREE)
+    )
+
+
+def commit(db: sqlite3.Connection, session_id: str, ids: Sequence[str], *, now: int) -> list[str]:
+    """Stamp a session's rows that have no stamp. Returns those of the ids that are stamped now."""
+    held = []
+    for id in ids:
+        key = (session_id, id)
+        stamped = db.execute(
+            "UPDATE attachment_reference SET committed_at = ifnull(committed_at, ?) "
+            "WHERE session_id = ? AND attachment_id = ?",
+            (now, *key),
+        ).rowcount
+        if stamped:
+            held.append(id)
+            db.execute(
+                "DELETE FROM attachment_holder WHERE session_id = ? AND attachment_id = ?", key
+            )
+    return held
+
+
+def forget(db: sqlite3.Connection, session_id: str, id: str) -> None:
+    for table in ("attachment_reference", "attachment_holder"):
+        db.execute(
+            f"DELETE FROM {table} WHERE session_id = ? AND attachment_id = ?", (session_id, id)
+        )
+
+
+def references(
+    db: sqlite3.Connection, *, session_id: str | None = None, id: str | None = None
+) -> Iterator[Reference]:
+    """Rows in the order they came: of a session, of a blob, of both, or all."""
+    wanted = {"session_id": session_id, "attachment_id": id}
+    chosen = {column: value for column, value in wanted.items() if value is not None}
+    where = " AND ".join(f"{column} = ?" for column in chosen) or "1"
+    rows = db.execute(
+        f"{_ROW} FROM attachment_reference WHERE {where} ORDER BY rowid", tuple(chosen.values())
+    )
+    return map(_as_reference, rows)
+
+
+def uncommitted(db: sqlite3.Connection, cutoff: int) -> list[Reference]:
+    rows = db.execute(
+        f"{_ROW} FROM attachment_reference WHERE committed_at IS NULL AND intent_at <= ? "
+        "ORDER BY intent_at, rowid",
+        (cutoff,),
+    )
+    return [_as_reference(row) for row in rows]
+
+
+def holders(db: sqlite3.Connection, intent: Intent) -> list[str]:
+    """Everyone whose life keeps an intent alive. Nobody: it has its age only."""
+    further = db.execute(
+        "SELECT owner FROM attachment_holder WHERE session_id = ? AND attachment_id = ?",
+        (intent.session_id, intent.attachment_id),
+    )
+    first = [] if intent.owner is None else [intent.owner]
+    return first + [owner for (owner,) in further]
+
+
+def condemn(db: sqlite3.Connection, id: str, *, state: int, sweep: str) -> None:
+    db.execute(
+        "UPDATE attachment_blob SET state = ?, sweep = ? WHERE id = ?", (state, sweep, id)
+    )
+
+
+def drop_blob(db: sqlite3.Connection, id: str) -> None:
+    db.execute("DELETE FROM attachment_blob WHERE id = ?", (id,))
+
+
+def blobs(db: sqlite3.Connection) -> Iterable[Blob]:
+    """Every blob, in the order of their ids."""
+    return map(_as_blob, db.execute(f"{_BLOB} ORDER BY id"))
+
+
+def named_owners(db: sqlite3.Connection) -> set[str]:
+    """Every owner that a row still names."""
+    rows = db.execute(
+        """SELECT owner FROM attachment_reference
+        WHERE committed_at IS NULL AND owner IS NOT NULL
+        UNION SELECT owner FROM attachment_holder
+        UNION SELECT sweep FROM attachment_blob WHERE sweep IS NOT NULL"""
+    )
+    return {owner for (owner,) in rows}
+
+
+def _as_blob(found: tuple[str, int, int, int, str | None, int]) -> Blob:
+    id, byte_len, stored_at, state, sweep, filed = found
+    if not (
+        _is_id(id)
+        and isinstance(byte_len, int)
+        and isinstance(stored_at, int)
+        and state in (FREE, CONDEMNED, DELETING)
+        and isinstance(sweep, str | None)
+    ):
+        raise AttachmentCorrupt(id=str(id), why="its row holds what no row does")
+    return Blob(id, byte_len, stored_at, state, sweep, bool(filed))
+
+
+def _as_reference(
+    found: tuple[str, str, str | None, int, int | None, bytes],
+) -> Reference:
+    session_id, id, owner, intent_at, committed_at, encoded = found
+    try:
+        ref = _decode_ref(encoded)
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:
+        raise AttachmentCorrupt(
+            id=str(id), why=f"its row in the manifest of session {session_id} cannot be read"
+        ) from error
+    if not (
+        ref.id == id
+        and _is_id(id)
+        and isinstance(session_id, str)
+        and isinstance(owner, str | None)
+        and isinstance(intent_at, int)
+        and isinstance(committed_at, int | None)
+    ):
+        raise AttachmentCorrupt(
+            id=str(id), why=f"its row in the manifest of session {session_id} holds what no row does"
+        )
+    intent = Intent(
+        session_id=session_id, attachment_id=id, intent_at_epoch_ms=intent_at, owner=owner
+    )
+    return Reference(intent=intent, ref=ref, committed_at_epoch_ms=committed_at)
+
+
+def _is_id(id: object) -> bool:
+    try:
+        return isinstance(id, str) and is_digest(id)
+    except InvalidName:
+        return False

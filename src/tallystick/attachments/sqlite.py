@@ -1,0 +1,325 @@
+"""Attachments beside a ledger: small ones in its file, large ones in files next to it.
+
+Small means that a row costs less than a file: up to `INLINE_BYTES_MAX` bytes, an insert is many
+times faster than a file that is forced and renamed, and it can be part of the transaction that
+appends an event. Larger rows would make the ledger's file and its log grow without need.
+
+The directory is named after the ledger's file, as SQLite names its log: two ledgers in one
+directory must not sweep each other's files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from tallystick.attachments import rows
+from tallystick.attachments.errors import (
+    AttachmentCorrupt,
+    AttachmentMetaMissing,
+    AttachmentNotFound,
+    ReclamationInFlight,
+)
+from tallystick.attachments.files import BlobFiles, FileChunks
+from tallystick.attachments.media import HEAD_BYTES, described
+from tallystick.attachments.owner import Owner, Owners
+from tallystick.attachments.port import (
+    AttachmentRef,
+    Attachments,
+    Chunks,
+    Declared,
+    Intent,
+    Persistence,
+    Reference,
+    Source,
+    Staged,
+    Transaction,
+    chunked,
+    is_digest,
+)
+
+__all__ = ["INLINE_BYTES_MAX", "Database", "SqliteAttachments", "WholeChunks", "now_ms"]
+
+INLINE_BYTES_MAX = 64 << 10
+_WAIT_SECONDS = 10.0
+_PAUSE_SECONDS = 0.005
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Database(Protocol):
+    """The file under a ledger, as far as attachments need it."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]: ...
+
+    def writing(
+        self, *, forced: bool
+    ) -> contextlib.AbstractContextManager[sqlite3.Connection]: ...
+
+
+class SqliteAttachments:
+    """Keeps attachments across processes. Closed, it gives up its ownership of open intents."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Callable[[], int] = now_ms,
+        wait_seconds: float = _WAIT_SECONDS,
+    ) -> None:
+        root = database.path.with_name(f"{database.path.name}-attachments")
+        self.files = BlobFiles(root)
+        self.owners = Owners(root / "owners")
+        self._clock = clock
+        self._database = database
+        self._wait_seconds = wait_seconds
+        self._guard = threading.Lock()
+        self._owner: Owner | None = None
+        self._made = False
+
+    def __enter__(self) -> SqliteAttachments:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def persistence(self) -> Persistence:
+        return Persistence.DURABLE
+
+    def clock(self) -> int:
+        return self._clock()
+
+    def owner(self) -> str:
+        with self._guard:
+            if self._owner is None:
+                self._owner = self.owners.hold()
+            return self._owner.id
+
+    def close(self) -> None:
+        """Let go. Intents that were not committed are from now on a dead owner's."""
+        with self._guard:
+            owner, self._owner = self._owner, None
+        if owner is not None:
+            named = True
+            with contextlib.suppress(Exception), self.reading() as db:
+                named = db is not None and owner.id in rows.named_owners(db)
+                named = named or any(owner.id == each for each, _ in self.files.staged())
+            owner.release(remove=not named)
+
+    # -- the store -----------------------------------------------------------------------------
+
+    def stage(self, source: Source, declared: Declared = Declared(), /) -> Staged:
+        pieces = chunked(source)
+        head = bytearray()
+        for piece in pieces:
+            head += piece
+            if len(head) > INLINE_BYTES_MAX:
+                break
+        if len(head) <= INLINE_BYTES_MAX:
+            data = bytes(head)
+            id = hashlib.sha256(data).hexdigest()
+            ref = described(id=id, byte_len=len(data), head=data, declared=declared)
+            return Staged(ref=ref, data=data)
+        return self._stage_file(bytes(head), pieces, declared)
+
+    def keep(self, staged: Staged, *, within: Transaction = None) -> None:
+        id, now = staged.ref.id, self.clock()
+        if staged.data is not None:
+            data = staged.data
+            with self._joined(within) as db:
+                rows.keep_inline(db, id, data, now=now)
+        elif staged.path is not None:
+            # Also over one that is there: it is the same bytes, or a damaged file that is mended.
+            self.files.publish(staged.path, id)
+            with self._joined(within) as db:
+                found = rows.blob_of(db, id)
+                if found is not None and self._being_deleted(found):
+                    raise ReclamationInFlight(id=id)
+                if found is None or found.state != rows.FREE or not found.filed:
+                    rows.keep_file(db, id, staged.ref.byte_len, now=now)
+        staged.discard()
+
+    def chunks(self, id: str) -> Chunks:
+        blob, data = self._found(id)
+        if blob.filed:
+            return FileChunks(self.files.path(id), id=id, byte_len=blob.byte_len)
+        if data is None or hashlib.sha256(data).hexdigest() != id:
+            raise AttachmentCorrupt(id=id, why="the bytes in its row are others")
+        return WholeChunks(data)
+
+    def byte_len(self, id: str) -> int:
+        return self._found(id, data=False)[0].byte_len
+
+    def local_path(self, id: str) -> Path | None:
+        blob, _ = self._found(id, data=False)
+        return self.files.path(id) if blob.filed else None
+
+    # -- the manifest --------------------------------------------------------------------------
+
+    def record_intent(
+        self, intent: Intent, ref: AttachmentRef, *, within: Transaction = None
+    ) -> None:
+        give_up = time.monotonic() + self._wait_seconds
+        while True:
+            with self._joined(within) as db:
+                if self._admitted(db, intent.attachment_id, ref):
+                    rows.upsert(db, intent, ref)
+                    return
+            if within is not None or time.monotonic() >= give_up:
+                raise ReclamationInFlight(id=intent.attachment_id)
+            time.sleep(_PAUSE_SECONDS)
+
+    def commit_refs(
+        self, session_id: str, ids: Sequence[str], *, within: Transaction = None
+    ) -> Sequence[str]:
+        if not ids:
+            return []
+        with self._joined(within) as db:
+            held = rows.commit(db, session_id, ids, now=self.clock())
+            return [id for id in held if self._present(db, id)]
+
+    def list_uncommitted(self, cutoff_epoch_ms: int) -> Sequence[Intent]:
+        with self.reading() as db:
+            found = [] if db is None else rows.uncommitted(db, cutoff_epoch_ms)
+        return [reference.intent for reference in found]
+
+    def forget(self, session_id: str, id: str, *, within: Transaction = None) -> None:
+        with self._joined(within) as db:
+            rows.forget(db, session_id, id)
+
+    def references(self, session_id: str, id: str | None = None) -> Sequence[Reference]:
+        with self.reading() as db:
+            return [] if db is None else list(rows.references(db, session_id=session_id, id=id))
+
+    # -- transactions --------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection | None]:
+        """Look at the tables; None if there are none yet."""
+        with self._database.reading() as db:
+            self._made = self._made or rows.made(db, create=False)
+            yield db if self._made else None
+
+    @contextlib.contextmanager
+    def writing(self, *, forced: bool) -> Iterator[sqlite3.Connection]:
+        with self._database.writing(forced=forced) as db:
+            made = self._made or rows.made(db, create=True)
+            yield db
+        self._made = made
+
+    @contextlib.contextmanager
+    def _joined(self, within: Transaction) -> Iterator[sqlite3.Connection]:
+        """The transaction that was given, or one of our own."""
+        if within is None:
+            with self.writing(forced=False) as db:
+                yield db
+        else:
+            if not self._made:
+                # Not remembered: that transaction may yet be rolled back.
+                rows.made(within, create=True)
+            yield within
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _stage_file(
+        self, head: bytes, rest: Iterator[bytes | memoryview], declared: Declared
+    ) -> Staged:
+        seen = bytearray(head[:HEAD_BYTES])
+
+        def all_of_it() -> Iterator[bytes | memoryview]:
+            yield head
+            for piece in rest:
+                if len(seen) < HEAD_BYTES:
+                    seen.extend(piece[: HEAD_BYTES - len(seen)])
+                yield piece
+
+        # Before anything is written: a bad declaration is the caller's to mend.
+        described(id="", byte_len=0, head=b"", declared=declared)
+        path, id, length = self.files.write(all_of_it(), owner=self.owner())
+        ref = described(id=id, byte_len=length, head=bytes(seen), declared=declared)
+        return Staged(ref=ref, path=path)
+
+    def _found(self, id: str, *, data: bool = True) -> tuple[rows.Blob, bytes | None]:
+        if not is_digest(id):
+            raise AttachmentNotFound(id=id)
+        with self.reading() as db:
+            blob = None if db is None else rows.blob_of(db, id)
+            if db is not None and blob is not None and blob.state != rows.DELETING:
+                whole = None
+                if data and not blob.filed:
+                    (whole,) = db.execute(
+                        "SELECT data FROM attachment_blob WHERE id = ?", (id,)
+                    ).fetchone()
+                return blob, whole if isinstance(whole, bytes) else None
+        if blob is None and self.files.size(id) is not None:
+            raise AttachmentMetaMissing(id=id)
+        raise AttachmentNotFound(id=id)
+
+    def _admitted(self, db: sqlite3.Connection, id: str, ref: AttachmentRef) -> bool:
+        """Whether an intent may be recorded now: nobody is deleting the bytes it is about."""
+        blob = rows.blob_of(db, id)
+        if blob is None or blob.state == rows.FREE:
+            return True
+        if blob.state == rows.CONDEMNED:
+            rows.revoke(db, id)
+            return True
+        if ref.byte_len <= INLINE_BYTES_MAX:
+            return True  # its row will take the place of the file that goes
+        if self._being_deleted(blob):
+            return False
+        rows.drop_blob(db, id)
+        return True
+
+    def _being_deleted(self, blob: rows.Blob) -> bool:
+        if blob.state != rows.DELETING or blob.sweep is None:
+            return False
+        return not self.owners.proven_dead(blob.sweep)
+
+    def _present(self, db: sqlite3.Connection, id: str) -> bool:
+        blob = rows.blob_of(db, id)
+        return blob is not None and blob.state != rows.DELETING
+
+
+class WholeChunks:
+    """Bytes that are in memory and were checked, in pieces of at most a chunk."""
+
+    def __init__(self, data: bytes) -> None:
+        self._pieces = (bytes(piece) for piece in chunked(data))
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        return next(self._pieces)
+
+    def __enter__(self) -> WholeChunks:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pieces.close()
+
+
+_: type[Attachments] = SqliteAttachments
