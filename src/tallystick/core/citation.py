@@ -2,8 +2,8 @@
 
 A claim is a run of the answer's words that stands in the data just so. It counts only if it could
 not stand there by chance: it has a capital or a digit, it is not from the question, and a number
-has at least five digits. The lines that hold the most claims are cited, if they are few; a claim
-that stands on many lines alone points nowhere.
+has at least five digits. The lines that hold the most claims are cited, of those the ones that have
+the most words of the question, if they are few; a claim that stands on many lines points nowhere.
 
 An answer that was computed (a count, a sum) stands nowhere, and is not cited.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -22,8 +23,10 @@ _WORDS_MAX = 60
 _PLACES_MAX = 2_000
 _CITED_MAX = 3
 _QUOTE_CHARS_MAX = 300
+_LINE_CHARS_MAX = 10_000
 _DIGITS_LEAST = 5
 _CHARS_LEAST = 3
+_LONG_WORD = re.compile(r"\w{4,}")
 _WORD = re.compile(r"\S+")
 _EDGES = " \t\n.,;:!?'\"()[]{}`*"
 
@@ -40,18 +43,38 @@ class Citation(msgspec.Struct, frozen=True, kw_only=True):
 
 def citations_of(answer: str, *, question: str, texts: Mapping[str, str]) -> tuple[Citation, ...]:
     """The lines that hold the most of an answer's claims, at most three."""
-    claims = _claims(answer, question, texts)
-    held: dict[tuple[str, int], set[str]] = {}
-    for claim in claims:
+    held: dict[tuple[str, int], _Line] = {}
+    for claim in _claims(answer, question, texts):
         for name, text in texts.items():
             for place in _places(text, claim):
                 start = text.rfind("\n", 0, place) + 1
-                held.setdefault((name, start), set()).add(claim)
-    most = max((len(found) for found in held.values()), default=0)
-    best = [where for where, found in held.items() if len(found) == most]
-    if not best or len(best) > _CITED_MAX:
+                held.setdefault((name, start), _Line(first=place)).claims.add(claim)
+    most = max((len(line.claims) for line in held.values()), default=0)
+    best = [where for where, line in held.items() if len(line.claims) == most]
+    # Of lines that hold as much of the answer, those that speak of what was asked.
+    asked = {*_LONG_WORD.findall(question.lower())}
+    spoken = {
+        (name, start): len(asked & {*_LONG_WORD.findall(_line(texts[name], start).lower())})
+        for name, start in best
+    }
+    closest = max(spoken.values(), default=0)
+    found = sorted(where for where, count in spoken.items() if count == closest)
+    if len(found) > _CITED_MAX:
         return ()
-    return tuple(_cite(name, texts[name], start) for name, start in sorted(best))
+    return tuple(_cite(*where, texts[where[0]], held[where].first) for where in found)
+
+
+@dataclass(slots=True)
+class _Line:
+    """The claims on a line, and where the first that was found stands."""
+
+    first: int
+    claims: set[str] = field(default_factory=set)
+
+
+def _line(text: str, start: int) -> str:
+    end = text.find("\n", start)
+    return text[start : min(len(text) if end < 0 else end, start + _LINE_CHARS_MAX)]
 
 
 def checked(citation: Citation, text: bytes) -> bool:
@@ -96,9 +119,13 @@ def _places(text: str, claim: str) -> list[int]:
     return places
 
 
-def _cite(name: str, text: str, start: int) -> Citation:
+def _cite(name: str, start: int, text: str, claim: int) -> Citation:
+    """The line, or of a long one the part around its claim."""
     end = text.find("\n", start)
-    quote = text[start : len(text) if end < 0 else end][:_QUOTE_CHARS_MAX]
+    end = len(text) if end < 0 else end
+    if end - start > _QUOTE_CHARS_MAX:
+        start = max(start, claim - _QUOTE_CHARS_MAX // 3)
+    quote = text[start : min(end, start + _QUOTE_CHARS_MAX)]
     first = len(text[:start].encode("utf-8", "surrogatepass"))
     return Citation(
         name=name,
