@@ -344,7 +344,7 @@ def test_what_the_task_or_the_model_itself_said_was_not_seen() -> None:
 
 
 def test_a_long_program_is_not_looked_into() -> None:
-    source = "#" * 20_000 + "\nFINAL(42)"
+    source = "#" * 40_000 + "\nFINAL(42)"
 
     assert not written_blind(source, "42", printed=False, messages=said())
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from tallystick.core.mismatch import line_with, mismatches, texts_of
+from tallystick.core.program import tree_of
 from tallystick.core.prompt import WRITE, Message
 from tallystick.core.records import ProgramFinished, RunStarted
 
@@ -39,7 +40,6 @@ _NAMED = re.compile(
     r"|\b((?=[\w.-]*[A-Za-z])(?=[\w.-]*\d)[\w.-]*\w)\b"
 )
 
-_CHECKED_CHARS_MAX = 20_000
 _ECHO_CHARS_LEAST = 4
 # Words of an answer that say what it is: with a digit, or with a capital but not at its beginning.
 _NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,30})?")
@@ -101,7 +101,8 @@ def is_empty(text: str) -> bool:
 
 def printed_empty(result: ProgramFinished) -> bool:
     """Whether a program printed a zero or an empty list, and nothing else."""
-    return result.failure is None and bool(result.stdout.strip()) and is_empty(result.stdout)
+    said = bool(result.stdout.strip()) and is_empty(result.stdout)
+    return said and result.failure is None and result.value is None
 
 
 def still_unnamed(unnamed: Sequence[str], source: str, result: ProgramFinished) -> tuple[str, ...]:
@@ -116,11 +117,8 @@ def written_blind(source: str, answer: str, *, printed: bool, messages: Sequence
     One that stands under a condition is the program's decision, unless the program printed
     something too, which it then answered without having been read.
     """
-    if len(source) > _CHECKED_CHARS_MAX:
-        return False
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = tree_of(source)
+    if tree is None:
         return False
     nodes = ast.walk(tree) if printed else (_expression(each) for each in tree.body)
     if not any(_is_final(node, answer) for node in nodes):
@@ -151,8 +149,15 @@ def _is_final(node: ast.AST, answer: str) -> bool:
         and node.func.id == "FINAL"
         and len(node.args) == 1
         and isinstance(node.args[0], ast.Constant)
-        and str(node.args[0].value) == answer
+        and _written(node.args[0].value) == answer
     )
+
+
+def _written(value: object) -> str | None:
+    try:
+        return str(value)
+    except ValueError:  # An integer of more digits than Python writes.
+        return None
 
 
 def question(

@@ -51,8 +51,7 @@ __all__ = ["TRANSITIONS", "Phase", "RunState", "advance", "begin", "ending", "pr
 
 _IDLE_MAX = 3
 _REPEATS_MAX = 2
-# So often in a row may a model ask for what this run does not have.
-_REFUSALS_MAX = 2
+_REFUSALS_MAX = 2  # In a row, of what this run does not have.
 _TEXT_CHARS_MAX = 2_000
 # Before the second attempt at a model call; doubled for each one after it.
 _WAIT_MS = 250
@@ -266,7 +265,8 @@ def _answered(
 ) -> tuple[RunState, tuple[Intent, ...]]:
     """Take an answer, unless it looks like a slip and there is a turn left to say so, once."""
     doubt = doubt_of(answer, state.started, read=state.read, seen=seen, unnamed=state.unnamed)
-    if doubt is None or doubt in state.asked_about or _over(state) is not None:
+    again = answer == state.doubted
+    if doubt is None or again or doubt in state.asked_about or _over(state) is not None:
         return _end(msgspec.structs.replace(state, answer=answer), "answered", how)
     if doubt == "unseen":
         state = msgspec.structs.replace(state, observed=(*state.observed, *shown))
@@ -285,6 +285,7 @@ def _doubted(
             state,
             phase=Phase.ASKING,
             asked_about=(*state.asked_about, doubt),
+            doubted=answer,
             observed=(*state.observed, message),
         ),
         afresh=doubt != "unseen",

@@ -10,14 +10,16 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 
+from tallystick.core.program import tree_of
+
 __all__ = ["line_with", "mismatches", "texts_of"]
 
 _FACTS_MAX = 4
 _CHARS_LEAST = 2
 _CHARS_MAX = 60
 _LINE_CHARS_MAX = 200
-_PROGRAM_CHARS_MAX = 20_000
-_VALUE = re.compile(r"[^\s,;|\"'=(){}\[\]<>]*")
+_SEPARATORS = r"\s,;|\"'=(){}\[\]<>"
+_VALUE = re.compile(rf"[^{_SEPARATORS}]*")
 
 
 def texts_of(values: Mapping[str, object]) -> list[str]:
@@ -33,6 +35,8 @@ def texts_of(values: Mapping[str, object]) -> list[str]:
 def mismatches(source: str, texts: Sequence[str], *, known: Sequence[str] = ()) -> list[str]:
     """A line for each word of a program that the data does not have as it stands there."""
     facts: list[str] = []
+    if not texts:
+        return facts
     for word in _words(source):
         if word not in known and len(facts) < _FACTS_MAX:
             fact = _fact(word, texts)
@@ -55,11 +59,8 @@ def line_with(word: str, texts: Sequence[str]) -> str | None:
 
 def _words(source: str) -> list[str]:
     """The texts a program compares something with."""
-    if len(source) > _PROGRAM_CHARS_MAX:
-        return []
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = tree_of(source)
+    if tree is None:
         return []
     found: dict[str, None] = {}
     for node in ast.walk(tree):
@@ -71,20 +72,33 @@ def _words(source: str) -> list[str]:
 
 
 def _fact(word: str, texts: Sequence[str]) -> str | None:
-    inside = None
-    for text in texts:
-        at = text.find(word)
-        if at >= 0:
-            value = _value_at(text, at, len(word))
-            if value == word:
-                return None
-            inside = inside or value
+    if _whole(re.escape(word), texts) is not None:
+        return None
+    parts = (_around(text, text.find(word), word) for text in texts)
+    inside = next((part for part in parts if part), None)
     if inside is not None:
         return f"{word!r} stands in the data as a part of {inside!r}."
-    other = _in_other_case(word, texts)
+    other = _whole(f"(?i:{re.escape(word)})", texts) or _in_other_case(word, texts)
     if other is not None:
         return f"{word!r} is written {other!r} in the data."
+    if any(_escaped(word) in text for text in texts):
+        return None
     return f"{word!r} does not stand in the data."
+
+
+def _whole(pattern: str, texts: Sequence[str]) -> str | None:
+    """A place where a pattern is a whole value, between separators."""
+    compiled = re.compile(rf"(?<![^{_SEPARATORS}]){pattern}(?![^{_SEPARATORS}])")
+    return next((found[0] for text in texts if (found := compiled.search(text))), None)
+
+
+def _around(text: str, at: int, word: str) -> str | None:
+    return _value_at(text, at, len(word)) if at >= 0 else None
+
+
+def _escaped(word: str) -> str:
+    """A word as JSON may have it."""
+    return "".join(each if each.isascii() else f"\\u{ord(each):04x}" for each in word)
 
 
 def _value_at(text: str, at: int, length: int) -> str:

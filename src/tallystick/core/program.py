@@ -11,7 +11,7 @@ import ast
 import warnings
 from collections.abc import Collection
 
-__all__ = ["CHECKED_CHARS_MAX", "Judge", "line_count"]
+__all__ = ["CHECKED_CHARS_MAX", "Judge", "line_count", "tree_of"]
 
 CHECKED_CHARS_MAX = 32 << 10
 
@@ -57,13 +57,7 @@ class Judge:
         if len(text) > min(CHECKED_CHARS_MAX, self._chars_left):
             return None
         self._chars_left -= len(text)
-        try:
-            # The parser warns of escapes such as `\d`, which are the program's own business.
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return ast.parse(text)
-        except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
-            return None
+        return tree_of(text)
 
 
 def _does(node: ast.AST, lines: list[bytes]) -> bool:
@@ -73,6 +67,19 @@ def _does(node: ast.AST, lines: list[bytes]) -> bool:
         return lines[line - 1][column : column + 1] == b"("
     annotated = isinstance(node, ast.AnnAssign) and node.value is not None
     return annotated or isinstance(node, _DOING)
+
+
+def tree_of(source: str) -> ast.Module | None:
+    """The syntax tree of a program of bearable length; None if it is none."""
+    if len(source) > CHECKED_CHARS_MAX:
+        return None
+    try:
+        # The parser warns of escapes such as `\d`, which are the program's own business.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(source)
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
+        return None
 
 
 def line_count(source: str) -> int:

@@ -29,7 +29,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     `passing` says that the last reply and what was said to it leave the prompt once there is a
     better one: a failed program is copied as readily as a good one. `read` says that a program
     has named the data, `unnamed` which values of the question none has, `asked_about` which doubts
-    of an answer the model was told of.
+    of an answer the model was told of, `doubted` the last such answer.
     """
 
     started: RunStarted
@@ -45,6 +45,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     read: bool = False
     unnamed: tuple[str, ...] = ()
     asked_about: tuple[Doubt, ...] = ()
+    doubted: str | None = None
     queue: tuple[Command, ...] = ()
     part: int = 0
     observed: tuple[Message, ...] = ()
