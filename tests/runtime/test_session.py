@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +46,21 @@ def test_the_plain_call_works_inside_a_running_loop(sandbox: WasmSandbox) -> Non
         return play(sandbox, [block("FINAL('from a cell')")]).run.answer
 
     assert asyncio.run(notebook_cell()) == "from a cell"
+
+
+def test_a_model_can_be_given_by_its_name(
+    sandbox: WasmSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "replies.jsonl").write_text(json.dumps({"text": block("FINAL('by name')")}))
+
+    with Session(model="scripted:replies.jsonl", ledger=MemoryLedger(), sandbox=sandbox) as session:
+        assert session.run("?").answer == "by name"
+    with (
+        Session(model="nosuch:x", ledger=MemoryLedger(), sandbox=sandbox) as session,
+        pytest.raises(UsageError, match="nosuch"),
+    ):
+        session.run("?")
 
 
 def test_many_runs_are_awaited_at_once(sandbox: WasmSandbox) -> None:

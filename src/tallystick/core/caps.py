@@ -16,6 +16,8 @@ def over(limits: RunLimits, used: Charge) -> tuple[StopReason, str] | None:
         return "max_turns", f"all {limits.turns:,} turns used"
     if used.wall_ms >= limits.wall_ms:
         return "deadline", f"{limits.wall_ms:,} ms passed"
+    if limits.reply_tokens < 1:
+        return "budget", "reply_tokens: none allowed"
     if used.host_calls > limits.host_calls:
         return "budget", f"host_calls: {limits.host_calls:,} allowed"
     if used.tokens_in + used.tokens_out >= limits.tokens:

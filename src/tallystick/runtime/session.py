@@ -59,18 +59,22 @@ _LIMITS = RunLimits()
 
 
 class Session:
-    """Runs goals with one model, in one sandbox, on one ledger."""
+    """Runs goals with one model, in one sandbox, on one ledger.
+
+    `model` is a backend, or a name such as `"ollama:qwen2.5-coder"`, opened when it is needed.
+    """
 
     def __init__(
         self,
         *,
-        model: Model | None = None,
+        model: Model | str | None = None,
         functions: Sequence[RunFunction] = (),
         ledger: Ledger | None = None,
         sandbox: WasmSandbox | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._model = model
+        self._model = None if isinstance(model, str) else model
+        self._model_name = model if isinstance(model, str) else None
         self._functions = tuple(functions)
         self._ledger = ledger
         self._sandbox = sandbox
@@ -93,7 +97,7 @@ class Session:
 
     def use(self, model: Model, *, owned: bool = False) -> None:
         """Take another model for the runs that follow. One that is owned is closed with this."""
-        self._model = model
+        self._model, self._model_name = model, None
         if owned:
             self._owned.append(model)
 
@@ -155,8 +159,7 @@ class Session:
         watch: Watch,
         heard: Heard,
     ) -> Run:
-        if self._model is None:
-            raise UsageError("the session has no model")
+        model = self._named_model()
         sandbox = self._opened()
         run_id = new_id()
         layout = layout_of(inputs, question=goal)
@@ -165,7 +168,7 @@ class Session:
         started = _canonical(
             RunStarted(
                 goal=goal,
-                model=self._model.name,
+                model=model.name,
                 limits=limits,
                 grants=tuple(grants),
                 contexts=layout.contexts,
@@ -194,7 +197,7 @@ class Session:
             session_id=started.session_id, seed=seed, clock_ns=started.clock_ns
         )
         world = LiveWorld(
-            model=self._model,
+            model=model,
             session=session,
             table=table,
             names=names_of(started),
@@ -215,6 +218,23 @@ class Session:
             ledger=_path_of(ledger),
             citations=_cited(driver.state, started),
         )
+
+    def _named_model(self) -> Model:
+        """The model to ask; one that was given by name is opened as the settings say."""
+        if self._model is None and self._model_name is not None:
+            # Names are resolved above this module, which recorded models read.
+            from tallystick.model.pacing import Pacing
+            from tallystick.runtime.models import open_model
+            from tallystick.runtime.settings import load_settings
+
+            settings = load_settings(flags={"model": self._model_name})
+            self.use(
+                open_model(settings.model, settings, pacing=Pacing(), ledger=lambda: self.ledger),
+                owned=True,
+            )
+        if self._model is None:
+            raise UsageError("the session has no model")
+        return self._model
 
     async def _replay(self, run: str) -> ReplayReport:
         # The chain first: records that are not the ones that were sealed prove nothing.
