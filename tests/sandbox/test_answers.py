@@ -14,6 +14,9 @@ HOST = HostTable(answering=True)
     [
         ("FINAL('done')", "done"),
         ("FINAL(42)", "42"),
+        ("Final(42)", "42"),
+        ("final_answer(42)", "42"),
+        ("final = 1\nFINAL(final)", "1"),
         ("FINAL([1, {'a': None}])", '[1,{"a":null}]'),
         ("FINAL({1, 2})", "{1, 2}"),
         ("FINAL(float('nan'))", "nan"),

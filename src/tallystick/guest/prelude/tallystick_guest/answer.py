@@ -1,9 +1,12 @@
 """How a program finishes a run: `answer`, `FINAL`, `FINAL_VAR`, and `SHOW_VARS` to look around."""
 
+import builtins
+
 from tallystick_guest import wire
 
 _dumps, _str, _repr, _type, _isinstance = wire.dumps, str, repr, type, isinstance
 _SHOWN_CHARS_MAX = 80
+_ALSO = ("Final", "final", "final_answer")
 _HIDDEN = frozenset({"answer", "FINAL", "FINAL_VAR", "SHOW_VARS"})
 
 
@@ -19,6 +22,9 @@ class Answering:
     def injected(self) -> dict[str, object]:
         """The names a program finds."""
         self.bound = True
+        # As models write it too. Not among the run's own names: a variable may be called that.
+        for name in _ALSO:
+            setattr(builtins, name, self._final)
         return {
             "answer": self._answer,
             "FINAL": self._final,
