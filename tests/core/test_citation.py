@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.core.citation import Citation, checked, citations_of
 
+# Half of what the profile says, so that the folder takes seconds.
+EXAMPLES = settings().max_examples // 2
 QUESTION = "which vessel was towed in, and who owns it?"
 LOG = "2031-05-06 | V-2764 was towed in.\n2031-05-07 | V-1000 left.\n2031-05-08 | V-2764 left.\n"
 REGISTER = "vessel,owner\nV-1000,Dorn Shipping\nV-2764,Coastwise Freight\nV-2767,Dorn Shipping\n"
@@ -42,6 +44,7 @@ def assert_sound(found: tuple[Citation, ...], corpus: dict[str, str]) -> None:
         assert each.quote
 
 
+@settings(max_examples=EXAMPLES)
 @given(corpus=corpora, answer=texts, question=texts)
 def test_the_cited_bytes_of_any_text_are_the_quote(
     corpus: dict[str, str], answer: str, question: str
@@ -49,6 +52,7 @@ def test_the_cited_bytes_of_any_text_are_the_quote(
     assert_sound(citations_of(answer, question=question, texts=corpus), corpus)
 
 
+@settings(max_examples=EXAMPLES)
 @given(corpus=corpora.filter(lambda corpus: any(corpus.values())), data=st.data())
 def test_the_cited_bytes_are_the_quote_for_answers_taken_from_the_text(
     corpus: dict[str, str], data: st.DataObject
@@ -60,6 +64,7 @@ def test_the_cited_bytes_are_the_quote_for_answers_taken_from_the_text(
     assert_sound(citations_of(answer, question="", texts=corpus), corpus)
 
 
+@settings(max_examples=EXAMPLES)
 @given(before=texts, after=texts)
 def test_a_telling_line_is_cited_wherever_it_stands(before: str, after: str) -> None:
     line = "Quist and Daughters of Østerbro 4711"
@@ -103,6 +108,7 @@ def test_what_could_stand_there_by_chance_is_not_cited(answer: str, why: str) ->
     assert cited(answer) == [], why
 
 
+@settings(max_examples=EXAMPLES)
 @given(number=st.integers(0, 9_999))
 def test_a_number_of_less_than_five_digits_is_never_cited(number: int) -> None:
     corpus = {"a.csv": f"id,tons\nx,{number}\n"}
@@ -140,6 +146,16 @@ def test_a_claim_on_many_lines_still_counts_beside_another() -> None:
     assert found.quote == "V-117,Dorn Shipping"
 
 
+def test_of_lines_with_as_much_of_the_answer_the_one_that_speaks_of_the_question_is_cited() -> None:
+    lines = "Marble Wren left\nMarble Wren was towed in, damaged\nMarble Wren took on fuel\n"
+    question = "which vessel was towed in with a damaged propeller?"
+
+    (found,) = citations_of("Marble Wren", question=question, texts={"a.txt": lines})
+
+    assert found.line == 2
+
+
+@settings(max_examples=EXAMPLES)
 @given(count=st.integers(1, 8))
 def test_at_most_three_lines_are_cited(count: int) -> None:
     corpus = {"a.txt": "Quist and Daughters\n" * count}
@@ -167,6 +183,7 @@ def test_the_quote_of_a_long_line_has_the_words_it_is_quoted_for() -> None:
     assert_sound((found,), corpus)
 
 
+@settings(max_examples=EXAMPLES)
 @given(start=st.integers(0, 40), end=st.integers(0, 40), quote=st.text(max_size=5))
 def test_a_citation_that_is_off_by_any_byte_does_not_check(
     start: int, end: int, quote: str

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.test_machine import finished, replied, started, told
 
@@ -24,6 +24,8 @@ from tallystick.core.machine import Phase, RunState, advance, begin
 from tallystick.core.prompt import Message
 from tallystick.core.records import ContextRef, Intent, RunLimits, RunStarted, ViewRef
 
+# Half of what the profile says, so that the folder takes seconds.
+EXAMPLES = settings().max_examples // 2
 TEXT = "id,status,owner\nINV-104,open,Ada Barros\nINV-119,closed,Xu\n"
 TYPED_IN = 'FINAL("Zanzibar")'
 READS = "print(context)"
@@ -125,6 +127,7 @@ def test_no_answer_is_asked_about_in_the_last_turn(doubt: Doubt) -> None:
     assert taken(after(only, (source, result))) == result["answer"]
 
 
+@settings(max_examples=EXAMPLES)
 @given(
     goal=st.sampled_from(["which one?", "who owns INV-104?"]),
     turns=st.lists(
@@ -361,6 +364,7 @@ def test_an_escape_that_python_warns_of_changes_no_judgement() -> None:
     assert heard == []
 
 
+@settings(max_examples=EXAMPLES)
 @given(
     source=st.one_of(
         st.text(max_size=80),
@@ -424,6 +428,7 @@ def test_of_texts_that_stay_on_the_host_no_names_are_known() -> None:
     assert named_values(started(goal="who owns INV-104?", values={})) == ()
 
 
+@settings(max_examples=EXAMPLES)
 @given(goal=st.text(string.printable, max_size=200), text=st.text(string.printable, max_size=200))
 def test_every_name_stands_in_the_question_and_in_the_data_and_has_a_letter(
     goal: str, text: str
@@ -435,6 +440,7 @@ def test_every_name_stands_in_the_question_and_in_the_data_and_has_a_letter(
     assert all(any(each.isalpha() for each in name) for name in names)
 
 
+@settings(max_examples=EXAMPLES)
 @given(goal=st.lists(st.sampled_from(["104", "2031-05-06", "10.5", "1,204", "06.05.2031"])))
 def test_numbers_and_dates_are_no_names(goal: list[str]) -> None:
     asked = " ".join(goal)
@@ -442,6 +448,7 @@ def test_numbers_and_dates_are_no_names(goal: list[str]) -> None:
     assert named_values(over(asked, goal=asked)) == ()
 
 
+@settings(max_examples=EXAMPLES)
 @given(
     names=st.lists(st.text(string.ascii_letters, min_size=1, max_size=4), max_size=5),
     source=st.text(string.ascii_letters, max_size=20),

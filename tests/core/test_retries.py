@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.test_machine import finished, replied, started, told
 
@@ -16,6 +16,9 @@ from tallystick.core.records import (
     ModelUsage,
     RunLimits,
 )
+
+# Half of what the profile says, so that the folder takes seconds.
+EXAMPLES = settings().max_examples // 2
 
 
 def failed(**changes: object) -> ModelFailed:
@@ -183,6 +186,7 @@ def test_a_failure_is_not_told_to_the_model() -> None:
     assert "sk-1" not in told(state)
 
 
+@settings(max_examples=EXAMPLES)
 @given(
     limits=st.builds(
         RunLimits, retries=st.integers(0, 5), wall_ms=st.integers(1, 20_000),

@@ -29,7 +29,7 @@ from tallystick.core.records import (
 from tallystick.core.reply import parse_reply
 
 # Every example is a whole run: fewer of them, in proportion to what the profile says.
-EXAMPLES = settings().max_examples * 2 // 5
+EXAMPLES = settings().max_examples // 4
 TEXT = "id,status\nINV-104,open\nINV-119,closed\n"
 FAILURE = ProgramFailure(kind="NameError", message="name 'x' is not defined", traceback="line 1")
 PROGRAMS = ("print(context)", "x + 1", "FINAL('INV-104')", "n = len(lines)\nFINAL(n)", "total = 0")

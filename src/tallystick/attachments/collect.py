@@ -11,12 +11,14 @@ there, so that tests can be all of them.
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
 
 from tallystick.attachments import rows
-from tallystick.attachments.errors import AttachmentError, ReclamationRefused
+from tallystick.attachments.errors import AttachmentError, AttachmentIoFailed, ReclamationRefused
+from tallystick.attachments.port import Reference
 from tallystick.attachments.reclaim import (
     EmptyRootSet,
     ReclaimPolicy,
@@ -29,6 +31,8 @@ from tallystick.core.errors import LedgerCorrupt
 __all__ = ["Sweep", "reclaim"]
 
 _POLICY = ReclaimPolicy()
+_GROUP = 256
+_Item = TypeVar("_Item")
 
 
 def reclaim(
@@ -42,15 +46,21 @@ def reclaim(
 
 
 class Sweep:
-    """One collection. It is an owner of its own: what it left half done outlives it as nobody's."""
+    """One collection. It is an owner of its own: what it left half done is then a dead owner's."""
 
     def __init__(
-        self, attachments: SqliteAttachments, *, policy: ReclaimPolicy, dry_run: bool = False
+        self,
+        attachments: SqliteAttachments,
+        *,
+        policy: ReclaimPolicy = _POLICY,
+        dry_run: bool = False,
+        group: int = _GROUP,
     ) -> None:
         self.report = ReclaimReport(dry_run=dry_run)
         self._attachments = attachments
         self._policy = policy
         self._dry_run = dry_run
+        self._group = group
         self._cutoff = 0
         self._id = ""
         self._dead: dict[str, bool] = {}
@@ -59,48 +69,66 @@ class Sweep:
         """Do the work, stopping wherever something else could happen."""
         self._cutoff = self._attachments.clock() - self._policy.grace_period_ms
         candidates = self._candidates()
-        yield "looked"
         if self._dry_run:
             self._count_orphans()
             return
-        with contextlib.closing(self._owned()) as owned:
-            next(owned)
-            for id in candidates:
-                yield from self._reclaim(id)
-            self._sweep_intents()
-            yield "intents"
+        yield "looked"
+        owner = self._attachments.owners.hold()
+        self._id = owner.id
+        done = False
+        try:
+            for start in range(0, len(candidates), self._group):
+                yield from self._reclaim(candidates[start : start + self._group])
+            self._forget_dead_intents()
+            yield "intents forgotten"
             yield from self._remove_orphans()
+            done = True
+        finally:
+            owner.release(remove=done)
         self._bury()
+        if self.report.reclaimed_count:
+            self._attachments.scrub()
 
     # -- who is alive --------------------------------------------------------------------------
 
     def _candidates(self) -> list[str]:
         """The blobs that nobody alive holds, as far as a look can tell."""
-        dead: list[rows.Blob] = []
-        alive = 0
         try:
             with self._attachments.reading() as db:
                 if db is None:
                     return []
+                # Every row is read, also those of other blobs: one that cannot be read may be a
+                # reference to anything.
+                held = [each for each in rows.references(db) if self._lives(db, each)]
+                alive = {each.intent.attachment_id for each in held}
+                dead = []
                 for blob in rows.blobs(db):
                     self.report.scanned_blob_count += 1
-                    if self._is_dead(db, blob):
+                    if blob.id not in alive and self._is_dead(db, blob):
                         dead.append(blob)
-                    else:
-                        alive += 1
-                rooted = alive or self._intends(db)
         except (AttachmentError, LedgerCorrupt) as error:
             self.report.root_enumeration_failure = str(error)
-            raise self._refused(f"who holds what cannot be read: {error}") from error
-        if dead and not rooted and self._policy.empty_root_set is EmptyRootSet.REFUSE:
-            raise self._refused(
-                f"{len(dead)} attachments are stored and nobody holds one of them; "
-                f"if that is so, authorize it"
+            raise ReclamationRefused(
+                why=f"who holds what cannot be read: {error}", report=self.report
+            ) from error
+        if dead and not alive and self._policy.empty_root_set is EmptyRootSet.REFUSE:
+            raise ReclamationRefused(
+                why=f"{len(dead)} attachments are stored and nobody holds any; authorize it "
+                "if that is so",
+                report=self.report,
             )
         if self._dry_run:
             self.report.reclaimed_count = len(dead)
             self.report.reclaimed_bytes = sum(blob.byte_len for blob in dead)
         return [blob.id for blob in dead]
+
+    def _lives(self, db: sqlite3.Connection, reference: Reference) -> bool:
+        return reference.committed_at_epoch_ms is not None or not intent_is_dead(
+            reference.intent,
+            holders=rows.holders(db, reference.intent),
+            cutoff=self._cutoff,
+            proven_dead=self._proven_dead,
+        )
 
     def _is_dead(self, db: sqlite3.Connection, blob: rows.Blob) -> bool:
         if blob.state == rows.DELETING:
@@ -109,96 +137,167 @@ class Sweep:
         held = list(rows.references(db, id=blob.id))
         if not held:
             return blob.stored_at <= self._cutoff
-        return all(
-            each.committed_at_epoch_ms is None
-            and intent_is_dead(
-                each.intent,
-                holders=rows.holders(db, each.intent),
-                cutoff=self._cutoff,
-                proven_dead=self._proven_dead,
-            )
-            for each in held
-        )
-
-    def _intends(self, db: sqlite3.Connection) -> bool:
-        """Whether anything is held at all, also if its bytes are not there yet."""
-        return any(
-            each.committed_at_epoch_ms is not None
-            or not intent_is_dead(
-                each.intent,
-                holders=rows.holders(db, each.intent),
-                cutoff=self._cutoff,
-                proven_dead=self._proven_dead,
-            )
-            for each in rows.references(db)
-        )
+        return not any(self._lives(db, each) for each in held)
 
     def _proven_dead(self, owner: str) -> bool:
         """Asked once: who is dead stays dead, and who lived a moment ago is left alone."""
         if owner not in self._dead:
             self._dead[owner] = self._attachments.owners.proven_dead(owner)
-            if not self._dead[owner] and owner not in self._attachments.owners.ids():
+            if not self._dead[owner] and not self._attachments.owners.has_file(owner):
                 self.report.unproven_owners.append(owner)
         return self._dead[owner]
 
-    # -- one blob ------------------------------------------------------------------------------
+    # -- from free to gone ---------------------------------------------------------------------
 
-    def _reclaim(self, id: str) -> Iterator[str]:
-        with self._attachments.writing(forced=False) as db:
-            blob = rows.blob_of(db, id)
-            if blob is None:
-                return  # another sweep was faster
-            condemned = self._is_dead(db, blob)
-            if condemned and blob.state != rows.DELETING:
-                rows.condemn(db, id, state=rows.CONDEMNED, sweep=self._id)
+    def _reclaim(self, ids: Sequence[str]) -> Iterator[str]:
+        self._condemn(ids)
         yield "condemned"
-        if not condemned or not self._execute(blob):
-            self.report.condemn_deferred_ids.append(id)
-            return
-        if blob.filed:
+        going = self._execute(ids)
+        filed = [blob for blob in going if blob.filed]
+        self._count([blob for blob in going if not blob.filed])
+        if filed:
             yield "deleting"
-            if not (yield from self._unlink(id)):
-                return
-        self.report.reclaimed_count += 1
-        self.report.reclaimed_bytes += blob.byte_len
+            yield from self._unlink(filed)
 
-    def _execute(self, seen: rows.Blob) -> bool:
-        """Carry the sentence out, if it still stands: a row goes, a file is marked as going."""
+    def _condemn(self, ids: Sequence[str]) -> None:
         with self._attachments.writing(forced=False) as db:
-            blob = rows.blob_of(db, seen.id)
-            if blob is None or not self._is_ours(blob) or not self._is_dead(db, blob):
-                return False
-            self._forget_dead(db, seen.id)
-            if blob.filed:
-                rows.condemn(db, seen.id, state=rows.DELETING, sweep=self._id)
-            else:
-                rows.drop_blob(db, seen.id)
-        return True
+            for id in ids:
+                blob = rows.blob_of(db, id)
+                if blob is not None and blob.state != rows.DELETING and self._is_dead(db, blob):
+                    rows.mark(db, id, state=rows.CONDEMNED, sweep=self._id)
 
-    def _is_ours(self, blob: rows.Blob) -> bool:
-        return blob.state == rows.DELETING or (
-            blob.state == rows.CONDEMNED and blob.sweep == self._id
+    def _execute(self, ids: Sequence[str]) -> list[rows.Blob]:
+        """Carry out the sentences that still stand: rows go at once, files are marked as going."""
+        going: list[rows.Blob] = []
+        # Forced: else a power cut could undo the mark and not the unlink that follows it.
+        with self._attachments.writing(forced=True) as db:
+            for id in ids:
+                blob = rows.blob_of(db, id)
+                if blob is None:
+                    continue  # another sweep was faster
+                if not self._stands(db, blob):
+                    self.report.condemn_deferred_ids.append(id)
+                    continue
+                for each in list(rows.references(db, id=id)):
+                    rows.forget(db, each.intent.session_id, id)
+                    self.report.swept_intent_count += 1
+                if blob.filed:
+                    rows.mark(db, id, state=rows.DELETING, sweep=self._id)
+                else:
+                    rows.drop_blob(db, id)
+                going.append(blob)
+        return going
+
+    def _stands(self, db: sqlite3.Connection, blob: rows.Blob) -> bool:
+        sentenced = blob.state == rows.CONDEMNED and blob.sweep == self._id
+        return (sentenced or blob.state == rows.DELETING) and self._is_dead(db, blob)
+
+    def _unlink(self, blobs: Sequence[rows.Blob]) -> Iterator[str]:
+        """Take files away, then their rows. Whoever wants one in between waits."""
+        gone = []
+        for blob in blobs:
+            try:
+                self._attachments.files.remove(blob.id)
+            except AttachmentIoFailed:
+                self.report.failed_ids.append(blob.id)
+            else:
+                gone.append(blob)
+            yield "unlinked"
+        with self._attachments.writing(forced=False) as db:
+            for blob in blobs:
+                found = rows.blob_of(db, blob.id)
+                if found is None or (found.state, found.sweep) != (rows.DELETING, self._id):
+                    continue  # small bytes have taken its place
+                if blob not in gone:
+                    rows.mark(db, blob.id, state=rows.FREE, sweep=None)
+                    continue
+                if any(True for _ in rows.references(db, id=blob.id)):
+                    self.report.deleted_while_referenced.append(blob.id)
+                rows.drop_blob(db, blob.id)
+        self._count(gone)
+
+    def _count(self, blobs: Sequence[rows.Blob]) -> None:
+        self.report.reclaimed_count += len(blobs)
+        self.report.reclaimed_bytes += sum(blob.byte_len for blob in blobs)
+
+    def _forget_dead_intents(self) -> None:
+        """Rows of the dead whose bytes others hold, or never came."""
+        with self._attachments.writing(forced=False) as db:
+            for each in rows.uncommitted(db, self._cutoff):
+                if not self._lives(db, each):
+                    rows.forget(db, each.intent.session_id, each.intent.attachment_id)
+                    self.report.swept_intent_count += 1
+
+    # -- what no row names ---------------------------------------------------------------------
+
+    def _remove_orphans(self) -> Iterator[str]:
+        for path in self._orphans_in_staging():
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                self.report.orphan_failures.append(str(AttachmentIoFailed.of(path, error)))
+            else:
+                self.report.orphan_staged_count += 1
+        yield "staging emptied"
+        orphans = self._files_without_row()
+        for start in range(0, len(orphans), self._group):
+            marked = self._mark_orphans(orphans[start : start + self._group])
+            yield "deleting"
+            before = self.report.reclaimed_count
+            yield from self._unlink(marked)
+            self.report.orphan_file_count += self.report.reclaimed_count - before
+
+    def _mark_orphans(self, ids: Sequence[str]) -> list[rows.Blob]:
+        """Give files the row of one that is going, unless somebody is about to give them theirs."""
+        marked = []
+        with self._attachments.writing(forced=True) as db:
+            for id in ids:
+                if rows.blob_of(db, id) is None and not list(rows.references(db, id=id)):
+                    size = self._attachments.files.size(id) or 0
+                    rows.keep_file(db, id, size, now=self._attachments.clock())
+                    rows.mark(db, id, state=rows.DELETING, sweep=self._id)
+                    marked.append(rows.Blob(id, size, 0, rows.DELETING, self._id, True))
+        return marked
+
+    def _orphans_in_staging(self) -> list[Path]:
+        return self._listed(
+            lambda: [
+                path for owner, path in self._attachments.files.staged() if self._proven_dead(owner)
+            ]
         )
 
-    def _unlink(self, id: str) -> Iterator[str]:
-        """Take the file away, and then its row. Nobody can want it in between: they wait."""
-        try:
-            self._attachments.files.remove(id)
-        except AttachmentError:
-            self.report.failed_ids.append(id)
-            with self._attachments.writing(forced=False) as db:
-                rows.condemn(db, id, state=rows.FREE, sweep="")
-            return False
-        yield "unlinked"
-        with self._attachments.writing(forced=False) as db:
-            blob = rows.blob_of(db, id)
-            if blob is not None and (blob.state, blob.sweep) == (rows.DELETING, self._id):
-                if any(True for _ in rows.references(db, id=id)):
-                    self.report.deleted_while_referenced.append(id)
-                rows.drop_blob(db, id)
-        return True
+    def _files_without_row(self) -> list[str]:
+        def found() -> list[str]:
+            ids = list(self._attachments.files.ids())
+            with self._attachments.reading() as db:
+                if db is None:
+                    return ids
+                return [
+                    id
+                    for id in ids
+                    if rows.blob_of(db, id) is None and not list(rows.references(db, id=id))
+                ]
 
-    def _forget_dead(self, db: sqlite3.Connection, id: str) -> None:
-        for each in list(rows.references(db, id=id)):
-            rows.forget(db, each.intent.session_id, id)
-            self.report.swept_intent_count += 1
+        return self._listed(found)
+
+    def _listed(self, listing: Callable[[], list[_Item]]) -> list[_Item]:
+        """A directory that cannot be listed is a failure to name, not a reason to stop."""
+        try:
+            return listing()
+        except AttachmentIoFailed as error:
+            self.report.orphan_failures.append(str(error))
+            return []
+
+    def _count_orphans(self) -> None:
+        self.report.orphan_staged_count = len(self._orphans_in_staging())
+        self.report.orphan_file_count = len(self._files_without_row())
+
+    def _bury(self) -> None:
+        """Remove the lock files of the dead whom nothing names any more."""
+        owners = self._attachments.owners
+        staged = self._listed(lambda: [owner for owner, _ in self._attachments.files.staged()])
+        with self._attachments.reading() as db:
+            named = {*staged, *(() if db is None else rows.named_owners(db))}
+        for owner in self._listed(owners.ids):
+            if owner not in named:
+                owners.bury(owner)

@@ -10,6 +10,7 @@ part, also after a power cut.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import hashlib
 import itertools
@@ -26,7 +27,9 @@ from tallystick.attachments.port import CHUNK_BYTES, is_digest
 __all__ = ["BlobFiles", "FileChunks", "fsync_directory", "make_directory"]
 
 _STAGING = "staging"
-_FOLLOWED_BYTES_MIN = 4 << 20
+_FOLLOWED_BYTES_MIN = 2 << 20
+_FLUSH_BYTES = 8 << 20
+_HANDED_MAX = 8
 _numbers = itertools.count()
 
 
@@ -41,8 +44,13 @@ class BlobFiles:
             raise AttachmentNotFound(id=id)
         return self.root / id[:2] / id
 
-    def write(self, chunks: Iterable[bytes | memoryview], *, owner: str) -> tuple[Path, str, int]:
-        """Write bytes to a file in staging and force it. Returns it, their digest and length."""
+    def write(
+        self, chunks: Iterable[bytes | memoryview], *, owner: str, in_memory: bool = False
+    ) -> tuple[Path, str, int]:
+        """Write bytes to a file in staging and force it. Returns it, their digest and length.
+
+        `in_memory`: the caller has all of them in memory anyway, so that keeping pieces is free.
+        """
         folder = self.root / _STAGING
         path = folder / f"{owner}.{next(_numbers)}"
         try:
@@ -51,7 +59,7 @@ class BlobFiles:
                 path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
             )
             try:
-                digest, length = _write_hashed(descriptor, chunks)
+                digest, length = _write_hashed(descriptor, chunks, in_memory=in_memory)
             finally:
                 os.close(descriptor)
         except BaseException as error:
@@ -171,26 +179,32 @@ class FileChunks:
 
 
 # One core writes and waits for the disk while another hashes: SHA-256 takes as long as the disk, so
-# one after the other would be half as fast as the disk. The follower reads back what was written,
-# from the page cache, instead of being handed the pieces: then it may fall behind without a queue,
-# the disk is forced while it catches up, and the digest is of what the file holds.
+# one after the other would be half as fast as the disk. Pieces are handed over as long as few wait;
+# beyond that the follower reads them back from the page cache. So it may fall behind without the
+# pieces piling up in memory, and the disk is forced while it catches up.
 class _Follower:
     """Hashes a file in a thread of its own while it is being written."""
 
-    def __init__(self, descriptor: int, *, hashed: hashlib._Hash, start: int) -> None:
+    def __init__(
+        self, descriptor: int, *, hashed: hashlib._Hash, start: int, handed_max: int | None
+    ) -> None:
         self._descriptor = descriptor
         self._hash = hashed
         self._at = start
         self._written = start
+        self._handed_max = handed_max
+        self._handed: collections.deque[tuple[int, bytes | memoryview]] = collections.deque()
         self._ended = False
         self._error: OSError | None = None
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._follow, name="attachment-digest", daemon=True)
         self._thread.start()
 
-    def wrote(self, count: int) -> None:
+    def wrote(self, piece: bytes | memoryview) -> None:
         with self._changed:
-            self._written += count
+            if self._handed_max is None or len(self._handed) < self._handed_max:
+                self._handed.append((self._written, piece))
+            self._written += len(piece)
             self._changed.notify()
 
     def join(self) -> None:
@@ -203,40 +217,58 @@ class _Follower:
 
     def _follow(self) -> None:
         buffer = memoryview(bytearray(CHUNK_BYTES))
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._ended or self._written > self._at)
-                room = min(CHUNK_BYTES, self._written - self._at)
-            if not room:
-                return
-            try:
-                count = os.preadv(self._descriptor, [buffer[:room]], self._at)
-            except OSError as error:
-                self._error = error
-                return
-            self._hash.update(buffer[:count])
-            self._at += count
+        try:
+            while (piece := self._next(buffer)) is not None:
+                self._hash.update(piece)
+                self._at += len(piece)
+        except OSError as error:
+            self._error = error
+
+    def _next(self, buffer: memoryview) -> bytes | memoryview | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._written > self._at)
+            if self._handed and self._handed[0][0] == self._at:
+                return self._handed.popleft()[1]
+            end = self._handed[0][0] if self._handed else self._written
+            room = min(CHUNK_BYTES, end - self._at)
+        if not room:
+            return None
+        return buffer[: os.preadv(self._descriptor, [buffer[:room]], self._at)]
 
 
-def _write_hashed(descriptor: int, chunks: Iterable[bytes | memoryview]) -> tuple[str, int]:
+def _write_hashed(
+    descriptor: int, chunks: Iterable[bytes | memoryview], *, in_memory: bool
+) -> tuple[str, int]:
     hashed = hashlib.sha256()
-    length = 0
+    length = flushed = 0
+    handed_max = None if in_memory else _HANDED_MAX
     follower: _Follower | None = None
     try:
         for chunk in chunks:
             _write_all(descriptor, chunk)
             length += len(chunk)
             if follower is not None:
-                follower.wrote(len(chunk))
-                continue
-            hashed.update(chunk)
-            if length >= _FOLLOWED_BYTES_MIN:
-                follower = _Follower(descriptor, hashed=hashed, start=length)
+                follower.wrote(chunk)
+            else:
+                hashed.update(chunk)
+                if length >= _FOLLOWED_BYTES_MIN:
+                    follower = _Follower(
+                        descriptor, hashed=hashed, start=length, handed_max=handed_max
+                    )
+            if length - flushed >= _FLUSH_BYTES:
+                _start_writing_back(descriptor, flushed, length - flushed)
+                flushed = length
         os.fsync(descriptor)
     finally:
         if follower is not None:
             follower.join()
     return hashed.hexdigest(), length
+
+
+def _start_writing_back(descriptor: int, start: int, count: int) -> None:
+    """Have the disk begin now what the end will wait for. Pages that are dirty stay in memory."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, start, count, os.POSIX_FADV_DONTNEED)
 
 
 def _write_all(descriptor: int, data: bytes | memoryview) -> None:

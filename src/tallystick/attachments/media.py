@@ -16,7 +16,7 @@ import struct
 
 import msgspec
 
-from tallystick.attachments.port import AttachmentRef, Declared
+from tallystick.attachments.port import NOTHING_DECLARED, AttachmentRef, Declared
 from tallystick.core.errors import InvalidLimit, InvalidName
 
 __all__ = [
@@ -78,7 +78,7 @@ def canonical_media_type(given: str) -> str:
 
 
 def described(
-    *, id: str, byte_len: int, head: bytes, declared: Declared = Declared()
+    *, id: str, byte_len: int, head: bytes, declared: Declared = NOTHING_DECLARED
 ) -> AttachmentRef:
     """The reference to bytes of which `head` is the beginning, or all."""
     _check_label(declared.label)

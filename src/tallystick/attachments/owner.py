@@ -57,9 +57,7 @@ class Owners:
             path = self._folder / f"{id}{_SUFFIX}"
             try:
                 make_directory(self._folder)
-                descriptor = os.open(
-                    path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
-                )
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 if _locked(path, descriptor):
                     return Owner(id=id, path=path, descriptor=descriptor)
             except OSError as error:
@@ -68,6 +66,9 @@ class Owners:
     def proven_dead(self, id: str) -> bool:
         with self._probed(id) as dead:
             return dead
+
+    def has_file(self, id: str) -> bool:
+        return is_ulid(id) and (self._folder / f"{id}{_SUFFIX}").exists()
 
     def bury(self, id: str) -> None:
         """Remove the file of a dead owner that nothing names any more."""

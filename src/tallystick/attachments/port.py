@@ -27,6 +27,7 @@ from tallystick.core.errors import InvalidName
 __all__ = [
     "CHUNK_BYTES",
     "ID_CHARS_MAX",
+    "NOTHING_DECLARED",
     "AttachmentRef",
     "Attachments",
     "Chunks",
@@ -70,9 +71,7 @@ class Persistence(enum.StrEnum):
 
     @property
     def tier(self) -> DurabilityTier:
-        return (
-            DurabilityTier.DURABLE if self is Persistence.DURABLE else DurabilityTier.INLINE
-        )
+        return DurabilityTier.DURABLE if self is Persistence.DURABLE else DurabilityTier.INLINE
 
 
 class AttachmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -98,6 +97,9 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     width: int | None = None
     height: int | None = None
     label: str | None = None
+
+
+NOTHING_DECLARED = Declared()
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,14 +163,14 @@ class Store(Protocol):
     @property
     def persistence(self) -> Persistence: ...
 
-    def stage(self, source: Source, declared: Declared = ..., /) -> Staged:
+    def stage(self, source: Source, declared: Declared = NOTHING_DECLARED) -> Staged:
         """Take bytes in, with bounded memory, and find out what they are."""
 
     def keep(self, staged: Staged, *, within: Transaction = None) -> None:
         """Make staged bytes findable by their id. Bytes that are there already are there once."""
 
     def chunks(self, id: str) -> Chunks:
-        """Read an attachment. `AttachmentNotFound` comes at once, `AttachmentCorrupt` at the end."""
+        """Read an attachment. That it is not there is told at once, damage before the end."""
 
     def byte_len(self, id: str) -> int:
         """How long an attachment is."""

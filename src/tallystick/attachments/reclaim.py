@@ -55,6 +55,7 @@ class ReclaimReport(msgspec.Struct, kw_only=True):
     swept_intent_count: int = 0
     orphan_staged_count: int = 0
     orphan_file_count: int = 0
+    orphan_failures: list[str] = msgspec.field(default_factory=list)
     unproven_owners: list[str] = msgspec.field(default_factory=list)
 
 
@@ -65,5 +66,5 @@ def intent_is_dead(
     cutoff: int,
     proven_dead: Callable[[str], bool],
 ) -> bool:
-    """An intent dies if it is old and all who hold it are proven dead. Without any: if it is old."""
+    """An intent dies if it is old and all who hold it, if any do, are proven dead."""
     return intent.intent_at_epoch_ms <= cutoff and all(map(proven_dead, holders))

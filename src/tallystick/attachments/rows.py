@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -35,13 +36,13 @@ __all__ = [
     "blob_of",
     "blobs",
     "commit",
-    "condemn",
     "drop_blob",
     "forget",
     "holders",
     "keep_file",
     "keep_inline",
     "made",
+    "mark",
     "named_owners",
     "references",
     "revoke",
@@ -162,21 +163,25 @@ def keep_file(db: sqlite3.Connection, id: str, byte_len: int, *, now: int) -> No
 
 
 def commit(db: sqlite3.Connection, session_id: str, ids: Sequence[str], *, now: int) -> list[str]:
-    """Stamp a session's rows that have no stamp. Returns those of the ids that are stamped now."""
-    held = []
-    for id in ids:
-        key = (session_id, id)
-        stamped = db.execute(
-            "UPDATE attachment_reference SET committed_at = ifnull(committed_at, ?) "
-            "WHERE session_id = ? AND attachment_id = ?",
-            (now, *key),
-        ).rowcount
-        if stamped:
-            held.append(id)
-            db.execute(
-                "DELETE FROM attachment_holder WHERE session_id = ? AND attachment_id = ?", key
-            )
-    return held
+    """Stamp a session's rows that have no stamp. Returns the ids that it holds and that are there.
+
+    Rows are stamped whether or not their bytes are there; who commits decides what that means.
+    """
+    keys = [(session_id, id) for id in ids]
+    db.executemany(
+        "UPDATE attachment_reference SET committed_at = ? "
+        "WHERE session_id = ? AND attachment_id = ? AND committed_at IS NULL",
+        [(now, *key) for key in keys],
+    )
+    if db.execute("SELECT 1 FROM attachment_holder WHERE session_id = ?", keys[0][:1]).fetchone():
+        db.executemany(
+            "DELETE FROM attachment_holder WHERE session_id = ? AND attachment_id = ?", keys
+        )
+    there = (
+        "SELECT 1 FROM attachment_reference JOIN attachment_blob ON id = attachment_id "
+        f"WHERE session_id = ? AND attachment_id = ? AND state != {DELETING}"
+    )
+    return [key[1] for key in keys if db.execute(there, key).fetchone()]
 
 
 def forget(db: sqlite3.Connection, session_id: str, id: str) -> None:
@@ -218,10 +223,9 @@ def holders(db: sqlite3.Connection, intent: Intent) -> list[str]:
     return first + [owner for (owner,) in further]
 
 
-def condemn(db: sqlite3.Connection, id: str, *, state: int, sweep: str) -> None:
-    db.execute(
-        "UPDATE attachment_blob SET state = ?, sweep = ? WHERE id = ?", (state, sweep, id)
-    )
+def mark(db: sqlite3.Connection, id: str, *, state: int, sweep: str | None) -> None:
+    """Put a blob into a state, in the hands of a sweep."""
+    db.execute("UPDATE attachment_blob SET state = ?, sweep = ? WHERE id = ?", (state, sweep, id))
 
 
 def drop_blob(db: sqlite3.Connection, id: str) -> None:
@@ -244,7 +248,7 @@ def named_owners(db: sqlite3.Connection) -> set[str]:
     return {owner for (owner,) in rows}
 
 
-def _as_blob(found: tuple[str, int, int, int, str | None, int]) -> Blob:
+def _as_blob(found: tuple[Any, ...]) -> Blob:
     id, byte_len, stored_at, state, sweep, filed = found
     if not (
         _is_id(id)
@@ -257,9 +261,7 @@ def _as_blob(found: tuple[str, int, int, int, str | None, int]) -> Blob:
     return Blob(id, byte_len, stored_at, state, sweep, bool(filed))
 
 
-def _as_reference(
-    found: tuple[str, str, str | None, int, int | None, bytes],
-) -> Reference:
+def _as_reference(found: tuple[Any, ...]) -> Reference:
     session_id, id, owner, intent_at, committed_at, encoded = found
     try:
         ref = _decode_ref(encoded)
@@ -276,7 +278,8 @@ def _as_reference(
         and isinstance(committed_at, int | None)
     ):
         raise AttachmentCorrupt(
-            id=str(id), why=f"its row in the manifest of session {session_id} holds what no row does"
+            id=str(id),
+            why=f"its row in the manifest of session {session_id} holds what no row does",
         )
     intent = Intent(
         session_id=session_id, attachment_id=id, intent_at_epoch_ms=intent_at, owner=owner

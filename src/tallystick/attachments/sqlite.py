@@ -31,6 +31,7 @@ from tallystick.attachments.files import BlobFiles, FileChunks
 from tallystick.attachments.media import HEAD_BYTES, described
 from tallystick.attachments.owner import Owner, Owners
 from tallystick.attachments.port import (
+    NOTHING_DECLARED,
     AttachmentRef,
     Attachments,
     Chunks,
@@ -64,9 +65,9 @@ class Database(Protocol):
 
     def reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]: ...
 
-    def writing(
-        self, *, forced: bool
-    ) -> contextlib.AbstractContextManager[sqlite3.Connection]: ...
+    def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[sqlite3.Connection]: ...
+
+    def sweep(self) -> None: ...
 
 
 class SqliteAttachments:
@@ -126,7 +127,7 @@ class SqliteAttachments:
 
     # -- the store -----------------------------------------------------------------------------
 
-    def stage(self, source: Source, declared: Declared = Declared(), /) -> Staged:
+    def stage(self, source: Source, declared: Declared = NOTHING_DECLARED) -> Staged:
         pieces = chunked(source)
         head = bytearray()
         for piece in pieces:
@@ -138,7 +139,8 @@ class SqliteAttachments:
             id = hashlib.sha256(data).hexdigest()
             ref = described(id=id, byte_len=len(data), head=data, declared=declared)
             return Staged(ref=ref, data=data)
-        return self._stage_file(bytes(head), pieces, declared)
+        in_memory = isinstance(source, bytes | bytearray | memoryview)
+        return self._stage_file(bytes(head), pieces, declared, in_memory=in_memory)
 
     def keep(self, staged: Staged, *, within: Transaction = None) -> None:
         id, now = staged.ref.id, self.clock()
@@ -193,8 +195,7 @@ class SqliteAttachments:
         if not ids:
             return []
         with self._joined(within) as db:
-            held = rows.commit(db, session_id, ids, now=self.clock())
-            return [id for id in held if self._present(db, id)]
+            return rows.commit(db, session_id, ids, now=self.clock())
 
     def list_uncommitted(self, cutoff_epoch_ms: int) -> Sequence[Intent]:
         with self.reading() as db:
@@ -225,6 +226,10 @@ class SqliteAttachments:
             yield db
         self._made = made
 
+    def scrub(self) -> None:
+        """Take deleted bytes out of the ledger's log too, as far as no reader still needs it."""
+        self._database.sweep()
+
     @contextlib.contextmanager
     def _joined(self, within: Transaction) -> Iterator[sqlite3.Connection]:
         """The transaction that was given, or one of our own."""
@@ -240,7 +245,12 @@ class SqliteAttachments:
     # -- inside --------------------------------------------------------------------------------
 
     def _stage_file(
-        self, head: bytes, rest: Iterator[bytes | memoryview], declared: Declared
+        self,
+        head: bytes,
+        rest: Iterator[bytes | memoryview],
+        declared: Declared,
+        *,
+        in_memory: bool,
     ) -> Staged:
         seen = bytearray(head[:HEAD_BYTES])
 
@@ -253,7 +263,7 @@ class SqliteAttachments:
 
         # Before anything is written: a bad declaration is the caller's to mend.
         described(id="", byte_len=0, head=b"", declared=declared)
-        path, id, length = self.files.write(all_of_it(), owner=self.owner())
+        path, id, length = self.files.write(all_of_it(), owner=self.owner(), in_memory=in_memory)
         ref = described(id=id, byte_len=length, head=bytes(seen), declared=declared)
         return Staged(ref=ref, path=path)
 
@@ -275,14 +285,12 @@ class SqliteAttachments:
 
     def _admitted(self, db: sqlite3.Connection, id: str, ref: AttachmentRef) -> bool:
         """Whether an intent may be recorded now: nobody is deleting the bytes it is about."""
+        rows.revoke(db, id)
+        if ref.byte_len <= INLINE_BYTES_MAX:
+            return True  # its row takes the place of whatever is going
         blob = rows.blob_of(db, id)
         if blob is None or blob.state == rows.FREE:
             return True
-        if blob.state == rows.CONDEMNED:
-            rows.revoke(db, id)
-            return True
-        if ref.byte_len <= INLINE_BYTES_MAX:
-            return True  # its row will take the place of the file that goes
         if self._being_deleted(blob):
             return False
         rows.drop_blob(db, id)
@@ -292,10 +300,6 @@ class SqliteAttachments:
         if blob.state != rows.DELETING or blob.sweep is None:
             return False
         return not self.owners.proven_dead(blob.sweep)
-
-    def _present(self, db: sqlite3.Connection, id: str) -> bool:
-        blob = rows.blob_of(db, id)
-        return blob is not None and blob.state != rows.DELETING
 
 
 class WholeChunks:

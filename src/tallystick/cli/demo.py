@@ -16,6 +16,7 @@ import click
 from tallystick.cli.exit_codes import exit_code_of_stop
 from tallystick.cli.progress import progress_for
 from tallystick.cli.result import show_run
+from tallystick.core.errors import UsageError
 from tallystick.core.records import ModelReplied, ProgramFinished, Record, RunProgram
 from tallystick.core.reply import Code, parse_reply
 from tallystick.demo.corpus import QUESTION, SEED, harbour
@@ -91,10 +92,13 @@ def corpus_sha256(texts: Mapping[str, str]) -> str:
 
 
 def _save(texts: Mapping[str, str], folder: Path) -> int:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-        click.echo(str(folder / name))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+            click.echo(str(folder / name))
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror or error}") from error
     return 0
 
 

@@ -140,7 +140,8 @@ class _Lines:
         self._tally.add(record)
         line = self._line(record)
         if line is not None:
-            self._say(line)
+            # Servers and programs have their words in it; a terminal obeys control characters.
+            self._say("".join(each if each.isprintable() else "?" for each in line))
 
     def heard(self, chars: int) -> None: ...
 

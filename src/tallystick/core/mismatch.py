@@ -98,7 +98,9 @@ def _around(text: str, at: int, word: str) -> str | None:
 
 def _escaped(word: str) -> str:
     """A word as JSON may have it."""
-    return "".join(each if each.isascii() else f"\\u{ord(each):04x}" for each in word)
+    units = word.encode("utf-16-be", "surrogatepass")
+    codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
+    return "".join(chr(code) if code < 128 else f"\\u{code:04x}" for code in codes)
 
 
 def _value_at(text: str, at: int, length: int) -> str:

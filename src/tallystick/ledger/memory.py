@@ -10,7 +10,7 @@ import msgspec
 
 from tallystick.core.chain import Draft, Head, Sealed
 from tallystick.ledger import custody
-from tallystick.ledger.port import ExportHeader, RunRow, TransferLedger
+from tallystick.ledger.port import Also, ExportHeader, RunRow, TransferLedger
 
 __all__ = ["MemoryLedger"]
 
@@ -32,13 +32,23 @@ class MemoryLedger:
         return row.fence
 
     def append(
-        self, run: str, drafts: Sequence[Draft], *, expected: Head, fence: int, forced: bool
+        self,
+        run: str,
+        drafts: Sequence[Draft],
+        *,
+        expected: Head,
+        fence: int,
+        forced: bool,
+        also: Also | None = None,
     ) -> Head:
         entries, head = custody.seal_all(run, drafts, head=expected, salts=self._salts)
         with self._guard:
-            self._rows[run] = custody.appended(
+            row = custody.appended(
                 self._rows.get(run), run, expected=expected, fence=fence, head=head
             )
+            if also is not None:
+                also(None)
+            self._rows[run] = row
             self._entries[run].extend(entries)
         return head
 
@@ -51,9 +61,12 @@ class MemoryLedger:
         with self._guard:
             return [self._rows[run] for run in sorted(self._rows)]
 
-    def remove(self, run: str) -> None:
+    def remove(self, run: str, *, also: Also | None = None) -> None:
         with self._guard:
-            custody.required(self._rows.pop(run, None), run)
+            custody.required(self._rows.get(run), run)
+            if also is not None:
+                also(None)
+            del self._rows[run]
             del self._entries[run]
 
     def release(self, run: str) -> RunRow:

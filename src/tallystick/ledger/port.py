@@ -9,7 +9,8 @@ Rule 3: what is read was checked for its place only. Whether it holds is what `v
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -18,6 +19,7 @@ from tallystick.core.chain import Draft, Head, Sealed
 
 __all__ = [
     "BODY_BYTES_MAX",
+    "Also",
     "Custody",
     "ExportHeader",
     "Ledger",
@@ -28,6 +30,10 @@ __all__ = [
 
 # The most that one body may be. An import must know where to stop before it has read anything.
 BODY_BYTES_MAX = 64 << 20
+
+# Work of another store that is to be in the transaction of an append. It gets the connection, or
+# None from a ledger that has none, and must not use the ledger; if it raises, nothing is written.
+Also = Callable[[sqlite3.Connection | None], None]
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,12 +61,20 @@ class Ledger(Protocol):
         """
 
     def append(
-        self, run: str, drafts: Sequence[Draft], *, expected: Head, fence: int, forced: bool
+        self,
+        run: str,
+        drafts: Sequence[Draft],
+        *,
+        expected: Head,
+        fence: int,
+        forced: bool,
+        also: Also | None = None,
     ) -> Head:
         """Add entries to the end of a run, all or none, and return the new head.
 
         Raises `LedgerConflict` and changes nothing if the run stands elsewhere than `expected` or
-        was claimed after `fence`. Forcing no drafts forces what was committed before.
+        was claimed after `fence`. Forcing no drafts forces what was committed before. `also` is
+        done in the same transaction.
         """
 
     def read(self, run: str, *, start: int = 0) -> Iterator[Sealed]:
@@ -69,8 +83,8 @@ class Ledger(Protocol):
     def runs(self) -> Sequence[RunRow]:
         """Every run, the newest last."""
 
-    def remove(self, run: str) -> None:
-        """Take a run out, entries and bodies together."""
+    def remove(self, run: str, *, also: Also | None = None) -> None:
+        """Take a run out, entries and bodies together. `also` is done in the same transaction."""
 
 
 class ExportHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ from types import TracebackType
 from tallystick.core.chain import Draft, Head, Sealed
 from tallystick.core.errors import LedgerCorrupt
 from tallystick.ledger import custody
-from tallystick.ledger.port import ExportHeader, RunRow, TransferLedger
+from tallystick.ledger.port import Also, ExportHeader, RunRow, TransferLedger
 from tallystick.ledger.sqlite_file import LedgerFile
 
 __all__ = ["SqliteLedger"]
@@ -59,6 +59,11 @@ class SqliteLedger:
     def path(self) -> Path:
         return self._file.path
 
+    @property
+    def file(self) -> LedgerFile:
+        """The file itself, for stores that keep their tables in it."""
+        return self._file
+
     def close(self) -> None:
         """Let go of the file. Used again, the ledger opens it again."""
         self._file.close()
@@ -70,7 +75,14 @@ class SqliteLedger:
         return row.fence
 
     def append(
-        self, run: str, drafts: Sequence[Draft], *, expected: Head, fence: int, forced: bool
+        self,
+        run: str,
+        drafts: Sequence[Draft],
+        *,
+        expected: Head,
+        fence: int,
+        forced: bool,
+        also: Also | None = None,
     ) -> Head:
         entries, head = custody.seal_all(run, drafts, head=expected, salts=self._salts)
         with self._file.writing(forced=forced) as db:
@@ -80,6 +92,8 @@ class SqliteLedger:
             _insert(db, run, list(enumerate(entries, start=expected.count)))
             # Written even when it is the same: a commit that changes nothing would not be forced.
             _put(db, row)
+            if also is not None:
+                also(db)
         return head
 
     def read(self, run: str, *, start: int = 0) -> Iterator[Sealed]:
@@ -91,12 +105,14 @@ class SqliteLedger:
         with self._file.reading() as db:
             return [self._as_row(found) for found in db.execute(f"{_ROW} ORDER BY id")]
 
-    def remove(self, run: str) -> None:
+    def remove(self, run: str, *, also: Also | None = None) -> None:
         with self._file.writing(forced=True) as db:
             custody.required(self._row(db, run), run)
             db.execute("DELETE FROM body WHERE run = ?", (run,))
             db.execute("DELETE FROM entry WHERE run = ?", (run,))
             db.execute("DELETE FROM run WHERE id = ?", (run,))
+            if also is not None:
+                also(db)
         self._file.sweep()
 
     def release(self, run: str) -> RunRow:

@@ -79,8 +79,10 @@ def _join(tables: Sequence[tuple[str, Shape]]) -> str | None:
 
 def _shared(left: Shape, right: Shape) -> tuple[str, str] | None:
     """A column of the left whose values are found in a column of the right that has each once."""
+    left_kinds, right_kinds = dict(left.columns), dict(right.columns)
     for mine, values in left.keys.items():
         for theirs, known in right.keys.items():
-            if theirs in right.unique and values and values <= known:
+            alike = left_kinds[mine] == right_kinds[theirs]
+            if alike and theirs in right.unique and values and values <= known:
                 return mine, theirs
     return None

@@ -37,7 +37,7 @@ def about_time(question: str) -> bool:
 
 def dates_in_column(name: str, column: Sequence[str]) -> list[str]:
     """A remark on a column of dates, or none."""
-    found = _form([cell for cell in _sampled(column) if cell], whole=True)
+    found = _form([cell for cell in column if cell], whole=True)
     if found is None:
         return []
     (pattern, form), example = found
@@ -55,7 +55,7 @@ def dates_in_column(name: str, column: Sequence[str]) -> list[str]:
 
 def dates_in_lines(lines: Sequence[str]) -> list[str]:
     """A remark on dates inside lines, or none."""
-    found = _form([line for line in _sampled(lines) if line], whole=False)
+    found = _form([line for line in lines if line], whole=False)
     if found is None:
         return []
     (pattern, form), example = found
@@ -88,11 +88,14 @@ def _form(items: Sequence[str], *, whole: bool) -> tuple[tuple[str, str], str] |
     if not items:
         return None
     for pattern, form in _FORMS:
-        compiled = re.compile(rf"{pattern}\Z" if whole else rf"(?<![0-9]){pattern}(?![0-9])")
-        found = [match[0] for item in items if (match := compiled.search(item))]
-        if len(found) < _SHARE * len(items):
+        compiled = re.compile(rf"(?<![0-9]){pattern}(?![0-9])")
+        seek = compiled.fullmatch if whole else compiled.search
+        found = [match[0] for item in _sampled(items) if (match := seek(item))]
+        if len(found) < _SHARE * len(_sampled(items)):
             continue
-        if form == "%d/%m/%Y" and any(int(date[3:5]) > 12 for date in found):
+        if form == "%d/%m/%Y" and any(
+            int(match[0][3:5]) > 12 for item in items if (match := seek(item))
+        ):
             form = "%m/%d/%Y"
         return (pattern, form), found[-1]
     return None

@@ -43,7 +43,8 @@ _FLOAT = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,17})?(?:[eE][+-]?[
 _BETWEEN = re.compile(r"[\s,;]+")
 _NO_SIGNS = str.maketrans("", "", "$€£¥,")
 _AMOUNT = re.compile(
-    r"([+-]?)[$€£¥]?\s?([+-]?[0-9]{1,3}(?:,[0-9]{3}){1,5}|[+-]?[0-9]{1,18})(\.[0-9]{1,17})?\Z"
+    r"(?:[+-]?[$€£¥]\s?|[$€£¥]\s?[+-]|[+-])?"
+    r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,18})(?:\.[0-9]{1,17})?\Z"
 )
 
 
@@ -83,6 +84,7 @@ class Shape:
 
 def shape_of(text: str) -> Shape:
     """Read a text and say what it is made of."""
+    text = text.removeprefix("\ufeff")
     for attempt in (_json_lines, _json, _numbers, _table):
         shape = attempt(text)
         if shape is not None:
@@ -115,7 +117,7 @@ def _lines(text: str) -> Shape:
         prose=len(text) > _PROSE_CHARS * (len(lines) + 1),
         says="a list of its lines (str)",
         examples=_some(lines, _line, each=3),
-        remarks=tuple(differing_in_case(set(lines), "a line")),
+        remarks=tuple(differing_in_case(sorted(set(lines)), "a line")),
         on_dates=tuple(dates_in_lines(lines)),
     )
 
@@ -138,7 +140,7 @@ def _json_lines(text: str) -> Shape | None:
         says="a list with the parsed value of each line of JSON",
         examples=_some(records, _shown, each=1),
         remarks=tuple(f"{key!r} is one of {_listed(values)}." for key, values in few.items()),
-        path=_path(records[0]),
+        path=_path(records),
     )
 
 
@@ -256,6 +258,8 @@ def _kind(cells: Iterable[str]) -> ColumnKind:
 def _some(items: Sequence[Item], show: Callable[[Item], str], *, each: int) -> tuple[str, ...]:
     """The first, some of the middle, the last. A head alone would look like the whole."""
     count = len(items)
+    if not count:
+        return ()
     middle = count // 2
     places = {*range(min(each, count)), *range(middle, min(middle + each, count)), count - 1}
     shown: list[str] = []
@@ -277,7 +281,7 @@ def _cell(cell: str, kind: ColumnKind) -> object:
     if not cell:
         return None
     if kind == "amount":
-        cell = cell.translate(_NO_SIGNS).replace(" ", "")
+        cell = "".join(cell.translate(_NO_SIGNS).split())
     return int(cell) if kind == "int" else float(cell)
 
 
@@ -316,16 +320,25 @@ def _values_of_keys(records: Sequence[object]) -> dict[str, list[str]]:
     }
 
 
-def _path(record: object) -> str:
-    """The way to the first plain value of a record, such as `['user']['name']`."""
+def _path(records: Sequence[object]) -> str:
+    """The way to a plain value that each of the first records has, such as `['user']['name']`."""
     path = ""
-    while isinstance(record, dict) and record:
+    held = list(records[:3])
+    while (shared := _shared_keys(held)) and (first := held[0]):
+        assert isinstance(first, dict)
         # Nested values are the ones that are not found by looking.
-        key = next((key for key, value in record.items() if isinstance(value, dict)), None)
-        key = next(iter(record)) if key is None else key
+        key = next((key for key in shared if isinstance(first[key], dict)), shared[0])
         path += f"[{key!r}]"
-        record = record[key]
+        held = [each[key] for each in held if isinstance(each, dict)]
     return path
+
+
+def _shared_keys(held: Sequence[object]) -> list[str]:
+    """The keys that all of these have, in the order of the first."""
+    if not held or not all(isinstance(each, dict) for each in held):
+        return []
+    first, *others = [each for each in held if isinstance(each, dict)]
+    return [key for key in first if all(key in other for other in others)]
 
 
 def _listed(values: Sequence[str]) -> str:

@@ -36,7 +36,8 @@ _BALLAST_BYTES = 1 << 20
 _NAME_CHARS_MAX = 200
 _OURS = __file__.rpartition("/tallystick_guest/")[0] + "/"  # where the build mounts this package
 
-_parse, _compile, _eval, _exec_asyncio = ast.parse, compile, eval, asyncio.run
+_compile, _eval, _exec_asyncio = compile, eval, asyncio.run
+_TREE = ast.PyCF_ONLY_AST
 _TracebackException = traceback.TracebackException
 _repr, _str, _type = repr, str, type
 _loads, _host_call = wire.loads, wire.host_call
@@ -173,7 +174,7 @@ def _evaluate(source: str, name: str, result: dict[str, object]) -> str | None:
         else:
             value = _eval(code, _names)
             return _shown(_exec_asyncio(value) if code.co_flags & _COROUTINE else value)
-    tree = _parse(source, name)
+    tree = _compile(source, name, "exec", flags=_TREE, dont_inherit=True)
     if _given.any:
         kept = _given.kept(tree)
         if kept:

@@ -10,8 +10,11 @@ import csv
 import io
 import json
 import re
+from collections.abc import Iterator
 
-_walk, _Name, _Load = ast.walk, ast.Name, ast.Load
+_Name, _Load, _AST = ast.Name, ast.Load, ast.AST
+_Import, _ImportFrom = ast.Import, ast.ImportFrom
+_Defines = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _Assign, _AnnAssign, _Constant = ast.Assign, ast.AnnAssign, ast.Constant
 _LITERAL = (
     ast.Constant,
@@ -24,7 +27,12 @@ _LITERAL = (
     ast.expr_context,
 )
 _reader, _StringIO, _BytesIO, _loads = csv.reader, io.StringIO, io.BytesIO, json.loads
-_isinstance, _str, _dict, _split = isinstance, str, dict, re.split
+_field_limit = csv.field_size_limit
+_isinstance, _str, _dict, _getattr, _list = isinstance, str, dict, getattr, list
+_between = re.compile(r"[\s,;]+").split
+_FIELD_CHARS_MAX = 1 << 30
+_SAMPLE_CHARS_LEAST = 40
+_CONTAINERS = (ast.List, ast.Tuple, ast.Set, ast.Dict)
 
 
 class Given:
@@ -71,17 +79,17 @@ class Given:
                 dropped.append(name)
         return dropped
 
-    def make_views(self, tree: ast.AST) -> None:
-        """Make the views that a program reads, unless it makes names of its own of them."""
-        loads: dict[str, int] = {}
-        stores: dict[str, int] = {}
-        for node in _walk(tree):
-            if _isinstance(node, _Name) and node.id in self._views:
-                seen = loads if _isinstance(node.ctx, _Load) else stores
-                seen[node.id] = min(seen.get(node.id, node.lineno), node.lineno)
-        for name, line in loads.items():
-            if name not in self._names and line <= stores.get(name, line):
+    def make_views(self, tree: ast.Module) -> None:
+        """Make the views that a program reads before it makes names of its own of them."""
+        left = {name for name in self._views if name not in self._names}
+        for statement in tree.body:
+            if not left:
+                return
+            named = [node for node in _walk(statement) if _isinstance(node, _Name)]
+            read = {node.id for node in named if _isinstance(node.ctx, _Load)} & left
+            for name in read:
                 self._names[name] = self._made(name)
+            left -= read | _bound_by(statement)
 
     def _made(self, name: str) -> object:
         views = self._views[name]
@@ -108,6 +116,29 @@ class Given:
         return _BytesIO(text.encode("utf-8", "replace")) if "b" in mode else _StringIO(text)
 
 
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes. Written here: that of the library looks up names that a program can replace."""
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        for field in each._fields:
+            value = _getattr(each, field, None)
+            for part in value if _isinstance(value, _list) else (value,):
+                if _isinstance(part, _AST):
+                    waiting.append(part)
+
+
+def _bound_by(statement: ast.stmt) -> set[str]:
+    """The names that a statement binds in any case, as far as can be seen at once."""
+    if _isinstance(statement, _Defines):
+        return {statement.name}
+    if _isinstance(statement, (_Import, _ImportFrom)):
+        return {each.asname or each.name for each in statement.names}
+    name = _target(statement)
+    return set() if name is None else {name}
+
+
 def _target(statement: ast.stmt) -> str | None:
     if _isinstance(statement, _Assign) and len(statement.targets) == 1:
         target = statement.targets[0]
@@ -129,14 +160,19 @@ def _is_typed_in(value: ast.expr | None) -> bool:
     """Whether a value consists of constants and holds any: a copy of what was shown."""
     if value is None:
         return False
+    if _isinstance(value, _Constant):
+        return _isinstance(value.value, _str) and len(value.value) >= _SAMPLE_CHARS_LEAST
     nodes = [*_walk(value)]
-    return all(_isinstance(node, _LITERAL) for node in nodes) and any(
-        _isinstance(node, _Constant) for node in nodes
+    return (
+        _isinstance(value, _CONTAINERS)
+        and all(_isinstance(node, _LITERAL) for node in nodes)
+        and any(_isinstance(node, _Constant) for node in nodes)
     )
 
 
 def _view(view: dict[str, object], text: str) -> object:
     kind = view["kind"]
+    text = text.removeprefix("\ufeff")
     if kind == "table":
         return _table(text, view["delimiter"], view["columns"])
     if kind == "json_lines":
@@ -145,7 +181,7 @@ def _view(view: dict[str, object], text: str) -> object:
     if kind == "json":
         return _loads(text)
     if kind == "numbers":
-        return [_number(word) for word in _split(r"[\s,;]+", text) if word]
+        return [_number(word) for word in _between(text) if word]
     return text.splitlines()
 
 
@@ -153,6 +189,7 @@ def _table(text: str, delimiter: str, columns: list[list[str]]) -> list[dict[str
     names = [name for name, _ in columns]
     casts = [(name, _CASTS[kind]) for name, kind in columns if kind in _CASTS]
     rows = []
+    before = _field_limit(_FIELD_CHARS_MAX)
     reader = _reader(_StringIO(text, newline=""), delimiter=delimiter)
     records = (record for record in reader if record)
     next(records, None)
@@ -162,6 +199,7 @@ def _table(text: str, delimiter: str, columns: list[list[str]]) -> list[dict[str
             cell = row[name]
             row[name] = cast(cell) if cell else None
         rows.append(row)
+    _field_limit(before)
     return rows
 
 
@@ -173,7 +211,7 @@ def _number(text: str) -> int | float:
 
 
 def _amount(text: str) -> float:
-    return float(text.translate(_NO_SIGNS).replace(" ", ""))
+    return float("".join(text.translate(_NO_SIGNS).split()))
 
 
 _NO_SIGNS = str.maketrans("", "", "$€£¥,")

@@ -1,0 +1,65 @@
+"""Stores, sessions and bytes for the tests of attachments."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from tallystick.attachments.memory import MemoryAttachments
+from tallystick.attachments.port import AttachmentRef, Intent
+from tallystick.attachments.reclaim import EmptyRootSet, ReclaimPolicy
+from tallystick.attachments.session import SessionAttachments
+from tallystick.attachments.sqlite import INLINE_BYTES_MAX, SqliteAttachments
+from tallystick.ledger.sqlite import SqliteLedger
+
+Kept = MemoryAttachments | SqliteAttachments
+SMALL = b"hello"
+LARGE = bytes(range(256)) * 1024
+AT_ONCE = ReclaimPolicy(grace_period_ms=0)
+EVERYTHING = ReclaimPolicy(grace_period_ms=0, empty_root_set=EmptyRootSet.AUTHORIZE_DELETE_ALL)
+assert len(SMALL) <= INLINE_BYTES_MAX < len(LARGE)
+
+
+class Ticks:
+    """A clock that moves when it is told to."""
+
+    def __init__(self, now: int = 1_000_000) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def stored(
+    folder: Path, clock: Callable[[], int] | None = None, *, wait_seconds: float = 0.05
+) -> SqliteAttachments:
+    ledger = SqliteLedger(folder / "ledger.db")
+    return SqliteAttachments(ledger.file, clock=clock or Ticks(), wait_seconds=wait_seconds)
+
+
+def session(kept: Kept, name: str = "s1") -> SessionAttachments:
+    return SessionAttachments(kept, session_id=name)
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def intent(name: str, id: str, *, at: int = 1, owner: str | None = None) -> Intent:
+    return Intent(session_id=name, attachment_id=id, intent_at_epoch_ms=at, owner=owner)
+
+
+def ref_of(data: bytes) -> AttachmentRef:
+    return AttachmentRef(id=digest(data), media_type="text/plain", byte_len=len(data))
+
+
+def final_file(kept: SqliteAttachments, id: str) -> Path:
+    return kept.files.path(id)
+
+
+def crash(kept: SqliteAttachments) -> None:
+    """End an owner as the kernel does: its lock is gone, and it tidied up nothing."""
+    if kept._owner is not None:
+        kept._owner.release(remove=False)
+        kept._owner = None
