@@ -21,6 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench import (
+    attachment_bench,
     call_bench,
     cpu_bench,
     humaneval_bench,
@@ -47,6 +48,7 @@ _BENCHES: dict[str, Bench] = {
     **prompt_bench.BENCHES,
     **cpu_bench.BENCHES,
     **text_bench.BENCHES,
+    **attachment_bench.BENCHES,
     **humaneval_bench.BENCHES,
     **peer_bench.BENCHES,
 }

@@ -31,7 +31,7 @@ from tallystick.ledger.verify import verify
 
 ROOT = Path(__file__).parents[2]
 FULL = os.environ.get("TALLYSTICK_SOAK") == "full"
-STEP_SOAK, STEP_SLOW, STEP_DEFAULT = (1 if FULL else 12), 25, 120
+STEP_SOAK, STEP_SLOW, STEP_DEFAULT = (1 if FULL else 20), 10, 120
 # Calls that change nothing anybody else can see: memory, signals, clocks, threads.
 UNSEEN = (
     "mmap,munmap,mprotect,mremap,madvise,brk,futex,rt_sigaction,rt_sigprocmask,sigaltstack,"
@@ -167,7 +167,7 @@ def test_a_death_at_a_few_system_calls_leaves_nothing_half_done(
 @needs_strace
 @pytest.mark.slow
 @pytest.mark.parametrize("work", ["put", "gc"])
-def test_a_death_at_every_tenth_or_so_leaves_nothing_half_done(
+def test_a_death_at_every_tenth_system_call_leaves_nothing_half_done(
     work: str, prepared: Path, tmp_path: Path
 ) -> None:
     sweep_through(work, STEP_SLOW, prepared, tmp_path)

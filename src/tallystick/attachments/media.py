@@ -59,6 +59,7 @@ _SIGNATURES = (
     (b"SQLite format 3\x00", "application/vnd.sqlite3"),
     (b"\x00asm", "application/wasm"),
 )
+_ANY_SIGNATURE = tuple(signature for signature, _ in _SIGNATURES)
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 # Many formats are one of these inside; a more telling declaration is not contradicted by them.
 _CONTAINERS = frozenset({"application/zip", "application/gzip", "audio/ogg"})
@@ -101,9 +102,8 @@ def described(
 
 def sniffed(head: bytes, *, whole: bool) -> str:
     """The media type that the first bytes show. JSON is told only from all of it."""
-    for signature, kind in _SIGNATURES:
-        if head.startswith(signature):
-            return kind
+    if head.startswith(_ANY_SIGNATURE):
+        return next(kind for signature, kind in _SIGNATURES if head.startswith(signature))
     if head[:4] == b"RIFF" and head[8:12] in _RIFF:
         return _RIFF[head[8:12]]
     if not head or not _is_text(head, whole=whole):

@@ -79,6 +79,22 @@ class MemoryAttachments:
                 self._blobs.setdefault(staged.ref.id, (staged.data, self._clock()))
         staged.discard()
 
+    def keep_committed(
+        self, session_id: str, staged: Sequence[Staged], *, within: Transaction = None
+    ) -> None:
+        with self._guard:
+            for each in staged:
+                self.record_intent(
+                    Intent(
+                        session_id=session_id,
+                        attachment_id=each.ref.id,
+                        intent_at_epoch_ms=self._clock(),
+                    ),
+                    each.ref,
+                )
+                self.keep(Staged(ref=each.ref, data=each.data))
+            self.commit_refs(session_id, [each.ref.id for each in staged])
+
     def chunks(self, id: str) -> Chunks:
         return WholeChunks(self._found(id))
 

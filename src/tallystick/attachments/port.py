@@ -211,6 +211,11 @@ class Attachments(Store, Manifest, Protocol):
     def owner(self) -> str | None:
         """Who the intents of this process belong to."""
 
+    def keep_committed(
+        self, session_id: str, staged: Sequence[Staged], *, within: Transaction = None
+    ) -> None:
+        """Intent, bytes and commit of staged bytes that are in memory, all at once."""
+
     def local_path(self, id: str) -> Path | None:
         """The file in which an attachment lies alone, if it does."""
 

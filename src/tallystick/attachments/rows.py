@@ -39,6 +39,7 @@ __all__ = [
     "drop_blob",
     "forget",
     "holders",
+    "insert_committed",
     "keep_file",
     "keep_inline",
     "made",
@@ -52,6 +53,7 @@ __all__ = [
 
 FORMAT = 1
 FREE, CONDEMNED, DELETING = range(3)
+_TOGETHER = 500
 _SCHEMA = (
     "CREATE TABLE attachment_format (version INTEGER NOT NULL)",
     # No data: a file of its own. A rowid table, since rows with data are large.
@@ -147,11 +149,17 @@ def revoke(db: sqlite3.Connection, id: str) -> None:
 
 def keep_inline(db: sqlite3.Connection, id: str, data: bytes, *, now: int) -> None:
     """Store a small blob. It takes the place of a damaged one, and of a file that is going."""
-    db.execute(
+    _keep_inline_all(db, [(id, len(data), now, FREE, data)])
+
+
+def _keep_inline_all(
+    db: sqlite3.Connection, values: Sequence[tuple[str, int, int, int, bytes]]
+) -> None:
+    db.executemany(
         """INSERT INTO attachment_blob VALUES (?, ?, ?, ?, NULL, ?) ON CONFLICT DO UPDATE
         SET state = excluded.state, sweep = NULL, byte_len = excluded.byte_len, data = excluded.data
         WHERE state != excluded.state OR data IS NOT excluded.data""",
-        (id, len(data), now, FREE, data),
+        values,
     )
 
 
@@ -167,21 +175,39 @@ def commit(db: sqlite3.Connection, session_id: str, ids: Sequence[str], *, now: 
 
     Rows are stamped whether or not their bytes are there; who commits decides what that means.
     """
-    keys = [(session_id, id) for id in ids]
-    db.executemany(
-        "UPDATE attachment_reference SET committed_at = ? "
-        "WHERE session_id = ? AND attachment_id = ? AND committed_at IS NULL",
-        [(now, *key) for key in keys],
-    )
-    if db.execute("SELECT 1 FROM attachment_holder WHERE session_id = ?", keys[0][:1]).fetchone():
-        db.executemany(
-            "DELETE FROM attachment_holder WHERE session_id = ? AND attachment_id = ?", keys
+    there = []
+    for start in range(0, len(ids), _TOGETHER):
+        some = ids[start : start + _TOGETHER]
+        chosen = f"session_id = ? AND attachment_id IN ({', '.join('?' * len(some))})"
+        key = (session_id, *some)
+        db.execute(
+            "UPDATE attachment_reference SET committed_at = ? "
+            f"WHERE {chosen} AND committed_at IS NULL",
+            (now, *key),
         )
-    there = (
-        "SELECT 1 FROM attachment_reference JOIN attachment_blob ON id = attachment_id "
-        f"WHERE session_id = ? AND attachment_id = ? AND state != {DELETING}"
+        db.execute(f"DELETE FROM attachment_holder WHERE {chosen}", key)
+        there += db.execute(
+            "SELECT id FROM attachment_reference JOIN attachment_blob ON id = attachment_id "
+            f"WHERE {chosen} AND state != {DELETING}",
+            key,
+        ).fetchall()
+    return [id for (id,) in there]
+
+
+def insert_committed(
+    db: sqlite3.Connection,
+    session_id: str,
+    blobs: Sequence[tuple[AttachmentRef, bytes]],
+    *,
+    now: int,
+) -> None:
+    """Intents, small blobs and commits at once: what one transaction makes, nothing can part."""
+    _keep_inline_all(db, [(ref.id, len(data), now, FREE, data) for ref, data in blobs])
+    db.executemany(
+        """INSERT INTO attachment_reference VALUES (?, ?, NULL, ?, ?, ?) ON CONFLICT DO UPDATE
+        SET committed_at = ifnull(committed_at, excluded.committed_at), ref = excluded.ref""",
+        [(session_id, ref.id, now, now, _encode_ref(ref)) for ref, _ in blobs],
     )
-    return [key[1] for key in keys if db.execute(there, key).fetchone()]
 
 
 def forget(db: sqlite3.Connection, session_id: str, id: str) -> None:

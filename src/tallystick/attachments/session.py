@@ -208,8 +208,5 @@ class Batch:
             self._write(within)
 
     def _write(self, db: Transaction) -> None:
-        for staged in self._staged:
-            # No owner: intent, bytes and commit are there together or not at all.
-            again = Staged(ref=staged.ref, data=staged.data)
-            self._session._put(again, db, owner=None)
+        self._attachments.keep_committed(self._session.session_id, self._staged, within=db)
         self._session._commit(list(self._ids), db)

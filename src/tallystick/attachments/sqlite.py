@@ -128,6 +128,7 @@ class SqliteAttachments:
     # -- the store -----------------------------------------------------------------------------
 
     def stage(self, source: Source, declared: Declared = NOTHING_DECLARED) -> Staged:
+        self._make()
         pieces = chunked(source)
         head = bytearray()
         for piece in pieces:
@@ -158,6 +159,13 @@ class SqliteAttachments:
                 if found is None or found.state != rows.FREE or not found.filed:
                     rows.keep_file(db, id, staged.ref.byte_len, now=now)
         staged.discard()
+
+    def keep_committed(
+        self, session_id: str, staged: Sequence[Staged], *, within: Transaction = None
+    ) -> None:
+        blobs = [(each.ref, each.data) for each in staged if each.data is not None]
+        with self._joined(within) as db:
+            rows.insert_committed(db, session_id, blobs, now=self.clock())
 
     def chunks(self, id: str) -> Chunks:
         blob, data = self._found(id)
@@ -221,10 +229,9 @@ class SqliteAttachments:
 
     @contextlib.contextmanager
     def writing(self, *, forced: bool) -> Iterator[sqlite3.Connection]:
+        self._make()
         with self._database.writing(forced=forced) as db:
-            made = self._made or rows.made(db, create=True)
             yield db
-        self._made = made
 
     def scrub(self) -> None:
         """Take deleted bytes out of the ledger's log too, as far as no reader still needs it."""
@@ -241,6 +248,13 @@ class SqliteAttachments:
                 # Not remembered: that transaction may yet be rolled back.
                 rows.made(within, create=True)
             yield within
+
+    def _make(self) -> None:
+        """Make the tables, in a transaction of their own."""
+        if not self._made:
+            with self._database.writing(forced=False) as db:
+                rows.made(db, create=True)
+            self._made = True
 
     # -- inside --------------------------------------------------------------------------------
 

@@ -174,7 +174,9 @@ class _Programs:
 
 
 def _indented(text: str, lead: str) -> str:
-    return textwrap.indent(text, lead)
+    """Lines of a program or of what it printed. A terminal obeys control characters."""
+    shown = "".join(each if each.isprintable() or each == "\n" else "?" for each in text)
+    return textwrap.indent(shown, lead)
 
 
 def _prove(session: Session, result: Run) -> int:

@@ -48,11 +48,12 @@ class Progress(Protocol):
 
 
 def progress_for(
-    *, quiet: bool, stream: TextIO = sys.stderr, environ: Mapping[str, str] = os.environ
+    *, quiet: bool, stream: TextIO | None = None, environ: Mapping[str, str] = os.environ
 ) -> Progress:
-    """The way to show progress that fits where it is shown."""
+    """The way to show progress that fits where it is shown; stderr, unless told."""
     if quiet:
         return _Silent()
+    stream = sys.stderr if stream is None else stream
     if stream.isatty() and environ.get("TERM", "") not in ("", "dumb"):
         return _Live(stream, plain="NO_COLOR" in environ)
     return _Lines(lambda line: print(line, file=stream, flush=True))

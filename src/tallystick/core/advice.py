@@ -71,7 +71,7 @@ def _undefined(failure: ProgramFailure, names: str) -> str | None:
     found = _QUOTED.search(failure.message)
     if found is None:
         return None
-    if f"FINAL({found[1]}" in failure.traceback:
+    if f"FINAL({found[1]}" in failure.traceback and found[1][:1].isupper():
         return f"Text needs quotes: FINAL({found[1]!r})."
     data = f" The data is in {names}." if names else ""
     return f"`{found[1]}` was never defined: import or define it first.{data}"

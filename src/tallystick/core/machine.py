@@ -249,7 +249,7 @@ def _came_to_nothing(state: RunState, event: ProgramFinished) -> bool:
         state.part == 1
         and not state.queue
         and printed_empty(event)
-        and bool(state.started.contexts)
+        and state.read
         and "empty" not in state.asked_about
     )
 

@@ -93,12 +93,18 @@ def _form(items: Sequence[str], *, whole: bool) -> tuple[tuple[str, str], str] |
         found = [match[0] for item in _sampled(items) if (match := seek(item))]
         if len(found) < _SHARE * len(_sampled(items)):
             continue
-        if form == "%d/%m/%Y" and any(
-            int(match[0][3:5]) > 12 for item in items if (match := seek(item))
-        ):
-            form = "%m/%d/%Y"
+        if form == "%d/%m/%Y":
+            order = _order([match[0] for item in items if (match := seek(item))])
+            return None if order is None else ((pattern, order), found[-1])
         return (pattern, form), found[-1]
     return None
+
+
+def _order(dates: Sequence[str]) -> str | None:
+    """Whether the day or the month comes first, if any of the dates shows it."""
+    if any(int(date[3:5]) > 12 for date in dates):
+        return "%m/%d/%Y"
+    return "%d/%m/%Y" if any(int(date[:2]) > 12 for date in dates) else None
 
 
 def _short(pattern: str) -> str:
