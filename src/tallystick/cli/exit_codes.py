@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tallystick.attachments.errors import AttachmentError
 from tallystick.core.errors import Cancelled, LedgerError, TallystickError, UsageError
 from tallystick.core.records import StopReason
 from tallystick.model.port import ModelError
@@ -20,7 +21,7 @@ def exit_code_of(error: BaseException) -> int:
         return USAGE
     if isinstance(error, Cancelled):
         return INTERRUPTED
-    if isinstance(error, LedgerError):
+    if isinstance(error, LedgerError | AttachmentError):
         return LEDGER
     if isinstance(error, ModelError):
         return PROVIDER

@@ -17,6 +17,7 @@ from tallystick.core.errors import Cancelled, TallystickError
 __all__ = ["cli", "main"]
 
 _COMMANDS = {
+    "attach": ("tallystick.cli.attach", "Keep bytes by their digest; list, collect, verify them."),
     "config": ("tallystick.cli.config", "Print each setting and where it came from."),
     "demo": ("tallystick.cli.demo", "Answer a question over sample data, and prove it. No model."),
     "doctor": ("tallystick.cli.doctor", "Try what each sandbox can do here, and say so."),
