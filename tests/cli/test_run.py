@@ -214,6 +214,8 @@ def test_ctrl_c_ends_the_run_written_down_and_replayable(tally: Tally) -> None:
         [sys.executable, "-m", "tallystick.cli.main", "run", "?", "-m", "scripted:demo.jsonl"],
         env=tally.env, cwd=tally.directory, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # A suite that runs in the background has it ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert running.stderr is not None
     while "program" not in running.stderr.readline():
