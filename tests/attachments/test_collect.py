@@ -367,3 +367,22 @@ def test_what_was_deleted_is_nowhere_in_the_files(kept: SqliteAttachments) -> No
 
     for file in kept.files.root.parent.rglob("*"):
         assert file.is_dir() or b"a-secret-word" not in file.read_bytes()
+
+
+def test_a_session_that_is_resumed_can_commit_what_a_sweep_has_condemned(
+    kept: SqliteAttachments, ticks: Ticks
+) -> None:
+    with stored(kept.files.root.parent, ticks) as dead:
+        id = session(dead, "resumed").put(LARGE).id
+        crash(dead)
+    sweep = Sweep(kept, policy=AT_ONCE)
+    steps = sweep.steps()
+    until(steps, "condemned")
+
+    held = session(kept, "resumed")
+    held.commit([id])
+    drained(steps)
+
+    assert sweep.report.condemn_deferred_ids == [id]
+    assert held.read(id) == LARGE
+    assert len(kept.owners.ids()) == 1

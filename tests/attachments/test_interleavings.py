@@ -91,8 +91,12 @@ class Interleavings(RuleBasedStateMachine):
     @rule()
     def end_a_put(self) -> None:
         kept, name, data, staged = self.halves.pop(0)
-        kept.keep(staged)
-        if kept.references(name, staged.ref.id):  # it may have been forgotten in between
+        intended = kept.references(name, staged.ref.id)  # or it was forgotten in between
+        try:
+            kept.keep(staged)
+        except ReclamationInFlight:
+            assert not intended
+        if intended:
             self.intended.setdefault((name, data), set()).add(kept)
 
     @rule(process=processes, name=sessions, data=datas)

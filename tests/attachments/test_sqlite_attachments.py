@@ -194,10 +194,12 @@ def test_a_run_goes_together_with_its_references(
     held = session(kept, RUN)
     id = held.put(SMALL).id
     held.commit([id])
+    session(kept, "other").put(SMALL)
 
-    ledger.remove(RUN, also=lambda db: held.delete(id, within=db))
+    ledger.remove(RUN, also=lambda db: held.delete_all(within=db))
 
     assert held.references() == []
+    assert [each.intent.session_id for each in kept.references()] == ["other"]
 
 
 def test_a_ledger_in_memory_commits_attachments_in_memory() -> None:

@@ -318,6 +318,18 @@ def test_deleting_drops_only_the_sessions_own_reference(kept: Kept) -> None:
     assert two.read(id) == LARGE
 
 
+def test_a_session_that_lets_go_of_everything_leaves_the_others_theirs(kept: Kept) -> None:
+    one, two = session(kept, "one"), session(kept, "two")
+    for data in (SMALL, LARGE):
+        one.put(data)
+        two.put(data)
+
+    one.delete_all()
+
+    assert one.references() == []
+    assert [two.read(each.ref.id) for each in kept.references()] == [SMALL, LARGE]
+
+
 @pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
 def test_an_intent_that_cannot_be_recorded_leaves_no_bytes(
     kept: Kept, data: bytes, monkeypatch: pytest.MonkeyPatch

@@ -99,8 +99,11 @@ class Sweep:
                     return []
                 # Every row is read, also those of other blobs: one that cannot be read may be a
                 # reference to anything.
-                held = [each for each in rows.references(db) if self._lives(db, each)]
-                alive = {each.intent.attachment_id for each in held}
+                alive = {
+                    each.intent.attachment_id
+                    for each in rows.references(db)
+                    if self._lives(db, each)
+                }
                 dead = []
                 for blob in rows.blobs(db):
                     self.report.scanned_blob_count += 1
@@ -249,11 +252,11 @@ class Sweep:
 
     def _mark_orphans(self, ids: Sequence[str]) -> list[rows.Blob]:
         """Give files the row of one that is going, unless somebody is about to give them theirs."""
+        sizes = self._listed(lambda: [(id, self._attachments.files.size(id) or 0) for id in ids])
         marked = []
         with self._attachments.writing(forced=True) as db:
-            for id in ids:
+            for id, size in sizes:
                 if rows.blob_of(db, id) is None and not list(rows.references(db, id=id)):
-                    size = self._attachments.files.size(id) or 0
                     rows.keep_file(db, id, size, now=self._attachments.clock())
                     rows.mark(db, id, state=rows.DELETING, sweep=self._id)
                     marked.append(rows.Blob(id, size, 0, rows.DELETING, self._id, True))

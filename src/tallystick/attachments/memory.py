@@ -143,12 +143,18 @@ class MemoryAttachments:
         with self._guard:
             self._rows.pop((session_id, id), None)
 
-    def references(self, session_id: str, id: str | None = None) -> Sequence[Reference]:
+    def forget_session(self, session_id: str, *, within: Transaction = None) -> None:
+        with self._guard:
+            self._rows = {key: row for key, row in self._rows.items() if key[0] != session_id}
+
+    def references(
+        self, session_id: str | None = None, id: str | None = None
+    ) -> Sequence[Reference]:
         with self._guard:
             return [
                 row
                 for (session, attachment), row in self._rows.items()
-                if session == session_id and id in (None, attachment)
+                if session_id in (None, session) and id in (None, attachment)
             ]
 
     @contextlib.contextmanager
@@ -222,7 +228,9 @@ class NoManifest:
 
     def forget(self, session_id: str, id: str, *, within: Transaction = None) -> None: ...
 
-    def references(self, session_id: str, id: str | None = None) -> Sequence[Reference]:
+    def references(
+        self, session_id: str | None = None, id: str | None = None
+    ) -> Sequence[Reference]:
         return []
 
 

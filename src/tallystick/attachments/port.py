@@ -198,8 +198,10 @@ class Manifest(Protocol):
     def forget(self, session_id: str, id: str, *, within: Transaction = None) -> None:
         """Take one session's row out. Nobody else's."""
 
-    def references(self, session_id: str, id: str | None = None) -> Sequence[Reference]:
-        """The rows of a session in the order they came, or the one of an id."""
+    def references(
+        self, session_id: str | None = None, id: str | None = None
+    ) -> Sequence[Reference]:
+        """Rows in the order they came: of a session, of an id, of both, or all there are."""
 
 
 class Attachments(Store, Manifest, Protocol):
@@ -215,6 +217,9 @@ class Attachments(Store, Manifest, Protocol):
         self, session_id: str, staged: Sequence[Staged], *, within: Transaction = None
     ) -> None:
         """Intent, bytes and commit of staged bytes that are in memory, all at once."""
+
+    def forget_session(self, session_id: str, *, within: Transaction = None) -> None:
+        """Take all rows of a session out."""
 
     def local_path(self, id: str) -> Path | None:
         """The file in which an attachment lies alone, if it does."""

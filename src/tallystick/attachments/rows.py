@@ -7,7 +7,7 @@ The fence. A blob is free, condemned by a sweep, or being deleted by one. Each c
 one transaction, and so is each look at who holds the blob; whichever comes first wins:
 
     free --sweep, nobody alive holds it--> condemned --same sweep, still nobody--> deleting --> gone
-    condemned --an intent--> free                the sweep finds its sentence revoked, and defers
+    condemned --an intent or a commit--> free    the sweep finds its sentence revoked, and defers
     deleting --an intent--> wait, then put anew  the sweep cannot be stopped, only outlasted
 
 Deleting exists because a file cannot be unlinked inside a transaction. Small blobs are rows: theirs
@@ -29,6 +29,7 @@ from tallystick.core.errors import InvalidName
 
 __all__ = [
     "CONDEMNED",
+    "DATA",
     "DELETING",
     "FORMAT",
     "FREE",
@@ -78,6 +79,7 @@ _SCHEMA = (
 )
 _ROW = "SELECT session_id, attachment_id, owner, intent_at, committed_at, ref"
 _BLOB = "SELECT id, byte_len, stored_at, state, sweep, data IS NULL FROM attachment_blob"
+DATA = "SELECT data FROM attachment_blob WHERE id = ?"
 _decode_ref = msgspec.json.Decoder(AttachmentRef).decode
 _encode_ref = msgspec.json.Encoder().encode
 
@@ -186,6 +188,11 @@ def commit(db: sqlite3.Connection, session_id: str, ids: Sequence[str], *, now: 
             (now, *key),
         )
         db.execute(f"DELETE FROM attachment_holder WHERE {chosen}", key)
+        db.execute(
+            f"UPDATE attachment_blob SET state = {FREE}, sweep = NULL WHERE state = {CONDEMNED} "
+            f"AND id IN (SELECT attachment_id FROM attachment_reference WHERE {chosen})",
+            key,
+        )
         there += db.execute(
             "SELECT id FROM attachment_reference JOIN attachment_blob ON id = attachment_id "
             f"WHERE {chosen} AND state != {DELETING}",
@@ -210,11 +217,13 @@ def insert_committed(
     )
 
 
-def forget(db: sqlite3.Connection, session_id: str, id: str) -> None:
+def forget(db: sqlite3.Connection, session_id: str, id: str | None) -> None:
+    """Take out one row of a session, or all of them."""
+    where, key = "session_id = ?", [session_id]
+    if id is not None:
+        where, key = f"{where} AND attachment_id = ?", [session_id, id]
     for table in ("attachment_reference", "attachment_holder"):
-        db.execute(
-            f"DELETE FROM {table} WHERE session_id = ? AND attachment_id = ?", (session_id, id)
-        )
+        db.execute(f"DELETE FROM {table} WHERE {where}", key)
 
 
 def references(
@@ -264,12 +273,13 @@ def blobs(db: sqlite3.Connection) -> Iterable[Blob]:
 
 
 def named_owners(db: sqlite3.Connection) -> set[str]:
-    """Every owner that a row still names."""
+    """Every owner whose life or death still matters to a row."""
     rows = db.execute(
         """SELECT owner FROM attachment_reference
         WHERE committed_at IS NULL AND owner IS NOT NULL
         UNION SELECT owner FROM attachment_holder
-        UNION SELECT sweep FROM attachment_blob WHERE sweep IS NOT NULL"""
+        UNION SELECT sweep FROM attachment_blob WHERE sweep IS NOT NULL AND state = ?""",
+        (DELETING,),
     )
     return {owner for (owner,) in rows}
 

@@ -133,6 +133,10 @@ class SessionAttachments:
         """Let go of an attachment. Its bytes stay for others, and until a sweep finds none."""
         self._attachments.forget(self.session_id, check_storage_id(id), within=within)
 
+    def delete_all(self, *, within: Transaction = None) -> None:
+        """Let go of everything, as when the session itself is removed."""
+        self._attachments.forget_session(self.session_id, within=within)
+
     # -- inside --------------------------------------------------------------------------------
 
     def _owner(self, ref: AttachmentRef) -> str | None:
