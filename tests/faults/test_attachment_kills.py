@@ -157,6 +157,7 @@ def sweep_through(work: str, step: int, prepared: Path, folder: Path) -> None:
 
 
 @needs_strace
+@pytest.mark.slow
 @pytest.mark.parametrize("work", ["put", "gc"])
 def test_a_death_at_a_few_system_calls_leaves_nothing_half_done(
     work: str, prepared: Path, tmp_path: Path

@@ -26,6 +26,7 @@ def in_another_process(mode: str, journal: Path, results: Path, *, hash_seed: st
     return found
 
 
+@pytest.mark.slow
 def test_sixty_mixed_programs_are_equal_in_other_processes(tmp_path: Path) -> None:
     """Outputs, calls, fuel, clock (in the state), randomness and every byte of memory."""
     journal = tmp_path / "journal.json"
