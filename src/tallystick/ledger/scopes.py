@@ -1,0 +1,349 @@
+"""Shared scopes: budgets that several processes hold together, as rows in the ledger's file.
+
+Rule 1: the rules are those of the budget tree (`core/budget.py`): a hold is in every enclosing row
+or in none, a charge is recorded before it is judged.
+Rule 2: methods that take a connection are part of somebody's transaction: that of the intent for
+`hold`, that of the result for `settle` and `release`, so neither can be there without the other.
+They are for the ledger's `also`. The others make their own, and must not be called inside one.
+Rule 3: a hold is never taken away because time has passed. Its owner settles it, or, if the owner
+is proven dead, somebody resolves it and says at what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+
+import msgspec
+
+from tallystick.core.budget_amount import (
+    COUNTED,
+    Amount,
+    Breach,
+    Budget,
+    Remaining,
+    Scope,
+    ScopeKind,
+    ScopeRow,
+    tightest,
+)
+from tallystick.core.budget_errors import (
+    BudgetExhausted,
+    BudgetUnpriced,
+    HoldAlive,
+    HoldExists,
+    InvalidScope,
+    ReservationClosed,
+    ScopesFormatUnknown,
+    ScopeUnknown,
+)
+from tallystick.core.budget_figures import caps_of, check_place, exhausted, figures_of
+from tallystick.core.errors import InvalidLimit, LedgerCorrupt
+from tallystick.ledger import scope_rows as rows
+from tallystick.ledger.owner import Owner, Owners
+from tallystick.ledger.scope_rows import HoldRow, LimitChange
+from tallystick.ledger.sqlite_file import LedgerFile
+
+__all__ = ["HELD_MAX", "Hold", "SharedScopes"]
+
+# The most of one dimension that one hold may be, so that a thousand of them still fit 64 bits.
+HELD_MAX = 1 << 53
+_NOTHING = Amount()
+_SHARED: tuple[ScopeKind, ...] = ("deployment", "session")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Hold(msgspec.Struct, frozen=True, kw_only=True):
+    """An amount that is held, and whether whoever holds it is proven dead."""
+
+    row: HoldRow
+    owner_dead: bool
+
+
+class SharedScopes:
+    """Deployments and sessions in a ledger's file. Closed, it gives up its own holds as dead."""
+
+    def __init__(self, file: LedgerFile, *, clock: Callable[[], int] = _now_ms) -> None:
+        self._file = file
+        self._clock = clock
+        self._owners = Owners(file.path.with_name(f"{file.path.name}-owners"))
+        self._owner: Owner | None = None
+        self._guard = threading.Lock()
+        self._chains: dict[str, tuple[Scope, ...]] = {}
+        self._recognized = False
+
+    def __enter__(self) -> SharedScopes:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def owner(self) -> str:
+        """The owner that this process holds as, while this object is open."""
+        with self._guard:
+            if self._owner is None:
+                self._owner = self._owners.hold()
+            return self._owner.id
+
+    def close(self) -> None:
+        """Let go. What this owner still holds is from now on a dead owner's."""
+        with self._guard:
+            owner, self._owner = self._owner, None
+        if owner is not None:
+            # If it cannot be told whether something names it, the proof stays.
+            named = True
+            with contextlib.suppress(Exception):
+                named = self._names(owner.id)
+            owner.release(remove=not named)
+
+    # -- scopes --------------------------------------------------------------------------------
+
+    def declare(
+        self, scope: str, *, parent: str | None, kind: ScopeKind, name: str, budget: Budget
+    ) -> None:
+        """Make a scope, or give a known one these limits: the new ones win, and it is recorded.
+
+        What is spent and held stays. A scope cannot move to another parent.
+        """
+        if kind not in _SHARED:
+            raise InvalidScope(scope=scope, why=f"a {kind} is not shared; {_SHARED} are")
+        wanted = Scope(id=scope, parent=parent, kind=kind, name=name)
+        with self._reading() as db:
+            if db is not None and rows.scope_of(db, scope) == wanted:
+                (row,) = rows.scope_rows(db, only=[wanted])
+                if row.limit == budget:
+                    return
+        with self._file.writing(forced=True) as db, self._undamaged():
+            if self._version(db) is None:
+                for statement in rows.SCHEMA:
+                    db.execute(statement)
+            self._put(db, wanted, budget)
+        # Its name may be another, and those inside it show it.
+        self._chains.clear()
+
+    def remaining(self, scope: str) -> Remaining:
+        """What is left in each dimension, by the tightest of this scope and those around it."""
+        with self._reading() as db:
+            if db is None:
+                raise ScopeUnknown(scope=scope)
+            chain = self._chain(db, scope)
+            first, *further = rows.scope_rows(db, only=chain)
+        left = first.remaining
+        for row in further:
+            left = tightest(left, row.remaining)
+        return left
+
+    def rows(self) -> list[ScopeRow]:
+        """Where every scope stands, in the order they were declared."""
+        with self._reading() as db:
+            return [] if db is None else rows.scope_rows(db)
+
+    def changes(self, scope: str) -> list[LimitChange]:
+        """How a scope's limits were changed, the newest last."""
+        with self._reading() as db:
+            return [] if db is None else rows.changes(db, scope)
+
+    # -- inside somebody's transaction ----------------------------------------------------------
+
+    def hold(
+        self,
+        db: sqlite3.Connection,
+        *,
+        scope: str,
+        run: str,
+        intent: int,
+        owner: str,
+        amount: Amount,
+        usd_waived: bool = False,
+    ) -> None:
+        """Hold an amount in a scope and those around it, or refuse and hold nothing."""
+        figures = figures_of(amount)
+        for dimension, figure in zip(COUNTED, figures, strict=True):
+            if figure > HELD_MAX:
+                why = f"an amount is at most {HELD_MAX:,}"
+                raise InvalidLimit(field=dimension, given=figure, why=why)
+        with self._undamaged():
+            chain = self._chain(db, scope)
+            if amount.usd is None and not usd_waived:
+                _check_unpriced(rows.scope_rows(db, only=chain))
+            if rows.held_by(db, run, intent):
+                raise HoldExists(run=run, intent=intent)
+            row = HoldRow(
+                run=run,
+                intent=intent,
+                scope=scope,
+                owner=owner,
+                held_at_ms=self._clock(),
+                amount=amount,
+            )
+            if not rows.hold(db, chain, row, figures):
+                raise _refusal(rows.scope_rows(db, only=chain), figures)
+
+    def settle(
+        self, db: sqlite3.Connection, *, run: str, intent: int, actual: Amount
+    ) -> list[Breach]:
+        """Put what was really used in the place of what was held; then say what is over."""
+        figures_of(actual)
+        with self._undamaged():
+            hold = self._held(db, run, intent)
+            if actual.usd is None and hold.amount.usd is not None:
+                actual = msgspec.structs.replace(actual, usd=hold.amount.usd)
+            return self._close(db, hold, actual)
+
+    def release(self, db: sqlite3.Connection, *, run: str, intent: int) -> None:
+        """Give back what was held for an attempt that is known to have cost nothing."""
+        with self._undamaged():
+            self._close(db, self._held(db, run, intent), _NOTHING)
+
+    def spend(self, db: sqlite3.Connection, *, scope: str, amount: Amount) -> list[Breach]:
+        """Record what needed no hold: turns, fuel, time. Then say what is over."""
+        figures_of(amount)
+        with self._undamaged():
+            return _record(db, self._chain(db, scope), held=_NOTHING, actual=amount)
+
+    # -- what dead owners left ------------------------------------------------------------------
+
+    def holds(self, *, run: str | None = None) -> list[Hold]:
+        """What is held now, by whom, and whether that owner is proven dead."""
+        with self._reading() as db:
+            found = [] if db is None else rows.hold_rows(db, run=run)
+        dead = {owner: self._owners.proven_dead(owner) for owner in {row.owner for row in found}}
+        return [Hold(row=row, owner_dead=dead[row.owner]) for row in found]
+
+    def resolve(
+        self, hold: HoldRow, *, settle_at: Amount | None, insist: bool = False
+    ) -> list[Breach]:
+        """Close what a dead owner held: at an amount, or with None as never billed.
+
+        Refuses while the owner is not proven dead. `insist` is for whoever knows better: an owner
+        on a machine that is gone, or one whose lock file was lost.
+        """
+        if not insist and not self._owners.proven_dead(hold.owner):
+            raise HoldAlive(run=hold.run, intent=hold.intent, owner=hold.owner)
+        with self._file.writing(forced=True) as db:
+            if settle_at is None:
+                self.release(db, run=hold.run, intent=hold.intent)
+                breaches = []
+            else:
+                breaches = self.settle(db, run=hold.run, intent=hold.intent, actual=settle_at)
+        if not self._names(hold.owner):
+            self._owners.bury(hold.owner)
+        return breaches
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection | None]:
+        """The file as it was at one moment, None if no scope was ever declared."""
+        with self._file.reading() as db, self._undamaged():
+            # Of several statements, all see the same: a meter and its scope belong together.
+            db.execute("BEGIN")
+            try:
+                yield None if self._version(db) is None else db
+            finally:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def _undamaged(self) -> Iterator[None]:
+        try:
+            yield
+        except rows.Damaged as error:
+            raise LedgerCorrupt(path=str(self._file.path), why=str(error)) from error
+
+    def _version(self, db: sqlite3.Connection) -> int | None:
+        if self._recognized:
+            return rows.FORMAT
+        found = rows.version(db)
+        if found is None:
+            return None
+        if found != rows.FORMAT:
+            raise ScopesFormatUnknown(path=str(self._file.path), found=found, known=rows.FORMAT)
+        self._recognized = True
+        return rows.FORMAT
+
+    def _put(self, db: sqlite3.Connection, scope: Scope, budget: Budget) -> None:
+        known = rows.scope_of(db, scope.id)
+        if known is None:
+            around = None if scope.parent is None else self._required(db, scope.parent)
+            check_place(scope.id, scope.kind, within=None if around is None else around.kind)
+            rows.insert_scope(db, scope, budget)
+            return
+        if (known.parent, known.kind) != (scope.parent, scope.kind):
+            why = f"it is a {known.kind} in {known.parent!r}, and stays one"
+            raise InvalidScope(scope=scope.id, why=why)
+        rows.rename(db, scope.id, scope.name)
+        (row,) = rows.scope_rows(db, only=[known])
+        if row.limit != budget:
+            rows.change_limits(db, scope.id, before=row.limit, after=budget, now_ms=self._clock())
+
+    def _required(self, db: sqlite3.Connection, scope: str) -> Scope:
+        found = rows.scope_of(db, scope)
+        if found is None:
+            raise ScopeUnknown(scope=scope)
+        return found
+
+    def _chain(self, db: sqlite3.Connection, scope: str) -> tuple[Scope, ...]:
+        """A scope and those around it. Kept: a scope is never moved or removed."""
+        chain = self._chains.get(scope)
+        if chain is None:
+            if self._version(db) is None:
+                raise ScopeUnknown(scope=scope)
+            chain = tuple(rows.chain_of(db, self._required(db, scope)))
+            self._chains[scope] = chain
+        return chain
+
+    def _held(self, db: sqlite3.Connection, run: str, intent: int) -> HoldRow:
+        there = self._version(db) is not None
+        found = rows.hold_rows(db, run=run, intent=intent) if there else []
+        if not found:
+            raise ReservationClosed(what=f"what run {run} held for intent {intent}")
+        return found[0]
+
+    def _close(self, db: sqlite3.Connection, hold: HoldRow, actual: Amount) -> list[Breach]:
+        rows.delete_hold(db, hold)
+        return _record(db, self._chain(db, hold.scope), held=hold.amount, actual=actual)
+
+    def _names(self, owner: str) -> bool:
+        with self._reading() as db:
+            return db is not None and bool(rows.hold_rows(db, owner=owner))
+
+
+def _record(
+    db: sqlite3.Connection, chain: Sequence[Scope], *, held: Amount, actual: Amount
+) -> list[Breach]:
+    rows.settle(db, chain, held=figures_of(held), spent=figures_of(actual))
+    if actual.usd is None:
+        rows.add_unpriced(db, chain)
+    return rows.breaches(db, chain)
+
+
+def _check_unpriced(found: list[ScopeRow]) -> None:
+    for row in found:
+        if row.limit.usd is not None:
+            raise BudgetUnpriced(scope=row.scope)
+
+
+def _refusal(found: list[ScopeRow], figures: Sequence[int]) -> BudgetExhausted:
+    """Why a hold did not fit, from rows in which nothing of it is held."""
+    lefts = [
+        (place, getattr(row.remaining, COUNTED[place]), row.scope)
+        for row in found
+        for place, _ in caps_of(row.limit)
+    ]
+    refusal = exhausted(lefts, figures)
+    if refusal is None:
+        raise rows.Damaged("a meter refuses what it has room for")
+    return refusal

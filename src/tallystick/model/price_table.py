@@ -1,0 +1,258 @@
+"""Tables of prices: the user's own, and those that genai-prices publishes.
+
+A user's table is hostile until it is parsed. A published price counts for the address it was
+published for and for no other: a proxy, or a server of one's own, may ask another price for a model
+of the same name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from typing import Any
+
+from tallystick.core.errors import UsageError
+from tallystick.model.prices import YOCTO, Band, Price, Rates, UnknownPrice, dearer
+
+__all__ = ["PriceTable", "find_price", "published_price"]
+
+_MTOK_KEYS = tuple(field.name for field in fields(Rates))
+_KEYS = (*_MTOK_KEYS, "request", "bands")
+# The dearest model there is costs 600 dollars for a million tokens; a dollar for each is a mistake.
+_USD_MAX = 1_000_000
+_MTOK = 1_000_000
+_PLACES_MAX = 18
+_MODELS_MAX, _BANDS_MAX = 1_000, 16
+_PATTERN = re.compile(r"[^\s*\x00-\x1f\x7f]{1,200}\*?|\*")
+_DECIMAL = re.compile(r"[0-9]{1,7}(\.[0-9]{1,18})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceTable:
+    """Prices by the names of models: whole names, or beginnings with a star behind.
+
+    A whole name wins over a beginning, a longer beginning over a shorter one. A name counts with
+    its provider (openai:gpt-5-mini) before it counts without (gpt-5-mini).
+    """
+
+    prices: Mapping[str, Price]
+
+    @classmethod
+    def of_user(cls, table: Mapping[str, object], *, where: str = "") -> PriceTable:
+        """Read a table of dollars for a million tokens: `prices."openai:gpt-5*".input = "1.25"`.
+
+        `request` is dollars for each call; `bands` is a list of tables that each say `above`, a
+        number of tokens of input, and what costs something else beyond it. A number with a point
+        is read as the shortest decimal that is this number, which is what was written up to 15
+        digits; more need quotes. Raises `UsageError`, which names the field.
+        """
+        if len(table) > _MODELS_MAX:
+            raise UsageError(f"{where}prices: more than {_MODELS_MAX:,} models")
+        prices = {}
+        for name, given in table.items():
+            if not _PATTERN.fullmatch(name):
+                raise UsageError(
+                    f"{where}prices: {name[:80]!r} is not a model's name, or the beginning of one "
+                    f"with a star behind"
+                )
+            prices[name] = _declared(given, where=f'{where}prices."{name}"')
+        return cls(prices=prices)
+
+    def find(self, model: str) -> Price | None:
+        """The price of a model by its full name, PROVIDER:MODEL."""
+        names = (model, model.partition(":")[2] or model)
+        for name in names:
+            if name in self.prices:
+                return self.prices[name]
+        begun = [
+            (len(pattern), name == model, pattern)
+            for name in names
+            for pattern in self.prices
+            if pattern.endswith("*") and name.startswith(pattern[:-1])
+        ]
+        return self.prices[max(begun)[2]] if begun else None
+
+
+def _declared(given: object, *, where: str) -> Price:
+    table = _table(given, where)
+    for key in table:
+        if key not in _KEYS:
+            close = difflib.get_close_matches(str(key)[:80], _KEYS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(_KEYS)}"
+            raise UsageError(f"{where}: {str(key)[:80]!r} is not a price; {hint}")
+    base = _mtok(table, where)
+    for key in ("input", "output"):
+        if key not in base:
+            raise UsageError(f"{where}.{key} is missing; a model that costs nothing says 0")
+    request = _usd(table["request"], f"{where}.request") if "request" in table else Fraction(0)
+    return Price(
+        source=f"declared in {where}",
+        rates=Rates.of(**base),
+        bands=_bands(table.get("bands", []), base, f"{where}.bands"),
+        request=_yocto(request),
+        kind="declared",
+    )
+
+
+def _bands(given: object, base: Mapping[str, int], where: str) -> tuple[Band, ...]:
+    if not isinstance(given, list) or len(given) > _BANDS_MAX:
+        raise UsageError(f"{where}: must be a list of at most {_BANDS_MAX} tables")
+    bands: list[Band] = []
+    for number, each in enumerate(given):
+        at = f"{where}[{number}]"
+        table = _table(each, at)
+        above, low = table.get("above"), bands[-1].above + 1 if bands else 1
+        if isinstance(above, bool) or not isinstance(above, int) or not low <= above <= 10**9:
+            raise UsageError(f"{at}.above: must be a whole number from {low:,} to 1,000,000,000")
+        for key in table:
+            if key not in (*_MTOK_KEYS, "above"):
+                raise UsageError(f"{at}: {str(key)[:80]!r} is not a price of a band")
+        # What a band does not say is as before it.
+        base = {**base, **_mtok(table, at)}
+        bands.append(Band(above=above, rates=Rates.of(**base)))
+    return tuple(bands)
+
+
+def _mtok(table: Mapping[str, object], where: str) -> dict[str, int]:
+    given = {key: _usd(table[key], f"{where}.{key}") for key in _MTOK_KEYS if key in table}
+    return {key: _yocto(usd / _MTOK) for key, usd in given.items()}
+
+
+def _yocto(usd: Fraction) -> int:
+    """Dollars as whole yocto-dollars. Raises `ValueError` for what is finer."""
+    found = usd * YOCTO
+    if found.denominator != 1:
+        raise ValueError(f"a price of more than {_PLACES_MAX} decimals")
+    return found.numerator
+
+
+def _table(given: object, where: str) -> Mapping[str, object]:
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{where}: must be a table of prices in dollars for a million tokens")
+    return given
+
+
+def _usd(given: object, where: str) -> Fraction:
+    """A price as it was written; of a binary number, the shortest decimal that stands for it."""
+    wrong = f"{where}: must be dollars, from 0 to {_USD_MAX:,} with at most {_PLACES_MAX} decimals"
+    if isinstance(given, bool) or not isinstance(given, int | float | str | Decimal):
+        raise UsageError(wrong)
+    if isinstance(given, str) and not _DECIMAL.fullmatch(given):
+        raise UsageError(wrong)
+    if isinstance(given, int) and not 0 <= given <= _USD_MAX:
+        raise UsageError(wrong)
+    try:
+        value = Decimal(repr(given) if isinstance(given, float) else given)
+    except InvalidOperation:
+        raise UsageError(wrong) from None
+    exponent = value.as_tuple().exponent
+    if not isinstance(exponent, int) or exponent < -_PLACES_MAX or not 0 <= value <= _USD_MAX:
+        raise UsageError(wrong)
+    return Fraction(value)
+
+
+# These ask nobody, so nobody can send a bill. A server on this machine is not among them: it may be
+# a proxy to one that does.
+_IN_PROCESS = ("gguf", "recorded", "scripted")
+_NOTHING = Rates.of(input=0, output=0)
+
+
+def find_price(
+    model: str, *, declared: PriceTable, base_url: str | None, at: datetime
+) -> Price | UnknownPrice:
+    """The price of PROVIDER:MODEL at that time. What the user declared goes before everything.
+
+    `base_url` is where the model is asked, None if it is asked nowhere.
+    """
+    found = declared.find(model)
+    if found is not None:
+        return found
+    kind = model.partition(":")[0]
+    if base_url is None and kind in _IN_PROCESS:
+        return Price(source=f"free: {kind} asks no server", kind="in_process", rates=_NOTHING)
+    if base_url is None:
+        return UnknownPrice(model=model, reason="no table has it")
+    return published_price(model, base_url=base_url, at=at)
+
+
+# -- genai-prices -------------------------------------------------------------------------------
+
+_RATES = {
+    "input_mtok": "input",
+    "output_mtok": "output",
+    "cache_read_mtok": "cache_read",
+    "cache_write_mtok": "cache_write",
+    "cache_write_1h_mtok": "cache_write_hour",
+    "input_image_mtok": "image",
+    "output_reasoning_mtok": "reasoning",
+}
+_REQUEST = "requests_kcount"
+# What is never asked for here, so that its price never counts: tools of the server's, sound, film,
+# and pictures as output. Cached pictures cost no more than others.
+_NEVER = re.compile(r"(web|storage)_searches_|.*(audio|video)_|output_image_|cache_image_read_")
+# Prices change at midnight and with the time of day; an attempt that begins before may end after.
+_ATTEMPT = timedelta(hours=1)
+
+
+def published_price(model: str, *, base_url: str, at: datetime) -> Price | UnknownPrice:
+    """What genai-prices says of a model at that address, with the prices it carries itself."""
+    name = model.partition(":")[2] or model
+    if importlib.util.find_spec("genai_prices") is None:
+        return UnknownPrice(
+            model=model, reason="no table has it; pip install 'tallystick[prices]' brings one"
+        )
+    genai: Any = importlib.import_module("genai_prices")
+    try:
+        found = [
+            genai.calc_price(
+                genai.Usage(), name, provider_api_url=base_url, genai_request_timestamp=when
+            )
+            for when in (at, at + _ATTEMPT)
+        ]
+        source = f"{found[0].provider.id}/{found[0].model.id} in genai-prices {genai.__version__}"
+        now, later = (_published(each.model_price.__dict__, source) for each in found)
+    except LookupError:
+        return UnknownPrice(model=model, reason="neither a table nor genai-prices has it")
+    except (ArithmeticError, TypeError, ValueError) as error:
+        return UnknownPrice(model=model, reason=f"genai-prices has no usable one: {error}")
+    return dearer(now, later)
+
+
+def _published(units: Mapping[str, Any], source: str) -> Price:
+    """Take over a price, or raise `ValueError` for one that counts what cannot be bounded."""
+    known = {key: value for key, value in units.items() if value is not None}
+    strange = [key for key in known if key not in (*_RATES, _REQUEST) and not _NEVER.match(key)]
+    if strange or not {"input_mtok", "output_mtok"} <= known.keys():
+        raise ValueError(f"it prices {', '.join(strange or known) or 'nothing'}")
+    steps = sorted({tier.start for value in known.values() for tier in getattr(value, "tiers", ())})
+    rates = {step: _rates_at(known, step) for step in (-1, *steps)}
+    return Price(
+        source=source,
+        kind="published",
+        rates=rates[-1],
+        bands=tuple(Band(above=step, rates=rates[step]) for step in steps),
+        request=_yocto(_at(known[_REQUEST], -1) / 1_000) if _REQUEST in known else 0,
+    )
+
+
+def _rates_at(units: Mapping[str, Any], step: int) -> Rates:
+    named = {name: units[key] for key, name in _RATES.items() if key in units}
+    return Rates.of(**{name: _yocto(_at(unit, step) / _MTOK) for name, unit in named.items()})
+
+
+def _at(value: Any, step: int) -> Fraction:  # noqa: ANN401  (a decimal, or one with tiers)
+    """The price of a unit in a request with just more input than `step`."""
+    price = getattr(value, "base", value)
+    for tier in getattr(value, "tiers", ()):
+        if tier.start <= step:
+            price = tier.price
+    if not isinstance(price, Decimal) or not price.is_finite() or price < 0:
+        raise ValueError(f"{price!r} is not a price")
+    return Fraction(price)

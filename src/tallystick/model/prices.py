@@ -1,0 +1,228 @@
+"""What calls cost, exactly: whole nano-dollars, rounded up once from sums that are whole too.
+
+Rule 1: no floating point. A price is the decimal that its table says, with up to 18 decimals in
+dollars for a million tokens. So the price of one token is a whole number of yocto-dollars, and
+sums of them are whole numbers; fractions would do as well, and take several times as long.
+Rule 2: an unknown price is `UnknownPrice`, which cannot be added up, and never zero.
+Rule 3: what a table leaves open is priced at the dearest it can mean. A band is the price of the
+whole request once its input passes the threshold, as OpenAI, Anthropic and Google bill and as
+genai-prices has it. Where only the part above the threshold costs more, that is less.
+Rule 4: `cost(price, usage) <= worst_case(price, input_bound=i, output_cap=o)` for any usage of at
+most i tokens of input and o of output, whatever was cached, written or thought.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from typing import Literal
+
+from tallystick.model.usage import TokenUsage
+
+__all__ = [
+    "NANO",
+    "YOCTO",
+    "Band",
+    "Price",
+    "PriceDecision",
+    "PriceKind",
+    "PricePolicy",
+    "Rates",
+    "UnknownPrice",
+    "cost",
+    "dearer",
+    "decided",
+    "price_per_output_token",
+    "worst_case",
+]
+
+# Nano-dollars and yocto-dollars in a dollar.
+NANO = 10**9
+YOCTO = 10**24
+_YOCTO_IN_NANO = YOCTO // NANO
+
+# published: in a price list; declared: the user wrote it down; in_process: the model asks nobody.
+PriceKind = Literal["published", "declared", "in_process"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Yocto-dollars for one token of each kind. What is not priced apart costs what its whole does.
+
+    A token is of one kind: `input` is for what was neither read from a cache nor written to one.
+    """
+
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+    cache_write_hour: int
+    image: int
+    reasoning: int
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        input: int,
+        output: int,
+        cache_read: int | None = None,
+        cache_write: int | None = None,
+        cache_write_hour: int | None = None,
+        image: int | None = None,
+        reasoning: int | None = None,
+    ) -> Rates:
+        written = input if cache_write is None else cache_write
+        return cls(
+            input=input,
+            output=output,
+            cache_read=input if cache_read is None else cache_read,
+            cache_write=written,
+            cache_write_hour=written if cache_write_hour is None else cache_write_hour,
+            image=input if image is None else image,
+            reasoning=output if reasoning is None else reasoning,
+        )
+
+    @property
+    def dearest_input(self) -> int:
+        read = (self.input, self.cache_read, self.image)
+        return max(*read, self.cache_write, self.cache_write_hour)
+
+    @property
+    def dearest_output(self) -> int:
+        return max(self.output, self.reasoning)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """The rates of a request with more input than `above` tokens."""
+
+    above: int
+    rates: Rates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a model costs, and where that is written. `request` is yocto-dollars for each call."""
+
+    source: str
+    kind: PriceKind
+    rates: Rates
+    bands: tuple[Band, ...] = ()
+    request: int = 0
+
+    def rates_at(self, tokens_in: int) -> Rates:
+        found = self.rates
+        for band in self.bands:
+            if tokens_in > band.above:
+                found = band.rates
+        return found
+
+    def rates_up_to(self, tokens_in: int) -> tuple[Rates, ...]:
+        """Every rate that a request of at most so much input can have."""
+        return (self.rates, *(band.rates for band in self.bands if band.above < tokens_in))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownPrice:
+    """Nobody has said what this model costs. `reason` is one clause."""
+
+    model: str
+    reason: str
+
+
+# -- arithmetic ---------------------------------------------------------------------------------
+
+
+def cost(price: Price, usage: TokenUsage) -> int:
+    """What a reply cost, in nano-dollars, rounded up once."""
+    rates = price.rates_at(usage.input)
+    kept = usage.cache_read + usage.cache_write
+    fresh = usage.input - kept
+    # A report does not say which pictures came from the cache. The dearer reading is taken.
+    dear = rates.image > rates.input
+    pictures = min(usage.image, fresh) if dear else max(0, usage.image - kept)
+    return _nano(
+        price.request
+        + (fresh - pictures) * rates.input
+        + pictures * rates.image
+        + usage.cache_read * rates.cache_read
+        + (usage.cache_write - usage.cache_write_hour) * rates.cache_write
+        + usage.cache_write_hour * rates.cache_write_hour
+        + (usage.output - usage.reasoning) * rates.output
+        + usage.reasoning * rates.reasoning
+    )
+
+
+def worst_case(price: Price, *, input_bound: int, output_cap: int) -> int:
+    """The most that a call can cost: in the dearest band, each token of the dearest kind."""
+    reached = price.rates_up_to(input_bound)
+    each_in = max(rates.dearest_input for rates in reached)
+    each_out = max(rates.dearest_output for rates in reached)
+    return _nano(price.request + input_bound * each_in + output_cap * each_out)
+
+
+def price_per_output_token(price: Price, *, input_bound: int) -> Fraction:
+    """Nano-dollars for one more token of output, in the dearest band that the input can reach."""
+    dearest = max(rates.dearest_output for rates in price.rates_up_to(input_bound))
+    return Fraction(dearest, _YOCTO_IN_NANO)
+
+
+def _nano(yocto: int) -> int:
+    return -(-yocto // _YOCTO_IN_NANO)
+
+
+def dearer(one: Price, other: Price) -> Price:
+    """A price that is at least both, at every size of input."""
+    steps = sorted({band.above for price in (one, other) for band in price.bands})
+    return replace(
+        one,
+        rates=_dearest(one.rates, other.rates),
+        bands=tuple(
+            Band(above=above, rates=_dearest(one.rates_at(above + 1), other.rates_at(above + 1)))
+            for above in steps
+        ),
+        request=max(one.request, other.request),
+    )
+
+
+def _dearest(one: Rates, other: Rates) -> Rates:
+    names = (field.name for field in fields(Rates))
+    return Rates(**{name: max(getattr(one, name), getattr(other, name)) for name in names})
+
+
+# -- what is done where no price is known --------------------------------------------------------
+
+# The kind of the price if there is one. Else waived: the user lets it run without; unknown: there
+# is no cap in dollars that needs one; refuse: there is.
+PricePolicy = Literal["published", "declared", "in_process", "waived", "unknown", "refuse"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceDecision:
+    """How a model's calls are priced. `why` is one sentence, for the receipt."""
+
+    policy: PricePolicy
+    price: Price | None
+    why: str
+
+
+def decided(found: Price | UnknownPrice, *, usd_capped: bool, waived: bool) -> PriceDecision:
+    """Say which policy applies. A waiver has no effect where there is a price."""
+    if isinstance(found, Price):
+        return PriceDecision(policy=found.kind, price=found, why=f"Priced as {found.source}.")
+    unknown = f"No price is known for {found.model} ({found.reason})"
+    if waived:
+        return PriceDecision(
+            policy="waived", price=None, why=f"{unknown}, and that was waived: no cap counts it."
+        )
+    if not usd_capped:
+        return PriceDecision(
+            policy="unknown", price=None, why=f"{unknown}, so its cost is not in any sum."
+        )
+    return PriceDecision(
+        policy="refuse",
+        price=None,
+        why=f"{unknown}, and a cap in dollars is set: declare input and output in "
+        f'[prices."{found.model}"], 0 if it costs nothing, or waive it with --allow-unpriced.',
+    )
