@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,12 @@ from tallystick.ledger.port import Ledger
 from tallystick.model.port import Model
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.functions import RunFunction
+from tallystick.runtime.history import records_of
 from tallystick.runtime.inputs import Input
 from tallystick.runtime.replay import ReplayReport
 from tallystick.runtime.run import Run
-from tallystick.runtime.session import Session, records_of
+from tallystick.runtime.session import Session
+from tallystick.runtime.teller import Pricing
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 LIMITS = RunLimits()
@@ -38,10 +41,23 @@ class Played:
     @property
     def transcript(self) -> str:
         lines = [line for record in self.records for line in transcript_lines(record)]
-        return "\n".join(lines) + "\n"
+        # How long things took before a deadline is not the run's doing.
+        return re.sub(r"\b\d+ ms passed", "N ms passed", "\n".join(lines) + "\n")
 
     def replayed(self) -> ReplayReport:
         return self.session.replay(self.run.run)
+
+
+def play_priced(
+    sandbox: WasmSandbox, model: Model, *, limits: RunLimits, pricing: Pricing, **more: Any
+) -> Played:
+    """Play with a model that costs something."""
+    ledger = MemoryLedger()
+    session = Session(model=model, ledger=ledger, sandbox=sandbox, pricing=pricing, **more)
+    run = session.run("what is it?", limits=limits)
+    return Played(
+        run=run, records=list(records_of(ledger, run.run)), ledger=ledger, session=session
+    )
 
 
 def play(

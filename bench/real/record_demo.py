@@ -26,7 +26,8 @@ from tallystick.model.endpoint import Endpoint
 from tallystick.model.http import HttpModel
 from tallystick.model.secret import Secret
 from tallystick.runtime.inputs import given_text
-from tallystick.runtime.session import Session, records_of
+from tallystick.runtime.history import records_of
+from tallystick.runtime.session import Session
 
 
 def main() -> int:

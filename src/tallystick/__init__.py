@@ -21,6 +21,8 @@ if TYPE_CHECKING:
         UsageError,
     )
     from tallystick.core.records import Charge, RunLimits
+    from tallystick.core.step import CompletedStep
+    from tallystick.core.step_errors import StepBudgetError
     from tallystick.ledger.memory import MemoryLedger
     from tallystick.ledger.sqlite import SqliteLedger
     from tallystick.model.scripted import ScriptedModel, ScriptedReply
@@ -29,11 +31,12 @@ if TYPE_CHECKING:
     from tallystick.runtime.paths import cache_directory, data_directory
     from tallystick.runtime.run import Run
     from tallystick.runtime.session import Session
+    from tallystick.runtime.snapshots import open_snapshots
+    from tallystick.runtime.step import completed_steps, step, step_log
     from tallystick.sandbox.host import HostFunction, HostTable
     from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits
     from tallystick.sandbox.scripted import Scripted, ScriptedSandbox
     from tallystick.sandbox.snapshot import SnapshotId
-    from tallystick.sandbox.sqlite_store import SqliteSnapshotStore
     from tallystick.sandbox.text import HostText
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
@@ -41,6 +44,7 @@ __all__ = [
     "Cancelled",
     "CapabilityDenied",
     "Charge",
+    "CompletedStep",
     "ExecutionContext",
     "ExecutionResult",
     "HostFunction",
@@ -61,15 +65,19 @@ __all__ = [
     "SnapshotId",
     "SnapshotMismatch",
     "SqliteLedger",
-    "SqliteSnapshotStore",
+    "StepBudgetError",
     "TallystickError",
     "UsageError",
     "WasmSandbox",
     "cache_directory",
+    "completed_steps",
     "data_directory",
     "given_text",
     "host_function",
+    "open_snapshots",
     "read_inputs",
+    "step",
+    "step_log",
 ]
 
 _HOMES = {
@@ -86,6 +94,10 @@ _HOMES = {
     "tallystick.runtime.functions": ("host_function",),
     "tallystick.runtime.run": ("Run",),
     "tallystick.runtime.session": ("Session",),
+    "tallystick.runtime.snapshots": ("open_snapshots",),
+    "tallystick.core.step": ("CompletedStep",),
+    "tallystick.core.step_errors": ("StepBudgetError",),
+    "tallystick.runtime.step": ("completed_steps", "step", "step_log"),
     "tallystick.runtime.inputs": (
         "given_text",
         "read_inputs",
@@ -105,7 +117,6 @@ _HOMES = {
     "tallystick.sandbox.port": ("ExecutionContext", "ExecutionResult", "Limits"),
     "tallystick.sandbox.scripted": ("Scripted", "ScriptedSandbox"),
     "tallystick.sandbox.snapshot": ("SnapshotId",),
-    "tallystick.sandbox.sqlite_store": ("SqliteSnapshotStore",),
     "tallystick.sandbox.text": ("HostText",),
     "tallystick.sandbox.wasm.sandbox": ("WasmSandbox",),
 }

@@ -102,6 +102,27 @@ def test_a_put_before_the_sentence_is_seen_by_the_second_look(
     assert held.read(id) == data
 
 
+def test_a_put_that_its_session_forgets_halfway_counts_as_put_before_that(
+    kept: SqliteAttachments, tmp_path: Path, ticks: Ticks
+) -> None:
+    staged = kept.stage(LARGE)
+    kept.record_intent(intent("s1", staged.ref.id, at=ticks.now, owner=kept.owner()), staged.ref)
+    with stored(tmp_path, ticks) as other:
+        held = session(other)
+        held.put(LARGE)
+        held.delete(staged.ref.id)
+        held.put(LARGE)
+
+        kept.keep(staged)
+        crash(other)
+        report = reclaim(kept, policy=AT_ONCE)
+
+    # The row was made anew by the other process and died with it.
+    assert report.reclaimed_count == 1
+    with pytest.raises(AttachmentNotFound):
+        session(kept).commit([staged.ref.id])
+
+
 @pytest.mark.parametrize("step", ["deleting", "unlinked"])
 def test_a_put_while_the_file_is_deleted_waits_and_is_told_if_it_waited_too_long(
     kept: SqliteAttachments, step: str

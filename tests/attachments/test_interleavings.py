@@ -30,6 +30,7 @@ from tests.attachments.builders import (
     stored,
 )
 
+from tallystick.attachments import rows
 from tallystick.attachments.collect import Sweep, reclaim
 from tallystick.attachments.errors import (
     AttachmentNotFound,
@@ -91,7 +92,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule()
     def end_a_put(self) -> None:
         kept, name, data, staged = self.halves.pop(0)
-        intended = kept.references(name, staged.ref.id)  # or it was forgotten in between
+        intended = self.owns(kept, name, staged.ref.id)
         try:
             kept.keep(staged)
         except ReclamationInFlight:
@@ -170,6 +171,17 @@ class Interleavings(RuleBasedStateMachine):
                 return
 
     # -- what holds ----------------------------------------------------------------------------
+
+    def owns(self, kept: SqliteAttachments, name: str, id: str) -> bool:
+        """Whether a process's intent stands. Its session may have forgotten it in another process.
+
+        That one may have put the same again since. The row is then its own, and dies with it.
+        """
+        with kept.reading() as db:
+            return db is not None and any(
+                kept.owner() in rows.holders(db, each.intent)
+                for each in rows.references(db, session_id=name, id=id)
+            )
 
     @invariant()
     def whatever_is_held_can_be_read(self) -> None:

@@ -158,7 +158,7 @@ def test_trust_can_be_given_without_being_asked_and_taken_back(world: World) -> 
 
 
 def test_a_file_that_would_be_an_error_is_not_trusted(world: World) -> None:
-    world.says("[prices.m]\ninput = 1")
+    world.says("[commands]\nx = 'y'")
 
     result = call(world, "trust", "--yes")
 

@@ -25,6 +25,7 @@ from tallystick.core.errors import (
     RunExists,
     RunNotFound,
     RunNotOwned,
+    TransferRefused,
     UsageError,
 )
 from tallystick.ledger.memory import MemoryLedger
@@ -66,6 +67,15 @@ def test_a_read_begins_where_it_is_told_to(ledger: Ledger, start: int) -> None:
     filled(ledger, count=5)
 
     assert bodies(ledger, start=start) == [each.body for each in drafts(5)][start:]
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 1), (1, 3), (3, 2), (0, 5), (4, 99)])
+def test_a_read_ends_where_it_is_told_to(ledger: Ledger, start: int, stop: int) -> None:
+    filled(ledger, count=5)
+
+    read = [entry.body for entry in ledger.read(RUN, start=start, stop=stop)]
+
+    assert read == [each.body for each in drafts(5)][start:stop]
 
 
 def test_forced_and_committed_entries_make_one_chain(ledger: Ledger) -> None:
@@ -269,6 +279,64 @@ def test_a_copy_can_be_read_and_not_written(ledger: TransferLedger) -> None:
     ):
         with pytest.raises(RunNotOwned, match="is a copy"):
             action()
+
+
+def arriving() -> tuple[ExportHeader, MemoryLedger]:
+    source = MemoryLedger()
+    head = filled(source)
+    header = ExportHeader(format=2, run=RUN, count=head.count, hash=head.hash, fence=0, moved=False)
+    return header, source
+
+
+def test_what_goes_with_an_import_is_done_whether_or_not_the_run_is_here(
+    ledger: TransferLedger,
+) -> None:
+    header, source = arriving()
+    done: list[object] = []
+
+    for _ in range(2):
+        ledger.adopt(header, source.read(RUN), also=done.append)
+
+    assert len(done) == 2
+    assert all((db is None) == isinstance(ledger, MemoryLedger) for db in done)
+    assert verify(ledger).entries == 4
+
+
+def test_an_import_does_not_happen_if_what_goes_with_it_fails(ledger: TransferLedger) -> None:
+    header, source = arriving()
+
+    def failing(db: object) -> None:
+        raise UsageError("no")
+
+    with pytest.raises(UsageError):
+        ledger.adopt(header, source.read(RUN), also=failing)
+
+    assert list(ledger.runs()) == []
+
+
+def test_what_goes_with_an_import_is_not_done_if_the_run_is_refused(
+    ledger: TransferLedger,
+) -> None:
+    filled(ledger, count=2)
+    header, source = arriving()
+    done: list[object] = []
+
+    with pytest.raises(TransferRefused):
+        ledger.adopt(header, source.read(RUN), also=done.append)
+
+    assert done == []
+
+
+def test_a_removal_does_not_happen_if_what_goes_with_it_fails(ledger: Ledger) -> None:
+    filled(ledger)
+
+    def failing(db: object) -> None:
+        raise UsageError("no")
+
+    with pytest.raises(UsageError):
+        ledger.remove(RUN, also=failing)
+
+    assert verify(ledger).entries == 4
 
 
 def test_an_erased_body_is_gone_and_the_chain_holds(ledger: TransferLedger) -> None:

@@ -1,24 +1,31 @@
 """What every snapshot store promises, tried on each of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tallystick.attachments.memory import MemoryAttachments
 from tallystick.core.errors import SnapshotNotFound
+from tallystick.runtime.snapshots import AttachmentSnapshotStore, open_snapshots
 from tallystick.sandbox.memory_store import MemorySnapshotStore
 from tallystick.sandbox.snapshot import PAGE_BYTES, Image, SnapshotId, SnapshotStore
-from tallystick.sandbox.sqlite_store import SqliteSnapshotStore
 
-StoreMaker = Callable[[Path], SnapshotStore]
+StoreMaker = Callable[[Path], AbstractContextManager[SnapshotStore]]
 STORES: dict[str, StoreMaker] = {
-    "memory": lambda folder: MemorySnapshotStore(),
-    "sqlite": lambda folder: SqliteSnapshotStore(folder / "snapshots.db"),
+    "memory": lambda folder: nullcontext(MemorySnapshotStore()),
+    "attachments-memory": lambda folder: nullcontext(AttachmentSnapshotStore(MemoryAttachments())),
+    "attachments-sqlite": lambda folder: open_snapshots(folder / "ledger.db"),
 }
 
-page_bytes = st.binary(min_size=1, max_size=8).map(lambda seed: (seed * PAGE_BYTES)[:PAGE_BYTES])
+repetitive = st.binary(min_size=1, max_size=8).map(lambda seed: (seed * PAGE_BYTES)[:PAGE_BYTES])
+# Twelve of them do not fit into a row of the ledger.
+incompressible = st.integers(0, 2**32).map(lambda seed: Random(seed).randbytes(PAGE_BYTES))
+page_bytes = repetitive | incompressible
 
 
 @st.composite
@@ -54,8 +61,9 @@ def an_image(fill: bytes = b"\1", *, count: int = 3) -> Image:
 
 
 @pytest.fixture(params=sorted(STORES))
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStore:
-    return STORES[request.param](tmp_path)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SnapshotStore]:
+    with STORES[request.param](tmp_path) as made:
+        yield made
 
 
 @pytest.mark.parametrize("kind", sorted(STORES))
@@ -63,10 +71,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStore:
 def test_what_is_saved_is_what_is_loaded(
     kind: str, image: Image, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    store = STORES[kind](tmp_path_factory.mktemp("store"))
-
-    store.save(named("a"), image)
-    snapshot, loaded = store.load("S", "a")
+    with STORES[kind](tmp_path_factory.mktemp("store")) as store:
+        store.save(named("a"), image)
+        snapshot, loaded = store.load("S", "a")
 
     assert snapshot == named("a")
     assert loaded == image
@@ -83,6 +90,27 @@ def test_snapshots_are_listed_in_the_order_of_their_ids(store: SnapshotStore) ->
         store.save(named(name, ident=ident), an_image())
 
     assert [each.name for each in store.list("S")] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("first", "second"), [("1", "2"), ("2", "1"), ("1", "1")])
+def test_a_snapshot_of_a_name_that_is_there_takes_its_place(
+    store: SnapshotStore, first: str, second: str
+) -> None:
+    store.save(named("a", ident=first), an_image(b"\1"))
+    store.save(named("b", ident="0"), an_image(b"\3"))
+
+    store.save(named("a", ident=second), an_image(b"\2"))
+
+    assert store.load("S", "a") == (named("a", ident=second), an_image(b"\2"))
+    assert [each.name for each in store.list("S")] == ["b", "a"]
+
+
+@pytest.mark.parametrize("name", ["a:b", ":", "::1:2", "a:X:7", "\u2028 \x1b", "x" * 256])
+def test_a_name_may_hold_what_separates_it(store: SnapshotStore, name: str) -> None:
+    store.save(named(name, ident="X"), an_image())
+
+    assert store.load("S", name)[0] == named(name, ident="X")
+    assert store.load("S", f"{name}:X")[0] == named(name, ident="X")
 
 
 def test_sessions_do_not_see_each_others_snapshots(store: SnapshotStore) -> None:

@@ -23,6 +23,7 @@ from tallystick.core.doubt import (
 from tallystick.core.machine import Phase, RunState, advance, begin
 from tallystick.core.prompt import Message
 from tallystick.core.records import ContextRef, Intent, RunLimits, RunStarted, ViewRef
+from tallystick.runtime.given import texts_of
 
 # Half of what the profile says, so that the folder takes seconds.
 EXAMPLES = settings().max_examples // 2
@@ -49,6 +50,11 @@ def over(
     )
 
 
+def begun(start: RunStarted) -> tuple[RunState, tuple[Intent, ...]]:
+    """Begin a run over the texts that its start holds."""
+    return begin(start, texts_of(start.values))
+
+
 def turn(state: RunState, source: str, **result: object) -> tuple[RunState, tuple[Intent, ...]]:
     """One turn: a program and what came of it."""
     state, _ = advance(state, replied(f"```python\n{source}\n```"))
@@ -56,7 +62,7 @@ def turn(state: RunState, source: str, **result: object) -> tuple[RunState, tupl
 
 
 def after(start: RunStarted, *turns: Turn) -> RunState:
-    state, _ = begin(start)
+    state, _ = begun(start)
     for source, result in turns:
         state, _ = turn(state, source, **result)
     return state
@@ -144,7 +150,7 @@ def test_no_answer_is_asked_about_in_the_last_turn(doubt: Doubt) -> None:
     ),
 )
 def test_every_doubt_is_raised_at_most_once_in_a_run(goal: str, turns: list[Turn]) -> None:
-    state, _ = begin(over(goal=goal))
+    state, _ = begun(over(goal=goal))
     for source, result in turns:
         if state.phase is not Phase.ENDING:
             state, _ = turn(state, source, **result)
@@ -192,7 +198,7 @@ def test_a_name_of_the_question_counts_when_a_program_or_an_output_has_it() -> N
 
 
 def test_an_answer_given_beside_a_program_is_asked_about_with_what_the_program_printed() -> None:
-    state, _ = begin(over())
+    state, _ = begun(over())
     state, _ = advance(state, replied(f"```python\n{READS}\n```\nFINAL(forty two)"))
 
     state, _ = advance(state, finished(stdout="the owner is Ada\n"))
@@ -204,7 +210,7 @@ def test_an_answer_given_beside_a_program_is_asked_about_with_what_the_program_p
 
 def test_an_answer_given_beside_a_program_is_asked_about_without_data_too() -> None:
     """The doubt is about the program's output, which the model had not seen."""
-    state, _ = begin(started())
+    state, _ = begun(started())
     state, _ = advance(state, replied("```python\nprint(2 + 2)\n```\nFINAL(it is five)"))
 
     state, _ = advance(state, finished(stdout="4\n"))
@@ -413,19 +419,17 @@ def test_names_of_a_question_are_those_that_stand_in_the_data(
 ) -> None:
     text = f"{TEXT}104 10.5 2031-05-06 Is\n"
 
-    assert named_values(over(text, goal=goal)) == names
+    assert named_values(goal, [text]) == names
 
 
 def test_names_are_looked_for_in_every_text_of_a_run() -> None:
-    texts = {"a.txt": "INV-104", "b.txt": "INV-119"}
-
-    found = named_values(started(goal="INV-104, INV-119, INV-120", values={"context": texts}))
+    found = named_values("INV-104, INV-119, INV-120", ["INV-104", "INV-119"])
 
     assert found == ("INV-104", "INV-119")
 
 
 def test_of_texts_that_stay_on_the_host_no_names_are_known() -> None:
-    assert named_values(started(goal="who owns INV-104?", values={})) == ()
+    assert named_values("who owns INV-104?", []) == ()
 
 
 @settings(max_examples=EXAMPLES)
@@ -433,7 +437,7 @@ def test_of_texts_that_stay_on_the_host_no_names_are_known() -> None:
 def test_every_name_stands_in_the_question_and_in_the_data_and_has_a_letter(
     goal: str, text: str
 ) -> None:
-    names = named_values(over(text, goal=goal))
+    names = named_values(goal, [text])
 
     assert len(set(names)) == len(names) <= 20
     assert all(name in goal and name in text for name in names)
@@ -445,7 +449,7 @@ def test_every_name_stands_in_the_question_and_in_the_data_and_has_a_letter(
 def test_numbers_and_dates_are_no_names(goal: list[str]) -> None:
     asked = " ".join(goal)
 
-    assert named_values(over(asked, goal=asked)) == ()
+    assert named_values(asked, [asked]) == ()
 
 
 @settings(max_examples=EXAMPLES)
@@ -536,7 +540,7 @@ def test_an_unseen_answer_comes_before_every_other_doubt() -> None:
 def test_a_name_that_was_not_looked_for_is_shown_with_a_line_that_has_it() -> None:
     start = over(goal="who owns INV-104?")
 
-    text = question("unnamed", "Xu", start, unnamed=("INV-104",))
+    text = question("unnamed", "Xu", start, texts=[TEXT], unnamed=("INV-104",))
 
     assert "did not look for 'INV-104'" in text
     assert "INV-104,open,Ada Barros" in text
@@ -546,7 +550,7 @@ def test_a_name_that_was_not_looked_for_is_shown_with_a_line_that_has_it() -> No
 def test_an_empty_answer_is_told_how_the_data_writes_what_was_looked_for() -> None:
     source = "FINAL(sum(row['status'] == 'Open' for row in rows))"
 
-    text = question("empty", "0", over(), source=source)
+    text = question("empty", "0", over(), texts=[TEXT], source=source)
 
     assert "'Open' is written 'open' in the data." in text
     assert "If 0 is right all the same, give it again." in text
@@ -564,9 +568,12 @@ def test_of_data_that_stays_on_the_host_nothing_is_said_to_be_missing() -> None:
 @EVERY
 def test_every_question_ends_with_what_to_do(doubt: Doubt) -> None:
     start, (source, result) = DOUBTFUL[doubt]
-    unnamed = named_values(start)
+    texts = texts_of(start.values)
+    unnamed = named_values(start.goal, texts)
 
-    text = question(doubt, str(result["answer"]), start, unnamed=unnamed, source=source)
+    text = question(
+        doubt, str(result["answer"]), start, texts=texts, unnamed=unnamed, source=source
+    )
 
     assert "```python block" in text or "FINAL(...)" in text
     assert text.endswith(".")

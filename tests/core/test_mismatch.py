@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.core.mismatch import line_with, mismatches, texts_of
+from tallystick.core.mismatch import line_with, mismatches
 
 # Half of what the profile says, so that the folder takes seconds.
 EXAMPLES = settings().max_examples // 2
@@ -159,9 +159,3 @@ def test_a_word_far_into_a_long_line_is_shown_with_its_surroundings() -> None:
     assert line is not None
     assert "xneedley" in line
     assert len(line) == 200
-
-
-def test_texts_are_those_that_were_given_whole_alone_or_by_name() -> None:
-    values = {"context": {"a.txt": "one", "b.txt": "two"}, "other": "three", "n": 5}
-
-    assert texts_of(values) == ["one", "two", "three"]

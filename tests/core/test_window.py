@@ -27,6 +27,7 @@ from tallystick.core.records import (
     ViewRef,
 )
 from tallystick.core.reply import parse_reply
+from tallystick.runtime.given import texts_of
 
 # Every example is a whole run: fewer of them, in proportion to what the profile says.
 EXAMPLES = settings().max_examples // 4
@@ -107,7 +108,7 @@ def parts_of(messages: tuple[Message, ...]) -> list[str]:
 def play(start: RunStarted, data: st.DataObject) -> Played:
     played = Played(started=start)
     seen: set[tuple[str, str, str]] = set()
-    state, intents = begin(start)
+    state, intents = begin(start, texts_of(start.values))
     while intents:
         (intent,) = intents
         event: Event

@@ -14,9 +14,10 @@ from pathlib import Path
 import msgspec
 
 from tallystick.runtime.paths import cache_directory
+from tallystick.runtime.snapshots import open_snapshots
 from tallystick.sandbox.host import Answer, HostFunction, HostTable, request_digest, text_reply
 from tallystick.sandbox.port import ExecutionContext, HostCall, HostNames
-from tallystick.sandbox.sqlite_store import SqliteSnapshotStore
+from tallystick.sandbox.snapshot import SnapshotStore
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 BEFORE = "import random, time\nstate = [random.random() for _ in range(100)]\nseen = {}"
@@ -59,8 +60,7 @@ class Journalled:
         return reply
 
 
-async def main(mode: str, directory: Path, kill_at: int) -> None:
-    store = SqliteSnapshotStore(directory / "snapshots.db")
+async def main(mode: str, directory: Path, kill_at: int, store: SnapshotStore) -> None:
     sandbox = WasmSandbox.load(cache=cache_directory(), store=store)
     session = await sandbox.open(session_id="S", seed=5)
     context = ExecutionContext(session_id="S")
@@ -83,4 +83,6 @@ async def main(mode: str, directory: Path, kill_at: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])))
+    folder = Path(sys.argv[2])
+    with open_snapshots(folder / "ledger.db") as opened:
+        asyncio.run(main(sys.argv[1], folder, int(sys.argv[3]), opened))

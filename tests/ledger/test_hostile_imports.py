@@ -17,7 +17,7 @@ from tallystick.core.canonical import canonical
 from tallystick.core.chain import Draft, Head, Sealed, seal
 from tallystick.core.errors import TransferRefused
 from tallystick.ledger.memory import MemoryLedger
-from tallystick.ledger.port import ExportHeader
+from tallystick.ledger.port import Carried, ExportHeader
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.stream import MAGIC, write_stream
 from tallystick.ledger.transfer import import_run
@@ -35,12 +35,20 @@ def chain(*, run: str = RUN, more: tuple[Draft, ...] = ()) -> tuple[list[Sealed]
 
 
 ENTRIES, HEAD = chain()
-HEADER = ExportHeader(format=1, run=RUN, count=HEAD.count, hash=HEAD.hash, fence=3, moved=True)
+HEADER = ExportHeader(format=2, run=RUN, count=HEAD.count, hash=HEAD.hash, fence=3, moved=True)
+CARRYING = msgspec.structs.replace(HEADER, attachments=1)
 
 
-def file_of(header: ExportHeader = HEADER, entries: list[Sealed] = ENTRIES) -> bytes:
+def file_of(
+    header: ExportHeader = HEADER,
+    entries: list[Sealed] = ENTRIES,
+    attachments: tuple[tuple[bytes, bytes], ...] = (),
+) -> bytes:
     stream = io.BytesIO()
-    write_stream(stream, header, entries)
+    carried = [
+        Carried(ref=ref, byte_len=len(data), pieces=iter([data])) for ref, data in attachments
+    ]
+    write_stream(stream, header, entries, carried)
     return stream.getvalue()
 
 
@@ -69,6 +77,12 @@ START = MAGIC + canonical(HEADER) + b"\n"
 
 def framed(header_bytes: int, there: int, body_bytes: int, rest: bytes = b"") -> bytes:
     return with_digest(START + FRAME.pack(header_bytes, there, body_bytes) + rest)
+
+
+def attached(ref_bytes: int, byte_len: int, rest: bytes = b"") -> bytes:
+    """A good run, and behind it an attachment that says of itself what it likes."""
+    entries = file_of(CARRYING)[:-32]
+    return with_digest(entries + struct.pack(">IQ", ref_bytes, byte_len) + rest)
 
 
 def changed(seq: int, **fields: object) -> bytes:
@@ -107,10 +121,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "a header that is no JSON": (raw(b"count=3"), "header cannot be read"),
     "a header that is a list": (raw(b"[1]"), "header cannot be read"),
     "a header nested deeply": (raw(b"[" * 1_000), "header cannot be read"),
-    "a header that is no text": (raw(b'{"format":1,"run":"\xff"}'), "header cannot be read"),
+    "a header that is no text": (raw(b'{"format":2,"run":"\xff"}'), "header cannot be read"),
     "no format": (json_with(format=...), "header cannot be read"),
-    "a newer format": (json_with(format=2), "it has format 2; this version reads 1"),
-    "a newer format with new fields": (json_with(format=3, new=[1]), "it has format 3"),
+    "a newer format": (json_with(format=3), "it has format 3; this version reads 1 and 2"),
+    "a newer format with new fields": (json_with(format=4, new=[1]), "it has format 4"),
     "a format before the first": (json_with(format=-1), "it has format -1"),
     "a format that is text": (json_with(format="1"), "header cannot be read"),
     "no run": (json_with(run=...), "header cannot be read"),
@@ -118,6 +132,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "a further field": (json_with(path="/etc/passwd"), "header cannot be read"),
     "a count that is text": (json_with(count="3"), "header cannot be read"),
     "a count that is a fraction": (json_with(count=2.5), "header cannot be read"),
+    "a count of no attachments": (json_with(attachments=0), "not in canonical form"),
     "a header with spaces": (
         raw(msgspec.json.format(canonical(HEADER), indent=0).replace(b",", b", ")),
         "not in canonical form",
@@ -193,6 +208,22 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         "entry 2 does not hold: its header is not in canonical form",
     ),
     "a body that is no record": (no_record(), "entry 3 does not hold: its body is no record"),
+    "attachments in a file of the first format": (
+        said(format=1, attachments=1), "counts what cannot be"
+    ),
+    "a negative count of attachments": (said(attachments=-1), "counts what cannot be"),
+    "an absurd count of attachments": (said(attachments=100_001), "counts what cannot be"),
+    "attachments that are not there": (said(attachments=3), "attachment 0"),
+    "attachments and nowhere to keep them": (
+        file_of(CARRYING, attachments=((b"{}", b"data"),)), "here is nowhere to keep them"
+    ),
+    "an attachment more than it counts": (
+        file_of(attachments=((b"{}", b"data"),)), "its digest is not that of its bytes"
+    ),
+    "a reference of 4 GB": (attached(0xFFFFFFFF, 1), "longer than any attachment may be"),
+    "a reference just over the limit": (attached(8_193, 1), "longer than any attachment may be"),
+    "a reference that is cut off": (attached(8_192, 1, b"{"), "in the middle of attachment 0"),
+    "an attachment of 16 EB": (attached(2, (1 << 64) - 1, b"{}"), "longer than any attachment"),
     "the chain of another run": (other_runs_chain(), "entry 0 does not hold: its header names"),
 }  # fmt: skip
 

@@ -6,19 +6,23 @@ from pathlib import Path
 
 import pytest
 
+from tallystick.attachments.memory import MemoryAttachments
 from tallystick.core.records import RunEnded, RunStarted
 from tallystick.ledger.memory import MemoryLedger
-from tallystick.ledger.transfer import import_run
 from tallystick.ledger.verify import verify
-from tallystick.runtime.session import Session, records_of
+from tallystick.runtime.carry import import_run_with_attachments
+from tallystick.runtime.history import records_of
+from tallystick.runtime.session import Session
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("run-format-*.b64"))
 
 
-def imported(path: Path) -> tuple[MemoryLedger, str]:
+def imported(path: Path, attachments: MemoryAttachments | None = None) -> tuple[MemoryLedger, str]:
     ledger = MemoryLedger()
-    return ledger, import_run(ledger, io.BytesIO(base64.b64decode(path.read_bytes())))
+    content = io.BytesIO(base64.b64decode(path.read_bytes()))
+    done = import_run_with_attachments(ledger, attachments or MemoryAttachments(), content)
+    return ledger, done.run
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=[path.stem for path in FIXTURES])
@@ -43,6 +47,19 @@ def test_it_replays_with_its_programs_served_if_the_guest_is_another(
     assert report.served + report.programs == 2
     # A prompt template may have changed since; nothing else may have.
     assert report.divergence is None or report.divergence.field in ("request_sha256", "charge")
+
+
+def test_the_attachments_of_the_second_format_are_read() -> None:
+    kept = MemoryAttachments()
+
+    imported(Path(__file__).parent / "fixtures" / "run-format-2.b64", kept)
+
+    found = {each.ref.label: each.ref for each in kept.references()}
+    assert [ref.byte_len for ref in found.values()] == [10, 0, 33, 256]
+    assert b"".join(kept.chunks(found["question.txt"].id)) == b"6 times 7\n"
+    picture = found["Bild – 3×2"]
+    assert (picture.media_type, picture.declared) == ("image/png", "text/plain")
+    assert (picture.width, picture.height) == (3, 2)
 
 
 def test_there_is_a_fixture_of_the_present_format() -> None:

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import pytest
 from tests.ledger.builders import EMPTY, LEDGERS, OTHER, RUN, bodies, draft, drafts, filled
 
-from tallystick.core.chain import Head, Sealed
+from tallystick.core.chain import Head
 from tallystick.core.errors import (
     LedgerConflict,
     RunNotFound,
@@ -296,9 +296,9 @@ def test_a_run_is_marked_as_moved_before_its_file_has_a_name(
         with SqliteLedger(tmp_path / "ledger.db") as other:
             order.append((word, other.runs()[0].moved, file.exists()))
 
-    def written(target: BinaryIO, header: ExportHeader, entries: Iterator[Sealed]) -> None:
+    def written(target: BinaryIO, header: ExportHeader, *rest: Any) -> None:
         told("writing")
-        write_stream(target, header, entries)
+        write_stream(target, header, *rest)
 
     def synced(descriptor: int) -> None:
         told("syncing")

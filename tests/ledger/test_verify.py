@@ -63,10 +63,10 @@ def test_every_head_that_was_kept_along_the_way_still_holds() -> None:
 class Growing(MemoryLedger):
     """A ledger that another writer appends to while it is read."""
 
-    def read(self, run: str, *, start: int = 0) -> Iterator[Sealed]:
+    def read(self, run: str, *, start: int = 0, stop: int | None = None) -> Iterator[Sealed]:
         head = self.runs()[0].head
         self.append(run, drafts(2), expected=head, fence=1, forced=False)
-        return super().read(run, start=start)
+        return super().read(run, start=start, stop=stop)
 
 
 def test_a_run_that_grows_meanwhile_holds() -> None:
@@ -81,9 +81,9 @@ def test_a_run_that_grows_meanwhile_holds() -> None:
 class Vanishing(MemoryLedger):
     """A ledger whose run is removed before it is read."""
 
-    def read(self, run: str, *, start: int = 0) -> Iterator[Sealed]:
+    def read(self, run: str, *, start: int = 0, stop: int | None = None) -> Iterator[Sealed]:
         self.remove(run)
-        return super().read(run, start=start)
+        return super().read(run, start=start, stop=stop)
 
 
 def test_a_run_that_is_removed_meanwhile_is_no_damage() -> None:

@@ -29,8 +29,9 @@ from tallystick.model.endpoint import Dialect, Endpoint
 from tallystick.model.http import HttpModel
 from tallystick.model.pacing import Gate
 from tallystick.model.port import Heard, ModelReason, ModelReply, ModelRequest
+from tallystick.runtime.history import records_of
 from tallystick.runtime.run import Run
-from tallystick.runtime.session import Session, records_of
+from tallystick.runtime.session import Session
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 ANSWER = fake.ok(block("FINAL(6 * 7)"))
@@ -196,7 +197,7 @@ def test_a_run_over_either_format_is_answered_and_charged_as_reported(
         {"prompt_tokens": 10**40, "completion_tokens": 1, "input_tokens": 10**40},
     ],
 )
-def test_a_wrong_report_of_usage_is_charged_as_an_estimate_that_says_so(
+def test_a_wrong_report_of_usage_is_charged_as_reserved_and_says_so(
     server: FakeServer, sandbox: WasmSandbox, dialect: Dialect, usage: object
 ) -> None:
     server.always(fake.ok(block("FINAL(6 * 7)"), usage=usage))
@@ -207,7 +208,9 @@ def test_a_wrong_report_of_usage_is_charged_as_an_estimate_that_says_so(
     assert isinstance(came, ModelReplied)
     assert played.run.stop == "answered"
     assert came.usage.reported is False
-    assert played.run.charge.tokens_in == came.usage.tokens_in > 50
+    assert came.settled is not None
+    assert (came.settled.figures, came.settled.flags) == ("reserved", ("usage_missing",))
+    assert played.run.charge.tokens_in == came.settled.tokens_in > came.usage.tokens_in > 50
 
 
 def test_a_server_that_echoes_the_key_gets_it_into_no_record(

@@ -80,7 +80,7 @@ def test_a_short_text_is_shown_whole_and_a_long_one_by_head_middle_and_tail(
     [
         (lambda p: None, "nosuch.txt", "no such file"),
         (lambda p: None, "*.nosuch", "no file matches"),
-        (lambda p: (p / "bin").write_bytes(b"a\0b"), "bin", "not a text file"),
+        (lambda p: (p / "bin").write_bytes(b"a\0b"), "bin", "neither text nor a picture"),
         (lambda p: (p / "empty").touch(), "empty", "empty"),
         (lambda p: (p / "none").mkdir(), "none", "no files"),
         (lambda p: (p / "broken").symlink_to(p / "gone"), "broken", "No such file"),

@@ -14,6 +14,7 @@ from tallystick.core.records import (
     AskModel,
     ModelFailed,
     ModelReplied,
+    ReceiptIssued,
     RunEnded,
     RunLimits,
     RunStarted,
@@ -22,7 +23,7 @@ from tallystick.core.records import (
 from tallystick.ledger.verify import verify
 from tallystick.model.port import Heard, ModelReply, ModelRequest
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
-from tallystick.runtime.session import recorded_model
+from tallystick.runtime.history import recorded_model
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 BUSY = ScriptedReply(error="slow down", reason="rate_limit", retry_after_ms=1)
@@ -137,7 +138,7 @@ def test_a_run_whose_time_is_over_before_it_is_let_in_ends_by_its_deadline(
 
     assert played.run.stop == "deadline"
     assert played.run.detail == "50 ms passed before the model was free"
-    assert [type(each) for each in played.records] == [RunStarted, RunEnded]
+    assert [type(each) for each in played.records] == [RunStarted, ReceiptIssued, RunEnded]
     assert model.waiting == 0
     assert played.replayed().held
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import threading
 import time
@@ -20,8 +21,9 @@ from tallystick.ledger.port import Ledger
 from tallystick.model.port import Heard, ModelReply, ModelRequest, estimated_usage
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.functions import host_function
+from tallystick.runtime.history import records_of, resolve_run
 from tallystick.runtime.inputs import given_text
-from tallystick.runtime.session import Session, records_of, resolve_run
+from tallystick.runtime.session import Session
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 
@@ -208,12 +210,17 @@ def test_runs_are_named_by_id_prefix_or_last(sandbox: WasmSandbox) -> None:
         resolve_run(ledger, "ZZZZ")
 
 
-def test_values_are_recorded_so_that_a_replay_needs_no_file(sandbox: WasmSandbox) -> None:
-    played = play(sandbox, [block("FINAL(context)")], inputs=[given_text("the text")])
+def test_the_start_of_a_run_names_its_inputs_and_holds_none_of_them(sandbox: WasmSandbox) -> None:
+    played = play(sandbox, [block("FINAL(context)")], inputs=[given_text("the text", name="a.txt")])
     begun = played.records[0]
     assert isinstance(begun, RunStarted)
 
-    assert begun.values == {"context": "the text"}
+    (given,) = begun.inputs
+    assert (given.name, given.key) == ("context", None)
+    assert given.attachment.id == hashlib.sha256(b"the text").hexdigest()
+    assert (given.attachment.label, given.attachment.byte_len) == ("a.txt", 8)
+    assert begun.values == {}
+    assert played.replayed().held
 
 
 def test_a_session_without_a_model_says_so(sandbox: WasmSandbox) -> None:

@@ -84,6 +84,9 @@ def value_of(found: Settings, name: str) -> object:
         "retries": limits.retries,
         "temperature": found.temperature,
         "grants": found.grants,
+        "max_usd": None if limits.usd is None else limits.usd / 10**9,
+        "total_usd": None if found.total.usd is None else found.total.usd / 10**9,
+        "allow_unpriced": found.pricing.waived,
     }[name]
 
 
@@ -98,6 +101,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "reply_tokens": st.integers(0, 10**9),
     "retries": st.integers(0, 100),
     "temperature": st.sampled_from([0, 0.5, 1, 2]),
+    "max_usd": st.sampled_from([0, 0.5, 12, 0.0001]),
+    "total_usd": st.sampled_from([0, 0.25, 100]),
+    "allow_unpriced": st.booleans(),
     "grants": st.lists(st.sampled_from(["files.read", "net"]), min_size=1, unique=True),
 }
 LAYERS = ("user", "project", "environment", "flag")
@@ -138,7 +144,9 @@ def test_the_highest_place_that_sets_a_value_wins(layers: dict[str, dict[str, An
             winner = next((each for each in reversed(LAYERS) if name in layers[each]), None)
             if winner is None:
                 assert setting.source == "default"
-                assert value_of(found, name) == (spec.default or (() if name == "grants" else None))
+                assert value_of(found, name) == (
+                    spec.default if spec.default is not None else (() if name == "grants" else None)
+                )
             else:
                 given_value = layers[winner][name]
                 expected = tuple(given_value) if name == "grants" else given_value
@@ -149,7 +157,13 @@ def test_the_highest_place_that_sets_a_value_wins(layers: dict[str, dict[str, An
 @pytest.mark.parametrize("name", sorted(SETTINGS))
 def test_every_setting_changes_something(world: World, name: str) -> None:
     before = value_of(world.load(), name)
-    other = {"model": "ollama:x", "temperature": 0.5, "grants": ["net"]}.get(name, 1)
+    given: dict[str, object] = {
+        "model": "ollama:x",
+        "temperature": 0.5,
+        "grants": ["net"],
+        "allow_unpriced": True,
+    }
+    other = given.get(name, 1)
 
     world.user(toml({name: other}))
 
@@ -190,14 +204,18 @@ PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encod
 
 
 def test_the_example_on_the_page_is_a_file_that_is_read(world: World) -> None:
-    (example,) = re.findall(r"^```toml\n(.*?)^```", PAGE, re.S | re.M)
+    examples = re.findall(r"^```toml\n(.*?)^```", PAGE, re.S | re.M)
+    assert len(examples) == 2
 
-    world.user(example)
+    world.user("\n".join(examples))
 
     found = world.load()
     assert found.model == "fast"
     assert found.aliases["fast"] == "openai:gpt-5-mini"
     assert found.providers["work"].key_env == "WORK_API_KEY"
+    price = found.pricing.declared.find("ollama:anything")
+    assert price is not None
+    assert price.rates.input == 0
 
 
 def test_every_key_and_every_variable_is_on_the_page() -> None:
@@ -337,8 +355,12 @@ def test_a_path_in_a_file_is_meant_from_where_the_file_is(world: World) -> None:
         ("[providers.x]\napi_key = 'k'", "providers.x.api_key: a key does not belong in a file"),
         ("[providers.x]\nkey_env = 'sk-1'", "key_env: must be the name of an environment variable"),
         ("openai_api_key = 'k'", "openai_api_key: a key does not belong in a file"),
-        ("[prices.m]\ninput = 1", "prices are not supported by this version"),
+        ("[prices.m]\ninput = 1", 'prices."m".output is missing'),
+        ("[prices.m]\ninput = 1\noutput = -1", 'prices."m".output: must be dollars'),
         ("[commands]\nx = 'y'", "commands are not supported by this version"),
+        ("max_usd = -1", "max_usd: must be a sum of dollars"),
+        ("max_usd = 0.0000000001", "max_usd: must be a sum of dollars"),
+        ("allow_unpriced = 1", "allow_unpriced: must be true or false"),
         ("max_turns = ", "not TOML: Invalid value (at "),
         ("max_turns = 1\nmax_turns = 2", "not TOML: "),
     ],

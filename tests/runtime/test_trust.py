@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import tempfile
@@ -17,6 +18,7 @@ from tallystick.core.errors import StoreError
 from tallystick.core.records import RunLimits
 from tallystick.runtime.config_file import PROJECT_FILE, config_directory, read_config
 from tallystick.runtime.config_keys import SETTINGS
+from tallystick.runtime.settings import Setting
 from tallystick.runtime.trust import TrustStore
 
 EVERYTHING = """
@@ -52,7 +54,7 @@ def restricted(world: World) -> list[str]:
 
 
 def test_what_needs_trust_is_left_out_and_named_in_one_line(world: World) -> None:
-    world.says(EVERYTHING + "[prices.m]\ninput = 1\n[commands]\nx = 'y'\n")
+    world.says(EVERYTHING + "[prices.m]\ninput = 1\noutput = 2\n[commands]\nx = 'y'\n")
 
     found = world.load()
 
@@ -63,7 +65,7 @@ def test_what_needs_trust_is_left_out_and_named_in_one_line(world: World) -> Non
     (warning,) = found.warnings
     assert warning == (
         f"{world.project_file} is not trusted; ignored: aliases.gpt-5, model, "
-        "max_tokens (more than 100,000), grants, providers.openai, providers.mine, prices, "
+        "max_tokens (more than 100,000), grants, providers.openai, providers.mine, prices.m, "
         "commands; to read and trust it: tally config trust"
     )
 
@@ -88,6 +90,7 @@ LIMITS = {
     "max_host_calls": st.integers(0, 30_000),
     "reply_tokens": st.integers(0, 10_000),
     "retries": st.integers(0, 10),
+    "max_usd": st.integers(0, 10),
 }
 
 
@@ -108,11 +111,16 @@ def test_an_untrusted_file_lowers_limits_and_never_raises_one(
         found = world.load()
 
         for name in LIMITS:
-            own = int(without[name].value)
-            assert int(listed(found)[name].value) == min(own, project.get(name, own))
-        raised = [name for name in project if project[name] > int(without[name].value)]
+            own = limit(without[name])
+            assert limit(listed(found)[name]) == min(own, project.get(name, own))
+        raised = [name for name in project if project[name] > limit(without[name])]
         assert sorted(restricted(world)) == sorted(raised)
         assert bool(found.warnings) == bool(raised)
+
+
+def limit(setting: Setting) -> float:
+    """What a setting allows; one that is not set allows everything."""
+    return float(setting.value) if setting.value else math.inf
 
 
 def test_every_limit_is_among_those_that_are_only_lowered() -> None:
@@ -277,10 +285,26 @@ def test_trust_can_be_taken_back_from_what_is_no_longer_toml(world: World) -> No
     assert store(world).untrust(world.project_file)
 
 
-def test_a_trusted_file_with_prices_says_that_this_version_has_none(world: World) -> None:
-    world.says("[prices.m]\ninput = 1", trusted=True)
+def test_prices_of_a_project_count_when_it_is_trusted_and_not_before(world: World) -> None:
+    world.user("[prices.m]\ninput = 1\noutput = 1\n")
+    world.says("[prices.m]\ninput = 0\noutput = 0\n")
+    before = world.load().pricing.declared.find("m")
+    world.trust()
+    after = world.load().pricing.declared.find("m")
 
-    assert "prices are not supported by this version" in world.error()
+    assert before is not None
+    assert after is not None
+    assert (before.rates.input, after.rates.input) != (after.rates.input, after.rates.input)
+    assert after.rates.input == 0
+
+
+@pytest.mark.parametrize("setting", ["allow_unpriced = true", "total_usd = 5"])
+def test_what_takes_a_cap_away_or_sets_the_users_own_needs_trust(
+    world: World, setting: str
+) -> None:
+    world.says(setting)
+
+    assert restricted(world) == [setting.partition(" ")[0]]
 
 
 # -- the record -----------------------------------------------------------------------------------

@@ -24,9 +24,8 @@ class Given:
     def __init__(self, texts: str | dict[str, str]) -> None:
         named = {"data.csv": texts} if isinstance(texts, str) else texts
         layout = layout_of([given_text(text, name=name) for name, text in named.items()])
-        self._names = names_of(
-            started(values=layout.values, views=layout.views, files=layout.files)
-        )
+        start = started(values=layout.values, views=layout.views, files=layout.files)
+        self._names = names_of(start, layout.values)
 
     @property
     def names(self) -> HostNames:

@@ -16,7 +16,8 @@ from tallystick.core.errors import (
     SnapshotNotFound,
     UsageError,
 )
-from tallystick.sandbox.snapshot import PAGE_BYTES
+from tallystick.runtime.snapshots import open_snapshots
+from tallystick.sandbox.snapshot import PAGE_BYTES, SnapshotStore
 from tallystick.sandbox.wasm import pages
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
@@ -177,18 +178,11 @@ def test_neighbouring_pages_are_moved_together_and_none_is_lost(indices: set[int
 def test_a_restore_in_another_sandbox_is_the_same_session(
     sandbox: WasmSandbox, tmp_path: Path
 ) -> None:
-    from tallystick.sandbox.sqlite_store import SqliteSnapshotStore
+    def opened(store: SnapshotStore) -> WasmSandbox:
+        return WasmSandbox(sandbox.guest, store=store, output_directory=None, active_max=2)
 
-    def opened() -> WasmSandbox:
-        return WasmSandbox(
-            sandbox.guest,
-            store=SqliteSnapshotStore(tmp_path / "snapshots.db"),
-            output_directory=None,
-            active_max=2,
-        )
-
-    async def scenario() -> tuple[str, str]:
-        first = await opened().open(session_id="S")
+    async def scenario(store: SnapshotStore, other_store: SnapshotStore) -> tuple[str, str]:
+        first = await opened(store).open(session_id="S")
         from tests.support import ECHO
 
         from tallystick.sandbox.port import ExecutionContext
@@ -196,9 +190,11 @@ def test_a_restore_in_another_sandbox_is_the_same_session(
         context = ExecutionContext(session_id="S")
         await first.execute("x = {n: str(n) for n in range(5000)}", context=context, host=ECHO)
         await first.snapshot("a")
-        second = await opened().open(session_id="S")
+        second = await opened(other_store).open(session_id="S")
         await second.restore("a")
         return await first.digest(), await second.digest()
 
-    one, other = asyncio.run(scenario())
+    ledger = tmp_path / "ledger.db"
+    with open_snapshots(ledger) as store, open_snapshots(ledger) as other_store:
+        one, other = asyncio.run(scenario(store, other_store))
     assert one == other

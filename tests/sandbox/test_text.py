@@ -1,5 +1,6 @@
 """Host-backed text: a `str` to the program, bytes that stay on the host."""
 
+import random
 import threading
 import time
 from pathlib import Path
@@ -76,6 +77,57 @@ def test_bytes_that_are_not_text_are_read_the_same_way_each_time(
     assert text.slice(start, stop) == whole[start:stop]
 
 
+# Whole characters, cut ones, overlong ones, surrogates, stray bytes: any of them at any border.
+PIECES = [
+    b"a", b"b", "ä".encode(), "\N{SNOWMAN}".encode(), "\U0001f600".encode(), "\ufffd".encode(),
+    b"\xc3", b"\xe2", b"\xe2\x98", b"\xf0", b"\xf0\x9f", b"\xf0\x9f\x98", b"\x80", b"\xbf" * 5,
+    b"\xe0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80", b"\xc0\x80", b"\xf5", b"\xff", b"\0",
+]  # fmt: skip
+broken = st.lists(st.sampled_from(PIECES), max_size=40).map(b"".join) | st.binary(max_size=120)
+
+
+def decoded_slowly(data: bytes) -> tuple[str, list[int]]:
+    """All of it decoded at once, and where each character of it begins, by strict decoding."""
+    text, starts, at = "", [], 0
+    while at < len(data):
+        starts.append(at)
+        for size in range(1, 5):
+            try:
+                text += data[at : at + size].decode()
+                break
+            except UnicodeDecodeError as error:
+                # What is only cut short may become whole with one byte more.
+                if error.reason != "unexpected end of data" or at + size >= len(data):
+                    size = error.end
+                    text += "\ufffd"
+                    break
+        at += size
+    return text, [*starts, len(data)]
+
+
+@pytest.mark.parametrize("counted_bytes_min", [0, 1 << 30], ids=["counted", "decoded"])
+@given(data=broken, block=st.sampled_from([4, 5, 7, 16]), start=st.integers(0, 130))
+def test_any_bytes_are_read_as_if_all_were_decoded_at_once(
+    counted_bytes_min: int, data: bytes, block: int, start: int
+) -> None:
+    wanted, starts = decoded_slowly(data)
+    assert wanted == data.decode("utf-8", "replace")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_module, "_BLOCK_BYTES", block)
+        patch.setattr(text_module, "_COUNTED_BYTES_MIN", counted_bytes_min)
+        held = HostText(data)
+
+        assert held.length() == len(wanted)
+        assert held.slice(start, start + 9) == wanted[start : start + 9]
+        assert [held._to_byte(each) for each in range(len(starts))] == starts
+        assert [held._to_char(each) for each in starts] == list(range(len(starts)))
+        assert [held.slice(low, high) for low, high, _ in held.search("a", 0, 1_000)] == (
+            ["a"] * wanted.count("a")
+        )
+        assert held.find("b", min(start, len(wanted))) == wanted.find("b", start)
+
+
 @given(text=texts, start=st.integers(0, 900), stop=st.integers(0, 900))
 def test_reading_by_bytes_leaves_out_cut_characters(text: str, start: int, stop: int) -> None:
     data = text.encode()
@@ -132,6 +184,44 @@ def test_a_search_stops_between_windows_when_it_is_told_to() -> None:
 
     with watched_by(look), pytest.raises(Enough):
         HostText.of("a" * 10_000).search_bytes("b", 0, 10)
+
+
+def test_a_long_text_is_indexed_exactly_also_around_what_is_broken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    chance = random.Random(5)
+    data = bytearray("".join(chance.choices("a\nä\N{SNOWMAN}\U0001f600", k=4_000_000)).encode())
+    for at in (0, 65_535, 65_536, 65_537, 3_000_000, len(data) - 1):
+        data[at] = 0xFF
+    wanted = data.decode("utf-8", "replace")
+
+    text = HostText(bytes(data))
+
+    assert len(data) > text_module._COUNTED_BYTES_MIN
+    assert text.length() == len(wanted)
+    for _ in range(200):
+        start = chance.randrange(len(wanted))
+        assert text.slice(start, start + 500) == wanted[start : start + 500]
+
+
+def test_counting_stops_between_blocks_when_it_is_told_to_and_goes_on_later() -> None:
+    class Enough(Exception):
+        pass
+
+    looked = []
+
+    def look() -> None:
+        looked.append(1)
+        if len(looked) == 3:
+            raise Enough
+
+    text = HostText("ä".encode() * 50_000)
+    with watched_by(look), pytest.raises(Enough):
+        text.length()
+
+    assert text.length() == 50_000
+    assert text.slice(49_998, 60_000) == "ää"
 
 
 def test_an_empty_file_is_an_empty_text(tmp_path: Path) -> None:

@@ -91,7 +91,9 @@ SCENARIOS: dict[str, Callable[[WasmSandbox], Played]] = {
         box, [block("n = 1\nn"), block("n = 2\nn"), block("n = 3\nn")], limits=RunLimits(turns=3)
     ),
     "stop budget": lambda box: play(
-        box, [block("n = 1\nn"), block("n = 2\nn")], limits=RunLimits(tokens=300)
+        box,
+        [block("n = 1\nn"), block("n = 2\nn"), block("n = 3\nn")],
+        limits=RunLimits(tokens=1_600),
     ),
     "stop deadline": lambda box: play(
         box, [block("import time\nwhile True: pass")], limits=RunLimits(wall_ms=300)

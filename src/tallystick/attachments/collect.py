@@ -1,7 +1,8 @@
 """Collection: which bytes nobody alive holds, and how they go without a put losing them.
 
 Rule 1: committed references are alive. An intent dies only when it is old and its owner is proven
-dead. Bytes that no row names at all are dead when they are old.
+dead. Bytes that no row names at all are dead when they are old, or were forgotten just now by who
+asks for their deletion.
 Rule 2: every sentence is checked again in the transaction that carries it out (`rows`: the fence).
 Rule 3: what fails is named and passed over. Only a manifest that cannot be read, or that says
 nobody holds anything, stops a sweep, and then before it deleted anything.
@@ -11,6 +12,7 @@ there, so that tests can be all of them.
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -28,7 +30,7 @@ from tallystick.attachments.reclaim import (
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.errors import LedgerCorrupt
 
-__all__ = ["Sweep", "reclaim"]
+__all__ = ["Sweep", "reclaim", "reclaim_forgotten"]
 
 _POLICY = ReclaimPolicy()
 _GROUP = 256
@@ -45,6 +47,18 @@ def reclaim(
     return sweep.report
 
 
+def reclaim_forgotten(attachments: SqliteAttachments, ids: Sequence[str]) -> ReclaimReport:
+    """Delete bytes that their holder has just let go of, however young, unless a row names them.
+
+    For what is replaced again and again. The caller took its own row out, so that nothing has to be
+    proven about the others, and nothing else is looked at; what it leaves is there for a sweep.
+    """
+    sweep = Sweep(attachments, forgotten=ids)
+    for _ in sweep.forgotten_steps():
+        pass
+    return sweep.report
+
+
 class Sweep:
     """One collection. It is an owner of its own: what it left half done is then a dead owner's."""
 
@@ -55,12 +69,14 @@ class Sweep:
         policy: ReclaimPolicy = _POLICY,
         dry_run: bool = False,
         group: int = _GROUP,
+        forgotten: Sequence[str] = (),
     ) -> None:
         self.report = ReclaimReport(dry_run=dry_run)
         self._attachments = attachments
         self._policy = policy
         self._dry_run = dry_run
         self._group = group
+        self._forgotten = forgotten
         self._cutoff = 0
         self._id = ""
         self._dead: dict[str, bool] = {}
@@ -73,21 +89,31 @@ class Sweep:
             self._count_orphans()
             return
         yield "looked"
-        owner = self._attachments.owners.hold()
-        self._id = owner.id
-        done = False
-        try:
+        with self._owning():
             for start in range(0, len(candidates), self._group):
                 yield from self._reclaim(candidates[start : start + self._group])
             self._forget_dead_intents()
             yield "intents forgotten"
             yield from self._remove_orphans()
-            done = True
-        finally:
-            owner.release(remove=done)
         self._bury()
         if self.report.reclaimed_count:
             self._attachments.scrub()
+
+    def forgotten_steps(self) -> Iterator[str]:
+        """The same work, on the bytes that were forgotten and on no others."""
+        with self._owning():
+            yield from self._reclaim(self._forgotten)
+
+    @contextlib.contextmanager
+    def _owning(self) -> Iterator[None]:
+        owner = self._attachments.owners.hold()
+        self._id = owner.id
+        done = False
+        try:
+            yield
+            done = True
+        finally:
+            owner.release(remove=done)
 
     # -- who is alive --------------------------------------------------------------------------
 
@@ -95,35 +121,37 @@ class Sweep:
         """The blobs that nobody alive holds, as far as a look can tell."""
         try:
             with self._attachments.reading() as db:
-                if db is None:
-                    return []
-                # Every row is read, also those of other blobs: one that cannot be read may be a
-                # reference to anything.
-                alive = {
-                    each.intent.attachment_id
-                    for each in rows.references(db)
-                    if self._lives(db, each)
-                }
-                dead = []
-                for blob in rows.blobs(db):
-                    self.report.scanned_blob_count += 1
-                    if blob.id not in alive and self._is_dead(db, blob):
-                        dead.append(blob)
+                alive, dead = (set(), []) if db is None else self._sorted_out(db)
         except (AttachmentError, LedgerCorrupt) as error:
             self.report.root_enumeration_failure = str(error)
             raise ReclamationRefused(
                 why=f"who holds what cannot be read: {error}", report=self.report
             ) from error
-        if dead and not alive and self._policy.empty_root_set is EmptyRootSet.REFUSE:
-            raise ReclamationRefused(
-                why=f"{len(dead)} attachments are stored and nobody holds any; authorize it "
-                "if that is so",
-                report=self.report,
-            )
+        if not alive and self._policy.empty_root_set is EmptyRootSet.REFUSE:
+            # Files without a row too: that is how they look when the ledger's file was lost.
+            stored = len(dead) + len(self._files_without_row())
+            if stored:
+                raise ReclamationRefused(
+                    why=f"{stored} attachments are stored and nobody holds any; authorize it "
+                    "if that is so",
+                    report=self.report,
+                )
         if self._dry_run:
             self.report.reclaimed_count = len(dead)
             self.report.reclaimed_bytes = sum(blob.byte_len for blob in dead)
         return [blob.id for blob in dead]
+
+    def _sorted_out(self, db: sqlite3.Connection) -> tuple[set[str], list[rows.Blob]]:
+        """What somebody alive holds, and the blobs that nobody does."""
+        # Every row is read, also those of other blobs: one that cannot be read may be a reference
+        # to anything.
+        alive = {each.intent.attachment_id for each in rows.references(db) if self._lives(db, each)}
+        dead = []
+        for blob in rows.blobs(db):
+            self.report.scanned_blob_count += 1
+            if blob.id not in alive and self._is_dead(db, blob):
+                dead.append(blob)
+        return alive, dead
 
     def _lives(self, db: sqlite3.Connection, reference: Reference) -> bool:
         return reference.committed_at_epoch_ms is not None or not intent_is_dead(
@@ -138,6 +166,8 @@ class Sweep:
             # Another sweep's. If that one is gone, this is what it left.
             return blob.sweep is None or self._proven_dead(blob.sweep)
         held = list(rows.references(db, id=blob.id))
+        if blob.id in self._forgotten:
+            return not held
         if not held:
             return blob.stored_at <= self._cutoff
         return not any(self._lives(db, each) for each in held)

@@ -6,6 +6,7 @@
         ├── AttachmentIoFailed        the file system refused
         ├── AttachmentMetaMissing     bytes are there, and nothing is known of them
         ├── AttachmentNotFound        no such bytes, or this session does not hold them
+        ├── AttachmentSourceFailed    what was to be put could not be read to its end
         ├── ManifestRecordFailed      the intent could not be written, so no bytes were
         └── ReclamationInFlight       a sweep is deleting these bytes; put them again
     Refused
@@ -26,6 +27,7 @@ __all__ = [
     "AttachmentIoFailed",
     "AttachmentMetaMissing",
     "AttachmentNotFound",
+    "AttachmentSourceFailed",
     "ManifestRecordFailed",
     "ReclamationInFlight",
     "ReclamationRefused",
@@ -82,6 +84,25 @@ class AttachmentNotFound(AttachmentError):
     def __init__(self, *, id: str) -> None:
         super().__init__(f"attachment `{id}` was not found")
         self.id = id
+
+
+class AttachmentSourceFailed(AttachmentError):
+    """The file or stream that bytes came from broke off. Nothing of it was kept."""
+
+    code = "backend.attachment.source"
+
+    def __init__(self, *, name: str, source: str) -> None:
+        super().__init__(f"{name} could not be read to its end: {source}; nothing of it was kept")
+        self.name = name
+        self.source = source
+
+    @classmethod
+    def of(cls, given: object, error: OSError) -> AttachmentSourceFailed:
+        name = getattr(given, "name", None)
+        return cls(
+            name=name if isinstance(name, str) else "the source of an attachment",
+            source=error.strerror or str(error),
+        )
 
 
 class ManifestRecordFailed(AttachmentError):

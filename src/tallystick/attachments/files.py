@@ -133,7 +133,10 @@ class FileChunks:
         self._path = path
         self._hash = hashlib.sha256()
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            # Nonblocking: a pipe in the place of the file would wait for its writer for ever.
+            self._descriptor = os.open(
+                path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            )
         except FileNotFoundError:
             raise AttachmentNotFound(id=id) from None
         except OSError as error:

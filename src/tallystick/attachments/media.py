@@ -187,8 +187,10 @@ def _at(head: bytes, at: int, count: int) -> bytes:
 def _is_text(head: bytes, *, whole: bool) -> bool:
     if _NOT_TEXT.search(head):
         return False
+    if head.isascii():
+        return True
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(head, whole)
+        codecs.utf_8_decode(head, "strict", whole)
     except UnicodeDecodeError:
         return False
     return True

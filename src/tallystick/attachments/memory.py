@@ -148,7 +148,7 @@ class MemoryAttachments:
             self._rows = {key: row for key, row in self._rows.items() if key[0] != session_id}
 
     def references(
-        self, session_id: str | None = None, id: str | None = None
+        self, session_id: str | None = None, id: str | None = None, *, within: Transaction = None
     ) -> Sequence[Reference]:
         with self._guard:
             return [
@@ -195,6 +195,14 @@ class MemoryAttachments:
                     del self._blobs[id]
         return report
 
+    def reclaim_forgotten(self, ids: Sequence[str]) -> None:
+        """Delete bytes that their holder has just let go of, unless a row names them."""
+        with self._guard:
+            named = {id for _, id in self._rows}
+            for id in ids:
+                if id not in named:
+                    self._blobs.pop(id, None)
+
     def _is_dead(self, row: Reference, cutoff: int) -> bool:
         owner = row.intent.owner
         return row.committed_at_epoch_ms is None and intent_is_dead(
@@ -229,7 +237,7 @@ class NoManifest:
     def forget(self, session_id: str, id: str, *, within: Transaction = None) -> None: ...
 
     def references(
-        self, session_id: str | None = None, id: str | None = None
+        self, session_id: str | None = None, id: str | None = None, *, within: Transaction = None
     ) -> Sequence[Reference]:
         return []
 

@@ -14,7 +14,7 @@ import contextlib
 import enum
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,8 @@ from typing import BinaryIO, Protocol
 
 import msgspec
 
+from tallystick.attachments.errors import AttachmentSourceFailed
+from tallystick.core.attachment import AttachmentRef
 from tallystick.core.errors import InvalidName
 
 __all__ = [
@@ -72,22 +74,6 @@ class Persistence(enum.StrEnum):
     @property
     def tier(self) -> DurabilityTier:
         return DurabilityTier.DURABLE if self is Persistence.DURABLE else DurabilityTier.INLINE
-
-
-class AttachmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a record says instead of bytes.
-
-    `id` and `byte_len` come from the bytes. `media_type` is the declared one unless the bytes show
-    another; then `declared` holds what was said of them.
-    """
-
-    id: str
-    media_type: str
-    byte_len: int
-    width: int | None = None
-    height: int | None = None
-    label: str | None = None
-    declared: str | None = None
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +185,7 @@ class Manifest(Protocol):
         """Take one session's row out. Nobody else's."""
 
     def references(
-        self, session_id: str | None = None, id: str | None = None
+        self, session_id: str | None = None, id: str | None = None, *, within: Transaction = None
     ) -> Sequence[Reference]:
         """Rows in the order they came: of a session, of an id, of both, or all there are."""
 
@@ -252,12 +238,22 @@ def chunked(source: Source) -> Iterator[bytes | memoryview]:
     """A source in pieces of at most `CHUNK_BYTES`, whatever its own pieces are."""
     if isinstance(source, bytes | bytearray | memoryview):
         yield from _pieces(source)
-    elif hasattr(source, "read"):
-        while piece := source.read(CHUNK_BYTES):
-            yield from _pieces(piece)
-    else:
-        for piece in source:
-            yield from _pieces(piece)
+        return
+    pieces = _read(source.read) if hasattr(source, "read") else iter(source)
+    while True:
+        try:
+            piece = next(pieces, None)
+        except OSError as error:
+            # Told apart from the store's own: whoever reads this has to look elsewhere.
+            raise AttachmentSourceFailed.of(source, error) from error
+        if piece is None:
+            return
+        yield from _pieces(piece)
+
+
+def _read(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    while piece := read(CHUNK_BYTES):
+        yield piece
 
 
 def _pieces(data: bytes | bytearray | memoryview) -> Iterator[bytes | memoryview]:

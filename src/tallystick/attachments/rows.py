@@ -215,6 +215,14 @@ def insert_committed(
         SET committed_at = ifnull(committed_at, excluded.committed_at), ref = excluded.ref""",
         [(session_id, ref.id, now, now, _encode_ref(ref)) for ref, _ in blobs],
     )
+    # A row that was an intent may have had further owners. Nobody asks for those any more.
+    db.execute(
+        """DELETE FROM attachment_holder WHERE session_id = ?1 AND attachment_id IN (
+            SELECT attachment_id FROM attachment_reference
+            WHERE session_id = ?1 AND committed_at IS NOT NULL
+        )""",
+        (session_id,),
+    )
 
 
 def forget(db: sqlite3.Connection, session_id: str, id: str | None) -> None:

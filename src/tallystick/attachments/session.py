@@ -178,7 +178,7 @@ class Batch:
         self._attachments = attachments
         self._session = session
         self._staged: list[Staged] = []
-        self._ids: dict[str, None] = {}
+        self._filed: dict[str, None] = {}
 
     def add(
         self,
@@ -197,7 +197,7 @@ class Batch:
                 self._session._put(staged, None, owner=self._session._owner(ref))
             finally:
                 staged.discard()
-        self._ids[ref.id] = None
+            self._filed[ref.id] = None
         return ref
 
     def commit(self, within: Transaction = None) -> None:
@@ -213,4 +213,4 @@ class Batch:
 
     def _write(self, db: Transaction) -> None:
         self._attachments.keep_committed(self._session.session_id, self._staged, within=db)
-        self._session._commit(list(self._ids), db)
+        self._session._commit(list(self._filed), db)

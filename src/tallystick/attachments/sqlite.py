@@ -130,6 +130,8 @@ class SqliteAttachments:
 
     def stage(self, source: Source, declared: Declared = NOTHING_DECLARED) -> Staged:
         self._make()
+        if isinstance(source, bytes) and len(source) <= INLINE_BYTES_MAX:
+            return _staged_whole(source, declared)
         pieces = chunked(source)
         head = bytearray()
         for piece in pieces:
@@ -137,10 +139,7 @@ class SqliteAttachments:
             if len(head) > INLINE_BYTES_MAX:
                 break
         if len(head) <= INLINE_BYTES_MAX:
-            data = bytes(head)
-            id = hashlib.sha256(data).hexdigest()
-            ref = described(id=id, byte_len=len(data), head=data, declared=declared)
-            return Staged(ref=ref, data=data)
+            return _staged_whole(bytes(head), declared)
         in_memory = isinstance(source, bytes | bytearray | memoryview)
         return self._stage_file(bytes(head), pieces, declared, in_memory=in_memory)
 
@@ -220,9 +219,9 @@ class SqliteAttachments:
             rows.forget(db, session_id, None)
 
     def references(
-        self, session_id: str | None = None, id: str | None = None
+        self, session_id: str | None = None, id: str | None = None, *, within: Transaction = None
     ) -> Sequence[Reference]:
-        with self.reading() as db:
+        with self.reading() if within is None else contextlib.nullcontext(within) as db:
             return [] if db is None else list(rows.references(db, session_id=session_id, id=id))
 
     # -- transactions --------------------------------------------------------------------------
@@ -321,6 +320,11 @@ class SqliteAttachments:
         if blob.state != rows.DELETING or blob.sweep is None:
             return False
         return not self.owners.proven_dead(blob.sweep)
+
+
+def _staged_whole(data: bytes, declared: Declared) -> Staged:
+    id = hashlib.sha256(data).hexdigest()
+    return Staged(ref=described(id=id, byte_len=len(data), head=data, declared=declared), data=data)
 
 
 class WholeChunks:

@@ -19,8 +19,10 @@ from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.attachments.verify import verify_attachments
 from tallystick.cli.exit_codes import LEDGER, OK
 from tallystick.core.errors import UsageError
+from tallystick.core.records import RunStarted
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.session import ledger_path
+from tallystick.runtime.history import records_of, resolve_run
+from tallystick.runtime.paths import ledger_path
 
 __all__ = ["command"]
 
@@ -32,6 +34,7 @@ _SESSION = click.option(
     metavar="NAME",
     help="The session that holds them.",
 )
+_RUN = click.option("--run", metavar="RUN", help="Instead of a session: what this run holds.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 
 
@@ -89,11 +92,12 @@ def put_command(
 @command.command("get")
 @click.argument("id")
 @_SESSION
+@_RUN
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Write there; else to standard output.",
 )  # fmt: skip
-def get_command(id: str, session_id: str, output: Path | None) -> int:
+def get_command(id: str, session_id: str, run: str | None, output: Path | None) -> int:
     r"""Read what a session holds. The bytes are checked against their digest.
 
     \b
@@ -101,7 +105,7 @@ def get_command(id: str, session_id: str, output: Path | None) -> int:
         tally attach get 5891b5b522d5… -o report.pdf
     """
     with _opened() as attachments:
-        held = SessionAttachments(attachments, session_id=session_id)
+        held = SessionAttachments(attachments, session_id=_session_of(run) or session_id)
         with held.chunks(_whole_id(held, id)) as chunks:
             if output is None:
                 for chunk in chunks:
@@ -114,15 +118,17 @@ def get_command(id: str, session_id: str, output: Path | None) -> int:
 
 @command.command("ls")
 @_SESSION
+@_RUN
 @_JSON
-def ls_command(session_id: str, as_json: bool) -> int:
+def ls_command(session_id: str, run: str | None, as_json: bool) -> int:
     r"""List what a session holds, in the order it came.
 
     \b
     Example:
-        tally attach ls --json
+        tally attach ls --run last
     """
     with _opened() as attachments:
+        session_id = _session_of(run) or session_id
         found = SessionAttachments(attachments, session_id=session_id).references()
     if as_json:
         click.echo(msgspec.json.encode(found).decode())
@@ -180,6 +186,18 @@ def verify_command(as_json: bool) -> int:
 # -- inside ------------------------------------------------------------------------------------
 
 
+def _session_of(named: str | None) -> str | None:
+    """The session of a run, which holds what the run holds."""
+    if named is None:
+        return None
+    with SqliteLedger(ledger_path()) as ledger:
+        run = resolve_run(ledger, named)
+        started = next(records_of(ledger, run), None)
+    if not isinstance(started, RunStarted):
+        raise UsageError(f"run {run} does not say what it holds: its beginning was erased")
+    return started.session_id
+
+
 @contextmanager
 def _source(name: str) -> Iterator[BinaryIO]:
     if name == "-":
@@ -224,7 +242,7 @@ def _line(each: Reference) -> str:
     ref = each.ref
     size = f"{ref.width}x{ref.height}  " if ref.width and ref.height else ""
     return (
-        f"{ref.id[:16]}  {state:<9}{ref.byte_len:>14,}  {_plain(ref.media_type):<26}{size}"
+        f"{ref.id[:16]}  {state:<9}{ref.byte_len:>14,}  {_plain(ref.media_type):<24}  {size}"
         f"{_plain(ref.label)}"
     )
 

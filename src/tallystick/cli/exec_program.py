@@ -16,11 +16,11 @@ import msgspec
 from tallystick.cli.exit_codes import exit_code_of_result
 from tallystick.core.errors import InvalidName, UsageError
 from tallystick.runtime.exec_session import NamedSession, hold_session, keep, reopen
-from tallystick.runtime.paths import cache_directory, data_directory
+from tallystick.runtime.paths import cache_directory, data_directory, ledger_path
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.identity import new_id, now_ms
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits
-from tallystick.sandbox.sqlite_store import SqliteSnapshotStore
+from tallystick.sandbox.snapshot import SnapshotStore
 from tallystick.sandbox.text import HostText
 from tallystick.sandbox.wasm.sandbox import CLOCK_NS, WasmSandbox
 from tallystick.sandbox.wasm.session import WasmSession
@@ -156,7 +156,8 @@ def command(
             seed=named.seed if named else seed or 0,
             clock_ns=named.clock_ns if named else clock_ns,
         )
-        result = asyncio.run(_execute(job))
+        with _snapshots(named) as store:
+            result = asyncio.run(_execute(job, store))
     _show(result, as_json=as_json, quiet=quiet)
     return exit_code_of_result(result)
 
@@ -176,6 +177,18 @@ def _held(
     return hold_session(name, directory=data_directory(), seed=seed, clock_ns=clock_ns)
 
 
+@contextlib.contextmanager
+def _snapshots(named: NamedSession | None) -> Iterator[SnapshotStore | None]:
+    """Where a session is kept. Without one, nothing is: no ledger is made, and no code loaded."""
+    if named is None:
+        yield None
+        return
+    from tallystick.runtime.snapshots import open_snapshots
+
+    with open_snapshots(ledger_path()) as store:
+        yield store
+
+
 def _parsed_texts(given: tuple[str, ...]) -> dict[str, Path]:
     texts = {}
     for each in given:
@@ -188,8 +201,7 @@ def _parsed_texts(given: tuple[str, ...]) -> dict[str, Path]:
     return texts
 
 
-async def _execute(job: _Job) -> ExecutionResult:
-    store = SqliteSnapshotStore(data_directory() / "snapshots.db")
+async def _execute(job: _Job, store: SnapshotStore | None) -> ExecutionResult:
     sandbox = WasmSandbox.load(
         cache=cache_directory(),
         store=store,
@@ -204,12 +216,11 @@ async def _execute(job: _Job) -> ExecutionResult:
             host = HostTable(texts=texts)
             result = await session.execute(job.program, context=job.context, host=host)
         if job.session is not None:
-            await keep(store, session)
+            await keep(sandbox, session)
         await session.close()
         return result
     finally:
         await sandbox.close()
-        store.close()
 
 
 async def _opened(sandbox: WasmSandbox, job: _Job) -> WasmSession:

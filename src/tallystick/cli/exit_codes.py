@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from tallystick.attachments.errors import AttachmentError
+from tallystick.attachments.errors import AttachmentError, ReclamationRefused
+from tallystick.core.budget_errors import BudgetExhausted, BudgetUnpriced
 from tallystick.core.errors import Cancelled, LedgerError, TallystickError, UsageError
 from tallystick.core.records import StopReason
+from tallystick.core.step_errors import StepBudgetError
 from tallystick.model.port import ModelError
 from tallystick.sandbox.port import ExecutionResult
 
@@ -21,7 +23,9 @@ def exit_code_of(error: BaseException) -> int:
         return USAGE
     if isinstance(error, Cancelled):
         return INTERRUPTED
-    if isinstance(error, LedgerError | AttachmentError):
+    if isinstance(error, StepBudgetError | BudgetExhausted | BudgetUnpriced):
+        return BUDGET
+    if isinstance(error, LedgerError | AttachmentError | ReclamationRefused):
         return LEDGER
     if isinstance(error, ModelError):
         return PROVIDER

@@ -8,7 +8,8 @@ import msgspec
 from tallystick.cli.render import transcript_lines
 from tallystick.core.records import ModelReplied, ProgramFinished, encode_record
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.session import ledger_path, records_of, resolve_run
+from tallystick.runtime.history import records_of, resolve_run
+from tallystick.runtime.paths import ledger_path
 
 __all__ = ["command"]
 

@@ -10,7 +10,8 @@ import msgspec
 from tallystick.core.records import RunEnded, RunStarted
 from tallystick.ledger.port import Ledger, RunRow
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.session import ledger_path, records_of
+from tallystick.runtime.history import records_of
+from tallystick.runtime.paths import ledger_path
 
 __all__ = ["command"]
 

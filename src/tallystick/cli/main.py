@@ -26,6 +26,7 @@ _COMMANDS = {
     "import": ("tallystick.cli.transfer", "Take in a run that was exported."),
     "inspect": ("tallystick.cli.inspect_run", "Show a run turn by turn."),
     "ls": ("tallystick.cli.ls", "List the runs of the ledger."),
+    "receipt": ("tallystick.cli.receipt", "Show what a run did and cost, line by line."),
     "replay": ("tallystick.cli.replay", "Run a run again from its record, and compare."),
     "rm": ("tallystick.cli.rm", "Take a run out of the ledger."),
     "run": ("tallystick.cli.run", "Answer a question with programs that a model writes."),
@@ -88,6 +89,10 @@ def main() -> NoReturn:
     except BrokenPipeError:
         # Whoever read our output has gone. Nothing can be said to them.
         sys.stderr.close()
+        sys.exit(1)
+    except OSError as error:
+        # What we print has nowhere to go: a full disk behind a redirection, a closed terminal.
+        click.echo(f"output: {error.strerror or error}", err=True)
         sys.exit(1)
 
 

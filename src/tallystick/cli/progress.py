@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from tallystick.cli.render import outcome
+from tallystick.core.caps import charge_of
+from tallystick.core.money import shown_usd
 from tallystick.core.program import line_count
 from tallystick.core.records import (
     AskModel,
@@ -22,6 +24,8 @@ from tallystick.core.records import (
     ModelFailed,
     ModelReplied,
     ProgramFinished,
+    QueryFailed,
+    QueryReplied,
     Record,
     RunLimits,
     RunProgram,
@@ -94,14 +98,11 @@ class Tally:
                 self._programs = [
                     each.source if isinstance(each, Code) else "" for each in commands
                 ]
-                self.used += Charge(
-                    tokens_in=record.usage.tokens_in,
-                    tokens_out=record.usage.tokens_out,
-                    turns=1,
-                    wall_ms=record.wall_ms,
-                )
+                self.used += charge_of(record) + Charge(turns=1, wall_ms=record.wall_ms)
             case ModelFailed():
-                self.used += Charge(wall_ms=record.wall_ms)
+                self.used += charge_of(record) + Charge(wall_ms=record.wall_ms)
+            case QueryReplied() | QueryFailed():
+                self.used += charge_of(record)
             case RunProgram():
                 part = record.part
                 source = self._programs[part] if part < len(self._programs) else ""
@@ -126,7 +127,7 @@ class Tally:
     def cost(self) -> str:
         spent = self.used.tokens_in + self.used.tokens_out
         usd = self.used.usd
-        return f"{spent:,} tokens, {f'{usd / 1e9:.4f} usd' if usd is not None else 'price unknown'}"
+        return f"{spent:,} tokens, {shown_usd(usd) if usd is not None else 'price unknown'}"
 
 
 class _Lines:

@@ -7,8 +7,15 @@ from tallystick.core.records import (
     CallHost,
     HostAnswered,
     ModelFailed,
+    ModelRefused,
     ModelReplied,
     ProgramFinished,
+    QueryAsked,
+    QueryFailed,
+    QueryRecord,
+    QueryRefused,
+    QueryReplied,
+    ReceiptIssued,
     Record,
     RunEnded,
     RunProgram,
@@ -30,28 +37,62 @@ def transcript_lines(record: Record) -> list[str]:
                 f"run       started    goal={_short(record.goal)}{named}  turns<={limits.turns} "
                 f"tokens<={limits.tokens}"
             ]
-        case AskModel():
-            return [f"turn {record.turn:<4} asked      added={','.join(record.added)}"]
-        case ModelReplied():
-            cut = "  cut" if record.cut else ""
-            return [f"turn {record.turn:<4} replied    {len(record.text)} characters{cut}"]
-        case ModelFailed():
-            return [f"turn {record.turn:<4} failed     {record.reason}: {_short(record.message)}"]
+        case AskModel() | ModelReplied() | ModelFailed() | ModelRefused():
+            return [f"turn {record.turn:<4} {_model(record)}"]
+        case QueryAsked() | QueryReplied() | QueryFailed() | QueryRefused():
+            return [f"          {_query(record)}"]
         case RunProgram():
             return [f"turn {record.turn:<4} program    part={record.part}"]
         case CallHost():
             return [f"          calling    {record.name}  {record.policy}"]
         case HostAnswered():
             verdict = "ok" if record.ok else "error"
-            return [f"          answered   {record.name}  {verdict}  {len(record.reply)} bytes"]
+            return [f"          answered   {record.name}  {verdict}  {_size(record)}"]
         case ProgramFinished():
             return [f"turn {record.turn:<4} finished   {outcome(record)}"]
+        case ReceiptIssued():
+            return []
         case RunEnded():
             kind = "partial" if record.partial else "answer"
             return [
                 f"run       ended      {record.stop}  {kind}={_short(record.answer or '')}  "
                 f"turns={record.charge.turns} host_calls={record.charge.host_calls}"
             ]
+
+
+def _size(record: HostAnswered) -> str:
+    if record.reply_ref is not None:
+        return f"{record.reply_ref.byte_len} bytes, kept apart"
+    if record.reply_sha256 is not None:
+        return "can be made again"
+    return f"{len(record.reply)} bytes"
+
+
+def _model(record: AskModel | ModelReplied | ModelFailed | ModelRefused) -> str:
+    match record:
+        case AskModel():
+            return f"asked      added={','.join(record.added)}"
+        case ModelReplied():
+            cut = "  cut" if record.cut else ""
+            return f"replied    {len(record.text)} characters{cut}"
+        case ModelFailed():
+            return f"failed     {record.reason}: {_short(record.message)}"
+        case ModelRefused():
+            return f"refused    {_short(record.message)}"
+
+
+def _query(record: QueryRecord) -> str:
+    """A model call of a program, in a line."""
+    place = f"call={record.intent} item={record.item} attempt={record.attempt}"
+    match record:
+        case QueryAsked():
+            return f"query      {place}  {record.model}"
+        case QueryReplied():
+            return f"replied    {place}  {len(record.text)} characters"
+        case QueryFailed():
+            return f"failed     {place}  {record.reason}: {_short(record.message)}"
+        case QueryRefused():
+            return f"refused    {place}  {_short(record.message)}"
 
 
 def outcome(record: ProgramFinished) -> str:

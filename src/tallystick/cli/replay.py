@@ -6,8 +6,9 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import DIVERGED, OK
+from tallystick.runtime.history import resolve_run
 from tallystick.runtime.replay import ReplayReport
-from tallystick.runtime.session import Session, resolve_run
+from tallystick.runtime.session import Session
 
 __all__ = ["command"]
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import click
+import msgspec
 
+from tallystick.core.money import shown_usd
+from tallystick.runtime.estimate import Estimate
 from tallystick.runtime.run import Run
 
-__all__ = ["show_run"]
+__all__ = ["show_estimate", "show_run"]
 
 _QUOTE_CHARS_MAX = 100
 
@@ -25,7 +28,7 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True) -> None:
         click.echo(f"stopped  {result.stop}: {result.detail} ({what})", err=True)
     charge = result.charge
     used = charge.tokens_in + charge.tokens_out
-    cost = f"{charge.usd / 1e9:.4f} usd" if charge.usd is not None else "price unknown"
+    cost = shown_usd(charge.usd) if charge.usd is not None else "price unknown"
     click.echo(
         f"cost     {used:,} tokens ({charge.tokens_in:,} in, {charge.tokens_out:,} out)   {cost}   "
         f"{result.turns} turn{'' if result.turns == 1 else 's'}   {charge.wall_ms / 1000:.1f} s",
@@ -40,3 +43,25 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True) -> None:
             f"-m recorded:{result.run} repeats its replies for nothing",
             err=True,
         )
+
+
+def show_estimate(estimate: Estimate, *, as_json: bool) -> None:
+    """Print what a run would begin with, and what it costs as far as that can be told."""
+    if as_json:
+        click.echo(msgspec.json.encode(estimate).decode())
+        return
+    cap = "no cap" if estimate.usd_cap is None else f"cap {shown_usd(estimate.usd_cap)}"
+    usual, first = "unpriced", "nobody knows"
+    if estimate.usual_usd is not None and estimate.first_call_usd_max is not None:
+        usual = f"about {shown_usd(estimate.usual_usd)} for four turns"
+        first = f"at most {shown_usd(estimate.first_call_usd_max)} for the first"
+    click.echo(f"model     {estimate.model}")
+    click.echo(f"price     {estimate.why}")
+    click.echo(
+        f"prompt    about {estimate.tokens_in_estimated:,} tokens (at most "
+        f"{estimate.tokens_in_max:,}); a reply of at most {estimate.tokens_out_max:,}"
+    )
+    click.echo(f"call      {first}")
+    click.echo(f"run       {usual}; {cap}, {estimate.tokens_cap:,} tokens")
+    if not estimate.fits:
+        click.echo("refused   the first call does not fit: raise the cap, or ask for less")

@@ -1,20 +1,30 @@
-"""`tally rm`: a run, out of the ledger."""
+"""`tally rm`: a run, out of the ledger, and the attachments that nobody else holds."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
+from tallystick.attachments.collect import reclaim_forgotten
+from tallystick.attachments.errors import AttachmentError
+from tallystick.attachments.sqlite import SqliteAttachments
+from tallystick.core.errors import LedgerError
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.session import ledger_path, resolve_run
+from tallystick.runtime.carry import remove_run_with_attachments
+from tallystick.runtime.history import resolve_run
+from tallystick.runtime.paths import ledger_path
 
 __all__ = ["command"]
+
+_TOGETHER = 256
 
 
 @click.command("rm")
 @click.argument("run")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def command(run: str, yes: bool) -> int:
-    r"""Take a run out of the ledger, entries and bodies.
+    r"""Take a run out of the ledger, with what it kept and nobody else holds.
 
     \b
     Example:
@@ -24,6 +34,22 @@ def command(run: str, yes: bool) -> int:
     found = resolve_run(ledger, run)
     if not yes:
         click.confirm(f"remove run {found}? It cannot be brought back", abort=True, err=True)
-    ledger.remove(found)
-    click.echo(f"removed {found}", err=True)
+    with SqliteAttachments(ledger.file) as attachments:
+        let_go = remove_run_with_attachments(ledger, attachments, found)
+        freed = _freed(attachments, let_go) if let_go else ""
+    click.echo(f"removed {found}{freed}", err=True)
     return 0
+
+
+def _freed(attachments: SqliteAttachments, ids: Sequence[str]) -> str:
+    """Free the bytes now. The run is gone either way, so that this can fail and be told."""
+    count = size = 0
+    try:
+        for start in range(0, len(ids), _TOGETHER):
+            report = reclaim_forgotten(attachments, ids[start : start + _TOGETHER])
+            count += report.reclaimed_count
+            size += report.reclaimed_bytes
+        attachments.scrub()
+    except (AttachmentError, LedgerError) as error:
+        return f"; tally attach gc will free its attachments: {error}"
+    return f" and {count:,} of its attachments, {size:,} bytes" if count else ""

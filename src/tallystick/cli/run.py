@@ -7,11 +7,12 @@ import sys
 import click
 import msgspec
 
-from tallystick.cli.exit_codes import exit_code_of_stop
+from tallystick.cli.exit_codes import OK, exit_code_of_stop
 from tallystick.cli.progress import progress_for
-from tallystick.cli.result import show_run
+from tallystick.cli.result import show_estimate, show_run
 from tallystick.core.records import Record, RunLimits, encode_record, tag_of
 from tallystick.model.pacing import Pacing
+from tallystick.runtime.estimate import estimated
 from tallystick.runtime.inputs import read_inputs
 from tallystick.runtime.models import open_model
 from tallystick.runtime.session import Session
@@ -49,6 +50,18 @@ _DEFAULTS = RunLimits()
     type=click.IntRange(min=0),
     metavar="N",
     help=f"Tokens in and out at most.  [default: {_DEFAULTS.tokens}]",
+)
+@click.option(
+    "--max-usd",
+    type=float,
+    metavar="DOLLARS",
+    help="Money at most; a call that might pass it is not made.",
+)
+@click.option(
+    "--allow-unpriced",
+    is_flag=True,
+    default=None,
+    help="Under a cap in dollars, let calls through whose price nobody knows.",
 )
 @click.option(
     "--timeout",
@@ -89,6 +102,7 @@ _DEFAULTS = RunLimits()
     metavar="N",
     help="Seed of the programs' randomness.",
 )
+@click.option("--dry-run", is_flag=True, help="Say what it would cost; ask and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--events", is_flag=True, help="Print every record as a JSON line while it is made.")
 @click.option("--quiet", is_flag=True, help="Print the answer only.")
@@ -96,6 +110,7 @@ def command(
     question: str,
     files: tuple[str, ...],
     seed: int,
+    dry_run: bool,
     as_json: bool,
     events: bool,
     quiet: bool,
@@ -128,9 +143,19 @@ def command(
             click.echo(msgspec.json.encode({"run": run, "tag": tag_of(record), "record": body}))
         progress.watch(run, record)
 
-    with Session(say=lambda line: click.echo(line, err=True)) as session:
+    with Session(
+        pricing=settings.pricing,
+        total=settings.total,
+        say=lambda line: click.echo(line, err=True),
+    ) as session:
         model = open_model(settings.model, settings, pacing=Pacing(), ledger=lambda: session.ledger)
         session.use(model, owned=True)
+        if dry_run:
+            estimate = estimated(
+                model, question, inputs=inputs, limits=settings.limits, pricing=settings.pricing
+            )
+            show_estimate(estimate, as_json=as_json)
+            return OK
         try:
             result = session.run(
                 question,

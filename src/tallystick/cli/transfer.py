@@ -7,10 +7,16 @@ from pathlib import Path
 
 import click
 
+from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.errors import UsageError
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.transfer import export_run, import_run
-from tallystick.runtime.session import ledger_path, resolve_run
+from tallystick.runtime.carry import (
+    Transferred,
+    export_run_with_attachments,
+    import_run_with_attachments,
+)
+from tallystick.runtime.history import resolve_run
+from tallystick.runtime.paths import ledger_path
 
 __all__ = ["export_command", "import_command"]
 
@@ -24,7 +30,7 @@ __all__ = ["export_command", "import_command"]
     "--move", is_flag=True, help="Give the run away: it ends here, the file is its title."
 )
 def export_command(run: str, file: Path | None, move: bool) -> int:
-    r"""Write one run into a single file: FILE, else RUN.tally; - is standard output.
+    r"""Write one run and its attachments into FILE, else RUN.tally; - is standard output.
 
     \b
     Example:
@@ -36,8 +42,9 @@ def export_command(run: str, file: Path | None, move: bool) -> int:
     if str(file) == "-" and move:
         raise UsageError("a run is moved into a file, not to standard output")
     target = sys.stdout.buffer if str(file) == "-" else file
-    export_run(ledger, found, target, move=move)
-    click.echo(f"{'moved' if move else 'exported'} {found} to {file}", err=True)
+    with SqliteAttachments(ledger.file) as attachments:
+        done = export_run_with_attachments(ledger, attachments, found, target, move=move)
+    click.echo(f"{'moved' if move else 'exported'} {found} to {file}{_with(done)}", err=True)
     return 0
 
 
@@ -50,6 +57,15 @@ def import_command(file: Path) -> int:
     Example:
         tally import run.tally
     """
-    found = import_run(SqliteLedger(ledger_path()), file)
-    click.echo(f"imported {found}", err=True)
+    ledger = SqliteLedger(ledger_path())
+    with SqliteAttachments(ledger.file) as attachments:
+        done = import_run_with_attachments(ledger, attachments, file)
+    click.echo(f"imported {done.run}{_with(done)}", err=True)
     return 0
+
+
+def _with(done: Transferred) -> str:
+    if not done.attachments:
+        return ""
+    some = "1 attachment" if done.attachments == 1 else f"{done.attachments:,} attachments"
+    return f" with {some}, {done.bytes:,} bytes"

@@ -12,7 +12,8 @@ from tallystick.core.chain import Head
 from tallystick.core.errors import UsageError
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify
-from tallystick.runtime.session import ledger_path, resolve_run
+from tallystick.runtime.history import resolve_run
+from tallystick.runtime.paths import ledger_path
 
 __all__ = ["command"]
 

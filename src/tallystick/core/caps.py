@@ -1,13 +1,42 @@
-"""When a run has to stop: its limits against what it has used."""
+"""When a run has to stop: its limits against what it has used, and what the model is told of it."""
 
 from __future__ import annotations
 
-from tallystick.core.records import Charge, RunLimits, StopReason
+from tallystick.core.charge import Charge, RunLimits
+from tallystick.core.money import shown_usd
+from tallystick.core.records import (
+    HostAnswered,
+    ModelFailed,
+    ModelReplied,
+    QueryFailed,
+    QueryRefused,
+    QueryReplied,
+    StopReason,
+)
 
-__all__ = ["over", "tokens_out_max", "turn_is_last"]
+__all__ = ["charge_of", "over", "share_notice", "tokens_out_max", "turn_is_last"]
 
 # Beyond this part of the time, the next turn is treated as the last.
 _LATE = 0.8
+# At these parts of a budget the model is told, once each.
+_SHARES = (95, 80, 50)
+
+
+def charge_of(
+    event: ModelReplied | ModelFailed | QueryReplied | QueryFailed | QueryRefused | HostAnswered,
+) -> Charge:
+    """What a call cost. An attempt at a model: as it was settled, or else as it was reported."""
+    if isinstance(event, HostAnswered):
+        return Charge(host_calls=1)
+    if isinstance(event, QueryRefused):
+        return Charge()
+    figures = event.settled or event.usage
+    return Charge(
+        usd=None if event.settled is None else event.settled.usd,
+        tokens_in=0 if figures is None else figures.tokens_in,
+        tokens_out=0 if figures is None else figures.tokens_out,
+        model_calls=1,
+    )
 
 
 def over(limits: RunLimits, used: Charge) -> tuple[StopReason, str] | None:
@@ -20,22 +49,52 @@ def over(limits: RunLimits, used: Charge) -> tuple[StopReason, str] | None:
         return "budget", "reply_tokens: none allowed"
     if used.host_calls > limits.host_calls:
         return "budget", f"host_calls: {limits.host_calls:,} allowed"
+    if limits.model_calls is not None and used.model_calls >= limits.model_calls:
+        return "budget", f"model_calls: {limits.model_calls:,} allowed, all used"
     if used.tokens_in + used.tokens_out >= limits.tokens:
         return "budget", f"tokens: {limits.tokens:,} allowed, all used"
+    if limits.usd is not None and (used.usd or 0) >= limits.usd:
+        return "budget", f"usd: {shown_usd(limits.usd)} allowed, all used"
     return None
 
 
-def turn_is_last(limits: RunLimits, used: Charge) -> bool:
-    """True if a limit would refuse the turn after the next, as far as can be told."""
+def turn_is_last(limits: RunLimits, used: Charge, *, prompt_bound: int = 0) -> bool:
+    """True if a limit would refuse the turn after the next, as far as can be told.
+
+    `prompt_bound` is what the prompt may come to: so much is reserved for it.
+    """
     spent = used.tokens_in + used.tokens_out
-    per_turn = spent // max(1, used.turns)
+    turns = max(1, used.turns)
+    per_turn = spent // turns
     return (
         used.turns + 1 >= limits.turns
         or used.wall_ms > limits.wall_ms * _LATE
-        or spent + 2 * per_turn >= limits.tokens
+        or spent + per_turn + max(per_turn, prompt_bound) >= limits.tokens
+        or (limits.usd is not None and (used.usd or 0) * (turns + 2) >= limits.usd * turns)
     )
 
 
 def tokens_out_max(limits: RunLimits, used: Charge) -> int:
     """How long the next reply may be: never longer than what is left."""
     return min(limits.reply_tokens, limits.tokens - used.tokens_in - used.tokens_out)
+
+
+def share_notice(limits: RunLimits, used: Charge, *, told: int) -> tuple[int, str] | None:
+    """The share of its budget that a run has passed since it was told last, and how to say so.
+
+    Tokens and money count: what programs can spend many times over in one turn.
+    """
+    spent = used.tokens_in + used.tokens_out
+    shares = [(_share(spent, limits.tokens), f"{spent:,} of {limits.tokens:,} tokens")]
+    if limits.usd is not None:
+        usd = used.usd or 0
+        shares.append((_share(usd, limits.usd), f"{shown_usd(usd)} of {shown_usd(limits.usd)}"))
+    most, said = max(shares)
+    passed = next((each for each in _SHARES if most >= each), 0)
+    if passed <= told:
+        return None
+    return passed, f"You have used {passed} % of your budget ({said})."
+
+
+def _share(used: int, limit: int) -> int:
+    return 100 * used // limit if limit else 100

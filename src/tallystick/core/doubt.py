@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from tallystick.core.mismatch import line_with, mismatches, texts_of
+from tallystick.core.mismatch import line_with, mismatches
 from tallystick.core.program import tree_of
 from tallystick.core.prompt import WRITE, Message
 from tallystick.core.records import ProgramFinished, RunStarted
@@ -46,13 +46,12 @@ _NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,30})?")
 _TELLING = re.compile(r"[\w.-]*\d[\w.-]*\w|\d|(?<=[^.!?] )[A-Z]\w+")
 
 
-def named_values(started: RunStarted) -> tuple[str, ...]:
+def named_values(goal: str, texts: Sequence[str]) -> tuple[str, ...]:
     """The names in a question that stand in the data too: an answer has to do with them.
 
     Quoted words, words with a capital inside a sentence, and words with a digit.
     """
-    texts = texts_of(started.values)
-    found = [match[1] or match[2] or match[3] for match in _NAMED.finditer(started.goal)]
+    found = [match[1] or match[2] or match[3] for match in _NAMED.finditer(goal)]
     return tuple(
         dict.fromkeys(
             name
@@ -165,6 +164,7 @@ def question(
     answer: str,
     started: RunStarted,
     *,
+    texts: Sequence[str] = (),
     unnamed: tuple[str, ...] = (),
     source: str = "",
 ) -> str:
@@ -177,7 +177,6 @@ def question(
             )
         case "unnamed":
             names = ", ".join(repr(name) for name in unnamed)
-            texts = texts_of(started.values)
             lines = [
                 f"{name!r} stands in the data like this: {line}"
                 for name in unnamed
@@ -204,7 +203,7 @@ def question(
             )
         case "empty":
             known = [column for view in started.views for column, _ in view.columns]
-            facts = mismatches(source, texts_of(started.values), known=known)
+            facts = mismatches(source, texts, known=known)
             told = "".join(f"\n{fact}" for fact in facts)
             return (
                 f"An earlier program came to {answer or 'nothing'}: its conditions matched "

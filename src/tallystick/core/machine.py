@@ -17,7 +17,7 @@ import msgspec
 from tallystick.core import prompt
 from tallystick.core.advice import data_names, named_in
 from tallystick.core.canonical import canonical, digest
-from tallystick.core.caps import over, tokens_out_max, turn_is_last
+from tallystick.core.caps import charge_of, over, share_notice, tokens_out_max, turn_is_last
 from tallystick.core.commands import as_program, command_name, is_program, shown
 from tallystick.core.doubt import (
     Doubt,
@@ -37,8 +37,12 @@ from tallystick.core.records import (
     HostAnswered,
     Intent,
     ModelFailed,
+    ModelRefused,
     ModelReplied,
     ProgramFinished,
+    QueryFailed,
+    QueryRefused,
+    QueryReplied,
     RunEnded,
     RunProgram,
     RunStarted,
@@ -46,6 +50,7 @@ from tallystick.core.records import (
 )
 from tallystick.core.reply import Code, Final, parse_reply
 from tallystick.core.state import Phase, RunState
+from tallystick.core.window import asked_again
 
 __all__ = ["TRANSITIONS", "Phase", "RunState", "advance", "begin", "ending", "program_of"]
 
@@ -59,19 +64,20 @@ _WARM = 0.7
 
 
 TRANSITIONS: dict[Phase, frozenset[type[Event]]] = {
-    Phase.ASKING: frozenset({ModelReplied, ModelFailed}),
-    Phase.RUNNING: frozenset({HostAnswered, ProgramFinished}),
+    Phase.ASKING: frozenset({ModelReplied, ModelFailed, ModelRefused}),
+    Phase.RUNNING: frozenset(
+        {HostAnswered, QueryReplied, QueryFailed, QueryRefused, ProgramFinished}
+    ),
     Phase.ENDING: frozenset({RunEnded}),
     Phase.DONE: frozenset(),
 }
 
 
-def begin(started: RunStarted) -> tuple[RunState, tuple[Intent, ...]]:
-    """Start a run: its first intent is to ask the model."""
-    state = RunState(
-        started=started, messages=prompt.opening(started), unnamed=named_values(started)
-    )
-    return _ask(state)
+def begin(started: RunStarted, texts: tuple[str, ...] = ()) -> tuple[RunState, tuple[Intent, ...]]:
+    """Start a run over the texts it was given whole: its first intent is to ask the model."""
+    unnamed = named_values(started.goal, texts)
+    messages = prompt.opening(started)
+    return _ask(RunState(started=started, texts=texts, messages=messages, unnamed=unnamed))
 
 
 def advance(state: RunState, event: Event) -> tuple[RunState, tuple[Intent, ...]]:
@@ -83,8 +89,10 @@ def advance(state: RunState, event: Event) -> tuple[RunState, tuple[Intent, ...]
             return _replied(state, event)
         case ModelFailed():
             return _failed(state, event)
-        case HostAnswered():
-            return _charged(state, Charge(host_calls=1)), ()
+        case ModelRefused():
+            return _end(state, "budget", event.message)
+        case HostAnswered() | QueryReplied() | QueryFailed() | QueryRefused():
+            return _charged(state, charge_of(event)), ()
         case ProgramFinished():
             return _finished(state, event)
         case RunEnded():
@@ -111,14 +119,7 @@ def program_of(state: RunState) -> str:
 
 def _failed(state: RunState, event: ModelFailed) -> tuple[RunState, tuple[Intent, ...]]:
     """Ask again where that may help, as an attempt of its own; otherwise end."""
-    used = event.usage
-    charge = Charge(
-        tokens_in=used.tokens_in if used is not None else 0,
-        tokens_out=used.tokens_out if used is not None else 0,
-        model_calls=1,
-        wall_ms=event.wall_ms,
-    )
-    state = _charged(state, charge)
+    state = _charged(state, charge_of(event) + Charge(wall_ms=event.wall_ms))
     detail = f"{event.reason}: {event.message}"
     limits = state.started.limits
     if state.charge.wall_ms >= limits.wall_ms:
@@ -139,13 +140,7 @@ def _failed(state: RunState, event: ModelFailed) -> tuple[RunState, tuple[Intent
 
 
 def _replied(state: RunState, event: ModelReplied) -> tuple[RunState, tuple[Intent, ...]]:
-    used = Charge(
-        tokens_in=event.usage.tokens_in,
-        tokens_out=event.usage.tokens_out,
-        model_calls=1,
-        turns=1,
-        wall_ms=event.wall_ms,
-    )
+    used = charge_of(event) + Charge(turns=1, wall_ms=event.wall_ms)
     reply = parse_reply(event.text, cut=event.cut)
     said = "\n\n".join(shown(each) for each in reply.commands) or event.text[:_TEXT_CHARS_MAX]
     message = Message(role="assistant", part=f"reply:{event.intent}", text=said or "(nothing)")
@@ -211,6 +206,7 @@ def _finished(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[
         passing=(failed or repeated) and (state.part == 0 or state.passing),
         read=state.read or named_in(source, state.started),
         unnamed=still_unnamed(state.unnamed, source, event),
+        outputs=state.outputs + event.outputs,
         part=state.part + 1,
         seen=state.seen if repeated else (*state.seen, pair),
         repeats=state.repeats + repeated,
@@ -278,7 +274,9 @@ def _answered(
 def _doubted(
     state: RunState, doubt: Doubt, answer: str, source: str
 ) -> tuple[RunState, tuple[Intent, ...]]:
-    text = question(doubt, answer, state.started, unnamed=state.unnamed, source=source)
+    text = question(
+        doubt, answer, state.started, texts=state.texts, unnamed=state.unnamed, source=source
+    )
     message = Message(role="user", part=f"doubt:{state.turn}:{doubt}", text=text)
     return _turn_over(
         msgspec.structs.replace(
@@ -310,29 +308,23 @@ def _nudge(state: RunState, problem: str, intent: int) -> tuple[RunState, tuple[
 
 
 def _turn_over(state: RunState, *, afresh: bool = False) -> tuple[RunState, tuple[Intent, ...]]:
-    """Put the observations into the prompt and ask again, unless a cap says no.
-
-    `afresh` takes the last reply out of the prompt at once: what is to be said of it is added to
-    what it was the reply to. A model that sees its own mistake copies it.
-    """
-    text = "\n\n".join(message.text for message in state.observed)
-    parts = "+".join(message.part for message in state.observed)
+    """Put the observations into the prompt and ask again, unless a cap says no."""
     if (cap := _over(state)) is not None:
         return _end(state, *cap)
-    if turn_is_last(state.started.limits, state.charge):
-        text = f"{text}\n\n{prompt.ANSWER_NOW}"
-        parts += "+last"
-    before = state.messages
-    if afresh:
-        *earlier, asked, _ = before
-        before = tuple(earlier)
-        text, parts = f"{asked.text}\n\n{text}", f"{asked.part}+{parts}"
-    message = Message(role="user", part=parts, text=text)
+    observed = list(state.observed)
+    told = share_notice(state.started.limits, state.charge, told=state.told)
+    bound = prompt.tokens_at_most((*state.messages, *observed))
+    if turn_is_last(state.started.limits, state.charge, prompt_bound=bound):
+        observed.append(Message(role="user", part="last", text=prompt.ANSWER_NOW))
+    elif told is not None:
+        observed.append(Message(role="user", part=f"spent:{told[0]}", text=told[1]))
+    messages = asked_again(state.messages, observed, afresh=afresh)
     return _ask(
         msgspec.structs.replace(
             state,
-            messages=(*before, message),
-            sent=min(state.sent, len(before)),
+            messages=messages,
+            told=state.told if told is None else told[0],
+            sent=min(state.sent, len(messages) - 1),
             observed=(),
             queue=(),
             passing=state.passing and not afresh,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tallystick.core.program import tree_of
 
-__all__ = ["line_with", "mismatches", "texts_of"]
+__all__ = ["line_with", "mismatches"]
 
 _FACTS_MAX = 4
 _CHARS_LEAST = 2
@@ -20,16 +20,6 @@ _CHARS_MAX = 60
 _LINE_CHARS_MAX = 200
 _SEPARATORS = r"\s,;|\"'=(){}\[\]<>"
 _VALUE = re.compile(rf"[^{_SEPARATORS}]*")
-
-
-def texts_of(values: Mapping[str, object]) -> list[str]:
-    """The texts that a run was given whole."""
-    held = [
-        each
-        for value in values.values()
-        for each in (value.values() if isinstance(value, Mapping) else [value])
-    ]
-    return [each for each in held if isinstance(each, str)]
 
 
 def mismatches(source: str, texts: Sequence[str], *, known: Sequence[str] = ()) -> list[str]:

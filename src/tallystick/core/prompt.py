@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from tallystick.core.advice import advice
+from tallystick.core.attachment import AttachmentRef
 from tallystick.core.canonical import canonical, digest
 from tallystick.core.records import ProgramFinished, RunStarted
 
@@ -31,6 +32,8 @@ __all__ = [
 ]
 
 TEMPLATE = "python@2"
+# Told to a model when it can use them.
+_TOLD_LATER = ("outputs.", "llm_query", "budget.")
 _OUTPUT_CHARS_MAX = 4_000
 _ERROR_CHARS_MAX = 1_200
 _GOAL_CHARS_MAX = 300
@@ -52,10 +55,18 @@ variables; FINAL_VAR("name") answers with one of them."""
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
-    """A picture in a prompt: its media type and its bytes."""
+    """A picture in a prompt: its media type and its bytes, or a reference to them.
+
+    Records and prompts carry the reference; the bytes are read where the request leaves.
+    """
 
     media_type: str
-    data: bytes
+    data: bytes = b""
+    ref: AttachmentRef | None = None
+
+    @property
+    def sha256(self) -> str:
+        return self.ref.id if self.ref is not None else digest(self.data)
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,16 +81,30 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 def opening(started: RunStarted) -> tuple[Message, ...]:
     """The fixed part and the task, with the request for code last."""
     system = _SYSTEM
-    if started.functions:
-        listed = "\n".join(_described(name, doc) for name, doc in started.functions)
+    listed = "\n".join(
+        _described(name, doc) for name, doc in started.functions if not name.startswith(_TOLD_LATER)
+    )
+    if listed:
         system = f"{system}\n\nFunctions you can call:\n{listed}"
     data = "\n\n".join(each.sample for each in started.contexts)
     said = [f"The data:\n{data}"] if data else []
+    if started.images:
+        said.append(f"The pictures: {', '.join(map(_picture, started.images))}.")
     said += [f"The task: {started.goal}", WRITE]
     return (
         Message(role="system", part="system", text=system),
-        Message(role="user", part="task", text="\n\n".join(said)),
+        Message(
+            role="user",
+            part="task",
+            text="\n\n".join(said),
+            images=tuple(Image(media_type=each.media_type, ref=each) for each in started.images),
+        ),
     )
+
+
+def _picture(ref: AttachmentRef) -> str:
+    size = f" ({ref.width} x {ref.height})" if ref.width and ref.height else ""
+    return f"{ref.label or ref.id[:12]}{size}"
 
 
 WRITE = "Write one ```python block."
@@ -190,7 +215,7 @@ def request_digest(
 ) -> str:
     """The digest of the whole request as it goes to the model. Pictures count by their digests."""
     said = [
-        [each.role, each.text, [[image.media_type, digest(image.data)] for image in each.images]]
+        [each.role, each.text, [[image.media_type, image.sha256] for image in each.images]]
         for each in messages
     ]
     heat = None if temperature is None else repr(float(temperature))

@@ -11,7 +11,26 @@ from typing import Literal
 
 import msgspec
 
+from tallystick.core.attachment import AttachmentRef
+from tallystick.core.charge import (
+    Charge,
+    FailureKind,
+    ModelUsage,
+    Reserved,
+    RunLimits,
+    Settled,
+)
+from tallystick.core.query_records import (
+    QueryAsked,
+    QueryFailed,
+    QueryRecord,
+    QueryRefused,
+    QueryReplied,
+)
+from tallystick.core.receipt_records import ReceiptIssued
+
 __all__ = [
+    "LEFT",
     "AskModel",
     "CallHost",
     "Charge",
@@ -19,17 +38,27 @@ __all__ = [
     "Event",
     "FailureKind",
     "HostAnswered",
+    "InputRef",
     "Intent",
     "ModelFailed",
+    "ModelRefused",
     "ModelReplied",
     "ModelUsage",
     "ProgramFailure",
     "ProgramFinished",
+    "QueryAsked",
+    "QueryFailed",
+    "QueryRecord",
+    "QueryRefused",
+    "QueryReplied",
+    "ReceiptIssued",
     "Record",
+    "Reserved",
     "RunEnded",
     "RunLimits",
     "RunProgram",
     "RunStarted",
+    "Settled",
     "StopReason",
     "TextRef",
     "ViewRef",
@@ -39,6 +68,8 @@ __all__ = [
     "tag_of",
 ]
 
+# Why a model call has no reply that was left in the middle, by a cancel.
+LEFT = "cancelled"
 StopReason = Literal[
     "answered",
     "max_turns",
@@ -52,48 +83,6 @@ StopReason = Literal[
     "no_progress",
 ]
 Policy = Literal["pure", "read", "effect", "paid"]
-# Whether asking again may help.
-FailureKind = Literal["transient", "terminal"]
-
-
-class Charge(msgspec.Struct, frozen=True, kw_only=True):
-    """What something did cost. `usd` is nano-dollars, None while the price is unknown."""
-
-    usd: int | None = None
-    tokens_in: int = 0
-    tokens_out: int = 0
-    model_calls: int = 0
-    turns: int = 0
-    host_calls: int = 0
-    fuel: int = 0
-    wall_ms: int = 0
-
-    def __add__(self, other: Charge) -> Charge:
-        known = [each.usd for each in (self, other) if each.usd is not None]
-        return Charge(
-            usd=sum(known) if known else None,
-            tokens_in=self.tokens_in + other.tokens_in,
-            tokens_out=self.tokens_out + other.tokens_out,
-            model_calls=self.model_calls + other.model_calls,
-            turns=self.turns + other.turns,
-            host_calls=self.host_calls + other.host_calls,
-            fuel=self.fuel + other.fuel,
-            wall_ms=self.wall_ms + other.wall_ms,
-        )
-
-
-class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run may use in all. Exactly at a limit is allowed.
-
-    `reply_tokens` is for one reply, `retries` for one turn: attempts after the first.
-    """
-
-    turns: int = 30
-    tokens: int = 100_000
-    host_calls: int = 10_000
-    wall_ms: int = 300_000
-    reply_tokens: int = 4_096
-    retries: int = 2
 
 
 class ContextRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +106,15 @@ class TextRef(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None
     id: int
     bytes: int
+    attachment: AttachmentRef | None = None
+
+
+class InputRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A text that was given whole: the variable that holds it, the key if that is a dictionary."""
+
+    name: str
+    key: str | None
+    attachment: AttachmentRef
 
 
 class ViewRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,8 +136,9 @@ class ViewRef(msgspec.Struct, frozen=True, kw_only=True):
 class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     """A goal under limits. Everything a replay needs beside the answers of the world.
 
-    `functions`, `values` and `texts` are the names the program finds; `values` hold the texts that
-    were short enough to be given whole.
+    `functions`, `inputs` and `texts` are the names the program finds: `inputs` are the texts that
+    were short enough to be given whole. `values` are those of runs from before there were
+    attachments. `images` go to the model with the task.
     """
 
     goal: str
@@ -148,7 +147,6 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     grants: tuple[str, ...]
     contexts: tuple[ContextRef, ...]
     functions: tuple[tuple[str, str], ...]
-    values: Mapping[str, object]
     texts: tuple[TextRef, ...]
     seed: int
     clock_ns: int
@@ -160,6 +158,9 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     temperature: float | None = None
     views: tuple[ViewRef, ...] = ()
     files: tuple[tuple[str, str, str | None], ...] = ()
+    values: Mapping[str, object] = {}
+    inputs: tuple[InputRef, ...] = ()
+    images: tuple[AttachmentRef, ...] = ()
 
 
 class AskModel(msgspec.Struct, frozen=True, kw_only=True, tag="model.ask"):
@@ -181,15 +182,7 @@ class AskModel(msgspec.Struct, frozen=True, kw_only=True, tag="model.ask"):
     wait_ms: int = 0
     tokens_out_max: int = 4_096
     temperature: float | None = None
-
-
-class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model's side reported, verbatim in `raw`."""
-
-    tokens_in: int
-    tokens_out: int
-    reported: bool
-    raw: Mapping[str, object] = {}
+    reserved: Reserved | None = None
 
 
 class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, tag="model.replied"):
@@ -203,6 +196,7 @@ class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, tag="model.replied
     wall_ms: int = 0
     served_by: str = ""
     finish: str = ""
+    settled: Settled | None = None
 
 
 class ModelFailed(msgspec.Struct, frozen=True, kw_only=True, tag="model.failed"):
@@ -222,6 +216,17 @@ class ModelFailed(msgspec.Struct, frozen=True, kw_only=True, tag="model.failed")
     retry_after_ms: int | None = None
     billed: bool = True
     usage: ModelUsage | None = None
+    settled: Settled | None = None
+
+
+class ModelRefused(msgspec.Struct, frozen=True, kw_only=True, tag="model.refused"):
+    """A call that was never made: a budget does not pay for it. `scope` is whose."""
+
+    intent: int
+    turn: int
+    message: str
+    dimension: str
+    scope: str
 
 
 class RunProgram(msgspec.Struct, frozen=True, kw_only=True, tag="program.run"):
@@ -245,7 +250,11 @@ class CallHost(msgspec.Struct, frozen=True, kw_only=True, tag="host.call"):
 
 
 class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered"):
-    """What the host told the program. `reply` is the encoded answer; `fuel` places it."""
+    """What the host told the program. `fuel` places it.
+
+    `reply` is the encoded answer. A long one is kept apart, as `reply_ref`; one that can be made
+    again from the run's attachments is only named, by `reply_sha256`.
+    """
 
     intent: int
     program: int
@@ -255,6 +264,8 @@ class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered
     fuel: int
     reply: bytes
     ok: bool
+    reply_ref: AttachmentRef | None = None
+    reply_sha256: str | None = None
 
 
 class ProgramFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -268,7 +279,8 @@ class ProgramFailure(msgspec.Struct, frozen=True, kw_only=True):
 class ProgramFinished(msgspec.Struct, frozen=True, kw_only=True, tag="program.finished"):
     """What came of a program. Its fuel places it: another path through it would use other fuel.
 
-    `assigned` is the name and value of its last line, where that is an assignment.
+    `assigned` is the name and value of its last line, where that is an assignment. `outputs` are
+    the streams that were too long to be shown, whole: stdout before stderr.
     """
 
     intent: int
@@ -286,6 +298,7 @@ class ProgramFinished(msgspec.Struct, frozen=True, kw_only=True, tag="program.fi
     wall_ms: int = 0
     names_kept: tuple[str, ...] = ()
     assigned: tuple[str, str] | None = None
+    outputs: tuple[AttachmentRef, ...] = ()
 
 
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag="run.ended"):
@@ -299,16 +312,33 @@ class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag="run.ended"):
 
 
 Intent = AskModel | RunProgram | CallHost
-Event = RunStarted | ModelReplied | ModelFailed | HostAnswered | ProgramFinished | RunEnded
+Event = (
+    RunStarted
+    | ModelReplied
+    | ModelFailed
+    | ModelRefused
+    | QueryReplied
+    | QueryFailed
+    | QueryRefused
+    | HostAnswered
+    | ProgramFinished
+    | RunEnded
+)
 Record = (
     RunStarted
     | AskModel
     | ModelReplied
     | ModelFailed
+    | ModelRefused
+    | QueryAsked
+    | QueryReplied
+    | QueryFailed
+    | QueryRefused
     | RunProgram
     | CallHost
     | HostAnswered
     | ProgramFinished
+    | ReceiptIssued
     | RunEnded
 )
 
@@ -333,4 +363,6 @@ def tag_of(record: Record) -> str:
 
 def intent_of(record: Record) -> int | None:
     """The intent a record belongs to, if any."""
-    return None if isinstance(record, RunStarted | RunEnded) else record.intent
+    if isinstance(record, RunStarted | RunEnded | ReceiptIssued):
+        return None
+    return record.intent

@@ -6,6 +6,7 @@ from enum import Enum
 
 import msgspec
 
+from tallystick.core.attachment import AttachmentRef
 from tallystick.core.doubt import Doubt
 from tallystick.core.prompt import Message
 from tallystick.core.records import Charge, RunEnded, RunStarted
@@ -29,10 +30,14 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     `passing` says that the last reply and what was said to it leave the prompt once there is a
     better one: a failed program is copied as readily as a good one. `read` says that a program
     has named the data, `unnamed` which values of the question none has, `asked_about` which doubts
-    of an answer the model was told of, `doubted` the last such answer.
+    of an answer the model was told of, `doubted` the last such answer. `texts` are the data, as
+    far as it was given whole; `outputs` what programs printed and was too long to be shown.
+    `told` is the share of the budget, in per cent, that the model was last told of.
     """
 
     started: RunStarted
+    texts: tuple[str, ...] = ()
+    outputs: tuple[AttachmentRef, ...] = ()
     phase: Phase = Phase.ASKING
     turn: int = 0
     attempt: int = 1
@@ -56,4 +61,5 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     repeats: int = 0
     idle: int = 0
     refusals: int = 0
+    told: int = 0
     ended: RunEnded | None = None

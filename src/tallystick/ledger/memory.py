@@ -52,10 +52,10 @@ class MemoryLedger:
             self._entries[run].extend(entries)
         return head
 
-    def read(self, run: str, *, start: int = 0) -> Iterator[Sealed]:
+    def read(self, run: str, *, start: int = 0, stop: int | None = None) -> Iterator[Sealed]:
         with self._guard:
             custody.required(self._rows.get(run), run)
-            return iter(self._entries[run][start:])
+            return iter(self._entries[run][start:stop])
 
     def runs(self) -> Sequence[RunRow]:
         with self._guard:
@@ -75,16 +75,20 @@ class MemoryLedger:
             self._rows[run] = row
         return row
 
-    def adopt(self, header: ExportHeader, entries: Iterator[Sealed]) -> None:
+    def adopt(
+        self, header: ExportHeader, entries: Iterator[Sealed], *, also: Also | None = None
+    ) -> None:
         with self._guard:
             known = custody.known_head(self._rows.get(header.run), header)
-            if known is None:
-                return
-            fresh = [
-                entry for _, entry in custody.without_known(entries, known=known, run=header.run)
-            ]
-            self._entries.setdefault(header.run, []).extend(fresh)
-            self._rows[header.run] = custody.adopted(header)
+            fresh = []
+            if known is not None:
+                grown = custody.without_known(entries, known=known, run=header.run)
+                fresh = [entry for _, entry in grown]
+            if also is not None:
+                also(None)
+            if known is not None:
+                self._entries.setdefault(header.run, []).extend(fresh)
+                self._rows[header.run] = custody.adopted(header)
 
     def erase(self, run: str, seqs: Sequence[int]) -> None:
         with self._guard:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -18,11 +19,14 @@ import msgspec
 from tallystick.core.chain import Draft, Head, Sealed
 
 __all__ = [
+    "ATTACHMENTS_MAX",
     "BODY_BYTES_MAX",
     "Also",
+    "Carried",
     "Custody",
     "ExportHeader",
     "Ledger",
+    "Receiver",
     "RunRow",
     "TransferLedger",
     "find_row",
@@ -30,8 +34,10 @@ __all__ = [
 
 # The most that one body may be. An import must know where to stop before it has read anything.
 BODY_BYTES_MAX = 64 << 20
+# The most attachments that one export carries.
+ATTACHMENTS_MAX = 100_000
 
-# Work of another store that is to be in the transaction of an append. It gets the connection, or
+# Work of another store that is to be in the transaction of a change. It gets the connection, or
 # None from a ledger that has none, and must not use the ledger; if it raises, nothing is written.
 Also = Callable[[sqlite3.Connection | None], None]
 
@@ -77,8 +83,8 @@ class Ledger(Protocol):
         done in the same transaction.
         """
 
-    def read(self, run: str, *, start: int = 0) -> Iterator[Sealed]:
-        """The entries of a run in their order, from `start` on."""
+    def read(self, run: str, *, start: int = 0, stop: int | None = None) -> Iterator[Sealed]:
+        """The entries of a run in their order, from `start` on and up to, without, `stop`."""
 
     def runs(self) -> Sequence[RunRow]:
         """Every run, the newest last."""
@@ -87,8 +93,13 @@ class Ledger(Protocol):
         """Take a run out, entries and bodies together. `also` is done in the same transaction."""
 
 
-class ExportHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an export says of the run in it. `moved` makes the file the run's title."""
+class ExportHeader(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """What an export says of the run in it. `moved` makes the file the run's title.
+
+    `attachments` is how many come behind the entries; files of format 1 have none.
+    """
 
     format: int
     run: str
@@ -96,6 +107,7 @@ class ExportHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     hash: str
     fence: int
     moved: bool
+    attachments: int = 0
 
     @property
     def head(self) -> Head:
@@ -108,10 +120,14 @@ class Custody(Protocol):
     def release(self, run: str) -> RunRow:
         """Mark a run as moved away, forced, and fence off its writer. Twice is the same as once."""
 
-    def adopt(self, header: ExportHeader, entries: Iterator[Sealed]) -> None:
+    def adopt(
+        self, header: ExportHeader, entries: Iterator[Sealed], *, also: Also | None = None
+    ) -> None:
         """Take in a run that was exported, all or nothing, forced.
 
-        `entries` raises what is wrong with it, up to its very end; then nothing is kept.
+        `entries` raises what is wrong with it, up to its very end; then nothing is kept. A run that
+        is here already and the same stays as it is. `also` is done in the same transaction, in
+        either case.
         """
 
     def erase(self, run: str, seqs: Sequence[int]) -> None:
@@ -123,6 +139,42 @@ class Custody(Protocol):
 
 class TransferLedger(Ledger, Custody, Protocol):
     """A ledger that runs can leave and enter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """An attachment that travels with a run. To the ledger it is bytes, and a line about them.
+
+    `ref` is canonical JSON. `pieces` can be gone through once.
+    """
+
+    ref: bytes
+    byte_len: int
+    pieces: Iterator[bytes]
+
+
+class Receiver(Protocol):
+    """Whoever takes in the attachments of an import.
+
+    `entry`, `attachment` and `checked` are asked while the file is read for the first time, and
+    keep nothing; `take` while it is read again; `commit` is done in the transaction that adopts the
+    run. The first four say why the file is refused, or None.
+    """
+
+    def entry(self, seq: int, entry: Sealed) -> str | None:
+        """Look at an entry that holds."""
+
+    def attachment(self, carried: Carried) -> str | None:
+        """Look through an attachment."""
+
+    def checked(self, header: ExportHeader) -> str | None:
+        """Everything was looked at, and the file is whole."""
+
+    def take(self, carried: Carried) -> str | None:
+        """Keep an attachment, for now."""
+
+    def commit(self, db: sqlite3.Connection | None) -> None:
+        """Keep what was taken for as long as the run is here."""
 
 
 def find_row(ledger: Ledger, run: str) -> RunRow | None:

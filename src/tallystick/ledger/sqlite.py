@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -96,10 +97,10 @@ class SqliteLedger:
                 also(db)
         return head
 
-    def read(self, run: str, *, start: int = 0) -> Iterator[Sealed]:
+    def read(self, run: str, *, start: int = 0, stop: int | None = None) -> Iterator[Sealed]:
         with self._file.reading() as db:
             custody.required(self._row(db, run), run)
-        return self._entries(run, start)
+        return self._entries(run, start, sys.maxsize if stop is None else stop)
 
     def runs(self) -> Sequence[RunRow]:
         with self._file.reading() as db:
@@ -121,14 +122,17 @@ class SqliteLedger:
             _put(db, row)
         return row
 
-    def adopt(self, header: ExportHeader, entries: Iterator[Sealed]) -> None:
+    def adopt(
+        self, header: ExportHeader, entries: Iterator[Sealed], *, also: Also | None = None
+    ) -> None:
         with self._file.writing(forced=True) as db:
             known = custody.known_head(self._row(db, header.run), header)
-            if known is None:
-                return
-            for place in custody.without_known(entries, known=known, run=header.run):
-                _insert(db, header.run, [place])
-            _put(db, custody.adopted(header))
+            if known is not None:
+                for place in custody.without_known(entries, known=known, run=header.run):
+                    _insert(db, header.run, [place])
+                _put(db, custody.adopted(header))
+            if also is not None:
+                also(db)
 
     def erase(self, run: str, seqs: Sequence[int]) -> None:
         with self._file.writing(forced=True) as db:
@@ -139,13 +143,13 @@ class SqliteLedger:
             )
         self._file.sweep()
 
-    def _entries(self, run: str, seq: int) -> Iterator[Sealed]:
+    def _entries(self, run: str, seq: int, stop: int) -> Iterator[Sealed]:
         """Batch by batch, so that whoever reads slowly keeps neither lock nor memory."""
-        while batch := self._batch(run, seq):
+        while seq < stop and (batch := self._batch(run, seq, min(stop - seq, _BATCH_ENTRIES))):
             yield from batch
             seq += len(batch)
 
-    def _batch(self, run: str, start: int) -> list[Sealed]:
+    def _batch(self, run: str, start: int, most: int = _BATCH_ENTRIES) -> list[Sealed]:
         batch: list[Sealed] = []
         room = _BATCH_BYTES
         with self._file.reading() as db:
@@ -155,7 +159,7 @@ class SqliteLedger:
                     entry = self._as_entry(found, run, start + len(batch))
                     batch.append(entry)
                     room -= len(entry.body or b"")
-                    if room <= 0 or len(batch) == _BATCH_ENTRIES:
+                    if room <= 0 or len(batch) == most:
                         break
             except (LedgerCorrupt, sqlite3.DatabaseError):
                 # What comes before it is still to be had; the next call begins with it.

@@ -7,11 +7,17 @@ keeps two ledgers from owning one run, and what it cannot stop.
 
 The order of a move: the file is begun under another name; the run is marked as moved, and the mark
 is on disk; the entries are written and are on disk; the file gets its name. A failure after the
-mark leaves the run moved and no file: export it again, with `move`, to get it.
+mark leaves the run moved and no file: export it again, with `move`, to get it. Attachments are read
+through before the mark, so that a run whose bytes are gone or damaged is not given away.
 
-An import reads its input twice. The first time checks everything and holds no lock, so an input
-that lies or is slow keeps no other run waiting. The second checks again while it writes, all in one
-transaction.
+An import reads its input again and again. The first time checks everything and holds no lock, so an
+input that lies or is slow keeps no other run waiting. The second, if there are attachments, hands
+them to the receiver, which keeps them for now. The last checks again while it writes the entries,
+all in one transaction, in which the receiver commits. It ends behind the entries: a gigabyte of
+attachments is not read while others wait to write.
+
+Rejected: attachments before the entries, which would save a reading. What an attachment is for, and
+whether the run may have it, is known from the entries.
 """
 
 from __future__ import annotations
@@ -19,38 +25,60 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+from tallystick.core.chain import Sealed
 from tallystick.core.errors import TransferRefused
-from tallystick.ledger.custody import required
-from tallystick.ledger.port import ExportHeader, RunRow, TransferLedger, find_row
+from tallystick.ledger.custody import known_head, required
+from tallystick.ledger.port import (
+    ATTACHMENTS_MAX,
+    Carried,
+    ExportHeader,
+    Receiver,
+    RunRow,
+    TransferLedger,
+    find_row,
+)
 from tallystick.ledger.stream import FORMAT, Readable, StreamReader, write_stream
 from tallystick.ledger.verify import verify
 
-__all__ = ["export_run", "import_run"]
+__all__ = ["export_run", "import_run", "name_of"]
 
 _STREAM = "the given stream"
 
 
 def export_run(
-    ledger: TransferLedger, run: str, target: Path | BinaryIO, *, move: bool = False
+    ledger: TransferLedger,
+    run: str,
+    target: Path | BinaryIO,
+    *,
+    move: bool = False,
+    carried: Callable[[], Sequence[Carried]] = tuple,
 ) -> RunRow:
     """Write a run to a new file, or to an open one. Returns where the run stands.
 
-    A run that does not verify is not exported: nobody could import it.
+    A run that does not verify is not exported: nobody could import it. `carried` gives its
+    attachments and is asked twice: once to read them through before anything is written, and once
+    more when the run can get no others that its entries here speak of.
     """
     bad = verify(ledger, [run]).first_bad
     if bad is not None:
         raise TransferRefused(
-            file=_name_of(target),
+            file=name_of(target),
             why=f"run {run}, entry {bad.seq}: {bad.why}; nothing was exported",
         )
+    for each in _few_enough(carried(), run, target):
+        for _ in each.pieces:
+            pass
     with _destination(target) as file:
         row = ledger.release(run) if move else required(find_row(ledger, run), run)
+        attachments = _few_enough(carried(), run, target)
         header = ExportHeader(
             format=FORMAT,
             run=run,
@@ -58,36 +86,78 @@ def export_run(
             hash=row.head.hash,
             fence=row.fence if move else 0,
             moved=move,
+            attachments=len(attachments),
         )
-        write_stream(file, header, islice(ledger.read(run), row.head.count))
+        entries = islice(ledger.read(run), row.head.count)
+        write_stream(file, header, entries, attachments)
     return row
 
 
-def import_run(ledger: TransferLedger, source: Path | BinaryIO) -> str:
+def import_run(
+    ledger: TransferLedger, source: Path | BinaryIO, *, receiver: Receiver | None = None
+) -> str:
     """Take in an exported run and return its id. What does not hold is refused, and nothing kept.
 
     A run that is here already and the same is left as it is; one that is here and not the same is
-    refused, unless the file is a title to what was moved away or copied here before.
+    refused, unless the file is a title to what was moved away or copied here before. Without a
+    receiver, a file that carries attachments is refused too.
     """
-    name = _name_of(source)
+    name = name_of(source)
+    receiver = receiver or _Nowhere()
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(_opened(source, name))
+        start = 0
         if file.seekable():
             start = file.tell()
-            header = _checked(file, name)
-            file.seek(start)
+            first = _checked(file, name, receiver)
         else:
             spool = stack.enter_context(tempfile.TemporaryFile())
-            header = _checked(_Kept(file, spool), name)
-            spool.seek(0)
+            first = _checked(_Kept(file, spool), name, receiver)
             file = spool
-        reader = StreamReader(file, name=name)
-        if reader.header() != header:
-            raise TransferRefused(
-                file=name, why="it changed while it was read; nothing was imported"
-            )
-        ledger.adopt(header, reader.entries(header))
+        header = first.header
+        if header.attachments:
+            # Asked here too, before bytes are kept that nobody will commit.
+            known_head(find_row(ledger, header.run), header)
+            file.seek(start)
+            _take(_reread(file, name, header), name, header, receiver)
+        file.seek(start)
+        reader = _reread(file, name, header)
+        ledger.adopt(
+            header,
+            _entries_again(reader, name, first),
+            also=receiver.commit if header.attachments else None,
+        )
     return header.run
+
+
+def _few_enough(
+    attachments: Sequence[Carried], run: str, target: Path | BinaryIO
+) -> Sequence[Carried]:
+    if len(attachments) > ATTACHMENTS_MAX:
+        raise TransferRefused(
+            file=name_of(target),
+            why=f"run {run} has {len(attachments):,} attachments, and an export carries at most "
+            f"{ATTACHMENTS_MAX:,}; nothing was exported",
+        )
+    return attachments
+
+
+class _Nowhere:
+    """Takes nothing in."""
+
+    def entry(self, seq: int, entry: Sealed) -> str | None:
+        return None
+
+    def attachment(self, carried: Carried) -> str | None:
+        return "it carries attachments, and here is nowhere to keep them"
+
+    def checked(self, header: ExportHeader) -> str | None:
+        return None
+
+    def take(self, carried: Carried) -> str | None:
+        return self.attachment(carried)
+
+    def commit(self, db: sqlite3.Connection | None) -> None: ...
 
 
 class _Kept:
@@ -103,12 +173,58 @@ class _Kept:
         return piece
 
 
-def _checked(file: Readable, name: str) -> ExportHeader:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Checked:
+    """What the first reading found: the header, and the digest of all up to the attachments."""
+
+    header: ExportHeader
+    digest: bytes
+
+
+def _checked(file: Readable, name: str, receiver: Receiver) -> _Checked:
     reader = StreamReader(file, name=name)
     header = reader.header()
+    for seq, entry in enumerate(reader.entries(header)):
+        _accept(receiver.entry(seq, entry), name)
+    digest = reader.so_far()
+    for carried in reader.attachments(header):
+        _accept(receiver.attachment(carried), name)
+    reader.end()
+    _accept(receiver.checked(header), name)
+    return _Checked(header=header, digest=digest)
+
+
+def _reread(file: Readable, name: str, header: ExportHeader) -> StreamReader:
+    reader = StreamReader(file, name=name)
+    if reader.header() != header:
+        raise _changed(name)
+    return reader
+
+
+def _take(reader: StreamReader, name: str, header: ExportHeader, receiver: Receiver) -> None:
     for _ in reader.entries(header):
         pass
-    return header
+    for carried in reader.attachments(header):
+        _accept(receiver.take(carried), name)
+    reader.end()
+
+
+def _entries_again(reader: StreamReader, name: str, first: _Checked) -> Iterator[Sealed]:
+    """The entries that were checked, up to the attachments; to the very end if there are none."""
+    yield from reader.entries(first.header)
+    if reader.so_far() != first.digest:
+        raise _changed(name)
+    if not first.header.attachments:
+        reader.end()
+
+
+def _accept(why: str | None, name: str) -> None:
+    if why is not None:
+        raise TransferRefused(file=name, why=f"{why}; nothing was imported")
+
+
+def _changed(name: str) -> TransferRefused:
+    return TransferRefused(file=name, why="it changed while it was read; nothing was imported")
 
 
 @contextlib.contextmanager
@@ -164,5 +280,6 @@ def _force_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _name_of(file: Path | BinaryIO) -> str:
+def name_of(file: Path | BinaryIO) -> str:
+    """What messages call it."""
     return str(file) if isinstance(file, Path) else _STREAM

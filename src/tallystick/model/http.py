@@ -39,6 +39,11 @@ class HttpModel:
     def name(self) -> str:
         return self._endpoint.name
 
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it is asked, and how."""
+        return self._endpoint
+
     def admitted(self) -> AbstractAsyncContextManager[None]:
         return self._gate.admitted()
 

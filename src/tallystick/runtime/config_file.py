@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tallystick.core.errors import UsageError
+from tallystick.model.price_table import PriceTable
 from tallystick.runtime.config_keys import (
     ALIAS,
     ALIAS_NAME,
@@ -46,7 +47,7 @@ PROJECT_FILE = "tallystick.toml"
 # `a.a.a…` takes all the memory there is. Under these two limits the worst file takes a second.
 _BYTES_MAX = 64 * 1024
 _DOTS_IN_A_LINE_MAX = 100
-_TABLES = ("aliases", "providers")
+_TABLES = ("aliases", "prices", "providers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,7 @@ class ConfigFile:
     values: Mapping[str, Value]
     aliases: Mapping[str, str]
     providers: Mapping[str, Mapping[str, Value]]
+    prices: PriceTable
     unsupported: tuple[str, ...]
 
     @property
@@ -111,12 +113,15 @@ def parse_config(data: bytes, *, path: Path) -> ConfigFile:
     values: dict[str, Value] = {}
     aliases: dict[str, str] = {}
     providers: dict[str, Mapping[str, Value]] = {}
+    prices = PriceTable(prices={})
     unsupported: list[str] = []
     for key, value in _toml(data, where).items():
         if key == "aliases":
             aliases = _aliases(_table(value, where, key), where, path.parent)
         elif key == "providers":
             providers = _providers(_table(value, where, key), where)
+        elif key == "prices":
+            prices = PriceTable.of_user(_table(value, where, key), where=where)
         elif key in UNSUPPORTED:
             unsupported.append(key)
         elif key in SETTINGS:
@@ -131,6 +136,7 @@ def parse_config(data: bytes, *, path: Path) -> ConfigFile:
         values=values,
         aliases=aliases,
         providers=providers,
+        prices=prices,
         unsupported=tuple(unsupported),
     )
 

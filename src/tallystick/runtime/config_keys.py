@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from tallystick.core.errors import UsageError
+from tallystick.core.errors import InvalidLimit, UsageError
+from tallystick.core.money import nano_usd
 from tallystick.core.records import RunLimits
 from tallystick.model.endpoint import Dialect, Endpoint
 
@@ -46,7 +47,7 @@ DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 FileKind = Literal["gguf", "recorded", "scripted"]
 FILE_KINDS: tuple[FileKind, ...] = get_args(FileKind)
 # Tables that later versions are to know. Named here so that they are refused by name until then.
-UNSUPPORTED = ("commands", "prices")
+UNSUPPORTED = ("commands",)
 ALIAS_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII | re.IGNORECASE)
 PROVIDER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 
@@ -134,8 +135,22 @@ def _accept_url(value: object) -> str | None:
         return None
 
 
+def _accept_usd(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        nano_usd(value)
+    except InvalidLimit:
+        return None
+    return float(value)
+
+
 def _parse_whole(text: str) -> object:
     return int(text) if _WHOLE.fullmatch(text) else text
+
+
+def _parse_flag(text: str) -> object:
+    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def _parse_number(text: str) -> object:
@@ -143,8 +158,11 @@ def _parse_number(text: str) -> object:
 
 
 _TEXT = Kind(what="one line of text", accept=_accept_text)
-_FLAG = Kind(what="true or false", accept=_accept_flag)
+_FLAG = Kind(what="true or false", accept=_accept_flag, parse=_parse_flag)
 _SECONDS = _number(0.001, 86_400)
+_USD = Kind(
+    what="a sum of dollars with at most nine decimals", accept=_accept_usd, parse=_parse_number
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +195,9 @@ SETTINGS: Mapping[str, Spec] = {
         _spec("model", _TEXT),
         _spec("max_turns", _whole(0, 1_000_000), _LIMITS.turns, limit=True),
         _spec("max_tokens", _whole(0, 10**12), _LIMITS.tokens, limit=True),
+        _spec("max_usd", _USD, limit=True),
+        _spec("total_usd", _USD),
+        _spec("allow_unpriced", _FLAG, default=False),
         _spec("timeout", _number(0, 10**7), _LIMITS.wall_ms / 1000, limit=True),
         _spec("max_host_calls", _whole(0, 10**9), _LIMITS.host_calls, limit=True),
         _spec("reply_tokens", _whole(0, 10**9), _LIMITS.reply_tokens, limit=True),

@@ -17,6 +17,7 @@ import msgspec
 from tallystick.core.errors import SandboxError, TallystickError
 from tallystick.core.machine import Phase, RunState, advance, begin, ending, program_of
 from tallystick.core.prompt import Message
+from tallystick.core.receipt import Tally
 from tallystick.core.records import (
     AskModel,
     CallHost,
@@ -24,15 +25,20 @@ from tallystick.core.records import (
     HostAnswered,
     Intent,
     ModelFailed,
+    ModelRefused,
     ModelReplied,
     ProgramFinished,
+    QueryAsked,
+    QueryRecord,
+    ReceiptIssued,
     Record,
     RunProgram,
     RunStarted,
 )
 from tallystick.runtime.pen import Pen
+from tallystick.runtime.together import QueryWriter, Together
 
-__all__ = ["Asked", "Driver", "WaitedTooLong", "World"]
+__all__ = ["Asked", "CallRefused", "Driver", "WaitedTooLong", "World"]
 
 
 class Asked(Protocol):
@@ -46,21 +52,44 @@ class Asked(Protocol):
         """Note what it was answered."""
         ...
 
+    @property
+    def queries(self) -> QueryWriter:
+        """Where the model calls of the program are written."""
+        ...
+
 
 class WaitedTooLong(Exception):
     """The run's time was over before the model could be asked."""
 
 
+class CallRefused(Exception):
+    """No budget pays for the call: it is not made."""
+
+    def __init__(self, event: ModelRefused) -> None:
+        super().__init__(event.message)
+        self.event = event
+
+
 class World(Protocol):
     """What a driver needs of everything outside it."""
 
-    def admitted(self, intent: AskModel, *, wall_ms_left: int) -> AbstractAsyncContextManager[None]:
-        """Wait until the model may be asked; raises `WaitedTooLong`. Nothing is begun yet."""
+    def admitted(
+        self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
+    ) -> AbstractAsyncContextManager[AskModel]:
+        """Wait until the model may be asked, and reserve what that may cost.
+
+        Gives the intent as it is to be written, with what is reserved and the cap that it pays for.
+        Raises `WaitedTooLong` or `CallRefused`. Nothing is begun yet.
+        """
         ...
 
     async def ask(
         self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
     ) -> ModelReplied | ModelFailed: ...
+
+    def left(self, intent: AskModel) -> ModelFailed:
+        """What is written of a call that was left in the middle, by a cancel."""
+        ...
 
     async def run(
         self, intent: RunProgram, source: str, asked: Asked, *, state: RunState
@@ -76,6 +105,7 @@ class Driver:
         *,
         world: World,
         pen: Pen,
+        texts: tuple[str, ...] = (),
         watch: Callable[[Record], None] = lambda record: None,
     ) -> None:
         self._started = started
@@ -83,7 +113,9 @@ class Driver:
         self._pen = pen
         self._watch = watch
         self._in_doubt: str | None = None
-        self._state, self._next = begin(started)
+        self._together = Together(pen)
+        self._tally = Tally()
+        self._state, self._next = begin(started, texts)
 
     @property
     def state(self) -> RunState:
@@ -117,6 +149,8 @@ class Driver:
     def _finish(self) -> None:
         assert self._state.phase is Phase.ENDING
         assert self._state.ended is not None
+        receipt = self._tally.receipt(self._started, self._state.ended)
+        self._write(self._pen.ride, ReceiptIssued(receipt=receipt))
         # Whatever is shown of the end is on the disk first.
         self._write(self._pen.force, self._state.ended)
         self._state, _ = advance(self._state, self._state.ended)
@@ -124,12 +158,7 @@ class Driver:
     async def _perform(self, intent: Intent) -> Event:
         match intent:
             case AskModel():
-                left = self._wall_ms_left()
-                async with self._world.admitted(intent, wall_ms_left=left):
-                    self._write(self._pen.force, intent)
-                    reply = await self._world.ask(intent, self._state.messages, wall_ms_left=left)
-                self._write(self._pen.commit, reply)
-                return reply
+                return await self._ask(intent)
             case RunProgram():
                 self._write(self._pen.ride, intent)
                 asked = _Asked(self, intent)
@@ -146,6 +175,25 @@ class Driver:
             case _:
                 assert_never(intent)
 
+    async def _ask(self, intent: AskModel) -> ModelReplied | ModelFailed | ModelRefused:
+        left, messages = self._wall_ms_left(), self._state.messages
+        event: ModelReplied | ModelFailed | ModelRefused
+        try:
+            async with self._world.admitted(intent, messages, wall_ms_left=left) as begun:
+                self._write(self._pen.force, begun)
+                try:
+                    event = await self._world.ask(begun, messages, wall_ms_left=left)
+                except asyncio.CancelledError:
+                    # It may have been paid for: that much is written down.
+                    event = self._world.left(begun)
+                    self._write(self._pen.commit, event)
+                    self._state, _ = advance(self._state, event)
+                    raise
+        except CallRefused as refused:
+            event = refused.event
+        self._write(self._pen.commit, event)
+        return event
+
     def _doubtful(self, name: str) -> RunState:
         """End the run: an effect was begun, and nobody can say whether it happened."""
         return ending(self._state, "in_doubt", f"{name} was begun and left: its outcome is unknown")
@@ -155,6 +203,10 @@ class Driver:
 
     def _write(self, how: Callable[[Record], None], record: Record) -> None:
         how(record)
+        self._written(record)
+
+    def _written(self, record: Record) -> None:
+        self._tally.add(record)
         self._watch(record)
 
 
@@ -176,6 +228,18 @@ class _Asked:
         with self._guard:
             self._closed = True
             return next(iter(self._open.values()), None)
+
+    @property
+    def queries(self) -> QueryWriter:
+        return QueryWriter(self._driver._together, self._settled)
+
+    def _settled(self, record: QueryRecord) -> None:
+        """A query's record is written: the run's charge has it, and whoever watches."""
+        driver = self._driver
+        with self._guard:
+            driver._written(record)
+            if not isinstance(record, QueryAsked):
+                driver._state, _ = advance(driver._state, record)
 
     def calling(self, *, index: int, name: str, request_sha256: str, effect: bool) -> int:
         driver = self._driver

@@ -1,7 +1,7 @@
 """Sessions by name for `tally exec`: a namespace that the next process finds again.
 
-The record of a session and its current image live in the snapshot file; a lock file beside it makes
-sure that one process works in a session at a time.
+The record of a session is a file; its current image is an attachment beside the user's ledger. A
+lock file makes sure that one process works in a session at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from tallystick.core.errors import (
 )
 from tallystick.sandbox.identity import new_id, now_ms
 from tallystick.sandbox.snapshot import SnapshotId
-from tallystick.sandbox.sqlite_store import SqliteSnapshotStore
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.sandbox.wasm.session import WasmSession
 
@@ -132,12 +131,12 @@ async def reopen(sandbox: WasmSandbox, named: NamedSession) -> WasmSession:
     return session
 
 
-async def keep(store: SqliteSnapshotStore, session: WasmSession) -> None:
+async def keep(sandbox: WasmSandbox, session: WasmSession) -> None:
     """Leave the session for the next process."""
     current = SnapshotId(
         id=new_id(), name=_CURRENT, session_id=_beside(session.session_id), created_at=now_ms()
     )
-    store.save(current, await session.image())
+    sandbox.store.save(current, await session.image())
 
 
 def _beside(session_id: str) -> str:

@@ -1,8 +1,9 @@
 """What a run is given to read: files, directories and patterns, as texts a program finds.
 
 One file is `context`; several are a dictionary of texts under their names. Up to 4 MB in all they
-are real `str`, beyond that they stay on the host. Nothing outside what was named is read: links
-that lead out of a directory are refused.
+are real `str`, beyond that they stay on the host. Pictures are not for programs: the model sees
+them beside the task. Nothing outside what was named is read: links that lead out of a directory
+are refused.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tallystick.attachments.media import HEAD_BYTES, image_size, sniffed
 from tallystick.core.errors import UsageError
 from tallystick.core.records import ContextRef, ViewRef
 from tallystick.runtime.first_program import first_program
@@ -40,14 +42,21 @@ _WHOLE_OF_SEVERAL_CHARS_MAX = 400
 _FILES_SHOWN = 4
 _NAMES_SHOWN = 20
 _HASH_BYTES = 1024 * 1024
+_PICTURE_BYTES_MAX = 20_000_000
+_PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """One text and the name it came under."""
+    """One text, or picture, and the name it came under. A text has no `media_type`."""
 
     name: str
     text: HostText
+    media_type: str | None = None
+
+    @property
+    def is_picture(self) -> bool:
+        return self.media_type in _PICTURES
 
 
 def given_text(text: str, *, name: str = CONTEXT) -> Input:
@@ -61,13 +70,13 @@ def read_inputs(named: Sequence[str], *, stdin: bytes | None = None) -> list[Inp
     seen: set[str] = set()
     for each in named:
         if each == "-":
-            inputs.append(Input(name="stdin", text=_checked(HostText(stdin or b""), "stdin")))
+            inputs.append(_checked(HostText(stdin or b""), "stdin"))
             continue
         for path in _expanded(each):
             real = os.path.realpath(path)
             if real not in seen:
                 seen.add(real)
-                inputs.append(Input(name=str(path), text=_opened(path)))
+                inputs.append(_opened(path))
         if len(inputs) > _FILES_MAX:
             raise UsageError(f"{each}: more than {_FILES_MAX:,} files")
     return inputs
@@ -107,7 +116,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _opened(path: Path) -> HostText:
+def _opened(path: Path) -> Input:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise UsageError(f"{path}: not a regular file")
@@ -116,12 +125,22 @@ def _opened(path: Path) -> HostText:
         raise UsageError(f"{path}: {error.strerror or error}") from error
 
 
-def _checked(text: HostText, name: str) -> HostText:
+def _checked(text: HostText, name: str) -> Input:
     if len(text) == 0:
         raise UsageError(f"{name}: empty; there is nothing to read in it")
-    if b"\0" in text.read_raw(0, 8_192):
-        raise UsageError(f"{name}: not a text file; only text can be read")
-    return text
+    head = text.read_raw(0, HEAD_BYTES)
+    media_type = sniffed(head, whole=len(head) == len(text))
+    if media_type in _PICTURES:
+        if len(text) > _PICTURE_BYTES_MAX:
+            raise UsageError(
+                f"{name}: a picture of {len(text):,} bytes; at most {_PICTURE_BYTES_MAX:,}"
+            )
+        if image_size(head) is None:
+            raise UsageError(f"{name}: a picture that is cut off, or larger than any can be")
+        return Input(name=name, text=text, media_type=media_type)
+    if b"\0" in head[:8_192]:
+        raise UsageError(f"{name}: neither text nor a picture; only those can be read")
+    return Input(name=name, text=text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +162,7 @@ def layout_of(inputs: Sequence[Input], *, question: str = "") -> Layout:
 
     What the model is told of them depends a little on the question.
     """
+    inputs = [each for each in inputs if not each.is_picture]
     if not inputs:
         return Layout()
     if sum(len(each.text) for each in inputs) > STR_BYTES_MAX:

@@ -69,6 +69,8 @@ def restricted_lines(
         table, _, name = each.name.partition(".")
         if table == "providers":
             yield from _provider_lines(file, providers[name])
+        elif table == "prices":
+            yield f"{each.name} is declared"
         else:
             value = file.aliases[name] if table == "aliases" else file.values[each.name]
             yield f"{each.name} = {_text_of(value)}" + (f"  ({each.why})" if each.why else "")

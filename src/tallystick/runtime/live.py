@@ -6,21 +6,38 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+import msgspec
+
+from tallystick.attachments.errors import AttachmentError
+from tallystick.core import prompt
+from tallystick.core.attachment import AttachmentRef
+from tallystick.core.budget_amount import Amount
+from tallystick.core.budget_errors import BudgetExhausted, BudgetUnpriced
+from tallystick.core.canonical import digest
+from tallystick.core.charge import Settled
 from tallystick.core.machine import RunState
 from tallystick.core.prompt import Message
 from tallystick.core.records import (
+    LEFT,
     AskModel,
     HostAnswered,
     ModelFailed,
+    ModelRefused,
     ModelReplied,
     ProgramFailure,
     ProgramFinished,
     RunProgram,
 )
 from tallystick.model.port import Heard, Model, ModelError, ModelRequest
-from tallystick.runtime.driver import Asked, WaitedTooLong, World
+from tallystick.runtime.desk import LiveDesk
+from tallystick.runtime.driver import Asked, CallRefused, WaitedTooLong, World
 from tallystick.runtime.functions import FunctionPolicy
+from tallystick.runtime.pictures import with_pictures
+from tallystick.runtime.queries import Queries, QueryPlace
+from tallystick.runtime.shelf import INLINE_BYTES_MAX, PUT_BYTES_MAX, WRITE, Shelf, is_pure
+from tallystick.runtime.teller import Teller, Ticket
 from tallystick.sandbox.host import Blocking, HostTable, request_digest
 from tallystick.sandbox.port import (
     ExecutionContext,
@@ -31,9 +48,11 @@ from tallystick.sandbox.port import (
 )
 from tallystick.sandbox.wasm.session import WasmSession
 
-__all__ = ["LiveWorld", "finished_of", "program_context"]
+__all__ = ["LiveWorld", "finished_of", "output_files", "program_context"]
 
 _PROGRAM_MS_MAX = 30_000
+_REQUEST_BYTES = Limits().request_bytes
+_PUT_REQUEST_BYTES = 2 * PUT_BYTES_MAX
 _ERROR_TAG = b"1"
 
 
@@ -48,8 +67,18 @@ class LiveWorld:
         table: HostTable,
         names: HostNames,
         policies: Mapping[str, FunctionPolicy],
+        shelf: Shelf,
+        teller: Teller,
+        desk: LiveDesk,
+        queries: Queries,
         heard: Heard = lambda chars: None,
     ) -> None:
+        self._shelf = shelf
+        self._teller = teller
+        self._desk = desk
+        self._queries = queries
+        self._terms = teller.terms(model)
+        self._ticket: Ticket | None = None
         self._heard = heard
         self._asking_since = 0.0
         self._model = model
@@ -59,7 +88,9 @@ class LiveWorld:
         self._policies = policies
 
     @asynccontextmanager
-    async def admitted(self, intent: AskModel, *, wall_ms_left: int) -> AsyncIterator[None]:
+    async def admitted(
+        self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
+    ) -> AsyncIterator[AskModel]:
         self._asking_since = time.monotonic()
         place = self._model.admitted()
         try:
@@ -69,14 +100,58 @@ class LiveWorld:
         except TimeoutError:
             raise WaitedTooLong(f"{wall_ms_left:,} ms passed before the model was free") from None
         try:
-            yield
+            self._ticket = self._reserved(intent, messages)
+            try:
+                yield self._written(intent, messages, self._ticket)
+            finally:
+                # Settled by then, unless the call was never made.
+                self._teller.release(self._ticket)
         finally:
             await place.__aexit__(None, None, None)
+
+    def _reserved(self, intent: AskModel, messages: tuple[Message, ...]) -> Ticket:
+        try:
+            return self._teller.reserve(
+                self._terms,
+                messages,
+                tokens_out_max=intent.tokens_out_max,
+            )
+        except (BudgetExhausted, BudgetUnpriced) as error:
+            self._teller.stopped_by = self._teller.refused
+            refused = refused_by(error, intent)
+            if isinstance(error, BudgetUnpriced):
+                why = f"usd: {self._terms.decision.why}"
+                refused = msgspec.structs.replace(refused, message=why)
+            raise CallRefused(refused) from error
+
+    def _written(self, intent: AskModel, messages: tuple[Message, ...], ticket: Ticket) -> AskModel:
+        """The intent with what is reserved for it, and the cap of its reply as it is sent."""
+        cap = ticket.tokens_out_max
+        return msgspec.structs.replace(
+            intent,
+            tokens_out_max=cap,
+            reserved=ticket.reserved,
+            request_sha256=prompt.request_digest(
+                self._model.name, messages, tokens_out_max=cap, temperature=intent.temperature
+            ),
+        )
+
+    def left(self, intent: AskModel) -> ModelFailed:
+        error = ModelError(reason="unknown", message="left in the middle by a cancel")
+        assert self._ticket is not None
+        settled = self._teller.cancelled(self._ticket)
+        event = _failed(intent, error, self._asking_since, settled)
+        return msgspec.structs.replace(event, reason=LEFT)
 
     async def ask(
         self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
     ) -> ModelReplied | ModelFailed:
         began = self._asking_since
+        try:
+            messages = with_pictures(messages, self._shelf.read)
+        except AttachmentError as error:
+            missing = ModelError(reason="invalid_request", message=str(error), billed=False)
+            return self._failed(intent, missing)
         request = ModelRequest(
             messages=messages,
             tokens_out_max=intent.tokens_out_max,
@@ -86,10 +161,12 @@ class LiveWorld:
             async with asyncio.timeout(max(0.0, wall_ms_left / 1000 - (time.monotonic() - began))):
                 reply = await self._model.ask(request, heard=self._heard)
         except ModelError as error:
-            return _failed(intent, error, began)
+            return self._failed(intent, error)
         except TimeoutError:
             late = ModelError(reason="timeout", message=f"no reply in {wall_ms_left:,} ms")
-            return _failed(intent, late, began)
+            return self._failed(intent, late)
+        assert self._ticket is not None
+        self._teller.purse.spend(Amount(turns=1, wall_ms=_since(began)))
         return ModelReplied(
             intent=intent.intent,
             turn=intent.turn,
@@ -99,16 +176,44 @@ class LiveWorld:
             wall_ms=_since(began),
             served_by=reply.served_by,
             finish=reply.finish,
+            settled=self._teller.replied(self._ticket, reply),
         )
+
+    def _failed(self, intent: AskModel, error: ModelError) -> ModelFailed:
+        assert self._ticket is not None
+        settled = self._teller.failed(self._ticket, error)
+        return _failed(intent, error, self._asking_since, settled)
 
     async def run(
         self, intent: RunProgram, source: str, asked: Asked, *, state: RunState
     ) -> ProgramFinished:
-        host = _WrittenHost(self._table, self._names, self._policies, asked, program=intent.intent)
+        self._shelf.outputs = state.outputs
+        self._desk.written = asked.queries
+        host = _WrittenHost(
+            self._table,
+            self._names,
+            self._policies,
+            asked,
+            self._shelf,
+            self._queries,
+            program=intent.intent,
+        )
         result = await self._session.execute(
             source, context=program_context(intent, state), host=host
         )
-        return finished_of(intent, result)
+        outputs = tuple(
+            self._shelf.keep_output(path, label=label)
+            for path, label in output_files(intent, result)
+        )
+        self._teller.purse.spend(
+            Amount(
+                fuel=result.charge.fuel,
+                host_calls=result.charge.host_calls,
+                wall_ms=result.execution_time_ms,
+                output_bytes=result.charge.output_bytes,
+            )
+        )
+        return finished_of(intent, result, outputs)
 
 
 class _WrittenHost:
@@ -120,9 +225,13 @@ class _WrittenHost:
         names: HostNames,
         policies: Mapping[str, FunctionPolicy],
         asked: Asked,
+        shelf: Shelf,
+        queries: Queries,
         *,
         program: int,
     ) -> None:
+        self._shelf = shelf
+        self._queries = queries
         self._table = table
         self._names = names
         self._policies = policies
@@ -139,6 +248,7 @@ class _WrittenHost:
         intent = self._asked.calling(
             index=call.index, name=call.name, request_sha256=sha256, effect=effect
         )
+        self._queries.place = QueryPlace(intent=intent, program=self._program)
         reply = self._table.serve(call)
         if isinstance(reply, bytes):
             return self._noted(call, intent, sha256, reply)
@@ -152,6 +262,11 @@ class _WrittenHost:
         return self._noted(call, intent, sha256, await reply)
 
     def _noted(self, call: HostCall, intent: int, sha256: str, reply: bytes) -> bytes:
+        ref, reply_sha256 = None, None
+        if is_pure(call.name):
+            reply_sha256 = digest(reply)
+        elif len(reply) > INLINE_BYTES_MAX:
+            ref = self._shelf.keep(reply, label=f"answer of {call.name}")
         self._asked.answered(
             HostAnswered(
                 intent=intent,
@@ -160,7 +275,9 @@ class _WrittenHost:
                 name=call.name,
                 request_sha256=sha256,
                 fuel=call.fuel,
-                reply=reply,
+                reply=reply if ref is None and reply_sha256 is None else b"",
+                reply_ref=ref,
+                reply_sha256=reply_sha256,
                 ok=not reply.startswith(_ERROR_TAG),
             )
         )
@@ -176,11 +293,29 @@ def program_context(intent: RunProgram, state: RunState) -> ExecutionContext:
         timeout_ms=min(_PROGRAM_MS_MAX, wall_ms_left),
         deadline_ms=wall_ms_left,
         program_name=f"<turn {intent.turn}>",
-        limits=Limits(host_calls=max(0, limits.host_calls - used.host_calls)),
+        outputs_before=len(state.outputs),
+        limits=Limits(
+            host_calls=max(0, limits.host_calls - used.host_calls),
+            request_bytes=_PUT_REQUEST_BYTES if WRITE in state.started.grants else _REQUEST_BYTES,
+        ),
     )
 
 
-def finished_of(intent: RunProgram, result: ExecutionResult) -> ProgramFinished:
+def output_files(intent: RunProgram, result: ExecutionResult) -> list[tuple[Path, str]]:
+    """The files into which a program printed more than is shown, and what to call them."""
+    stderr = result.metadata.get("stderr_file_path")
+    stdout = result.output_file_path if result.output_file_path != stderr else None
+    named = [(stdout, "stdout"), (stderr, "stderr")]
+    return [
+        (Path(path), f"{stream} of program {intent.intent}")
+        for path, stream in named
+        if isinstance(path, str)
+    ]
+
+
+def finished_of(
+    intent: RunProgram, result: ExecutionResult, outputs: tuple[AttachmentRef, ...] = ()
+) -> ProgramFinished:
     """What a run records of a result."""
     failure = None
     if result.error is not None:
@@ -207,6 +342,7 @@ def finished_of(intent: RunProgram, result: ExecutionResult) -> ProgramFinished:
         host_calls=result.charge.host_calls,
         truncated=result.output_truncated,
         wall_ms=result.execution_time_ms,
+        outputs=outputs,
     )
 
 
@@ -215,7 +351,7 @@ def _names_in(result: ExecutionResult, which: str) -> tuple[str, ...]:
     return tuple(str(name) for name in found) if isinstance(found, list) else ()
 
 
-def _failed(intent: AskModel, error: ModelError, began: float) -> ModelFailed:
+def _failed(intent: AskModel, error: ModelError, began: float, settled: Settled) -> ModelFailed:
     return ModelFailed(
         intent=intent.intent,
         turn=intent.turn,
@@ -227,6 +363,18 @@ def _failed(intent: AskModel, error: ModelError, began: float) -> ModelFailed:
         retry_after_ms=error.retry_after_ms,
         billed=error.billed,
         usage=error.usage,
+        settled=settled,
+    )
+
+
+def refused_by(error: BudgetExhausted | BudgetUnpriced, intent: AskModel) -> ModelRefused:
+    """What is written of a call that no budget pays for."""
+    return ModelRefused(
+        intent=intent.intent,
+        turn=intent.turn,
+        message=str(error),
+        dimension=error.dimension if isinstance(error, BudgetExhausted) else "usd",
+        scope=str(error.scope),
     )
 
 

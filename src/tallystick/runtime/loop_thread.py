@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -12,6 +13,15 @@ __all__ = ["LoopThread"]
 
 Result = TypeVar("Result")
 _CANCEL_SECONDS = 10.0
+
+
+async def _all_ended() -> None:
+    """Cancel every other task that was not cancelled yet, and wait for all of them."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        if not task.cancelling():
+            task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 class LoopThread:
@@ -57,6 +67,10 @@ class LoopThread:
             loop, self._loop = self._loop, None
             thread, self._thread = self._thread, None
         if loop is not None and thread is not None:
+            # What still runs gets to write down how it ended.
+            ended = asyncio.run_coroutine_threadsafe(_all_ended(), loop)
+            with contextlib.suppress(concurrent.futures.TimeoutError):
+                ended.result(timeout=_CANCEL_SECONDS)
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()

@@ -20,9 +20,9 @@ from tallystick.model.pacing import Pacing
 from tallystick.model.port import Model
 from tallystick.model.scripted import ScriptedModel
 from tallystick.model.secret import Secret
+from tallystick.runtime.history import recorded_model
 from tallystick.runtime.model_name import ProviderModel, resolve_model
 from tallystick.runtime.providers import LOCAL_URL, Provider
-from tallystick.runtime.session import recorded_model
 from tallystick.runtime.settings import Settings
 
 __all__ = ["endpoint_of", "no_model_message", "open_model"]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["cache_directory", "data_directory"]
+__all__ = ["cache_directory", "data_directory", "ledger_path"]
 
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
@@ -17,13 +17,18 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def data_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Sessions, snapshots and program output."""
+    """The ledger with its attachments, sessions and program output."""
     return _directory(
         environ,
         own="TALLYSTICK_DATA_DIR",
         xdg="XDG_DATA_HOME",
         home=(".local", "share", "tallystick"),
     )
+
+
+def ledger_path() -> Path:
+    """Where this user's ledger is."""
+    return data_directory() / "ledger.db"
 
 
 def _directory(environ: Mapping[str, str], *, own: str, xdg: str, home: tuple[str, ...]) -> Path:

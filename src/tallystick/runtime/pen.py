@@ -1,16 +1,18 @@
 """The pen of a run: writes records in order, and holds back those that may ride along.
 
 *Riding along* costs nothing until something is committed. *Committed* survives the process.
-*Forced* is on the disk, with everything before it.
+*Forced* is on the disk, with everything before it. Attachments that records refer to are committed
+in the transaction that writes them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tallystick.core.chain import Draft, Head
 from tallystick.core.records import Record, encode_record, intent_of, tag_of
-from tallystick.ledger.port import Ledger
+from tallystick.ledger.port import Also, Ledger
 
 __all__ = ["LedgerPen", "Pen"]
 
@@ -26,11 +28,24 @@ class Pen(Protocol):
 
     def force(self, record: Record) -> None: ...
 
+    def all(self, records: Sequence[Record], *, forced: bool) -> None:
+        """Several in one transaction."""
+        ...
+
 
 class LedgerPen:
     """Writes to a ledger that this process has claimed a run of."""
 
-    def __init__(self, ledger: Ledger, *, run: str, fence: int, head: Head) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        run: str,
+        fence: int,
+        head: Head,
+        to_commit: Callable[[], Also | None] = lambda: None,
+    ) -> None:
+        self._to_commit = to_commit
         self._ledger = ledger
         self._run = run
         self._fence = fence
@@ -54,10 +69,19 @@ class LedgerPen:
         self._held.append(_draft(record))
         self._write(forced=True)
 
+    def all(self, records: Sequence[Record], *, forced: bool) -> None:
+        self._held.extend(map(_draft, records))
+        self._write(forced=forced)
+
     def _write(self, *, forced: bool) -> None:
         drafts, self._held = self._held, []
         self._head = self._ledger.append(
-            self._run, drafts, expected=self._head, fence=self._fence, forced=forced
+            self._run,
+            drafts,
+            expected=self._head,
+            fence=self._fence,
+            forced=forced,
+            also=self._to_commit(),
         )
 
 

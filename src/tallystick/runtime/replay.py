@@ -1,39 +1,50 @@
 """Replay: the driver over a recorded world, compared entry by entry.
 
-No model, no network, no host function. Replies and answers come from the ledger; programs run again
-and must print, ask and cost what they did. A program that was ended by time, a cancel or a trap did
+No model, no network, no host function. Replies and answers come from the ledger, or are made again
+from the run's attachments and compared; programs run again and must print, ask and cost what they
+did. A program that was ended by time, a cancel or a trap did
 not end at a repeatable place: it is served as it was recorded.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
 
+from tallystick.core.attachment import AttachmentRef
+from tallystick.core.canonical import digest
 from tallystick.core.errors import LedgerError, ReplayDiverged, SandboxError
 from tallystick.core.machine import RunState
-from tallystick.core.prompt import TEMPLATE, Message
+from tallystick.core.prompt import TEMPLATE, Message, request_digest
 from tallystick.core.records import (
+    LEFT,
     AskModel,
     CallHost,
     HostAnswered,
     ModelFailed,
+    ModelRefused,
     ModelReplied,
     ProgramFinished,
+    QueryRecord,
     Record,
     RunEnded,
     RunProgram,
     RunStarted,
-    encode_record,
+    tag_of,
 )
 from tallystick.ledger.verify import BadEntry
-from tallystick.runtime.driver import Asked, Driver, WaitedTooLong, World
-from tallystick.runtime.live import finished_of, program_context
-from tallystick.runtime.pen import Pen
-from tallystick.sandbox.host import Answer, HostTable, RecordedHost
+from tallystick.runtime.comparing import ComparingPen, Divergence, NothingMore
+from tallystick.runtime.driver import Asked, CallRefused, Driver, WaitedTooLong, World
+from tallystick.runtime.given import given_again, texts_of
+from tallystick.runtime.live import finished_of, output_files, program_context
+from tallystick.runtime.names import names_of
+from tallystick.runtime.queries import Queries, QueryPlace
+from tallystick.runtime.recorded_desk import RecordedDesk
+from tallystick.runtime.shelf import Shelf, described_file
+from tallystick.sandbox.host import Answer, Blocking, HostTable, RecordedHost
 from tallystick.sandbox.port import HostCall, HostNames
 from tallystick.sandbox.wasm.engine import ENGINE
 from tallystick.sandbox.wasm.session import WasmSession
@@ -42,18 +53,6 @@ __all__ = ["Divergence", "ReplayReport", "broken_chain", "replay_records", "reru
 
 # Ended from outside, at a place that depends on the machine.
 _SERVED = frozenset({"wall", "deadline", "cancelled", "trap"})
-# How long things took is the world's word; everything else is recomputed.
-_UNREPEATABLE = frozenset({"wall_ms"})
-_SHOWN_CHARS_MAX = 200
-
-
-class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """The first place where the run is not what it was."""
-
-    seq: int
-    field: str
-    recorded: object
-    now: object
 
 
 class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,45 +67,34 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
 
 
-class _Stop(Exception):
-    """The record has nothing more to compare with."""
-
-
-class _ComparingPen:
-    """Compares what would be written with what was."""
-
-    def __init__(self, records: Sequence[Record]) -> None:
-        self._records = records
-        self._place = 0
-        self.first: Divergence | None = None
-
-    @property
-    def place(self) -> int:
-        return self._place
-
-    def ride(self, record: Record) -> None:
-        if self._place >= len(self._records):
-            raise _Stop
-        recorded = self._records[self._place]
-        if self.first is None:
-            self.first = _difference(self._place, recorded, record)
-        self._place += 1
-
-    commit = force = ride
-
-
 class _RecordedWorld:
     """Serves what was recorded, and runs programs again."""
 
     def __init__(
-        self, records: Sequence[Record], session: WasmSession | None, names: HostNames
+        self,
+        records: Sequence[Record],
+        session: WasmSession | None,
+        *,
+        names: HostNames,
+        table: HostTable,
+        shelf: Shelf,
+        desk: RecordedDesk,
+        queries: Queries,
     ) -> None:
+        self._table = table
+        self._shelf = shelf
+        self._desk = desk
+        self._queries = queries
         self._replies = {
             record.intent: record
             for record in records
             if isinstance(record, ModelReplied | ModelFailed)
         }
-        self._asked = {record.intent for record in records if isinstance(record, AskModel)}
+        self._asked = {record.intent: record for record in records if isinstance(record, AskModel)}
+        self._refused = {
+            record.intent: record for record in records if isinstance(record, ModelRefused)
+        }
+        self._model = next(each.model for each in records if isinstance(each, RunStarted))
         self._finished = {
             record.intent: record for record in records if isinstance(record, ProgramFinished)
         }
@@ -120,6 +108,7 @@ class _RecordedWorld:
         for record in records:
             if isinstance(record, CallHost) and record.intent not in answered:
                 self._unanswered.setdefault(record.program, []).append(record)
+        self._program_queries = _by_program(records)
         self._ended = next((each for each in records if isinstance(each, RunEnded)), None)
         self._session = session
         self._names = names
@@ -128,10 +117,31 @@ class _RecordedWorld:
         self.served = 0
 
     @asynccontextmanager
-    async def admitted(self, intent: AskModel, *, wall_ms_left: int) -> AsyncIterator[None]:
-        if intent.intent not in self._asked:
+    async def admitted(
+        self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
+    ) -> AsyncIterator[AskModel]:
+        if intent.intent in self._refused:
+            raise CallRefused(self._refused[intent.intent])
+        asked = self._asked.get(intent.intent)
+        if asked is None:
             raise self._ended_here()
-        yield
+        # What was reserved, and the cap it paid for, was the world's word.
+        yield msgspec.structs.replace(
+            intent,
+            reserved=asked.reserved,
+            tokens_out_max=asked.tokens_out_max,
+            request_sha256=request_digest(
+                self._model,
+                messages,
+                tokens_out_max=asked.tokens_out_max,
+                temperature=intent.temperature,
+            ),
+        )
+
+    def left(self, intent: AskModel) -> ModelFailed:
+        reply = self._replies[intent.intent]
+        assert isinstance(reply, ModelFailed)
+        return reply
 
     async def ask(
         self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
@@ -139,6 +149,9 @@ class _RecordedWorld:
         reply = self._replies.get(intent.intent)
         if reply is None:
             raise self._ended_here()
+        if isinstance(reply, ModelFailed) and reply.reason == LEFT:
+            self.cancelled = True
+            raise asyncio.CancelledError
         return reply
 
     async def run(
@@ -154,17 +167,31 @@ class _RecordedWorld:
             self._note_all(intent, answers, asked)
             return recorded
         self.programs += 1
-        result = await self._session.execute(
-            source,
-            context=program_context(intent, state),
-            host=_NotedHost(answers, self._names, lambda answer: self._note(answer, asked)),
+        self._shelf.outputs = state.outputs
+        self._desk.written = asked.queries
+        host = _NotedHost(
+            answers,
+            self._names,
+            lambda answer: self._note(answer, asked),
+            again=self._table,
+            read=self._shelf.read,
+            queries=self._queries,
         )
-        now = finished_of(intent, result)
+        result = await self._session.execute(
+            source, context=program_context(intent, state), host=host
+        )
+        outputs = tuple(
+            described_file(path, media_type="text/plain", label=label)
+            for path, label in output_files(intent, result)
+        )
+        now = finished_of(intent, result, outputs)
         # The machine goes on with how long it took then, or the caps would fall elsewhere.
         return msgspec.structs.replace(now, wall_ms=recorded.wall_ms)
 
     def _note_all(self, intent: RunProgram, answers: Sequence[HostAnswered], asked: Asked) -> None:
         """Note a program's calls in their order, also those that were never answered."""
+        for query in self._program_queries.get(intent.intent, ()):
+            asked.queries.now(query)
         for answer in answers:
             self._note(answer, asked)
         for call in self._unanswered.get(intent.intent, ()):
@@ -175,7 +202,7 @@ class _RecordedWorld:
     def _ended_here(self) -> BaseException:
         """What ended the run while this was under way; nothing, if the record just stops."""
         if self._ended is None:
-            return _Stop()
+            return NothingMore()
         if self._ended.stop in ("cancelled", "in_doubt"):
             self.cancelled = True
             return asyncio.CancelledError()
@@ -193,66 +220,125 @@ class _RecordedWorld:
         asked.answered(answer)
 
 
+def _by_program(records: Sequence[Record]) -> dict[int, list[QueryRecord]]:
+    """The model calls of each program, in the order they were written."""
+    found: dict[int, list[QueryRecord]] = {}
+    running = 0
+    for record in records:
+        if isinstance(record, RunProgram):
+            running = record.intent
+        elif isinstance(record, QueryRecord):
+            found.setdefault(running, []).append(record)
+    return found
+
+
 class _NotedHost:
-    """Recorded answers by position, each noted as it is served."""
+    """Recorded answers by position, each noted as it is served.
+
+    One that was only named is made again from the run's attachments, and compared.
+    """
 
     def __init__(
         self,
         answers: Sequence[HostAnswered],
         names: HostNames,
         note: Callable[[HostAnswered], None],
+        *,
+        again: HostTable,
+        read: Callable[[AttachmentRef], bytes],
+        queries: Queries,
     ) -> None:
+        self._queries = queries
         self._recorded = answers
         self._host = RecordedHost(
             [
                 Answer(request_sha256=each.request_sha256, fuel=each.fuel, reply=each.reply)
                 for each in answers
             ],
-            then=HostTable(),
+            then=again,
         )
         self._names = names
         self._note = note
+        self._again = again
+        self._read = read
 
     @property
     def names(self) -> HostNames:
         return self._names
 
-    def serve(self, call: HostCall) -> bytes:
+    def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
         if call.index >= len(self._recorded):
             raise ReplayDiverged(index=call.index, field="calls", recorded=None, now=call.name)
         reply = self._host.serve(call)
         assert isinstance(reply, bytes)
-        self._note(self._recorded[call.index])
+        answer = self._recorded[call.index]
+        if answer.reply_sha256 is None:
+            self._note(answer)
+            return reply if answer.reply_ref is None else self._read(answer.reply_ref)
+        self._queries.place = QueryPlace(intent=answer.intent, program=answer.program)
+        made = self._again.serve(call)
+        if isinstance(made, bytes):
+            return self._compared(answer, made)
+        if isinstance(made, Blocking):
+            return Blocking(lambda: self._compared(answer, made()))
+        return self._awaited(answer, made)
+
+    async def _awaited(self, answer: HostAnswered, made: Awaitable[bytes]) -> bytes:
+        return self._compared(answer, await made)
+
+    def _compared(self, answer: HostAnswered, reply: bytes) -> bytes:
+        now = digest(reply)
+        if now != answer.reply_sha256:
+            raise ReplayDiverged(
+                index=answer.index, field="reply", recorded=answer.reply_sha256, now=now
+            )
+        self._note(answer)
         return reply
 
 
 async def replay_records(
-    run: str, records: Sequence[Record], *, session: WasmSession | None, names: HostNames
+    run: str, records: Sequence[Record], *, session: WasmSession | None, shelf: Shelf
 ) -> ReplayReport:
     """Drive the recorded run again. Without a session, programs are served, not run."""
     if not records or not isinstance(records[0], RunStarted):
         raise LedgerError(f"run {run} does not begin with its start")
-    world = _RecordedWorld(records, session, names)
-    pen = _ComparingPen(records)
-    driver = Driver(records[0], world=world, pen=pen)
+    started = records[0]
+    given = given_again(started, shelf)
+    desk = RecordedDesk(records, shelf)
+    queries = Queries(desk, limits=started.limits)
+    world = _RecordedWorld(
+        records,
+        session,
+        desk=desk,
+        queries=queries,
+        names=names_of(started, given.values),
+        table=HostTable(
+            [*shelf.functions(), *queries.functions()],
+            texts=given.texts,
+            granted=frozenset(started.grants),
+            find_text=shelf.find_text,
+        ),
+        shelf=shelf,
+    )
+    pen = ComparingPen(records)
+    driver = Driver(started, world=world, pen=pen, texts=texts_of(given.values))
     divergence: Divergence | None = None
     try:
         await driver.drive()
-    except _Stop:
+    except NothingMore:
         pass
     except asyncio.CancelledError:
         if not world.cancelled:
             raise
     except ReplayDiverged as error:
         divergence = Divergence(
-            seq=pen.place, field=error.field, recorded=error.recorded, now=error.now
+            seq=pen.seq, field=error.field, recorded=error.recorded, now=error.now
         )
     divergence = pen.first or divergence
     ended = any(isinstance(record, RunEnded) for record in records)
-    if divergence is None and ended and pen.place != len(records):
-        divergence = Divergence(
-            seq=pen.place, field="entries", recorded=len(records), now=pen.place
-        )
+    if divergence is None and ended and pen.left is not None:
+        seq, record = pen.left
+        divergence = Divergence(seq=seq, field="entries", recorded=tag_of(record), now=None)
     return ReplayReport(
         run=run,
         entries=len(records),
@@ -287,29 +373,4 @@ def rerunnable(started: RunStarted, guest: str) -> bool:
     return started.guest == guest and started.engine == ENGINE
 
 
-def _difference(seq: int, recorded: Record, now: Record) -> Divergence | None:
-    before, after = _fields(recorded), _fields(now)
-    for field in sorted(before.keys() | after.keys()):
-        if field not in _UNREPEATABLE and before.get(field) != after.get(field):
-            return Divergence(
-                seq=seq,
-                field=field,
-                recorded=_shown(before.get(field)),
-                now=_shown(after.get(field)),
-            )
-    return None
-
-
-def _fields(record: Record) -> dict[str, object]:
-    fields: dict[str, object] = msgspec.json.decode(encode_record(record))
-    return fields
-
-
-def _shown(value: object) -> object:
-    if isinstance(value, str) and len(value) > _SHOWN_CHARS_MAX:
-        return value[:_SHOWN_CHARS_MAX] + "..."
-    return value
-
-
-_pen: type[Pen] = _ComparingPen
 _world: type[World] = _RecordedWorld

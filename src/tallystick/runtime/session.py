@@ -8,60 +8,57 @@ would rather await.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
-from tallystick.core.chain import Head
-from tallystick.core.citation import Citation, checked, citations_of
+from tallystick.attachments.memory import MemoryAttachments
+from tallystick.attachments.port import Attachments
+from tallystick.attachments.session import SessionAttachments
+from tallystick.attachments.sqlite import SqliteAttachments
+from tallystick.core.budget_amount import Budget
 from tallystick.core.errors import RunNotFound, UsageError
-from tallystick.core.machine import RunState
-from tallystick.core.prompt import TEMPLATE
 from tallystick.core.records import (
-    AskModel,
-    ModelFailed,
-    ModelReplied,
-    Record,
     RunLimits,
     RunStarted,
-    TextRef,
-    decode_record,
-    encode_record,
 )
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify
 from tallystick.model.port import Heard, Model
-from tallystick.model.recorded import RecordedModel
-from tallystick.runtime.driver import Driver
+from tallystick.runtime.desk import FindModel
 from tallystick.runtime.functions import RunFunction
-from tallystick.runtime.inputs import CONTEXT, Input, layout_of
-from tallystick.runtime.live import LiveWorld
+from tallystick.runtime.history import records_of
+from tallystick.runtime.inputs import Input
+from tallystick.runtime.live_run import RunJob, Watch, run_live
 from tallystick.runtime.loop_thread import LoopThread
-from tallystick.runtime.names import names_of
-from tallystick.runtime.paths import cache_directory, data_directory
-from tallystick.runtime.pen import LedgerPen
+from tallystick.runtime.paths import cache_directory, data_directory, ledger_path
 from tallystick.runtime.replay import (
     ReplayReport,
     broken_chain,
     replay_records,
     rerunnable,
 )
-from tallystick.runtime.run import Run, run_of
-from tallystick.sandbox.host import HostTable
-from tallystick.sandbox.identity import new_id, now_ms
-from tallystick.sandbox.wasm.engine import ENGINE
-from tallystick.sandbox.wasm.sandbox import CLOCK_NS, WasmSandbox
+from tallystick.runtime.run import Run
+from tallystick.runtime.shelf import Shelf
+from tallystick.runtime.step_run import RunSteps
+from tallystick.runtime.teller import Pricing
+from tallystick.runtime.till import NO_LIMIT, PRICING, Till
+from tallystick.sandbox.identity import new_id
+from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
-__all__ = ["Session", "ledger_path", "recorded_model", "records_of", "resolve_run"]
+__all__ = ["Session"]
 
-Watch = Callable[[str, Record], None]
 _LIMITS = RunLimits()
+_NO_MODELS: Mapping[str, Model] = {}
 
 
 class Session:
     """Runs goals with one model, in one sandbox, on one ledger.
 
     `model` is a backend, or a name such as `"ollama:qwen2.5-coder"`, opened when it is needed.
+    Attachments are kept beside the ledger; `attachments` says where for a ledger that has no file.
+    `models` are those that programs may ask by name, beside the run's own. `budget` is for all runs
+    of the session together, `total` for all runs of all processes on this ledger's file; `pricing`
+    says what calls cost.
     """
 
     def __init__(
@@ -70,9 +67,20 @@ class Session:
         model: Model | str | None = None,
         functions: Sequence[RunFunction] = (),
         ledger: Ledger | None = None,
+        attachments: Attachments | None = None,
         sandbox: WasmSandbox | None = None,
+        models: Mapping[str, Model] = _NO_MODELS,
+        budget: Budget = NO_LIMIT,
+        total: Budget = NO_LIMIT,
+        pricing: Pricing = PRICING,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
+        self._till = Till(budget=budget, total=total, pricing=pricing)
+        self._models = dict(models)
+        if attachments is not None and (ledger is None or isinstance(ledger, SqliteLedger)):
+            raise UsageError("attachments: a ledger in a file keeps them itself, beside it")
+        self._attachments = attachments
+        self._owns_attachments = attachments is None
         self._model = None if isinstance(model, str) else model
         self._model_name = model if isinstance(model, str) else None
         self._functions = tuple(functions)
@@ -81,6 +89,7 @@ class Session:
         self._owns_sandbox = sandbox is None
         self._say = say
         self._owned: list[Model] = []
+        self._by_name: dict[str, Model] = {}
         self._loop = LoopThread()
 
     def __enter__(self) -> Session:
@@ -94,6 +103,18 @@ class Session:
         if self._ledger is None:
             self._ledger = SqliteLedger(ledger_path())
         return self._ledger
+
+    @property
+    def attachments(self) -> Attachments:
+        """Where the runs of this session keep their bytes."""
+        if self._attachments is None:
+            ledger = self.ledger
+            self._attachments = (
+                SqliteAttachments(ledger.file)
+                if isinstance(ledger, SqliteLedger)
+                else MemoryAttachments()
+            )
+        return self._attachments
 
     def use(self, model: Model, *, owned: bool = False) -> None:
         """Take another model for the runs that follow. One that is owned is closed with this."""
@@ -112,10 +133,16 @@ class Session:
         temperature: float | None = None,
         watch: Watch = lambda run, record: None,
         heard: Heard = lambda chars: None,
+        model: str | None = None,
     ) -> Run:
-        """Run a goal to its end and return what it came to. Ctrl-C ends it, written down."""
-        work = self._run(goal, inputs, limits, grants, seed, temperature, watch, heard)
-        return self._loop.do(work)
+        """Run a goal to its end and return what it came to. Ctrl-C ends it, written down.
+
+        `model` is one by name; without it the step's is asked, if this is inside a step that has
+        one, else the session's. Inside a step, raises `StepBudgetError` if a budget around the run
+        is exhausted; the error has what the run came to.
+        """
+        job = RunJob(goal, inputs, limits, grants, seed, temperature, watch, heard, model)
+        return self._loop.do(self._run(job, RunSteps.here()))
 
     async def arun(
         self,
@@ -128,10 +155,11 @@ class Session:
         temperature: float | None = None,
         watch: Watch = lambda run, record: None,
         heard: Heard = lambda chars: None,
+        model: str | None = None,
     ) -> Run:
         """Run a goal to its end, for callers that await."""
-        work = self._run(goal, inputs, limits, grants, seed, temperature, watch, heard)
-        return await asyncio.wrap_future(self._loop.submit(work))
+        job = RunJob(goal, inputs, limits, grants, seed, temperature, watch, heard, model)
+        return await asyncio.wrap_future(self._loop.submit(self._run(job, RunSteps.here())))
 
     def replay(self, run: str) -> ReplayReport:
         """Run it again from its record, with no model and no network, and compare."""
@@ -139,102 +167,65 @@ class Session:
 
     def close(self) -> None:
         """Free everything. Closing twice is harmless."""
+        self._by_name.clear()
         while self._owned:
             self._loop.do(self._owned.pop().close())
         if self._owns_sandbox and self._sandbox is not None:
             self._loop.do(self._sandbox.close())
             self._sandbox = None
+        if self._owns_attachments and isinstance(self._attachments, SqliteAttachments):
+            self._attachments.close()
+            self._attachments = None
+        self._till.close()
         self._loop.close()
 
     # -- on the loop ---------------------------------------------------------------------------
 
-    async def _run(
-        self,
-        goal: str,
-        inputs: Sequence[Input],
-        limits: RunLimits,
-        grants: Sequence[str],
-        seed: int,
-        temperature: float | None,
-        watch: Watch,
-        heard: Heard,
-    ) -> Run:
-        model = self._named_model()
-        sandbox = self._opened()
-        run_id = new_id()
-        layout = layout_of(inputs, question=goal)
-        hosted = [each.hosted() for each in self._functions]
-        table = HostTable(hosted, texts=layout.texts, granted=frozenset(grants), answering=True)
-        started = _canonical(
-            RunStarted(
-                goal=goal,
-                model=model.name,
-                limits=limits,
-                grants=tuple(grants),
-                contexts=layout.contexts,
-                functions=tuple((each.name, each.doc) for each in table.names.functions),
-                values=layout.values,
-                texts=tuple(
-                    TextRef(name=each.name, key=each.key, id=each.id, bytes=each.bytes)
-                    for each in table.names.texts
-                ),
-                seed=seed,
-                clock_ns=CLOCK_NS,
-                session_id=new_id(),
-                template=TEMPLATE,
-                guest=sandbox.guest.image.sha256,
-                engine=ENGINE,
-                started_at=now_ms(),
-                temperature=temperature,
-                views=layout.views,
-                files=layout.files,
+    async def _run(self, job: RunJob, steps: RunSteps) -> Run:
+        run = new_id()
+        session_id = new_id()
+        with steps, self._till.run(run, job.limits, self.ledger, steps=steps) as teller:
+            model = self._model_of(job.model or steps.model)
+            shelf = self._shelf(session_id, job.grants)
+            ended = await run_live(
+                job,
+                run=run,
+                session_id=session_id,
+                model=model,
+                sandbox=self._opened(),
+                ledger=self.ledger,
+                functions=[steps.inside(each) for each in self._functions],
+                shelf=shelf,
+                teller=teller,
+                find_model=self._find_model(model),
             )
-        )
-        ledger = self.ledger
-        fence = ledger.claim(run_id, create=True)
-        pen = LedgerPen(ledger, run=run_id, fence=fence, head=Head.of_nothing())
-        session = await sandbox.open(
-            session_id=started.session_id, seed=seed, clock_ns=started.clock_ns
-        )
-        world = LiveWorld(
-            model=model,
-            session=session,
-            table=table,
-            names=names_of(started),
-            policies={each.name: each.policy for each in self._functions},
-            heard=heard,
-        )
-        driver = Driver(started, world=world, pen=pen, watch=lambda record: watch(run_id, record))
-        try:
-            await driver.drive()
-        except asyncio.CancelledError:
-            if driver.state.ended is None:
-                raise
-        finally:
-            await session.close()
-        return run_of(
-            run_id,
-            driver.state,
-            ledger=_path_of(ledger),
-            citations=_cited(driver.state, started),
-        )
+            return steps.checked(ended, stopped_by=teller.stopped_by, rows=self._till.rows)
 
-    def _named_model(self) -> Model:
-        """The model to ask; one that was given by name is opened as the settings say."""
-        if self._model is None and self._model_name is not None:
-            # Names are resolved above this module, which recorded models read.
-            from tallystick.model.pacing import Pacing
-            from tallystick.runtime.models import open_model
-            from tallystick.runtime.settings import load_settings
+    def _model_of(self, name: str | None) -> Model:
+        """The model to ask: the session's own, or one by a name that was given or is opened."""
+        if name is None or (self._model is not None and self._model.name == name):
+            if self._model is None and self._model_name is not None:
+                self._model = self._named_model(self._model_name)
+            if self._model is None:
+                raise UsageError("the session has no model")
+            return self._model
+        if name in self._models:
+            return self._models[name]
+        if name not in self._by_name:
+            self._by_name[name] = self._named_model(name)
+        return self._by_name[name]
 
-            settings = load_settings(flags={"model": self._model_name})
-            self.use(
-                open_model(settings.model, settings, pacing=Pacing(), ledger=lambda: self.ledger),
-                owned=True,
-            )
-        if self._model is None:
-            raise UsageError("the session has no model")
-        return self._model
+    def _named_model(self, name: str) -> Model:
+        """A model that is opened as the settings say, and closed with the session."""
+        # Names are resolved above this module, which recorded models read.
+        from tallystick.model.pacing import Pacing
+        from tallystick.runtime.models import open_model
+        from tallystick.runtime.settings import load_settings
+
+        settings = load_settings(flags={"model": name})
+        opened = open_model(settings.model, settings, pacing=Pacing(), ledger=lambda: self.ledger)
+        self._owned.append(opened)
+        return opened
 
     async def _replay(self, run: str) -> ReplayReport:
         # The chain first: records that are not the ones that were sealed prove nothing.
@@ -246,15 +237,32 @@ class Session:
             raise RunNotFound(run=run)
         started = records[0]
         sandbox = self._opened()
+        shelf = self._shelf(started.session_id, started.grants)
         if not rerunnable(started, sandbox.guest.image.sha256):
-            return await replay_records(run, records, session=None, names=names_of(started))
+            return await replay_records(run, records, session=None, shelf=shelf)
         session = await sandbox.open(
             session_id=started.session_id, seed=started.seed, clock_ns=started.clock_ns
         )
         try:
-            return await replay_records(run, records, session=session, names=names_of(started))
+            return await replay_records(run, records, session=session, shelf=shelf)
         finally:
             await session.close()
+
+    def _find_model(self, own: Model) -> FindModel:
+        """The models that programs may ask: the run's own, and those that were given by name."""
+
+        def find(name: str | None) -> Model:
+            if name is None or name == own.name:
+                return own
+            if name not in self._models:
+                known = ", ".join([own.name, *self._models])
+                raise UsageError(f"model {name[:80]!r} is not for programs; known are: {known}")
+            return self._models[name]
+
+        return find
+
+    def _shelf(self, session_id: str, grants: Sequence[str]) -> Shelf:
+        return Shelf(SessionAttachments(self.attachments, session_id=session_id), grants=grants)
 
     def _opened(self) -> WasmSandbox:
         if self._sandbox is None:
@@ -264,76 +272,3 @@ class Session:
                 say=self._say,
             )
         return self._sandbox
-
-
-def ledger_path() -> Path:
-    """Where this user's ledger is."""
-    return data_directory() / "ledger.db"
-
-
-def records_of(ledger: Ledger, run: str) -> Iterator[Record]:
-    """The records of a run, as far as their bodies are still there."""
-    for sealed in ledger.read(run):
-        if sealed.body is not None:
-            yield decode_record(sealed.body)
-
-
-def resolve_run(ledger: Ledger, named: str) -> str:
-    """A run by its id, the beginning of it, or `last`."""
-    runs = [row.run for row in ledger.runs()]
-    if named == "last":
-        if not runs:
-            raise UsageError("there is no run yet")
-        return runs[-1]
-    found = [run for run in runs if run == named.upper()] or [
-        run for run in runs if run.startswith(named.upper())
-    ]
-    if len(found) > 1:
-        raise UsageError(f"{named!r} is the beginning of {len(found)} runs; give more of it")
-    if not found:
-        raise RunNotFound(run=named)
-    return found[0]
-
-
-def recorded_model(ledger: Ledger, named: str) -> RecordedModel:
-    """A model that says what the model of a recorded run said."""
-    run = resolve_run(ledger, named)
-    records = list(records_of(ledger, run))
-    asked = {record.intent: record for record in records if isinstance(record, AskModel)}
-    exchanges = [
-        (asked[record.intent], record)
-        for record in records
-        if isinstance(record, ModelReplied | ModelFailed)
-    ]
-    started = next((record for record in records if isinstance(record, RunStarted)), None)
-    return RecordedModel(
-        exchanges,
-        name=f"recorded:{run}",
-        recorded_name=started.model if started is not None else "",
-    )
-
-
-def _canonical(started: RunStarted) -> RunStarted:
-    """The start as the ledger will give it back."""
-    read = decode_record(encode_record(started))
-    assert isinstance(read, RunStarted)
-    return read
-
-
-def _cited(state: RunState, started: RunStarted) -> tuple[Citation, ...]:
-    """Where the answer stands in the texts that the run holds. Each place was read again."""
-    if state.ended is None or state.ended.answer is None:
-        return ()
-    held = started.values.get(CONTEXT)
-    names = [name for name, _, _ in started.files]
-    texts = {names[0]: held} if isinstance(held, str) and names else held
-    if not isinstance(texts, dict):
-        return ()
-    found = citations_of(state.ended.answer, question=started.goal, texts=texts)
-    return tuple(
-        each for each in found if checked(each, texts[each.name].encode("utf-8", "surrogatepass"))
-    )
-
-
-def _path_of(ledger: Ledger) -> str:
-    return str(getattr(ledger, "path", "memory"))

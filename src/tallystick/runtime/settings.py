@@ -12,8 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tallystick.core.budget_amount import Budget
 from tallystick.core.errors import UsageError
+from tallystick.core.money import nano_usd
 from tallystick.core.records import RunLimits
+from tallystick.model.price_table import PriceTable
 from tallystick.runtime.config_file import (
     PROJECT_FILE,
     ConfigFile,
@@ -26,6 +29,7 @@ from tallystick.runtime.config_keys import SETTINGS, Value, accepted, from_text,
 from tallystick.runtime.listing import Setting, listed_places, listed_providers, listed_values
 from tallystick.runtime.model_name import ProviderModel, resolve_model
 from tallystick.runtime.providers import LOCAL_KEY, LOCAL_URL, Provider, merged_providers
+from tallystick.runtime.teller import Pricing
 from tallystick.runtime.trust import Restricted, TrustState, TrustStore, narrowed
 
 __all__ = [
@@ -69,6 +73,8 @@ class Settings:
     grants: tuple[str, ...]
     aliases: Mapping[str, str]
     providers: Mapping[str, Provider]
+    pricing: Pricing
+    total: Budget
     project: Project | None
     warnings: tuple[str, ...]
     listing: tuple[Setting, ...]
@@ -123,6 +129,10 @@ def load_settings(
         grants=_texts(values.get("grants", ())),
         aliases=aliases,
         providers=providers,
+        pricing=Pricing(
+            declared=_prices(user, project), waived=values.get("allow_unpriced") is True
+        ),
+        total=Budget(usd=_usd(values.get("total_usd"))),
         project=project,
         warnings=_warnings(project),
         listing=(
@@ -130,6 +140,7 @@ def load_settings(
             *listed_places(environ),
             *_listed_files(environ, user, project),
             *_listed_aliases(layers),
+            *_listed_prices(user, project),
             *listed_providers(providers, environ),
         ),
     )
@@ -282,7 +293,20 @@ def _limits(values: Mapping[str, Value]) -> RunLimits:
         wall_ms=max(round(seconds * 1000), 1 if seconds else 0),
         reply_tokens=_whole(values["reply_tokens"]),
         retries=_whole(values["retries"]),
+        usd=_usd(values.get("max_usd")),
     )
+
+
+def _usd(value: Value | None) -> int | None:
+    return None if value is None else nano_usd(_number(value))
+
+
+def _prices(user: ConfigFile | None, project: Project | None) -> PriceTable:
+    """The user's table, and over it that of a project that is trusted."""
+    tables = [user.prices.prices] if user is not None else []
+    if project is not None and project.state == "trusted":
+        tables.append(project.file.prices.prices)
+    return PriceTable(prices={name: price for each in tables for name, price in each.items()})
 
 
 def _number(value: Value) -> float:
@@ -318,6 +342,14 @@ def _listed_files(
         value=project.file.shown_path,
         source=state.get(project.state, project.state),
     )
+
+
+def _listed_prices(user: ConfigFile | None, project: Project | None) -> Iterator[Setting]:
+    files = [each for each in (user, project.file if project else None) if each is not None]
+    for name in sorted(_prices(user, project).prices):
+        of = [each for each in files if name in each.prices.prices]
+        counts = of[-1] if project is not None and project.state == "trusted" else of[0]
+        yield Setting(name=f"prices.{name}", value="declared", source=counts.shown_path)
 
 
 def _listed_aliases(layers: Sequence[_Layer]) -> Iterator[Setting]:

@@ -179,20 +179,25 @@ def narrowed(
         else:
             restricted.append(found)
     restricted += [Restricted(name=f"providers.{name}") for name in file.providers]
+    restricted += [Restricted(name=f"prices.{name}") for name in file.prices.prices]
     restricted += [Restricted(name=name) for name in file.unsupported]
     return Narrowed(values=values, aliases=kept, restricted=tuple(restricted))
+
+
+# What gives rights, or takes a limit away; the total is this user's, and no project's.
+_NEED_TRUST = frozenset({"grants", "allow_unpriced", "total_usd"})
 
 
 def _restricted(
     name: str, value: Value, below: Mapping[str, Value], leaves: Callable[[str], bool]
 ) -> Restricted | None:
     if SETTINGS[name].limit:
-        present = below[name]
+        present = below.get(name)
         assert isinstance(value, int | float)
-        assert isinstance(present, int | float)
-        if value > present:
+        # Where there is no limit, any is less.
+        if isinstance(present, int | float) and value > present:
             return Restricted(name=name, why=f"more than {present:,.15g}")
-    elif name == "grants" or (name == "model" and _kind(str(value)) in FILE_KINDS):
+    elif name in _NEED_TRUST or (name == "model" and _kind(str(value)) in FILE_KINDS):
         return Restricted(name=name)
     elif name == "model" and "model" in below and leaves(str(value)):
         own = str(below["model"])

@@ -1,12 +1,14 @@
 """Host functions for programs: how a call is decoded, answered and encoded.
 
-A reply is one tag byte and its body: 0 JSON, 1 error, 2 text, 3 bytes. A function that fails, or
+A reply is one tag byte and its body: 0 JSON, 1 error, 2 text, 3 bytes, 4 a text that stays on the
+host, as [key, bytes, name]. A function that fails, or
 returns what cannot be encoded, becomes an error reply that the program can catch; it never ends the
 session. Replies are bytes from here on, so what is recorded is what is replayed.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import inspect
 import re
@@ -29,6 +31,7 @@ from tallystick.sandbox.text import SCANNED_BYTES_MAX, SCANNING, TEXT_FUNCTIONS,
 __all__ = [
     "Answer",
     "Blocking",
+    "HeldText",
     "HostFunction",
     "HostTable",
     "RecordedHost",
@@ -40,6 +43,7 @@ __all__ = [
 
 _ERROR_CHARS_MAX = 2_000
 _CONTAINERS_MAX = 50_000
+_NAME_PARTS_MAX = 2
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _decode = msgspec.json.Decoder(tuple[str, list[Any], dict[str, Any]]).decode
 _encode = msgspec.json.Encoder().encode
@@ -74,8 +78,30 @@ class HostFunction:
         return HostName(name=self.name, doc=f"{self.name}{signature}\n\n{doc}".rstrip())
 
 
+class HeldText(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer that stays on the host: the program gets a text to slice and to search.
+
+    `key` is what the table is asked for it by.
+    """
+
+    key: str
+    bytes: int
+    name: str
+
+
+# Finds a text by the key of a `HeldText`. Raises what the program shall see.
+FindText = Callable[[str], HostText]
+
+
+def _no_texts(key: str) -> HostText:
+    raise CapabilityDenied(capability="host.text", what="this text")
+
+
 class HostTable:
-    """A fixed set of functions, texts and values, with the capabilities granted to them."""
+    """A fixed set of functions, texts and values, with the capabilities granted to them.
+
+    A function named `group.name` is an attribute of `group` in the program.
+    """
 
     def __init__(
         self,
@@ -85,11 +111,14 @@ class HostTable:
         values: Mapping[str, object] | None = None,
         granted: frozenset[str] = frozenset(),
         answering: bool = False,
+        find_text: FindText = _no_texts,
     ) -> None:
         texts, values = texts or {}, values or {}
-        for name in [*(function.name for function in functions), *texts, *values]:
-            if not name.isidentifier() or name.startswith("__"):
-                raise InvalidName(what="host name", given=name, why="a Python identifier is needed")
+        self._find_text = find_text
+        for name in [*texts, *values]:
+            _check_name(name, [name])
+        for function in functions:
+            _check_name(function.name, function.name.split("."))
         self._functions = {
             function.name: function
             for function in functions
@@ -118,9 +147,17 @@ class HostTable:
             name, args, kwargs = _decode(call.request)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return error_reply(UsageError("a host call is a JSON array [name, args, kwargs]"))
+        if name != call.name:
+            # What is written down of a call goes by the name as it was sent.
+            return error_reply(UsageError("the name of a host call is written without escapes"))
         function = self._functions.get(name)
         if function is None:
             return self._serve_text(name, args)
+        try:
+            args = [_plain(each) for each in args]
+            kwargs = {key: _plain(each) for key, each in kwargs.items()}
+        except ValueError:
+            return error_reply(UsageError("a host call has bytes that cannot be read"))
         if function.awaited:
             return _awaited(function.function, args, kwargs)
         if function.local:
@@ -129,8 +166,10 @@ class HostTable:
 
     def _serve_text(self, name: str, args: list[Any]) -> bytes | Awaitable[bytes]:
         method = TEXT_FUNCTIONS.get(name)
-        if method is None or not args or type(args[0]) is not int:
+        if method is None or not args or type(args[0]) not in (int, str):
             return error_reply(CapabilityDenied(capability=f"host.{name[:80]}", what="this call"))
+        if type(args[0]) is str:
+            return Blocking(lambda: self._called_on_held(method, args))
         if not 0 <= args[0] < len(self._texts):
             return error_reply(CapabilityDenied(capability="host.text", what=name))
         text = self._texts[args[0]]
@@ -138,6 +177,34 @@ class HostTable:
             # Long work is done where it can be left behind, so that a limit need not wait for it.
             return Blocking(lambda: _called(method, [text, *args[1:]], {}))
         return _called(method, [text, *args[1:]], {})
+
+    def _called_on_held(self, method: Callable[..., Any], args: list[Any]) -> bytes:
+        try:
+            text = self._find_text(args[0])
+        except Exception as error:
+            return error_reply(error)
+        return _called(method, [text, *args[1:]], {})
+
+
+def _plain(value: object) -> object:
+    """An argument as the function gets it. Bytes cross under a name that says what they are."""
+    if type(value) is dict and value.keys() == {"$bytes"} and type(value["$bytes"]) is str:
+        return base64.b64decode(value["$bytes"], validate=True)
+    return value
+
+
+def _check_name(name: str, parts: list[str]) -> None:
+    """Names are what a program can write: `name`, or for a function also `group.name`."""
+    if len(parts) > _NAME_PARTS_MAX or not all(
+        part.isidentifier() and not part.startswith("__") for part in parts
+    ):
+        raise InvalidName(what="host name", given=name, why="a Python identifier is needed")
+    if len(parts) > 1 and parts[0] in _OUR_GROUPS:
+        raise InvalidName(what="host name", given=name, why=f"{parts[0]} is taken")
+
+
+# What a program asks for without a name of its own for it.
+_OUR_GROUPS = frozenset({"text"})
 
 
 def _placed(
@@ -222,6 +289,8 @@ async def _awaited(function: Callable[..., Any], args: list[Any], kwargs: dict[s
 def _encoded(value: object) -> bytes:
     if type(value) is bytes:
         return b"3" + value
+    if type(value) is HeldText:
+        return b"4" + _encode([value.key, value.bytes, value.name])
     # Long text is not worth quoting; short text is decoded faster as JSON than by another branch.
     if type(value) is str and len(value) > 1_000:
         return text_reply(value)
@@ -245,8 +314,11 @@ def text_reply(value: str) -> bytes:
 
 
 def error_reply(error: BaseException) -> bytes:
-    """Encode a failure as a reply. Our own errors speak for themselves; others say their class."""
-    kind = type(error).__name__
+    """Encode a failure as a reply. Our own errors speak for themselves; others say their class.
+
+    `told_as` is the kind that a program sees, where that is not the class.
+    """
+    kind = getattr(error, "told_as", None) or type(error).__name__
     message = str(error)[:_ERROR_CHARS_MAX] or kind
     if not isinstance(error, TallystickError):
         message = f"{kind}: {message}"

@@ -11,13 +11,13 @@ __all__ = ["MemorySnapshotStore"]
 
 
 class MemorySnapshotStore:
-    """A dictionary of images."""
+    """Images by session and name."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[SnapshotId, Image]] = {}
+        self._kept: dict[tuple[str, str], tuple[SnapshotId, Image]] = {}
 
     def save(self, snapshot: SnapshotId, image: Image) -> None:
-        self._kept[snapshot.id] = (snapshot, image)
+        self._kept[snapshot.session_id, snapshot.name] = (snapshot, image)
 
     def load(self, session_id: str, name: str) -> tuple[SnapshotId, Image]:
         return self._kept[self._find(session_id, name)]
@@ -29,10 +29,10 @@ class MemorySnapshotStore:
     def delete(self, session_id: str, name: str) -> None:
         del self._kept[self._find(session_id, name)]
 
-    def _find(self, session_id: str, name: str) -> str:
+    def _find(self, session_id: str, name: str) -> tuple[str, str]:
         for snapshot in reversed(self.list(session_id)):
             if name in (snapshot.name, str(snapshot)):
-                return snapshot.id
+                return session_id, snapshot.name
         raise SnapshotNotFound(name=name)
 
 

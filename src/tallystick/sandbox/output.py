@@ -59,15 +59,23 @@ class OutputStream:
         if room > 0:
             self._inline += data[:room]
 
-    def text(self) -> str:
-        """The inline text, with its closing line if it was cut."""
+    def text(self, place: int | None = None) -> str:
+        """The inline text, with its closing line if it was cut.
+
+        `place` is where later programs find the whole, in `outputs`; None if they do not.
+        """
         self.close()
         if not self.truncated:
             return self._inline.decode("utf-8", "replace")
         whole_lines = self._inline.rfind(b"\n") + 1
         kept = self._inline[:whole_lines] if whole_lines else self._inline
         # The program's author reads this; where the host keeps files is not for them.
-        where = "the whole is kept in a file" if self.path else f"the rest is lost: {self._lost}"
+        where = "the whole is kept in a file"
+        if self.path is None:
+            where = f"the rest is lost: {self._lost}"
+        elif place is not None:
+            name = f"outputs[{place}]"
+            where = f"{name} has all: {name}[0:500], {name}.search(pattern), {name}.peek()"
         shown = kept.decode("utf-8", "replace")
         gap = "" if shown.endswith("\n") or not shown else "\n"
         return f"{shown}{gap}[output cut: {self.bytes_total:,} bytes in all; {where}]\n"

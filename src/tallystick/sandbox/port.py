@@ -74,7 +74,8 @@ class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
 
     `timeout_ms` is the time the program itself may be active; waiting for the host does not count.
     `deadline_ms` counts everything. `max_output_bytes` is what is kept inline of each stream; the
-    rest goes to a file, up to `limits.output_bytes` for both streams together.
+    rest goes to a file, up to `limits.output_bytes` for both streams together. `outputs_before` is
+    how many such files of earlier programs are kept in `outputs`; None if there is no such name.
     """
 
     session_id: str
@@ -88,6 +89,7 @@ class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
     cancellation_token: str | None = None
     session_token: str | None = None
     recursion_depth: int = 0
+    outputs_before: int | None = None
     program_name: str = "<program>"
     limits: Limits = Limits()
 

@@ -2,8 +2,8 @@
 
 Positions are characters to the program; bytes underneath. Text that is all ASCII needs no index.
 For the rest, the character count before each block of 64 KiB is kept; blocks begin at a character,
-so a slice decodes only the blocks it touches. Bytes that are not UTF-8 become U+FFFD, block by
-block, the same way each time.
+so a slice decodes only the blocks it touches. Bytes that are not UTF-8 become U+FFFD, exactly as
+when all of it is decoded at once: no sequence, whole or broken, goes over the beginning of a block.
 
 Patterns come from a model. They run in RE2, which is linear in the text whatever the pattern, in
 windows: between two windows the search looks whether it shall stop. A match may be as long as
@@ -13,10 +13,10 @@ windows: between two windows the search looks whether it shall stop. A match may
 from __future__ import annotations
 
 import bisect
-import codecs
 import itertools
 import mmap
 import os
+import re
 import threading
 from array import array
 from collections.abc import Callable, Iterator
@@ -32,7 +32,10 @@ from tallystick.sandbox import interrupt
 __all__ = ["MATCH_BYTES_MAX", "SCANNED_BYTES_MAX", "SCANNING", "TEXT_FUNCTIONS", "HostText"]
 
 _BLOCK_BYTES = 65_536
+_BLOCKS_TOGETHER = 16
 _WINDOW_BYTES = 8 * 1024 * 1024
+# Below this, loading the engine takes longer than decoding.
+_COUNTED_BYTES_MIN = 8 * 1024 * 1024
 MATCH_BYTES_MAX = 1024 * 1024
 _MATCHES_MAX = 10_000
 _SLICE_BYTES_MAX = 32 * 1024 * 1024
@@ -40,6 +43,15 @@ _MATCH_TEXT_BYTES_MAX = 4_096
 _PATTERN_BYTES_MAX = 10_000
 _PATTERN_SMALL, _PATTERN_LARGE = 100, 500
 _PATTERN_MEMORY_BYTES = 16 * 1024 * 1024
+# The bytes of one character, or as many of a broken one as a decoder takes for one U+FFFD: those
+# that could still have become a character, and at least one.
+_CHARACTER = re.compile(
+    rb"[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]?"
+    rb"|[\xe1-\xec\xee\xef][\x80-\xbf]{0,2}"
+    rb"|\xe0(?:[\xa0-\xbf][\x80-\xbf]?)?|\xed(?:[\x80-\x9f][\x80-\xbf]?)?"
+    rb"|\xf0(?:[\x90-\xbf][\x80-\xbf]{0,2})?|[\xf1-\xf3][\x80-\xbf]{0,3}"
+    rb"|\xf4(?:[\x80-\x8f][\x80-\xbf]{0,2})?|[\x80-\xff]"
+)
 
 
 class HostText:
@@ -193,14 +205,16 @@ class HostText:
     def _indexed(self) -> int:
         """Count the characters before each block, once. Returns how many there are in all."""
         with self._lock:
-            position = self._block_start(len(self._starts))
-            while position < self._size:
-                if len(self._starts) % 64 == 0:
-                    interrupt.check()
-                self._starts.append(position)
-                self._before.append(self._chars)
-                self._chars += len(self._decoded(len(self._starts) - 1))
-                position = self._block_start(len(self._starts))
+            count = _count_of(self._size - self._block_start(len(self._starts)))
+            while self._block_start(first := len(self._starts)) < self._size:
+                interrupt.check()
+                edges = [self._block_start(first + each) for each in range(_BLOCKS_TOGETHER + 1)]
+                pairs = [(low, high) for low, high in itertools.pairwise(edges) if low < high]
+                counts = count([self._data[low:high] for low, high in pairs])
+                for (start, _), chars in zip(pairs, counts, strict=True):
+                    self._starts.append(start)
+                    self._before.append(self._chars)
+                    self._chars += chars
             return self._chars
 
     def _block_start(self, block: int) -> int:
@@ -217,7 +231,7 @@ class HostText:
 
     def _decoded(self, block: int) -> str:
         low, high = self._starts[block], self._block_start(block + 1)
-        return bytes(self._data[low:high]).decode("utf-8", "replace")
+        return self._data[low:high].decode("utf-8", "replace")
 
     def _to_byte(self, position: int) -> int:
         position = _whole(position)
@@ -227,38 +241,17 @@ class HostText:
             return self._size
         block = bisect.bisect_right(self._before, position) - 1
         head = self._decoded(block)[: position - self._before[block]]
-        return self._starts[block] + self._encoded_size(block, head)
-
-    def _encoded_size(self, block: int, head: str) -> int:
-        """Bytes of the block's first `len(head)` characters, also where the bytes are not UTF-8."""
         if "\ufffd" not in head:
-            return len(head.encode())
-        data = bytes(self._data[self._starts[block] : self._block_start(block + 1)])
-        low, high = 0, len(data)
-        while low < high:  # decoding grows with the cut, so the cut can be searched for
-            middle = (low + high) // 2
-            if len(data[:middle].decode("utf-8", "replace")) < len(head):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+            return self._starts[block] + len(head.encode())
+        return self._starts[block] + self._char_offsets(block)[len(head)]
 
     def _to_char(self, offset: int) -> int:
         return offset if self._is_ascii() else _Positions(self).at(offset)
 
     def _char_offsets(self, block: int) -> list[int]:
         """Where each character of a block begins, also where the bytes are not UTF-8."""
-        data = bytes(self._data[self._starts[block] : self._block_start(block + 1)])
-        text = data.decode("utf-8", "replace")
-        if "\ufffd" not in text:
-            return list(itertools.accumulate(map(_utf8_bytes, text), initial=0))[:-1]
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        ends: list[int] = []
-        for index in range(len(data)):
-            # A byte that completes nothing yields nothing; one that breaks a sequence yields more.
-            ends.extend([index + 1] * len(decoder.decode(data[index : index + 1])))
-        ends.extend([len(data)] * len(decoder.decode(b"", final=True)))
-        return [0, *ends[:-1]] if ends else []
+        data = self._data[self._starts[block] : self._block_start(block + 1)]
+        return [match.start() for match in _CHARACTER.finditer(data)]
 
 
 class _Positions:
@@ -324,9 +317,26 @@ def _compiled(pattern: str) -> _Pattern:
     return _Pattern(compiled, size)
 
 
-def _utf8_bytes(character: str) -> int:
-    code = ord(character)
-    return 1 if code < 0x80 else 2 if code < 0x800 else 3 if code < 0x10000 else 4
+def _count_of(size: int) -> Callable[[list[bytes]], list[int]]:
+    """What counts the characters of blocks, in a text with so many bytes to go."""
+    if size < _COUNTED_BYTES_MIN:
+        return lambda blocks: [_decoded_length(block) for block in blocks]
+    from tallystick.sandbox.utf8 import CharacterCount
+
+    counter = CharacterCount()
+
+    def counted(blocks: list[bytes]) -> list[int]:
+        found = counter.of(blocks)
+        return [
+            _decoded_length(block) if count is None else count
+            for block, count in zip(blocks, found, strict=True)
+        ]
+
+    return counted
+
+
+def _decoded_length(block: bytes) -> int:
+    return len(block.decode("utf-8", "replace"))
 
 
 def _whole(value: object) -> int:

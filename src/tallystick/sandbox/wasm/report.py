@@ -110,8 +110,8 @@ def names_payload(before: HostNames, after: HostNames) -> bytes:
 
 
 def _all_names(names: HostNames) -> set[str]:
-    functions, texts = names.functions, names.texts
-    return {each.name for each in functions} | {each.name for each in texts} | set(names.values)
+    functions = {each.name.partition(".")[0] for each in names.functions}
+    return functions | {each.name for each in names.texts} | set(names.values)
 
 
 def recover_output(
@@ -143,8 +143,12 @@ def result_of(
     said = None if ended is not None else _read(execution.result)
     stop, error, exit_code = _verdict(said, ended, refused=refused, context=context)
     streams = (output.stdout, output.stderr)
-    stdout, stderr = output.stdout.text(), output.stderr.text()
-    paths = [str(stream.path) for stream in streams if stream.path is not None]
+    kept = context.outputs_before
+    stdout = output.stdout.text(kept)
+    if kept is not None and output.stdout.path is not None:
+        kept += 1
+    stderr = output.stderr.text(kept)
+    path = next((stream.path for stream in streams if stream.path is not None), None)
     metadata: dict[str, Any] = {"backend": "wasm"}
     if said is not None and said.restored:
         metadata["names_restored"] = [name[:_NAME_CHARS_MAX] for name in said.restored[:_NAMES_MAX]]
@@ -159,8 +163,8 @@ def result_of(
     if stop in ("wall", "deadline", "cancelled"):
         # The engine keeps part of the fuel count in registers while guest code runs.
         metadata["fuel_exact"] = False
-    if len(paths) > 1:
-        metadata["stderr_file_path"] = paths[1]
+    if output.stderr.path is not None:
+        metadata["stderr_file_path"] = str(output.stderr.path)
     return ExecutionResult(
         stdout=stdout,
         stderr=stderr,
@@ -168,7 +172,7 @@ def result_of(
         exit_code=exit_code,
         timed_out=stop in ("wall", "deadline"),
         output_truncated=any(stream.truncated for stream in streams) or stop == "output",
-        output_file_path=paths[0] if paths else None,
+        output_file_path=str(path) if path is not None else None,
         error=error,
         stop=stop,
         charge=ProgramCharge(

@@ -88,7 +88,7 @@ def bind(payload: bytes) -> dict[str, object]:
         _injected.pop(name, None)
         _names.pop(name, None)
     for function in names.get("functions", ()):
-        _injected[function["name"]] = _proxy(function["name"], function.get("doc", ""))
+        _place(function["name"], function.get("doc", ""))
     _injected.update(names.get("values", {}))
     for entry in names.get("texts", ()):
         held = text.HostText(entry["id"], entry["bytes"], entry["key"] or entry["name"])
@@ -104,9 +104,48 @@ def bind(payload: bytes) -> dict[str, object]:
     return {}
 
 
+def _place(name: str, doc: str) -> None:
+    """Bind a host function: a name of its own, or an attribute of its group."""
+    if name in _OUTPUTS:
+        _injected.setdefault("outputs", _outputs)
+        return
+    group, dot, short = name.partition(".")
+    if not dot:
+        _injected[name] = _proxy(name, doc)
+        return
+    held = _injected.get(group)
+    if not _isinstance(held, _Group):
+        _injected[group] = held = _Group()
+    held.__dict__[short] = _proxy(name, doc)
+
+
+class _Group(types.SimpleNamespace):
+    """Host functions under one name."""
+
+    def __repr__(self) -> str:
+        return f"<host functions: {', '.join(sorted(self.__dict__))}>"
+
+
+_OUTPUTS = frozenset({"outputs.count", "outputs.get"})
+_outputs = text.Outputs()
+
+
+_BATCHED = "llm_query_batched"
+
+
+def _failure(answer: object) -> object:
+    """An item of a batch: its answer, or the error that stands in its place, not raised."""
+    if _type(answer) is dict and answer.keys() == {"$error"}:
+        return wire.HostError(answer["$error"]["message"], answer["$error"]["kind"])
+    return answer
+
+
 def _proxy(name: str, doc: str) -> object:
     def function(*args: object, **kwargs: object) -> object:
-        return _host_call(name, args, kwargs)
+        answer = _host_call(name, args, kwargs)
+        if name == _BATCHED:
+            return [_failure(each) for each in answer]
+        return answer
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc

@@ -14,12 +14,13 @@ class HostText:
 
     `text[10:200]`, `len(text)`, `"needle" in text` and `text.find("needle")` work as on a `str`.
     `text.search(pattern)` finds a regular expression (RE2 syntax: no backreferences, no
-    lookaround) and returns at most `limit` matches as (start, end, matched text).
+    lookaround) and returns at most `limit` matches as (start, end, matched text). `text.peek()`
+    shows its beginning, middle and end.
     """
 
     __slots__ = ("_id", "_length", "_name", "bytes_length")
 
-    def __init__(self, ident: int, bytes_length: int, name: str) -> None:
+    def __init__(self, ident: int | str, bytes_length: int, name: str) -> None:
         self._id = ident
         self._length: int | None = None
         self._name = name
@@ -62,6 +63,15 @@ class HostText:
         found = _call("text.search", (self._id, pattern, first, limit), {})
         return [tuple(match) for match in found]
 
+    def peek(self, chars: int = 600) -> str:
+        """Return parts of the text, about `chars` characters in all, each with its place."""
+        length, part = len(self), max(1, chars // 3)
+        if length <= 3 * part:
+            return self[:]
+        middle = length // 2 - part // 2
+        shown = [(0, part), (middle, middle + part), (length - part, length)]
+        return "\n".join(f"[{low}:{high}] {self[low:high]}" for low, high in shown)
+
     def read_bytes(self, start: int, stop: int) -> str:
         """Return the text between two byte offsets, with cut characters left out at both ends."""
         return _call("text.read_bytes", (self._id, start, stop), {})
@@ -75,3 +85,28 @@ class HostText:
 
     def __repr__(self) -> str:
         return f"<HostText {self._name!r}: {self.bytes_length:,} bytes on the host>"
+
+
+class Outputs:
+    """What earlier programs printed and was too long to be shown, in their order.
+
+    `outputs[-1]` is the last of them, a text: slice it, `search` it, `peek` at it.
+    """
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return _call("outputs.count", (), {})
+
+    def __getitem__(self, place: int) -> HostText:
+        count = len(self)
+        index = place.__index__()
+        if not -count <= index < count:
+            raise IndexError(f"there are {count} kept outputs")
+        return _call("outputs.get", (index % count,), {})
+
+    def __repr__(self) -> str:
+        return "<outputs of earlier programs>"
+
+
+wire.make_held(HostText)

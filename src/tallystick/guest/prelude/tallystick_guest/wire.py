@@ -8,8 +8,11 @@ The encoder and the scanner are built once. `json.dumps` costs more than the cro
 program may replace it.
 """
 
+import binascii
 import json.decoder
 import json.encoder
+import types
+from collections.abc import Callable
 
 from wit_world.imports import host
 
@@ -25,8 +28,11 @@ _quote = json.encoder.encode_basestring
 _make_encoder = json.encoder.c_make_encoder
 _scan = json.decoder.JSONDecoder().scan_once
 
-_TAG_JSON, _TAG_ERROR, _TAG_TEXT, _TAG_BYTES = b"0123"
+_TAG_JSON, _TAG_ERROR, _TAG_TEXT, _TAG_BYTES, _TAG_HELD = b"01234"
 RESULT = 3
+_GenericAlias, _UnionType = types.GenericAlias, types.UnionType
+_isinstance, _b64 = isinstance, binascii.b2a_base64
+_held: Callable[..., object] | None = None
 
 
 class HostError(Exception):
@@ -49,12 +55,51 @@ class SandboxViolation(Exception):
         self.capability = capability
 
 
-def _refuse(value: object) -> object:
+def make_held(make: Callable[..., object]) -> None:
+    """Say what becomes of a text that the host holds: called with its key, size and name."""
+    global _held
+    _held = make
+
+
+_SCHEMAS = {
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    str: {"type": "string"},
+    list: {"type": "array"},
+    dict: {"type": "object"},
+    type(None): {"type": "null"},
+}
+
+
+def _schema_of(value: object) -> dict[str, object] | None:
+    """A type as the schema of its values: `bool`, `list[str]`, `dict[str, int]`, `int | None`."""
+    if _isinstance(value, _GenericAlias):
+        parts = value.__args__
+        if value.__origin__ is list and len(parts) == 1:
+            return {"type": "array", "items": _schema_of(parts[0])}
+        if value.__origin__ is dict and len(parts) == 2:
+            return {"type": "object", "additionalProperties": _schema_of(parts[1])}
+        return None
+    if _isinstance(value, _UnionType):
+        return {"anyOf": [_schema_of(part) for part in value.__args__]}
+    if _isinstance(value, type):
+        return _SCHEMAS.get(value)
+    return None
+
+
+def _other(value: object) -> object:
+    """Bytes cross as text that says so; what else is no JSON value does not cross."""
+    if _isinstance(value, (_bytes, bytearray, _memoryview)):
+        return {"$bytes": _str(_b64(value, newline=False), "ascii")}
+    schema = _schema_of(value)
+    if schema is not None:
+        return schema
     raise TypeError(f"{type(value).__name__} cannot cross to the host; pass JSON values")
 
 
 def _new_encoder() -> object:
-    return _make_encoder({}, _refuse, _quote, None, ":", ",", False, False, False)
+    return _make_encoder({}, _other, _quote, None, ":", ",", False, False, False)
 
 
 _encode = _new_encoder()
@@ -107,6 +152,8 @@ def host_call(name: str, args: object, kwargs: object) -> object:
         return _str(_memoryview(reply)[1:], "utf-8", "replace")
     if tag == _TAG_BYTES:
         return reply[1:]
+    if tag == _TAG_HELD:
+        return _held(*_scan(_str(reply, "utf-8"), 1)[0])
     error = _scan(_str(reply, "utf-8"), 1)[0]
     capability = error.get("capability")
     if capability:

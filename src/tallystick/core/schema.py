@@ -1,0 +1,230 @@
+"""Schemas for answers: the part of JSON Schema that says what a value is, checked here.
+
+A schema comes from a program, so it is hostile: it is bounded in size and depth, refers to nothing,
+and a word that is not known here is an error instead of a promise that is not kept. Patterns are
+not among them: a pattern of a program runs in no engine of the host.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tallystick.core.errors import UsageError
+
+__all__ = ["check_schema", "found_in", "problem_of"]
+
+_DEPTH_MAX = 16
+_NODES_MAX = 2_000
+_TYPES: dict[str, Callable[[object], bool]] = {
+    "null": lambda value: value is None,
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: _is_number(value) and float(value).is_integer(),  # type: ignore[arg-type]
+    "number": lambda value: _is_number(value),
+    "string": lambda value: isinstance(value, str),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+}
+_WHOLE = ("minLength", "maxLength", "minItems", "maxItems")
+_BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
+    "minimum": operator.ge,
+    "maximum": operator.le,
+    "exclusiveMinimum": operator.gt,
+    "exclusiveMaximum": operator.lt,
+}
+_LISTS = ("anyOf", "allOf")
+# Words that say nothing about a value.
+_REMARKS = frozenset({"title", "description", "examples", "default", "$schema", "$comment"})
+_KNOWN = frozenset(
+    {
+        "type",
+        "enum",
+        "const",
+        "properties",
+        "required",
+        "additionalProperties",
+        "items",
+        *_WHOLE,
+        *_BOUNDS,
+        *_LISTS,
+        *_REMARKS,
+    }
+)
+_FENCED = re.compile(r"```[a-zA-Z]*\n(.*?)```", re.DOTALL)
+_YES, _NO = frozenset({"yes", "true"}), frozenset({"no", "false"})
+_WORD = re.compile(r"[A-Za-z]+")
+
+
+# -- schemas -----------------------------------------------------------------------------------
+
+
+def check_schema(schema: object) -> Mapping[str, Any]:
+    """A schema that can be kept. Raises `UsageError`, which names the place."""
+    count = [0]
+    _check(schema, "schema", 0, count)
+    assert isinstance(schema, Mapping)
+    return schema
+
+
+def _check(schema: object, where: str, depth: int, count: list[int]) -> None:
+    count[0] += 1
+    if depth > _DEPTH_MAX or count[0] > _NODES_MAX:
+        raise UsageError(f"{where}: a schema has at most {_DEPTH_MAX} levels, {_NODES_MAX:,} parts")
+    if not isinstance(schema, Mapping):
+        raise UsageError(f"{where}: a schema is a JSON object, not {type(schema).__name__}")
+    unknown = sorted(str(key) for key in schema if key not in _KNOWN)
+    if unknown:
+        raise UsageError(f"{where}: {unknown[0]!r} is not supported in a schema")
+    for kind in _listed(schema.get("type", [])):
+        if kind not in _TYPES:
+            raise UsageError(f"{where}.type: {kind!r} is none of {', '.join(_TYPES)}")
+    for word in (*_WHOLE, *_BOUNDS):
+        if word in schema and not _is_number(schema[word]):
+            raise UsageError(f"{where}.{word}: a number is needed")
+    for word in ("enum", "required", *_LISTS):
+        if word in schema and not isinstance(schema[word], list):
+            raise UsageError(f"{where}.{word}: a list is needed")
+    _check_parts(schema, where, depth, count)
+
+
+def _check_parts(schema: Mapping[str, Any], where: str, depth: int, count: list[int]) -> None:
+    properties = schema.get("properties", {})
+    if not isinstance(properties, Mapping):
+        raise UsageError(f"{where}.properties: a JSON object is needed")
+    for name, each in properties.items():
+        _check(each, f"{where}.{name}", depth + 1, count)
+    if "items" in schema:
+        _check(schema["items"], f"{where}[]", depth + 1, count)
+    more = schema.get("additionalProperties", True)
+    if not isinstance(more, bool):
+        _check(more, f"{where}.*", depth + 1, count)
+    for word in _LISTS:
+        for number, each in enumerate(schema.get(word, [])):
+            _check(each, f"{where}.{word}[{number}]", depth + 1, count)
+
+
+# -- values ------------------------------------------------------------------------------------
+
+
+def problem_of(value: object, schema: Mapping[str, Any], where: str = "the answer") -> str | None:
+    """Why a value is not what its schema says; None if it is."""
+    kinds = _listed(schema.get("type", []))
+    if kinds and not any(_TYPES[kind](value) for kind in kinds):
+        return f"{where} is {_kind(value)}, not {' or '.join(kinds)}"
+    if "enum" in schema and not any(_same(value, each) for each in schema["enum"]):
+        return f"{where} is {_shown(value)}, which is none of {_shown(schema['enum'])}"
+    if "const" in schema and not _same(value, schema["const"]):
+        return f"{where} is {_shown(value)}, not {_shown(schema['const'])}"
+    problem = _size_problem(value, schema, where)
+    if problem is None and isinstance(value, dict):
+        problem = _object_problem(value, schema, where)
+    if problem is None and isinstance(value, list) and "items" in schema:
+        found = (problem_of(each, schema["items"], f"{where}[{n}]") for n, each in enumerate(value))
+        problem = next((each for each in found if each is not None), None)
+    return problem or _combined_problem(value, schema, where)
+
+
+def _size_problem(value: object, schema: Mapping[str, Any], where: str) -> str | None:
+    bounds: list[tuple[str, bool]] = []
+    if _is_number(value):
+        bounds = [
+            (word, word not in schema or holds(value, schema[word]))
+            for word, holds in _BOUNDS.items()
+        ]
+    elif isinstance(value, str | list):
+        least, most = ("minLength", "maxLength") if isinstance(value, str) else _WHOLE[2:]
+        size = len(value)
+        bounds = [(least, size >= schema.get(least, 0)), (most, size <= schema.get(most, size))]
+    failed = next((word for word, holds in bounds if not holds), None)
+    return None if failed is None else f"{where} breaks {failed} {schema[failed]}"
+
+
+def _object_problem(value: dict[str, Any], schema: Mapping[str, Any], where: str) -> str | None:
+    properties = schema.get("properties", {})
+    missing = [name for name in schema.get("required", []) if name not in value]
+    if missing:
+        return f"{where} has no {missing[0]!r}"
+    more = schema.get("additionalProperties", True)
+    for name, each in value.items():
+        rule = properties.get(name, more)
+        if rule is False:
+            return f"{where} has {name!r}, which is not asked for"
+        problem = None if rule is True else problem_of(each, rule, f"{where}.{name}")
+        if problem is not None:
+            return problem
+    return None
+
+
+def _combined_problem(value: object, schema: Mapping[str, Any], where: str) -> str | None:
+    for each in schema.get("allOf", []):
+        problem = problem_of(value, each, where)
+        if problem is not None:
+            return problem
+    choices = schema.get("anyOf")
+    if choices is not None and all(problem_of(value, each) is not None for each in choices):
+        return f"{where} is none of what anyOf allows"
+    return None
+
+
+# -- replies -----------------------------------------------------------------------------------
+
+
+def found_in(text: str, schema: Mapping[str, Any]) -> object:
+    """The JSON value that a reply holds. Raises `ValueError` if it holds none.
+
+    A model asked for a yes or a number often writes it bare, with a word around it.
+    """
+    kinds = _listed(schema.get("type", []))
+    for part in (text.strip(), *(each.strip() for each in _FENCED.findall(text))):
+        try:
+            return json.loads(part, parse_constant=_no_constant)
+        except (ValueError, RecursionError):
+            continue
+    if "boolean" in kinds:
+        first = _WORD.search(text)
+        word = first[0].lower() if first else ""
+        if word in _YES or word in _NO:
+            return word in _YES
+    if kinds == ["string"] or "enum" in schema:
+        return text.strip().strip("\"'")
+    return _embedded(text)
+
+
+def _embedded(text: str) -> object:
+    """The first JSON object or list inside prose."""
+    decoder = json.JSONDecoder(parse_constant=_no_constant)
+    for match in re.finditer(r"[\[{]", text):
+        try:
+            return decoder.raw_decode(text, match.start())[0]
+        except (ValueError, RecursionError):
+            continue
+    raise ValueError("the reply holds no JSON value")
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _listed(kinds: object) -> list[str]:
+    return [kinds] if isinstance(kinds, str) else list(kinds) if isinstance(kinds, list) else []
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _same(one: object, other: object) -> bool:
+    """Equal as JSON: true is not 1."""
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _kind(value: object) -> str:
+    return next(name for name, is_it in _TYPES.items() if is_it(value))
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,194 @@
+"""A step that was entered: its place in a tree of scopes, what it used, and how it is left.
+
+Rule: a scope stays as long as anything in it may still spend: the step's own frame, the steps
+inside it, and the runs it pays for. A task that outlives the step that began it is not lost to the
+budgets around.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tallystick.core.budget_amount import Amount, Breach, ScopeRow
+from tallystick.core.charge import Charge
+from tallystick.core.step import CompletedStep, StepDefinition, StepStatus, StepUsage
+from tallystick.core.step_errors import Escalation, StepBudgetError, StepExhaustion
+from tallystick.runtime.purse import Account, Place
+from tallystick.runtime.step_log import StepLog
+
+__all__ = ["ActiveStep", "entered"]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ActiveStep:
+    """A step that was entered. `path` names it: the steps around it, its function, which time."""
+
+    definition: StepDefinition
+    depth: int
+    path: str
+    outer: ActiveStep | None
+    account: Account
+    log: StepLog
+    usage: StepUsage = field(default_factory=StepUsage)
+    ended: bool = False
+    inner: Counter[str] = field(default_factory=Counter, repr=False)
+    _holders: int = field(default=1, repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def model(self) -> str | None:
+        """The model of calls that name none."""
+        return self.definition.model
+
+    @property
+    def place(self) -> Place:
+        """The scope that pays; those around it pay with it."""
+        return Place(self.account, self.path)
+
+    @property
+    def escalation(self) -> Escalation:
+        return Escalation(step=self.definition.name, function=self.definition.function)
+
+    def chain(self) -> Iterator[ActiveStep]:
+        """This one and those around it."""
+        each: ActiveStep | None = self
+        while each is not None:
+            yield each
+            each = each.outer
+
+    def note(self, charge: Charge, *, model: str) -> None:
+        """Count a call in this step and all around. The tree has its own sums, for the limits."""
+        with self.account.lock:
+            for each in self.chain():
+                each.usage = each.usage.with_call(charge, model=model)
+
+    def charge(self, charge: Charge, *, model: str) -> None:
+        """Record a call everywhere, and then raise if a limit was passed."""
+        with self.account.lock:
+            self.note(charge, model=model)
+            error = self._error(self.account.tree.spend(self.path, Amount.of_charge(charge)))
+        if error is not None:
+            raise error
+
+    def overdrawn(self) -> StepBudgetError | None:
+        """The first limit that is passed: of the innermost step, tokens before money."""
+        with self.account.lock:
+            return self._error(self.account.tree.spend(self.path, Amount()))
+
+    def rows(self) -> list[ScopeRow]:
+        """Where this one stands, those around it, and whatever else is in their tree."""
+        with self.account.lock:
+            return self.account.tree.rows()
+
+    def hold(self) -> ActiveStep | None:
+        """Keep this scope, also when the step is left; or, if it was, the next one around.
+
+        Whoever holds lets go, once.
+        """
+        with self.account.lock:
+            found = next((each for each in self.chain() if not each.ended), None)
+            if found is not None:
+                found._holders += 1
+            return found
+
+    def let_go(self) -> None:
+        """Hold it no longer. With the last holder the scope goes."""
+        with self.account.lock:
+            self._holders -= 1
+            if self._holders:
+                return
+            self.account.tree.leave(self.path)
+            if self.outer is not None:
+                self.outer.let_go()
+
+    def end(self, status: StepStatus, error: str | None = None) -> None:
+        """Leave it, and write it down. Twice is the same as once."""
+        with self.account.lock:
+            if self.ended:
+                return
+            self.ended = True
+            record = CompletedStep.of(
+                self.definition, self.usage, status=status, error=error, path=self.path
+            )
+        self.log.add(record)
+        self.let_go()
+
+    def forget(self) -> None:
+        """Leave it as if it had never been entered."""
+        with self.account.lock:
+            if self.ended:
+                return
+            self.ended = True
+        self.let_go()
+
+    def _error(self, breaches: list[Breach]) -> StepBudgetError | None:
+        if not breaches:
+            return None
+        first = breaches[0]
+        passed = next(each for each in self.chain() if each.path == first.scope.id)
+        spent = next(row.spent for row in self.rows() if row.scope.id == first.scope.id)
+        return StepBudgetError(
+            StepExhaustion(
+                step=passed.definition.name,
+                function=passed.definition.function,
+                limit="max_usd" if first.dimension == "usd" else "max_tokens",
+                limit_value=first.limit,
+                consumed_tokens=spent.tokens,
+                consumed_usd=spent.usd or 0,
+                error_boundary=passed.definition.error_boundary,
+            )
+        )
+
+
+def entered(
+    definition: StepDefinition,
+    *,
+    outer: ActiveStep | None,
+    log: StepLog,
+    depth: int | None = None,
+    key: str = "",
+) -> ActiveStep:
+    """Enter a step inside another, or on its own. A `depth` of None is one more than outside."""
+    account = Account() if outer is None else outer.account
+    with account.lock:
+        # Another thread may have left it meanwhile.
+        outer = None if outer is None else outer.hold()
+        path = _path(definition, outer=outer, log=log, key=key)
+        account.tree.enter(
+            path,
+            parent=None if outer is None else outer.path,
+            budget=definition.budget,
+            kind="step",
+            name=definition.name,
+        )
+        if depth is None:
+            depth = 1 if outer is None else outer.depth + 1
+        return ActiveStep(
+            definition=definition,
+            depth=depth,
+            path=path,
+            outer=outer,
+            account=account,
+            log=log,
+        )
+
+
+def _path(definition: StepDefinition, *, outer: ActiveStep | None, log: StepLog, key: str) -> str:
+    """The path of a step that is entered now, which no other one in its tree has."""
+    part = _escaped(definition.function) + (f"[{_escaped(key)}]" if key else "")
+    if outer is None:
+        where, time = "", log.occurrence(part)
+    else:
+        outer.inner[part] += 1
+        where, time = f"{outer.path}/", outer.inner[part]
+    return f"{where}{part}" if time == 1 else f"{where}{part}#{time}"
+
+
+def _escaped(text: str) -> str:
+    """Without the characters that paths are put together with."""
+    return text.replace("%", "%25").replace("/", "%2F").replace("#", "%23")

@@ -1,0 +1,104 @@
+"""What a run would cost, as far as that can be told before it begins; nothing is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tallystick.core import prompt
+from tallystick.core.records import RunLimits, RunStarted
+from tallystick.model.port import Model
+from tallystick.model.tokens import input_estimate
+from tallystick.runtime.functions import RunFunction
+from tallystick.runtime.inputs import Input, layout_of
+from tallystick.runtime.teller import Pricing, picture_size, prompt_bound
+from tallystick.sandbox.host import HostTable
+
+__all__ = ["Estimate", "estimated"]
+
+# What a turn writes and adds to the next prompt, where nothing better is known: a program of twenty
+# lines and its output.
+_TURN_TOKENS = 400
+_TURNS_USUAL = 4
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """Before a run. Money is in nano-dollars, None where no price is known.
+
+    `first_call_usd_max` is what is reserved for the first call: a bound, not a guess. `usual_usd`
+    is a guess: four turns of four hundred tokens each.
+    """
+
+    model: str
+    price: str
+    why: str
+    tokens_in_estimated: int
+    tokens_in_max: int
+    tokens_out_max: int
+    first_call_usd_max: int | None
+    usual_usd: int | None
+    usd_cap: int | None
+    tokens_cap: int
+    turns_cap: int
+    fits: bool
+
+
+def estimated(
+    model: Model,
+    goal: str,
+    *,
+    inputs: Sequence[Input],
+    limits: RunLimits,
+    functions: Sequence[RunFunction] = (),
+    pricing: Pricing,
+) -> Estimate:
+    """Say what a run would begin with, and what that costs at most."""
+    layout = layout_of(inputs, question=goal)
+    table = HostTable([each.hosted() for each in functions], answering=True)
+    messages = prompt.opening(
+        RunStarted(
+            goal=goal,
+            model=model.name,
+            limits=limits,
+            grants=(),
+            contexts=layout.contexts,
+            functions=tuple((each.name, each.doc) for each in table.names.functions),
+            texts=(),
+            seed=0,
+            clock_ns=0,
+            session_id="",
+            template=prompt.TEMPLATE,
+            guest="",
+            engine="",
+            started_at=0,
+            views=layout.views,
+            files=layout.files,
+        )
+    )
+    terms = pricing.terms(model, usd_capped=limits.usd is not None)
+    bound = prompt_bound(terms, messages)
+    about = input_estimate(messages, dialect=terms.dialect, size_of=picture_size).tokens
+    cap = max(0, min(limits.reply_tokens, limits.tokens - bound))
+    worst = terms.worst
+    most = None if worst is None else worst(bound, cap)
+    usual = None
+    if worst is not None:
+        turns = range(min(_TURNS_USUAL, limits.turns))
+        usual = sum(worst(about + turn * _TURN_TOKENS * 2, _TURN_TOKENS) for turn in turns)
+    return Estimate(
+        model=model.name,
+        price=terms.decision.policy,
+        why=terms.decision.why,
+        tokens_in_estimated=about,
+        tokens_in_max=bound,
+        tokens_out_max=cap,
+        first_call_usd_max=most,
+        usual_usd=usual,
+        usd_cap=limits.usd,
+        tokens_cap=limits.tokens,
+        turns_cap=limits.turns,
+        fits=cap > 0
+        and terms.decision.policy != "refuse"
+        and (limits.usd is None or most is None or worst is None or worst(bound, 1) <= limits.usd),
+    )

@@ -1,0 +1,119 @@
+"""What a run was given, kept as attachments when it begins and read back when it is run again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tallystick.attachments.session import Batch
+from tallystick.core.attachment import AttachmentRef
+from tallystick.core.records import InputRef, RunStarted, TextRef
+from tallystick.runtime.inputs import Input, Layout
+from tallystick.runtime.shelf import Shelf
+from tallystick.sandbox.text import HostText
+
+__all__ = ["Given", "given_again", "kept", "texts_of"]
+
+_LABEL_CHARS_MAX = 1_000
+_PIECE_BYTES = 1 << 20
+_Texts = dict[str, HostText | dict[str, HostText]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The data of a run: `values` go into the guest, `texts` stay on the host."""
+
+    values: Mapping[str, object] = field(default_factory=dict)
+    texts: Mapping[str, HostText | Mapping[str, HostText]] = field(default_factory=dict)
+    inputs: tuple[InputRef, ...] = ()
+    refs: tuple[TextRef, ...] = ()
+    images: tuple[AttachmentRef, ...] = ()
+
+
+def kept(inputs: Sequence[Input], layout: Layout, shelf: Shelf) -> Given:
+    """Keep the inputs of a new run. They are committed with its first records."""
+    batch = shelf.batch()
+    refs = {each.name: _kept(each, batch) for each in inputs}
+    if layout.values:
+        return Given(
+            values=layout.values,
+            inputs=tuple(
+                InputRef(name=variable, key=key, attachment=refs[name])
+                for name, variable, key in layout.files
+            ),
+            images=_pictures(inputs, refs),
+        )
+    texts: _Texts = {}
+    numbered: list[TextRef] = []
+    for variable, held in layout.texts.items():
+        entries = [(None, held)] if isinstance(held, HostText) else list(held.items())
+        for key, text in entries:
+            ref = refs[key if key is not None else _only(inputs)]
+            _place(texts, variable, key, shelf.fresh_text(ref, text))
+            numbered.append(
+                TextRef(
+                    name=variable, key=key, id=len(numbered), bytes=ref.byte_len, attachment=ref
+                )
+            )
+    return Given(texts=texts, refs=tuple(numbered), images=_pictures(inputs, refs))
+
+
+def given_again(started: RunStarted, shelf: Shelf) -> Given:
+    """The data of a recorded run, each text checked against its digest."""
+    values: dict[str, object] = dict(started.values)
+    for each in started.inputs:
+        text = HostText(shelf.read(each.attachment))
+        _place(values, each.name, each.key, text.slice(0, text.length()))
+    texts: _Texts = {}
+    for ref in started.texts:
+        if ref.attachment is not None:
+            _place(texts, ref.name, ref.key, shelf.text(ref.attachment.id))
+    return Given(
+        values=values,
+        texts=texts,
+        inputs=started.inputs,
+        refs=started.texts,
+        images=started.images,
+    )
+
+
+def texts_of(values: Mapping[str, object]) -> tuple[str, ...]:
+    """The texts that a run was given whole."""
+    held = [
+        each
+        for value in values.values()
+        for each in (value.values() if isinstance(value, Mapping) else [value])
+    ]
+    return tuple(each for each in held if isinstance(each, str))
+
+
+def _kept(given: Input, batch: Batch) -> AttachmentRef:
+    # A name from a directory may hold bytes that are no text.
+    label = given.name.encode("utf-8", "replace").decode()[-_LABEL_CHARS_MAX:]
+    size = len(given.text)
+    pieces = (
+        given.text.read_raw(start, start + _PIECE_BYTES) for start in range(0, size, _PIECE_BYTES)
+    )
+    declared = None if given.media_type is not None else "text/plain"
+    return batch.add(pieces, media_type=declared, label=label)
+
+
+def _pictures(
+    inputs: Sequence[Input], refs: Mapping[str, AttachmentRef]
+) -> tuple[AttachmentRef, ...]:
+    return tuple(refs[each.name] for each in inputs if each.is_picture)
+
+
+def _only(inputs: Sequence[Input]) -> str:
+    return next(each.name for each in inputs if not each.is_picture)
+
+
+def _place(held: dict[str, object] | _Texts, name: str, key: str | None, value: object) -> None:
+    """Put a text under its variable, or under its key in the dictionary of that name."""
+    into: dict[str, object] = held  # type: ignore[assignment]
+    if key is None:
+        into[name] = value
+    else:
+        under = into.setdefault(name, {})
+        assert isinstance(under, dict)
+        under[key] = value

@@ -1,0 +1,182 @@
+"""One run, live: everything it needs is put together, it is driven to its end, and summed up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tallystick.core.chain import Head
+from tallystick.core.citation import Citation, checked, citations_of
+from tallystick.core.prompt import TEMPLATE
+from tallystick.core.records import (
+    Record,
+    RunEnded,
+    RunLimits,
+    RunStarted,
+    decode_record,
+    encode_record,
+)
+from tallystick.ledger.port import Ledger
+from tallystick.model.port import Heard, Model
+from tallystick.runtime.desk import FindModel, LiveDesk
+from tallystick.runtime.driver import Driver
+from tallystick.runtime.functions import RunFunction
+from tallystick.runtime.given import kept, texts_of
+from tallystick.runtime.inputs import CONTEXT, Input, layout_of
+from tallystick.runtime.live import LiveWorld
+from tallystick.runtime.names import names_of
+from tallystick.runtime.pen import LedgerPen
+from tallystick.runtime.purse import remaining_of
+from tallystick.runtime.queries import Queries
+from tallystick.runtime.run import Run, run_of
+from tallystick.runtime.shelf import Shelf
+from tallystick.runtime.teller import Teller
+from tallystick.sandbox.host import HostFunction, HostTable
+from tallystick.sandbox.identity import now_ms
+from tallystick.sandbox.wasm.engine import ENGINE
+from tallystick.sandbox.wasm.sandbox import CLOCK_NS, WasmSandbox
+
+__all__ = ["RunJob", "Watch", "run_live"]
+
+Watch = Callable[[str, Record], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunJob:
+    """What was asked for."""
+
+    goal: str
+    inputs: Sequence[Input]
+    limits: RunLimits
+    grants: Sequence[str]
+    seed: int
+    temperature: float | None
+    watch: Watch
+    heard: Heard
+    # By name, None for the step's or the session's own.
+    model: str | None = None
+
+
+async def run_live(
+    job: RunJob,
+    *,
+    run: str,
+    session_id: str,
+    model: Model,
+    sandbox: WasmSandbox,
+    ledger: Ledger,
+    functions: Sequence[RunFunction],
+    shelf: Shelf,
+    teller: Teller,
+    find_model: FindModel,
+) -> Run:
+    """Run a goal to its end. A cancel ends it too, written down."""
+    layout = layout_of(job.inputs, question=job.goal)
+    given = kept(job.inputs, layout, shelf)
+    desk = LiveDesk(teller, find_model, shelf)
+    queries = Queries(desk, limits=job.limits)
+    remaining = remaining_of(teller.purse)
+    table = HostTable(
+        [
+            *shelf.functions(),
+            *queries.functions(),
+            HostFunction(name="budget.remaining", function=remaining, local=True),
+            *(each.hosted() for each in functions),
+        ],
+        texts=given.texts,
+        granted=frozenset(job.grants),
+        answering=True,
+        find_text=shelf.find_text,
+    )
+    started = _canonical(
+        RunStarted(
+            goal=job.goal,
+            model=model.name,
+            limits=job.limits,
+            grants=tuple(job.grants),
+            contexts=layout.contexts,
+            functions=tuple((each.name, each.doc) for each in table.names.functions),
+            texts=given.refs,
+            seed=job.seed,
+            clock_ns=CLOCK_NS,
+            session_id=session_id,
+            template=TEMPLATE,
+            guest=sandbox.guest.image.sha256,
+            engine=ENGINE,
+            started_at=now_ms(),
+            temperature=job.temperature,
+            views=layout.views,
+            files=layout.files,
+            inputs=given.inputs,
+            images=given.images,
+        )
+    )
+    pen = LedgerPen(
+        ledger,
+        run=run,
+        fence=ledger.claim(run, create=True),
+        head=Head.of_nothing(),
+        to_commit=shelf.to_commit,
+    )
+    session = await sandbox.open(session_id=session_id, seed=job.seed, clock_ns=started.clock_ns)
+    world = LiveWorld(
+        model=model,
+        session=session,
+        table=table,
+        names=names_of(started, given.values),
+        policies={each.name: each.policy for each in functions},
+        shelf=shelf,
+        teller=teller,
+        desk=desk,
+        queries=queries,
+        heard=job.heard,
+    )
+    driver = Driver(
+        started,
+        world=world,
+        pen=pen,
+        texts=texts_of(given.values),
+        watch=lambda record: job.watch(run, record),
+    )
+    try:
+        await driver.drive()
+    except asyncio.CancelledError:
+        if driver.state.ended is None:
+            raise
+    finally:
+        await session.close()
+    return run_of(
+        run,
+        driver.state,
+        ledger=_path_of(ledger),
+        citations=_cited(driver.state.ended, started, given.values),
+    )
+
+
+def _canonical(started: RunStarted) -> RunStarted:
+    """The start as the ledger will give it back."""
+    read = decode_record(encode_record(started))
+    assert isinstance(read, RunStarted)
+    return read
+
+
+def _cited(
+    ended: RunEnded | None, started: RunStarted, values: Mapping[str, object]
+) -> tuple[Citation, ...]:
+    """Where the answer stands in the texts that the run holds. Each place was read again."""
+    if ended is None or ended.answer is None:
+        return ()
+    held = values.get(CONTEXT)
+    names = [name for name, _, _ in started.files]
+    texts = {names[0]: held} if isinstance(held, str) and names else held
+    if not isinstance(texts, dict):
+        return ()
+    found = citations_of(ended.answer, question=started.goal, texts=texts)
+    return tuple(
+        each for each in found if checked(each, texts[each.name].encode("utf-8", "surrogatepass"))
+    )
+
+
+def _path_of(ledger: Ledger) -> str:
+    return str(getattr(ledger, "path", "memory"))

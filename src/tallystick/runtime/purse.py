@@ -1,0 +1,131 @@
+"""What pays for a run: the scopes around it, in every tree they stand in, as one purse.
+
+A run stands in its session's tree; a step that began it may stand in another. A reservation is made
+in all of them or in none. Each tree has a lock of its own, since steps and runs are begun from any
+thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tallystick.core.budget import BudgetTree, Reservation
+from tallystick.core.budget_amount import Amount, Breach, Remaining, ScopeRow, tightest
+from tallystick.runtime.shared_purse import SharedPurse
+
+__all__ = ["Account", "Hold", "Place", "Purse", "remaining_of"]
+
+_PER_DOLLAR = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A tree of scopes, and the lock under which it is used."""
+
+    tree: BudgetTree = field(default_factory=BudgetTree)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A scope in a tree."""
+
+    account: Account
+    scope: str
+
+
+@dataclass(slots=True)
+class Hold:
+    """What is reserved for one attempt, in every tree."""
+
+    parts: list[tuple[Account, Reservation]]
+    shared: int | None = None
+    open: bool = True
+
+
+class Purse:
+    """The scopes that pay for something, the nearest first."""
+
+    def __init__(self, places: Sequence[Place], shared: SharedPurse | None = None) -> None:
+        self._places = tuple(places)
+        self._shared = shared
+
+    def within(self, place: Place) -> Purse:
+        """The same with a nearer scope."""
+        return Purse([place, *self._places], self._shared)
+
+    def remaining(self) -> Remaining:
+        """What is left of each dimension in the tightest scope."""
+        left = Remaining()
+        for place in self._places:
+            with place.account.lock:
+                left = tightest(left, place.account.tree.remaining(place.scope))
+        return left if self._shared is None else tightest(left, self._shared.remaining())
+
+    def reserve(self, worst: Amount, *, usd_waived: bool = False) -> Hold:
+        """Hold `worst` everywhere. Raises what the first scope says that cannot, and holds none."""
+        hold = Hold([])
+        try:
+            for place in self._places:
+                with place.account.lock:
+                    made = place.account.tree.reserve(place.scope, worst, usd_waived=usd_waived)
+                hold.parts.append((place.account, made))
+            if self._shared is not None:
+                hold.shared = self._shared.reserve(worst, usd_waived=usd_waived)
+        except BaseException:
+            self.release(hold)
+            raise
+        return hold
+
+    def release(self, hold: Hold) -> None:
+        """Give it back: the attempt is known to have cost nothing. Twice is the same as once."""
+        if hold.open:
+            hold.open = False
+            for account, reservation in hold.parts:
+                with account.lock:
+                    account.tree.release(reservation)
+            if self._shared is not None and hold.shared is not None:
+                self._shared.release(hold.shared)
+
+    def settle(self, hold: Hold, used: Amount) -> list[Breach]:
+        """Put what was used in its place, everywhere, and then say which limits it passed."""
+        breaches: list[Breach] = []
+        if hold.open:
+            hold.open = False
+            for account, reservation in hold.parts:
+                with account.lock:
+                    breaches += account.tree.settle(reservation, used)
+            if self._shared is not None and hold.shared is not None:
+                breaches += self._shared.settle(hold.shared, used)
+        return breaches
+
+    def spend(self, used: Amount) -> None:
+        """Note what needed no reservation."""
+        for place in self._places:
+            with place.account.lock:
+                place.account.tree.spend(place.scope, used)
+
+    def rows(self) -> list[ScopeRow]:
+        """Where each of the scopes stands."""
+        found = []
+        for place in self._places:
+            with place.account.lock:
+                found += [row for row in place.account.tree.rows() if row.scope.id == place.scope]
+        return found
+
+
+def remaining_of(purse: Purse) -> Callable[[], dict[str, float | None]]:
+    """What programs ask for as `budget.remaining()`."""
+
+    def remaining() -> dict[str, float | None]:
+        """What is left to spend: usd, tokens and model_calls; None where there is no limit."""
+        left = purse.remaining()
+        return {
+            "usd": None if left.usd is None else left.usd / _PER_DOLLAR,
+            "tokens": left.tokens,
+            "model_calls": left.model_calls,
+        }
+
+    return remaining

@@ -1,0 +1,259 @@
+"""Model calls of programs: `llm_query` and `llm_query_batched`.
+
+A batch keeps its order and runs side by side; each item has its own attempts, its own reservation
+and its own end. What is asked and answered goes through a desk: live it is the teller's, on replay
+the record's, and everything here is the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from tallystick.core.errors import TallystickError, UsageError
+from tallystick.core.prompt import Message
+from tallystick.core.records import (
+    QueryFailed,
+    QueryRefused,
+    QueryReplied,
+    RunLimits,
+)
+from tallystick.core.schema import check_schema, found_in, problem_of
+from tallystick.sandbox.host import HostFunction
+
+__all__ = [
+    "BATCH_MAX",
+    "MODEL",
+    "WHOLE",
+    "Fit",
+    "Queries",
+    "QueryDesk",
+    "QueryPlace",
+    "QueryProblem",
+    "QueryRequest",
+    "problem_of_refusal",
+]
+
+# The item of a refusal that is of a whole batch.
+WHOLE = -1
+# What a call is refused for that asks for a model which is not for programs.
+MODEL = "model"
+BATCH_MAX = 10_000
+_PROMPT_BYTES_MAX = 1_000_000
+# Before the second attempt; doubled for each one after it.
+_WAIT_MS = 250
+_SHOWN_CHARS_MAX = 2_000
+# What becomes of a batch that is not paid for as a whole: the part that is runs, or nothing does.
+Fit = Literal["part", "whole"]
+
+
+class QueryProblem(TallystickError):
+    """A model call of a program came to nothing. `kind` says why."""
+
+    code = "query"
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = self.told_as = kind
+
+
+def problem_of_refusal(refused: QueryRefused) -> QueryProblem:
+    """What a program is told of a call that was never made."""
+    kind = "UnknownModel" if refused.dimension == MODEL else "BudgetExhausted"
+    return QueryProblem(kind, refused.message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryPlace:
+    """The host call that asks: its intent, and the program it belongs to."""
+
+    intent: int
+    program: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryRequest:
+    """One attempt at one item."""
+
+    place: QueryPlace
+    item: int
+    attempt: int
+    model: str | None
+    messages: tuple[Message, ...]
+    tokens_out_max: int
+    wait_ms: int = 0
+
+
+class QueryDesk(Protocol):
+    """Where attempts are made."""
+
+    async def hold_all(self, requests: Sequence[QueryRequest]) -> None:
+        """Reserve for all of them or raise, and reserve for none."""
+        ...
+
+    async def ask(self, request: QueryRequest) -> QueryReplied | QueryFailed | QueryRefused:
+        """Make one attempt, written down before and after."""
+        ...
+
+    def let_go(self, place: QueryPlace) -> None:
+        """Give back what is held for calls that were not begun and will not be."""
+        ...
+
+
+class Queries:
+    """The model calls of one run's programs."""
+
+    def __init__(self, desk: QueryDesk, *, limits: RunLimits) -> None:
+        self._desk = desk
+        self._limits = limits
+        self.place = QueryPlace(intent=0, program=0)
+
+    def functions(self) -> list[HostFunction]:
+        return [
+            HostFunction(name="llm_query", function=self.query),
+            HostFunction(name="llm_query_batched", function=self.batched),
+        ]
+
+    async def query(
+        self,
+        prompt: str,
+        model: str | None = None,
+        schema: Any = None,  # noqa: ANN401 (a program's word, checked below)
+    ) -> object:
+        """Ask a model; returns its text, or with `schema` (bool, int, list[str], ...) a value."""
+        (outcome,) = await self._asked([prompt], model, schema, fit="part")
+        if isinstance(outcome, QueryProblem):
+            raise outcome
+        return outcome
+
+    async def batched(
+        self,
+        prompts: list[str],
+        model: str | None = None,
+        schema: Any = None,  # noqa: ANN401
+        fit: str = "part",
+    ) -> list[object]:
+        """Ask many at once; the answers in order, a HostError in the place of one that failed."""
+        if not isinstance(prompts, list):
+            raise UsageError(f"prompts: a list of texts, not {type(prompts).__name__}")
+        if fit not in ("part", "whole"):
+            raise UsageError(f"fit: 'part' or 'whole', not {fit!r}")
+        outcomes = await self._asked(
+            prompts, model, schema, fit="whole" if fit == "whole" else "part"
+        )
+        return [
+            {"$error": {"kind": each.kind, "message": str(each)}}
+            if isinstance(each, QueryProblem)
+            else each
+            for each in outcomes
+        ]
+
+    # -- inside --------------------------------------------------------------------------------
+
+    async def _asked(
+        self, prompts: Sequence[object], model: object, schema: object, *, fit: Fit
+    ) -> list[object]:
+        if model is not None and not isinstance(model, str):
+            raise UsageError(f"model: a name, not {type(model).__name__}")
+        if len(prompts) > BATCH_MAX:
+            raise UsageError(f"{len(prompts):,} prompts; at most {BATCH_MAX:,} in a batch")
+        checked = None if schema is None else check_schema(schema)
+        place = self.place
+        requests = [
+            QueryRequest(
+                place=place,
+                item=item,
+                attempt=1,
+                model=model,
+                messages=(_asking(_text(prompt, item), checked),),
+                tokens_out_max=self._limits.reply_tokens,
+            )
+            for item, prompt in enumerate(prompts)
+        ]
+        if fit == "whole":
+            await self._desk.hold_all(requests)
+        tasks = [asyncio.ensure_future(self._one(each, checked)) for each in requests]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            # Each writes down that it was left. One that had not begun never does.
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._desk.let_go(place)
+
+    async def _one(self, request: QueryRequest, schema: Mapping[str, Any] | None) -> object:
+        repaired = False
+        failures = 0
+        while True:
+            event = await self._desk.ask(request)
+            if isinstance(event, QueryRefused):
+                return problem_of_refusal(event)
+            if isinstance(event, QueryFailed):
+                failures += 1
+                if event.kind == "terminal" or failures > self._limits.retries:
+                    return QueryProblem("ModelError", f"{event.reason}: {event.message}")
+                wait_ms = max(event.retry_after_ms or 0, _WAIT_MS * 2 ** (failures - 1))
+                request = _again(request, wait_ms=wait_ms)
+                continue
+            if schema is None:
+                return event.text
+            value, problem = _read(event.text, schema)
+            if problem is None:
+                return value
+            if repaired:
+                return QueryProblem("SchemaMismatch", problem)
+            repaired = True
+            request = _again(request, more=_repair(request, event.text, problem))
+
+
+def _asking(prompt: str, schema: Mapping[str, Any] | None) -> Message:
+    if schema is not None:
+        rule = json.dumps(schema, ensure_ascii=False)
+        prompt = f"{prompt}\n\nReply with only a JSON value that matches this schema: {rule}"
+    return Message(role="user", part="query", text=prompt)
+
+
+def _read(text: str, schema: Mapping[str, Any]) -> tuple[object, str | None]:
+    try:
+        value = found_in(text, schema)
+    except ValueError as error:
+        return None, str(error)
+    return value, problem_of(value, schema)
+
+
+def _repair(request: QueryRequest, text: str, problem: str) -> tuple[Message, ...]:
+    return (
+        *request.messages,
+        Message(role="assistant", part="reply", text=text[:_SHOWN_CHARS_MAX] or "(nothing)"),
+        Message(
+            role="user",
+            part="repair",
+            text=f"That does not match: {problem}. Reply with only the corrected JSON value.",
+        ),
+    )
+
+
+def _again(
+    request: QueryRequest, *, wait_ms: int = 0, more: tuple[Message, ...] | None = None
+) -> QueryRequest:
+    return QueryRequest(
+        place=request.place,
+        item=request.item,
+        attempt=request.attempt + 1,
+        model=request.model,
+        messages=request.messages if more is None else more,
+        tokens_out_max=request.tokens_out_max,
+        wait_ms=wait_ms,
+    )
+
+
+def _text(prompt: object, item: int) -> str:
+    if not isinstance(prompt, str):
+        raise UsageError(f"prompt {item}: text is needed, not {type(prompt).__name__}")
+    if len(prompt.encode("utf-8", "surrogatepass")) > _PROMPT_BYTES_MAX:
+        raise UsageError(f"prompt {item}: at most {_PROMPT_BYTES_MAX:,} bytes")
+    return prompt

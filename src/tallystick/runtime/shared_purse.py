@@ -1,0 +1,56 @@
+"""The part of a purse that several processes share: one cap for all runs on a ledger's file."""
+
+from __future__ import annotations
+
+import itertools
+
+from tallystick.core.budget_amount import Amount, Breach, Budget, Remaining
+from tallystick.ledger.scopes import SharedScopes
+from tallystick.ledger.sqlite_file import LedgerFile
+
+__all__ = ["DEPLOYMENT", "SharedPurse", "declared"]
+
+DEPLOYMENT = "deployment"
+
+
+def declared(file: LedgerFile, budget: Budget) -> SharedScopes:
+    """The shared scopes of a ledger's file, with this cap for all runs together."""
+    scopes = SharedScopes(file)
+    scopes.declare(DEPLOYMENT, parent=None, kind="deployment", name="", budget=budget)
+    return scopes
+
+
+class SharedPurse:
+    """What one run holds of the shared scope. Each attempt has a number of its own."""
+
+    def __init__(self, file: LedgerFile, scopes: SharedScopes, *, run: str) -> None:
+        self._file = file
+        self._scopes = scopes
+        self._run = run
+        self._numbers = itertools.count(1)
+
+    def remaining(self) -> Remaining:
+        return self._scopes.remaining(DEPLOYMENT)
+
+    def reserve(self, worst: Amount, *, usd_waived: bool) -> int:
+        """Hold it, committed: what dies with it held stays held until somebody resolves it."""
+        number = next(self._numbers)
+        with self._file.writing(forced=False) as db:
+            self._scopes.hold(
+                db,
+                scope=DEPLOYMENT,
+                run=self._run,
+                intent=number,
+                owner=self._scopes.owner(),
+                amount=worst,
+                usd_waived=usd_waived,
+            )
+        return number
+
+    def settle(self, number: int, used: Amount) -> list[Breach]:
+        with self._file.writing(forced=False) as db:
+            return self._scopes.settle(db, run=self._run, intent=number, actual=used)
+
+    def release(self, number: int) -> None:
+        with self._file.writing(forced=False) as db:
+            self._scopes.release(db, run=self._run, intent=number)

@@ -1,0 +1,256 @@
+"""A run's attachments: what it keeps, what its programs find in them, what a replay reads again.
+
+Everything a record refers to is kept here first and committed in the transaction that writes the
+record. Programs reach what the run printed (`outputs`) and, where they are granted it, the
+attachments of the session (`attachments.put`, `get`, `ls`).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tallystick.attachments.errors import AttachmentNotFound
+from tallystick.attachments.media import HEAD_BYTES, described
+from tallystick.attachments.port import Declared, Source, Transaction
+from tallystick.attachments.session import Batch, SessionAttachments
+from tallystick.core.attachment import AttachmentRef
+from tallystick.core.errors import CapabilityDenied, UsageError
+from tallystick.ledger.port import Also
+from tallystick.sandbox.host import HeldText, HostFunction
+from tallystick.sandbox.text import HostText
+
+__all__ = [
+    "INLINE_BYTES_MAX",
+    "PUT_BYTES_MAX",
+    "READ",
+    "WRITE",
+    "Shelf",
+    "described_file",
+    "is_pure",
+]
+
+READ, WRITE = "attachments.read", "attachments.write"
+# What is longer is not written into a record.
+INLINE_BYTES_MAX = 65_536
+PUT_BYTES_MAX = 4_000_000
+PUT_COUNT_MAX = 1_000
+PUT_BYTES_TOTAL_MAX = 64_000_000
+_GET_BYTES_MAX = 16_000_000
+_STR_BYTES_MAX = 4_000_000
+_TEXTS_OPEN_MAX = 64
+_PIECE_BYTES = 1 << 20
+_TEXT_TYPES = ("text/", "application/json")
+# Calls whose answers are made again from the attachments, or from the records of their queries, so
+# that a record of the call need not hold them.
+_PURE = frozenset({"attachments.get", "llm_query", "llm_query_batched"})
+
+
+def is_pure(name: str) -> bool:
+    """Whether an answer follows from the request and what the run has kept otherwise."""
+    return name.startswith("text.") or name in _PURE
+
+
+class Shelf:
+    """The attachments of one run, in its session."""
+
+    def __init__(self, held: SessionAttachments, *, grants: Sequence[str] = ()) -> None:
+        self._held = held
+        self._grants = frozenset(grants)
+        self._guard = threading.Lock()
+        self._texts: OrderedDict[str, HostText] = OrderedDict()
+        self._uncommitted: list[str] = []
+        self._batches: list[Batch] = []
+        self._put_bytes = 0
+        self._puts = 0
+        self.outputs: tuple[AttachmentRef, ...] = ()
+
+    # -- keeping -------------------------------------------------------------------------------
+
+    def batch(self) -> Batch:
+        """Several to be kept together with the next records."""
+        batch = self._held.batch()
+        with self._guard:
+            self._batches.append(batch)
+        return batch
+
+    def keep(
+        self, source: Source, *, media_type: str | None = None, label: str | None = None
+    ) -> AttachmentRef:
+        """Keep bytes that the next records refer to."""
+        ref = self._held.put(source, media_type=media_type, label=label)
+        with self._guard:
+            self._uncommitted.append(ref.id)
+        return ref
+
+    def keep_output(self, path: Path, *, label: str) -> AttachmentRef:
+        """Keep what a program printed into a file, and do away with the file."""
+        with path.open("rb") as file:
+            ref = self.keep(file, media_type="text/plain", label=label)
+        path.unlink(missing_ok=True)
+        return ref
+
+    def to_commit(self) -> Also | None:
+        """What the transaction that writes the next records has to commit, if anything."""
+        with self._guard:
+            ids, self._uncommitted = self._uncommitted, []
+            batches, self._batches = self._batches, []
+        if not ids and not batches:
+            return None
+
+        def also(within: Transaction) -> None:
+            for batch in batches:
+                batch.commit(within)
+            if ids:
+                self._held.commit(ids, within=within)
+
+        return also
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def read(self, ref: AttachmentRef) -> bytes:
+        """All of it, checked."""
+        return self._held.read(ref.id)
+
+    def text(self, id: str) -> HostText:
+        """An attachment as text. Its bytes are checked once, then read as they are asked for."""
+        with self._guard:
+            if id in self._texts:
+                self._texts.move_to_end(id)
+                return self._texts[id]
+        path = self._held.local_path(id)
+        if path is None:
+            text = HostText(self._held.read(id))
+        else:
+            with self._held.chunks(id) as chunks:
+                for _ in chunks:
+                    pass
+            text = HostText.open(path)
+        with self._guard:
+            self._texts[id] = text
+            while len(self._texts) > _TEXTS_OPEN_MAX:
+                self._texts.popitem(last=False)
+        return text
+
+    def fresh_text(self, ref: AttachmentRef, given: HostText) -> HostText:
+        """The text of what was kept just now: of its own file, where it has one."""
+        try:
+            path = self._held.local_path(ref.id)
+        except AttachmentNotFound:
+            path = None  # It waits in memory for its transaction.
+        # Not the file that was named: whoever changes that would change the run's data.
+        return HostText(given.read_raw(0, len(given))) if path is None else HostText.open(path)
+
+    def find_text(self, key: str) -> HostText:
+        """A text that a program names: what the run printed, or what it was granted to read."""
+        if key not in {ref.id for ref in self.outputs} and READ not in self._grants:
+            raise CapabilityDenied(capability=READ, what="this text")
+        return self.text(key)
+
+    # -- for programs --------------------------------------------------------------------------
+
+    def functions(self) -> list[HostFunction]:
+        """What programs call; those of `attachments` need their grants."""
+        made: list[tuple[str, Callable[..., Any], str]] = [
+            ("outputs.count", lambda: len(self.outputs), ""),
+            ("outputs.get", self._output, ""),
+            ("attachments.put", self.put, WRITE),
+            ("attachments.get", self.get, READ),
+            ("attachments.ls", self.ls, READ),
+        ]
+        return [
+            HostFunction(name=name, function=function, needs=needs, local=name.startswith("out"))
+            for name, function, needs in made
+        ]
+
+    def _output(self, place: int) -> HeldText:
+        if type(place) is not int or not 0 <= place < len(self.outputs):
+            raise UsageError(f"there are {len(self.outputs)} kept outputs")
+        return _handle(self.outputs[place])
+
+    def put(
+        self, data: object, label: str | None = None, media_type: str | None = None
+    ) -> dict[str, object]:
+        """Keep text or bytes beyond this run; returns its id, media type and size."""
+        raw = _raw(data)
+        if len(raw) > PUT_BYTES_MAX:
+            raise UsageError(
+                f"{len(raw):,} bytes; at most {PUT_BYTES_MAX:,} in one put: keep it in parts"
+            )
+        with self._guard:
+            if self._puts >= PUT_COUNT_MAX:
+                raise UsageError(f"a run keeps at most {PUT_COUNT_MAX:,} attachments")
+            if self._put_bytes + len(raw) > PUT_BYTES_TOTAL_MAX:
+                raise UsageError(f"a run keeps at most {PUT_BYTES_TOTAL_MAX:,} bytes")
+            self._puts += 1
+            self._put_bytes += len(raw)
+        ref = self.keep(raw, media_type=_said(media_type), label=_said(label))
+        return _as_dict(ref)
+
+    def get(self, id: object) -> str | bytes | HeldText:
+        """The text or the bytes of an attachment, by its id; a very long text as one to slice."""
+        ref = self._held.reference(_id_of(id)).ref
+        if ref.media_type.startswith(_TEXT_TYPES):
+            if ref.byte_len > _STR_BYTES_MAX:
+                return _handle(ref)
+            return self._held.read(ref.id).decode("utf-8", "replace")
+        if ref.byte_len > _GET_BYTES_MAX:
+            raise UsageError(f"{ref.byte_len:,} bytes; at most {_GET_BYTES_MAX:,} in one get")
+        return self._held.read(ref.id)
+
+    def ls(self) -> list[dict[str, object]]:
+        """What this session keeps: id, media type, size and label of each."""
+        return [_as_dict(each.ref) for each in self._held.references()]
+
+
+def described_file(path: Path, *, media_type: str, label: str) -> AttachmentRef:
+    """The reference that keeping a file would give, without keeping it. The file goes."""
+    hashed = hashlib.sha256()
+    head = b""
+    length = 0
+    with path.open("rb") as file:
+        for piece in iter(functools.partial(file.read, _PIECE_BYTES), b""):
+            head = head or piece[:HEAD_BYTES]
+            hashed.update(piece)
+            length += len(piece)
+    path.unlink(missing_ok=True)
+    declared = Declared(media_type=media_type, label=label)
+    return described(id=hashed.hexdigest(), byte_len=length, head=head, declared=declared)
+
+
+def _handle(ref: AttachmentRef) -> HeldText:
+    return HeldText(key=ref.id, bytes=ref.byte_len, name=ref.label or ref.id[:12])
+
+
+def _as_dict(ref: AttachmentRef) -> dict[str, object]:
+    made: dict[str, object] = msgspec.to_builtins(ref)
+    return made
+
+
+def _id_of(given: object) -> str:
+    """An id, or what `put` and `ls` gave."""
+    found = given.get("id") if isinstance(given, dict) else given
+    if not isinstance(found, str):
+        raise UsageError(f"an attachment is named by its id, not by {type(given).__name__}")
+    return found
+
+
+def _raw(data: object) -> bytes:
+    if isinstance(data, str):
+        return data.encode("utf-8", "surrogatepass")
+    if isinstance(data, bytes):
+        return data
+    raise UsageError(f"text or bytes can be kept, not {type(data).__name__}")
+
+
+def _said(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise UsageError(f"text is needed, not {type(value).__name__}")

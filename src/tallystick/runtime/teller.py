@@ -1,0 +1,271 @@
+"""The one door to a model: reserve, clamp, call, settle.
+
+The worst case of an attempt is held in every scope around it before anything is written or sent,
+and its reply may be no longer than what the tightest scope still pays for. Afterwards it is settled
+with what was reported, or with what was reserved where nobody can say. `core/billing.py` has the
+rules, `model/prices.py` the arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from tallystick.attachments.media import image_size
+from tallystick.core.billing import (
+    IMPOSSIBLE,
+    AttemptCancelled,
+    AttemptFailed,
+    AttemptReplied,
+    Outcome,
+    UsageDetails,
+    settlement,
+)
+from tallystick.core.budget_amount import Amount
+from tallystick.core.budget_clamp import WorstUsd, affordable_output
+from tallystick.core.budget_errors import BudgetExhausted, BudgetUnpriced
+from tallystick.core.charge import Charge, ModelUsage, Reserved, Settled
+from tallystick.core.prompt import Image, Message
+from tallystick.model.endpoint import Dialect, Endpoint
+from tallystick.model.port import Model, ModelError, ModelReply
+from tallystick.model.price_table import PriceTable, find_price
+from tallystick.model.prices import PriceDecision, cost, decided, worst_case
+from tallystick.model.tokens import input_bound
+from tallystick.model.usage import TokenUsage, token_usage
+from tallystick.runtime.purse import Hold, Purse
+from tallystick.runtime.refused_call import RefusedCall
+
+__all__ = [
+    "REPLY_TOKENS_LEAST",
+    "Pricing",
+    "Teller",
+    "Terms",
+    "Ticket",
+    "picture_size",
+    "prompt_bound",
+]
+
+_NO_TABLE = PriceTable(prices={})
+# A reply cut shorter than this is paid for and of no use.
+REPLY_TOKENS_LEAST = 16
+# By these a report is known to be in a format that can be read.
+_NAMES = ("prompt_tokens", "input_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pricing:
+    """Where prices come from, and whether calls without one are let through."""
+
+    declared: PriceTable = _NO_TABLE
+    waived: bool = False
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def terms(self, model: Model, *, usd_capped: bool) -> Terms:
+        """On which terms a model is asked."""
+        endpoint = getattr(model, "endpoint", None)
+        base_url = endpoint.base_url if isinstance(endpoint, Endpoint) else None
+        found = find_price(model.name, declared=self.declared, base_url=base_url, at=self.now())
+        decision = decided(found, usd_capped=usd_capped, waived=self.waived)
+        return Terms(
+            model=model.name,
+            dialect=endpoint.dialect if isinstance(endpoint, Endpoint) else "openai",
+            decision=decision,
+            in_process=getattr(found, "kind", "") == "in_process",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How a model's calls are counted and priced."""
+
+    model: str
+    dialect: Dialect
+    decision: PriceDecision
+    in_process: bool
+
+    @property
+    def worst(self) -> WorstUsd | None:
+        price = self.decision.price
+        if price is None:
+            return None
+        return lambda tokens_in, tokens_out: worst_case(
+            price, input_bound=tokens_in, output_cap=tokens_out
+        )
+
+    def priced(self, usage: ModelUsage, details: UsageDetails | None) -> int | None:
+        """What a report comes to, None where no price is known."""
+        price = self.decision.price
+        if price is None:
+            return None
+        found = token_usage(usage.raw)
+        if not isinstance(found, TokenUsage):
+            # In no format that is known here: there are no parts to it.
+            found = TokenUsage(input=usage.tokens_in, output=usage.tokens_out)
+        return cost(price, found)
+
+
+@dataclass(slots=True)
+class Ticket:
+    """An attempt that is paid for: what is held, what the record says of it, and its cap."""
+
+    hold: Hold
+    terms: Terms
+    reserved: Reserved
+    tokens_out_max: int
+
+
+# Hears of each call that was settled, by the name of its model.
+Noted = Callable[[str, Charge], None]
+
+
+class Teller:
+    """Reserves and settles attempts from one purse.
+
+    `refused` is the last call that no scope paid for, `stopped_by` the one by which the run ended.
+    """
+
+    def __init__(
+        self, purse: Purse, pricing: Pricing, *, noted: Noted = lambda model, charge: None
+    ) -> None:
+        self._purse = purse
+        self._pricing = pricing
+        self._noted = noted
+        self.refused: RefusedCall | None = None
+        self.stopped_by: RefusedCall | None = None
+
+    @property
+    def purse(self) -> Purse:
+        return self._purse
+
+    def terms(self, model: Model) -> Terms:
+        usd_capped = self._purse.remaining().usd is not None
+        return self._pricing.terms(model, usd_capped=usd_capped)
+
+    def reserve(
+        self,
+        terms: Terms,
+        messages: tuple[Message, ...],
+        *,
+        tokens_out_max: int,
+        tokens_out_min: int = REPLY_TOKENS_LEAST,
+    ) -> Ticket:
+        """Hold the worst case. Raises `BudgetExhausted` or `BudgetUnpriced`; then nothing is held.
+
+        The cap of the reply is what the tightest scope pays for, at most what is wanted and at
+        least `tokens_out_min`.
+        """
+        bound = prompt_bound(terms, messages)
+        waived = terms.decision.policy == "waived"
+        worst = terms.worst
+        try:
+            cap = affordable_output(
+                self._purse.remaining(),
+                tokens_in=bound,
+                tokens_out_wanted=tokens_out_max,
+                tokens_out_min=tokens_out_min,
+                price=worst,
+                usd_waived=waived,
+            )
+            usd = None if worst is None else worst(bound, cap)
+            hold = self._purse.reserve(
+                Amount(tokens=bound + cap, usd=usd, model_calls=1),
+                usd_waived=waived or usd is None,
+            )
+        except (BudgetExhausted, BudgetUnpriced) as error:
+            self.refused = RefusedCall(
+                error=error,
+                model=terms.model,
+                tokens_in=bound,
+                tokens_out=tokens_out_max,
+                usd=None if worst is None else worst(bound, tokens_out_max),
+            )
+            raise
+        reserved = Reserved(tokens_in=bound, tokens_out=cap, usd=usd, price=terms.decision.policy)
+        return Ticket(hold, terms, reserved, cap)
+
+    def replied(self, ticket: Ticket, reply: ModelReply) -> Settled:
+        usage = reply.usage
+        if ticket.terms.in_process and not usage.reported:
+            # Nobody sends a bill: the estimate is as good as any report.
+            usage = msgspec.structs.replace(usage, reported=True)
+        usage, details = _read(usage)
+        return self._settled(ticket, AttemptReplied(usage=usage, details=details))
+
+    def failed(self, ticket: Ticket, error: ModelError) -> Settled:
+        usage, details = (None, None) if error.usage is None else _read(error.usage)
+        outcome = AttemptFailed(
+            reason=error.reason,
+            billed=error.billed and not ticket.terms.in_process,
+            status=error.status,
+            usage=usage,
+            details=details,
+        )
+        return self._settled(ticket, outcome)
+
+    def cancelled(self, ticket: Ticket, *, sent: bool = True) -> Settled:
+        """We left. If it was sent, nobody can say what it cost, unless nobody sends a bill."""
+        return self._settled(ticket, AttemptCancelled(sent=sent and not ticket.terms.in_process))
+
+    def release(self, ticket: Ticket) -> None:
+        """It was never sent."""
+        self._purse.release(ticket.hold)
+
+    def _settled(self, ticket: Ticket, outcome: Outcome) -> Settled:
+        reserved = ticket.reserved
+        worst = Charge(
+            usd=reserved.usd,
+            tokens_in=reserved.tokens_in,
+            tokens_out=reserved.tokens_out,
+            model_calls=1,
+        )
+        found = settlement(worst, outcome, priced=ticket.terms.priced)
+        charge = found.charge
+        if found.figures == "returned":
+            self._purse.release(ticket.hold)
+            return Settled(figures="returned", tokens_in=0, tokens_out=0, usd=0)
+        assert found.figures != "held"
+        self._purse.settle(ticket.hold, Amount.of_charge(charge))
+        self._noted(ticket.terms.model, charge)
+        return Settled(
+            figures=found.figures,
+            tokens_in=charge.tokens_in,
+            tokens_out=charge.tokens_out,
+            usd=charge.usd,
+            flags=found.flags,
+        )
+
+
+def prompt_bound(terms: Terms, messages: tuple[Message, ...]) -> int:
+    """The most tokens that a prompt can be."""
+    return input_bound(
+        messages, dialect=terms.dialect, model=terms.model, size_of=picture_size
+    ).tokens
+
+
+def picture_size(image: Image) -> tuple[int, int] | None:
+    """Width and height, as its reference says or its bytes."""
+    ref = image.ref
+    if ref is not None and ref.width and ref.height:
+        return ref.width, ref.height
+    return image_size(image.data)
+
+
+def _read(usage: ModelUsage) -> tuple[ModelUsage, UsageDetails | None]:
+    """A report as it is charged: its sums, and what they are made of.
+
+    The sums are read once more, since some servers count reasoning beside the output. A report in a
+    known format that contradicts itself is none; one in a format of its own has only its sums.
+    """
+    found = token_usage(usage.raw)
+    if not isinstance(found, TokenUsage):
+        return usage, IMPOSSIBLE if any(name in usage.raw for name in _NAMES) else None
+    details = UsageDetails(
+        cache_read=found.cache_read, cache_written=found.cache_write, reasoning=found.reasoning
+    )
+    return (
+        msgspec.structs.replace(usage, tokens_in=found.input, tokens_out=found.output),
+        details,
+    )

@@ -1,0 +1,80 @@
+"""Where a session's money is: the scopes of its runs, the cap it shares with others, its prices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tallystick.core.budget_amount import Budget, ScopeRow
+from tallystick.core.charge import RunLimits
+from tallystick.core.errors import UsageError
+from tallystick.ledger.port import Ledger
+from tallystick.ledger.scopes import SharedScopes
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.runtime.purse import Account, Place, Purse
+from tallystick.runtime.shared_purse import SharedPurse, declared
+from tallystick.runtime.step_run import RunSteps
+from tallystick.runtime.teller import Pricing, Teller
+
+__all__ = ["NO_LIMIT", "PRICING", "Till", "budget_of"]
+
+NO_LIMIT = Budget()
+PRICING = Pricing()
+NO_STEPS = RunSteps(None)
+_SESSION = "session"
+
+
+class Till:
+    """Pays for the runs of one session."""
+
+    def __init__(self, *, budget: Budget, total: Budget, pricing: Pricing) -> None:
+        self._account = Account()
+        self._account.tree.enter(_SESSION, parent=None, budget=budget, kind="session", name="")
+        self._total = total
+        self._pricing = pricing
+        self._scopes: SharedScopes | None = None
+
+    @contextmanager
+    def run(
+        self, run: str, limits: RunLimits, ledger: Ledger, *, steps: RunSteps = NO_STEPS
+    ) -> Iterator[Teller]:
+        """A teller for one run, whose scope is open as long as the run goes.
+
+        The steps around it stand in another tree; they pay too, and count each call.
+        """
+        with self._account.lock:
+            self._account.tree.enter(
+                run, parent=_SESSION, budget=budget_of(limits), kind="run", name=""
+            )
+        try:
+            purse = Purse([Place(self._account, run), *steps.places], self._shared(run, ledger))
+            yield Teller(purse, self._pricing, noted=steps.noted)
+        finally:
+            with self._account.lock:
+                self._account.tree.leave(run)
+
+    def rows(self) -> list[ScopeRow]:
+        """Where the session stands, its runs, and what it shares with others."""
+        with self._account.lock:
+            rows = self._account.tree.rows()
+        return rows if self._scopes is None else [*rows, *self._scopes.rows()]
+
+    def close(self) -> None:
+        if self._scopes is not None:
+            self._scopes.close()
+            self._scopes = None
+
+    def _shared(self, run: str, ledger: Ledger) -> SharedPurse | None:
+        """What pays for a run beside its own scopes, where a total is set."""
+        if self._total == NO_LIMIT:
+            return None
+        if not isinstance(ledger, SqliteLedger):
+            raise UsageError("total: a ledger in a file is needed to share a cap with others")
+        if self._scopes is None:
+            self._scopes = declared(ledger.file, self._total)
+        return SharedPurse(ledger.file, self._scopes, run=run)
+
+
+def budget_of(limits: RunLimits) -> Budget:
+    """The limits of a run that are reserved before a call."""
+    return Budget(tokens=limits.tokens, usd=limits.usd, model_calls=limits.model_calls)

@@ -1,0 +1,90 @@
+"""Records of calls that run side by side, written together: one wait for the disk for many.
+
+Whoever writes waits until what it wrote is committed, or on the disk. Everything that comes in one
+turn of the event loop goes into one transaction, forced if any of it must be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tallystick.core.records import (
+    QueryAsked,
+    QueryFailed,
+    QueryRecord,
+    QueryRefused,
+    QueryReplied,
+)
+from tallystick.runtime.pen import Pen
+
+__all__ = ["QueryWriter", "Together"]
+
+
+class Together:
+    """Gathers records on the event loop."""
+
+    def __init__(self, pen: Pen) -> None:
+        self._pen = pen
+        self._waiting: list[tuple[QueryRecord, asyncio.Future[None]]] = []
+        self._forced = False
+
+    async def write(self, record: QueryRecord, *, forced: bool) -> None:
+        loop = asyncio.get_running_loop()
+        written: asyncio.Future[None] = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self.flush)
+        self._waiting.append((record, written))
+        self._forced = self._forced or forced
+        await written
+
+    def now(self, record: QueryRecord) -> None:
+        """Write at once, behind all that waits."""
+        self.flush()
+        self._pen.all([record], forced=False)
+
+    def flush(self) -> None:
+        """Write what waits, now."""
+        waiting, self._waiting = self._waiting, []
+        forced, self._forced = self._forced, False
+        if not waiting:
+            return
+        try:
+            self._pen.all([record for record, _ in waiting], forced=forced)
+        except BaseException as error:
+            for _, written in waiting:
+                if not written.done():
+                    written.set_exception(error)
+            return
+        for _, written in waiting:
+            if not written.done():
+                written.set_result(None)
+
+
+class QueryWriter:
+    """Writes the model calls of one program, and has them counted."""
+
+    def __init__(self, together: Together, count: Callable[[QueryRecord], None]) -> None:
+        self._together = together
+        self._count = count
+
+    async def asked(self, record: QueryAsked) -> None:
+        await self._written(record, forced=True)
+
+    async def ended(self, record: QueryReplied | QueryFailed | QueryRefused) -> None:
+        await self._written(record, forced=False)
+
+    async def _written(self, record: QueryRecord, *, forced: bool) -> None:
+        try:
+            await self._together.write(record, forced=forced)
+        except asyncio.CancelledError:
+            # It happened all the same.
+            self._together.flush()
+            self._count(record)
+            raise
+        self._count(record)
+
+    def now(self, record: QueryRecord) -> None:
+        """At once, behind what waits: whoever asked is being cancelled, or has ended long ago."""
+        self._together.now(record)
+        self._count(record)
