@@ -1,4 +1,4 @@
-"""Hypothesis profiles: the same examples every time by default, other ones in a soak.
+"""Hypothesis profiles: the same examples every time by default, more in CI, others in a soak.
 
 A default run that draws afresh fails for whoever comes next, not for whoever broke it. Looking for
 new failures is the soak's work (`--hypothesis-profile=soak`). Deadlines measure the machine, so
@@ -15,7 +15,10 @@ from tests.support import TestSession, open_session
 from tallystick.runtime.paths import cache_directory
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
-settings.register_profile("default", derandomize=True, deadline=None, database=None)
+settings.register_profile(
+    "default", derandomize=True, deadline=None, database=None, max_examples=50
+)
+settings.register_profile("ci", derandomize=True, deadline=None, database=None, max_examples=200)
 settings.register_profile(
     "soak", derandomize=False, deadline=None, max_examples=2_000, print_blob=True
 )

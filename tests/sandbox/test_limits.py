@@ -128,7 +128,7 @@ def test_a_program_may_catch_running_out_of_memory_and_go_on(session: TestSessio
     "program",
     [
         "'a' * 10**9",
-        "x = {}\ni = 0\nwhile True: x[i] = [i]; i += 1",
+        pytest.param("x = {}\ni = 0\nwhile True: x[i] = [i]; i += 1", marks=pytest.mark.slow),
         "x = b''\nwhile True: x += b'q' * 10**6",
         "2 ** 10 ** 10",
         "import array\narray.array('q', [0]) * 10**7",
@@ -265,6 +265,7 @@ def test_what_comes_back_after_an_ending_is_equal_to_the_last_byte(session: Test
     assert session.do(session.session.digest()) == before
 
 
+@pytest.mark.slow
 def test_heavy_programs_before_an_ending_are_not_run_again(session: TestSession) -> None:
     session.run("total = sum(i * i for i in range(3_000_000))")
     session.run("after = 1")
