@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import json
+import time
 
 import pytest
 from tests.play import Played, block, play, play_priced
@@ -20,6 +23,7 @@ from tallystick.core.records import (
     RunLimits,
 )
 from tallystick.model.port import ModelError, ModelReply, ModelRequest
+from tallystick.runtime.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 ROOMY = RunLimits(tokens=10_000_000)
@@ -290,3 +294,27 @@ def test_another_model_is_asked_only_if_it_was_given(sandbox: WasmSandbox) -> No
     assert run.run.answer == "small"
     assert [each.model for each in of(run, QueryAsked)] == ["fake:small"]
     assert run.replayed().held
+
+
+def test_a_call_that_does_not_let_itself_be_left_leaves_the_run_in_doubt(
+    sandbox: WasmSandbox,
+) -> None:
+    """Nobody can say what becomes of it; its end is not written behind the run's."""
+
+    class Deaf(Root):
+        async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
+            if request.messages[0].role == "system":
+                return await super().ask(request)
+            ends_at = time.monotonic() + 3
+            while time.monotonic() < ends_at:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.1)
+            raise AssertionError
+
+    run = play_costed(sandbox, Deaf("llm_query('x')"), usd("1", wall_ms=700))
+
+    assert (run.run.stop, of(run, QueryFailed)) == ("in_doubt", [])
+    assert "llm_query was begun and left" in run.run.detail
+    assert run.replayed().held
+    run.session.close()
+    assert len(list(records_of(run.ledger, run.run.run))) == len(run.records)

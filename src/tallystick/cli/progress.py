@@ -167,11 +167,16 @@ class _Lines:
                 self._told_turn = record.turn
                 return (
                     f"turn {record.turn:<3} program {_counted(tally.lines, 'line'):<10}"
-                    f"{_counted(record.host_calls, 'host call'):<14}{self._tokens():<14}"
-                    f"{outcome(record)}"
+                    f"{_counted(record.host_calls, 'host call'):<14}{self._tokens():<14}  "
+                    f"{self._so_far()}{outcome(record)}"
                 )
             case _:
                 return None
+
+    def _so_far(self) -> str:
+        """What the run has cost, where that is known and anything."""
+        usd = self._tally.used.usd
+        return f"{shown_usd(usd)} so far  " if usd else ""
 
     def _tokens(self) -> str:
         return f"{self._tally.tokens:,} tokens{' (estimated)' if self._tally.estimated else ''}"

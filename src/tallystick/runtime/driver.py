@@ -219,26 +219,32 @@ class _Asked:
         self._guard = threading.Lock()
         self._closed = False
         self._open: dict[int, str] = {}
+        self._queries: set[tuple[int, int, int]] = set()
 
     def close(self) -> str | None:
         """The program has ended. What a function that was left behind still says is not heard.
 
-        Returns the name of an effect that was begun and has no answer.
+        Returns the name of an effect, or of a paid call, that was begun and has no answer.
         """
         with self._guard:
             self._closed = True
-            return next(iter(self._open.values()), None)
+            left = next(iter(self._open.values()), None)
+            return left or ("llm_query" if self._queries else None)
 
     @property
     def queries(self) -> QueryWriter:
-        return QueryWriter(self._driver._together, self._settled)
+        return QueryWriter(self._driver._together, self._settled, over=lambda: self._closed)
 
     def _settled(self, record: QueryRecord) -> None:
         """A query's record is written: the run's charge has it, and whoever watches."""
         driver = self._driver
         with self._guard:
             driver._written(record)
-            if not isinstance(record, QueryAsked):
+            key = (record.intent, record.item, record.attempt)
+            if isinstance(record, QueryAsked):
+                self._queries.add(key)
+            else:
+                self._queries.discard(key)
                 driver._state, _ = advance(driver._state, record)
 
     def calling(self, *, index: int, name: str, request_sha256: str, effect: bool) -> int:

@@ -62,11 +62,17 @@ class Together:
 
 
 class QueryWriter:
-    """Writes the model calls of one program, and has them counted."""
+    """Writes the model calls of one program, and has them counted.
 
-    def __init__(self, together: Together, count: Callable[[QueryRecord], None]) -> None:
+    Once the program is `over`, nothing more of it is written: the run has gone on.
+    """
+
+    def __init__(
+        self, together: Together, count: Callable[[QueryRecord], None], over: Callable[[], bool]
+    ) -> None:
         self._together = together
         self._count = count
+        self._over = over
 
     async def asked(self, record: QueryAsked) -> None:
         await self._written(record, forced=True)
@@ -75,6 +81,8 @@ class QueryWriter:
         await self._written(record, forced=False)
 
     async def _written(self, record: QueryRecord, *, forced: bool) -> None:
+        if self._over():
+            return
         try:
             await self._together.write(record, forced=forced)
         except asyncio.CancelledError:
@@ -86,5 +94,6 @@ class QueryWriter:
 
     def now(self, record: QueryRecord) -> None:
         """At once, behind what waits: whoever asked is being cancelled, or has ended long ago."""
-        self._together.now(record)
-        self._count(record)
+        if not self._over():
+            self._together.now(record)
+            self._count(record)
