@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench import (
     attachment_bench,
+    budget_bench,
     call_bench,
     cpu_bench,
     humaneval_bench,
@@ -45,6 +46,7 @@ _BENCHES: dict[str, Bench] = {
     **start_bench.BENCHES,
     **turn_bench.BENCHES,
     **model_bench.BENCHES,
+    **budget_bench.BENCHES,
     **prompt_bench.BENCHES,
     **cpu_bench.BENCHES,
     **text_bench.BENCHES,
@@ -109,7 +111,7 @@ def _shown(row: Row) -> str:
 
 
 def _line(who: str, name: str, measured: str, target: str, verdict: str, against: str) -> str:
-    return f"{who:<11}{name:<48}{measured:<32}{target:<12}{verdict:<7}{against}".rstrip()
+    return f"{who:<12}{name:<48}{measured:<32}{target:<12}{verdict:<7}{against}".rstrip()
 
 
 def _target(row: Row) -> str:

@@ -25,8 +25,8 @@ from tallystick.ledger.memory import MemoryLedger
 from tallystick.model.endpoint import Endpoint
 from tallystick.model.http import HttpModel
 from tallystick.model.secret import Secret
-from tallystick.runtime.inputs import given_text
 from tallystick.runtime.history import records_of
+from tallystick.runtime.inputs import given_text
 from tallystick.runtime.session import Session
 
 

@@ -10,9 +10,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tallystick.core.budget_amount import Budget
     from tallystick.core.errors import (
         Cancelled,
         CapabilityDenied,
+        LedgerError,
         NotSupported,
         Refused,
         SandboxError,
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from tallystick.core.step_errors import StepBudgetError
     from tallystick.ledger.memory import MemoryLedger
     from tallystick.ledger.sqlite import SqliteLedger
+    from tallystick.model.port import ModelError
+    from tallystick.model.price_table import PriceTable
     from tallystick.model.scripted import ScriptedModel, ScriptedReply
     from tallystick.runtime.functions import host_function
     from tallystick.runtime.inputs import given_text, read_inputs
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from tallystick.runtime.session import Session
     from tallystick.runtime.snapshots import open_snapshots
     from tallystick.runtime.step import completed_steps, step, step_log
+    from tallystick.runtime.teller import Pricing
     from tallystick.sandbox.host import HostFunction, HostTable
     from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits
     from tallystick.sandbox.scripted import Scripted, ScriptedSandbox
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 __all__ = [
+    "Budget",
     "Cancelled",
     "CapabilityDenied",
     "Charge",
@@ -50,9 +56,13 @@ __all__ = [
     "HostFunction",
     "HostTable",
     "HostText",
+    "LedgerError",
     "Limits",
     "MemoryLedger",
+    "ModelError",
     "NotSupported",
+    "PriceTable",
+    "Pricing",
     "Refused",
     "Run",
     "RunLimits",
@@ -81,6 +91,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "tallystick.core.budget_amount": ("Budget",),
+    "tallystick.model.port": ("ModelError",),
+    "tallystick.model.price_table": ("PriceTable",),
+    "tallystick.runtime.teller": ("Pricing",),
     "tallystick.core.records": (
         "Charge",
         "RunLimits",
@@ -105,6 +119,7 @@ _HOMES = {
     "tallystick.core.errors": (
         "Cancelled",
         "CapabilityDenied",
+        "LedgerError",
         "NotSupported",
         "Refused",
         "SandboxError",

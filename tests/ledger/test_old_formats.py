@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tallystick.attachments.memory import MemoryAttachments
-from tallystick.core.records import RunEnded, RunStarted
+from tallystick.core.records import RunEnded, RunStarted, tag_of
+from tallystick.core.step_receipt import step_lines
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.verify import verify
 from tallystick.runtime.carry import import_run_with_attachments
@@ -60,6 +61,23 @@ def test_the_attachments_of_the_second_format_are_read() -> None:
     picture = found["Bild – 3×2"]
     assert (picture.media_type, picture.declared) == ("image/png", "text/plain")
     assert (picture.width, picture.height) == (3, 2)
+
+
+def test_steps_as_they_were_first_written_are_read() -> None:
+    ledger, chain = imported(Path(__file__).parent / "fixtures" / "steps-1.b64")
+    records = list(records_of(ledger, chain))
+
+    assert verify(ledger).ok
+    assert [tag_of(each) for each in records] == [
+        "step.entered", "step.entered", "step.left", "step.left",
+    ]  # fmt: skip
+    outer, inner = step_lines(records)
+    assert (outer.name, outer.status, inner.name, inner.status) == (
+        "plan – Größe", "completed", "look up", "skipped",
+    )  # fmt: skip
+    assert outer.receipt is not None
+    assert outer.receipt.schema == "tallystick.step-receipt.v1"
+    assert (outer.receipt.usd, outer.receipt.unpriced) == (140_000, 1)
 
 
 def test_there_is_a_fixture_of_the_present_format() -> None:

@@ -19,7 +19,7 @@ from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.attachments.verify import verify_attachments
 from tallystick.cli.exit_codes import LEDGER, OK
 from tallystick.core.errors import UsageError
-from tallystick.core.records import RunStarted
+from tallystick.core.records import RunStarted, StepEntered
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.history import records_of, resolve_run
 from tallystick.runtime.paths import ledger_path
@@ -193,6 +193,8 @@ def _session_of(named: str | None) -> str | None:
     with SqliteLedger(ledger_path()) as ledger:
         run = resolve_run(ledger, named)
         started = next(records_of(ledger, run), None)
+    if isinstance(started, StepEntered):
+        raise UsageError(f"{run} holds steps, and no bytes; name one of its runs")
     if not isinstance(started, RunStarted):
         raise UsageError(f"run {run} does not say what it holds: its beginning was erased")
     return started.session_id

@@ -1,4 +1,4 @@
-"""`tally inspect`: a run, turn by turn."""
+"""`tally inspect`: a run turn by turn, or a chain of steps."""
 
 from __future__ import annotations
 

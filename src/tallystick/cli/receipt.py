@@ -1,4 +1,4 @@
-"""`tally receipt`: what a run did and cost, line by line."""
+"""`tally receipt`: what a run, or the steps around runs, did and cost, line by line."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from collections.abc import Sequence
 import click
 import msgspec
 
+from tallystick.cli.render import plain
+from tallystick.cli.step_table import as_json as steps_as_json
+from tallystick.cli.step_table import table_lines
 from tallystick.core.errors import UsageError
 from tallystick.core.money import shown_usd
 from tallystick.core.receipt import Tally
 from tallystick.core.receipt_records import ModelLine, Receipt, ReceiptIssued, harn_fields
 from tallystick.core.records import Record, RunEnded, RunStarted
+from tallystick.core.step_receipt import harn_step_fields, holds_steps, step_lines
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.history import records_of, resolve_run
 from tallystick.runtime.paths import ledger_path
@@ -31,8 +35,11 @@ _PRICES = {
 @click.argument("run")
 @click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
 @click.option("--harn", is_flag=True, help="With the field names of harn.receipt.v1, as JSON.")
-def command(run: str, as_json: bool, harn: bool) -> int:
+@click.option("--steps", is_flag=True, help="Of the steps that the run was begun in.")
+def command(run: str, as_json: bool, harn: bool, steps: bool) -> int:
     r"""Show what a run did and cost. RUN is an id, the beginning of one, or `last`.
+
+    The id of a chain of steps shows what each of them came to.
 
     \b
     Example:
@@ -40,7 +47,14 @@ def command(run: str, as_json: bool, harn: bool) -> int:
     """
     with SqliteLedger(ledger_path()) as ledger:
         found = resolve_run(ledger, run)
-        receipt = _receipt_of(found, list(records_of(ledger, found)))
+        records = list(records_of(ledger, found))
+        if steps and not holds_steps(records):
+            found = _parent_of(found, records)
+            records = list(records_of(ledger, found))
+    if holds_steps(records):
+        _show_steps(found, records, as_json=as_json, harn=harn)
+        return 0
+    receipt = _receipt_of(found, records)
     if harn:
         click.echo(msgspec.json.encode(harn_fields(receipt)).decode())
     elif as_json:
@@ -49,6 +63,24 @@ def command(run: str, as_json: bool, harn: bool) -> int:
         for line in _lines(found, receipt):
             click.echo(line)
     return 0
+
+
+def _show_steps(chain: str, records: Sequence[Record], *, as_json: bool, harn: bool) -> None:
+    lines = step_lines(records)
+    if harn:
+        click.echo(msgspec.json.encode(harn_step_fields(chain, lines)).decode())
+    elif as_json:
+        click.echo(steps_as_json(chain, lines).decode())
+    else:
+        for line in table_lines(chain, lines):
+            click.echo(line)
+
+
+def _parent_of(run: str, records: Sequence[Record]) -> str:
+    started = next((each for each in records if isinstance(each, RunStarted)), None)
+    if started is None or started.parent is None:
+        raise UsageError(f"run {run} was not begun inside a step")
+    return started.parent
 
 
 def _receipt_of(run: str, records: Sequence[Record]) -> Receipt:
@@ -82,6 +114,8 @@ def _lines(run: str, receipt: Receipt) -> list[str]:
         f"{charge.tokens_in:,} tokens in, {charge.tokens_out:,} out, "
         f"{charge.wall_ms / 1000:.1f} s",
     ]
+    if receipt.step is not None and receipt.parent is not None:
+        made.append(f"step      {plain(receipt.step)}  of {plain(receipt.parent)}")
     made += [_model(each) for each in receipt.models]
     if receipt.refused_calls:
         made.append(f"refused   {receipt.refused_calls:,} calls that no budget paid for")

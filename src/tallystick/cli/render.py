@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tallystick.core.money import shown_usd
 from tallystick.core.records import (
     AskModel,
     CallHost,
@@ -20,9 +21,11 @@ from tallystick.core.records import (
     RunEnded,
     RunProgram,
     RunStarted,
+    StepEntered,
+    StepLeft,
 )
 
-__all__ = ["outcome", "transcript_lines"]
+__all__ = ["outcome", "plain", "transcript_lines"]
 
 _SHOWN_CHARS_MAX = 70
 
@@ -43,11 +46,8 @@ def transcript_lines(record: Record) -> list[str]:
             return [f"          {_query(record)}"]
         case RunProgram():
             return [f"turn {record.turn:<4} program    part={record.part}"]
-        case CallHost():
-            return [f"          calling    {record.name}  {record.policy}"]
-        case HostAnswered():
-            verdict = "ok" if record.ok else "error"
-            return [f"          answered   {record.name}  {verdict}  {_size(record)}"]
+        case CallHost() | HostAnswered():
+            return [f"          {_host(record)}"]
         case ProgramFinished():
             return [f"turn {record.turn:<4} finished   {outcome(record)}"]
         case ReceiptIssued():
@@ -58,6 +58,41 @@ def transcript_lines(record: Record) -> list[str]:
                 f"run       ended      {record.stop}  {kind}={_short(record.answer or '')}  "
                 f"turns={record.charge.turns} host_calls={record.charge.host_calls}"
             ]
+        case StepEntered() | StepLeft():
+            return [f"step      {_step(record)}"]
+
+
+def plain(text: str, *, chars_max: int = _SHOWN_CHARS_MAX) -> str:
+    """A text in one line, cut, with nothing in it that a terminal would act on."""
+    # Cut first: what was imported may be as long as a body is.
+    line = " ".join(text[: 4 * chars_max].split())
+    line = line if len(line) <= chars_max else f"{line[: chars_max - 3]}..."
+    return "".join(each if each.isprintable() else "?" for each in line)
+
+
+def _step(record: StepEntered | StepLeft) -> str:
+    match record:
+        case StepEntered():
+            tokens = "" if record.tokens_max is None else f"  tokens<={record.tokens_max}"
+            usd = "" if record.usd_max is None else f"  usd<={shown_usd(record.usd_max)}"
+            model = "" if record.model is None else f"  {plain(record.model)}"
+            return f"entered    {plain(record.path)}{model}{tokens}{usd}"
+        case StepLeft():
+            receipt = record.receipt
+            error = "" if receipt.error is None else f"  {_short(receipt.error)}"
+            return (
+                f"left       {plain(receipt.path)}  {receipt.status}  calls={receipt.llm_calls} "
+                f"runs={receipt.runs_begun}  {shown_usd(receipt.usd)}{error}"
+            )
+
+
+def _host(record: CallHost | HostAnswered) -> str:
+    match record:
+        case CallHost():
+            return f"calling    {record.name}  {record.policy}"
+        case HostAnswered():
+            verdict = "ok" if record.ok else "error"
+            return f"answered   {record.name}  {verdict}  {_size(record)}"
 
 
 def _size(record: HostAnswered) -> str:

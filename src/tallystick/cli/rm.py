@@ -14,6 +14,7 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.carry import remove_run_with_attachments
 from tallystick.runtime.history import resolve_run
 from tallystick.runtime.paths import ledger_path
+from tallystick.runtime.run_lock import require_idle
 
 __all__ = ["command"]
 
@@ -32,6 +33,7 @@ def command(run: str, yes: bool) -> int:
     """
     ledger = SqliteLedger(ledger_path())
     found = resolve_run(ledger, run)
+    require_idle(ledger, found)
     if not yes:
         click.confirm(f"remove run {found}? It cannot be brought back", abort=True, err=True)
     with SqliteAttachments(ledger.file) as attachments:

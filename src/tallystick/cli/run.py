@@ -152,7 +152,12 @@ def command(
         session.use(model, owned=True)
         if dry_run:
             estimate = estimated(
-                model, question, inputs=inputs, limits=settings.limits, pricing=settings.pricing
+                model,
+                question,
+                inputs=inputs,
+                limits=settings.limits,
+                grants=settings.grants,
+                pricing=settings.pricing,
             )
             show_estimate(estimate, as_json=as_json)
             return OK

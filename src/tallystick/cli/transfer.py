@@ -17,6 +17,7 @@ from tallystick.runtime.carry import (
 )
 from tallystick.runtime.history import resolve_run
 from tallystick.runtime.paths import ledger_path
+from tallystick.runtime.run_lock import require_idle
 
 __all__ = ["export_command", "import_command"]
 
@@ -41,6 +42,8 @@ def export_command(run: str, file: Path | None, move: bool) -> int:
     file = file or Path(f"{found}.tally")
     if str(file) == "-" and move:
         raise UsageError("a run is moved into a file, not to standard output")
+    if move:
+        require_idle(ledger, found)
     target = sys.stdout.buffer if str(file) == "-" else file
     with SqliteAttachments(ledger.file) as attachments:
         done = export_run_with_attachments(ledger, attachments, found, target, move=move)

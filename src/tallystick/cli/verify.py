@@ -1,4 +1,4 @@
-"""`tally verify`: every hash of the ledger, computed again."""
+"""`tally verify`: every hash of the ledger, computed again; heads and proofs, too."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ import msgspec
 from tallystick.cli.exit_codes import LEDGER, OK
 from tallystick.core.chain import Head
 from tallystick.core.errors import UsageError
+from tallystick.core.head_file import HeadFile
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import verify
+from tallystick.ledger.verify import BadEntry, VerifyReport, verify
+from tallystick.runtime.audit import HeadReport, read_head, read_proof, verify_head, verify_proof
 from tallystick.runtime.history import resolve_run
 from tallystick.runtime.paths import ledger_path
+from tallystick.runtime.signing import PublicKey, read_public_key
 
 __all__ = ["command"]
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command("verify")
@@ -23,35 +28,100 @@ __all__ = ["command"]
 @click.option(
     "--head",
     "head_file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=_FILE,
     metavar="FILE",
-    help="A head of that run, kept elsewhere, as JSON {count, hash}.",
+    help="A head of that run, kept elsewhere: a document of `tally head`, or {count, hash}.",
+)
+@click.option("--key", "key_file", type=_FILE, metavar="PUB", help="Who must have signed the head.")
+@click.option(
+    "--proof", "proof_file", type=_FILE, metavar="FILE", help="Check this proof under the head."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def command(run: str | None, head_file: Path | None, as_json: bool) -> int:
+def command(
+    run: str | None,
+    head_file: Path | None,
+    key_file: Path | None,
+    proof_file: Path | None,
+    as_json: bool,
+) -> int:
     r"""Check every hash of the ledger, or of one run. Exit code 6 if one does not hold.
+
+    With --proof no ledger is needed, only the head that the proof leads to.
 
     \b
     Example:
         tally verify
+        tally verify --proof entry.proof --head last.head
     """
+    if head_file is None:
+        if key_file is not None or proof_file is not None:
+            raise UsageError("--key and --proof need --head FILE, the head they are about")
+        return _of_ledger(run, as_json)
+    given = read_head(head_file)
+    key = read_public_key(key_file) if key_file is not None else None
+    if proof_file is None:
+        return _of_head(run, given, key, as_json)
+    if run is not None:
+        raise UsageError("--proof needs no RUN: a proof names its own")
+    return _of_proof(proof_file, given, key, as_json)
+
+
+def _of_ledger(run: str | None, as_json: bool) -> int:
     ledger = SqliteLedger(ledger_path())
-    named = resolve_run(ledger, run) if run is not None else None
-    heads: dict[str, Head] = {}
-    if head_file is not None:
-        if named is None:
-            raise UsageError("--head needs the run it is a head of")
-        try:
-            heads = {named: msgspec.json.decode(head_file.read_bytes(), type=Head)}
-        except msgspec.MsgspecError as error:
-            raise UsageError(f"{head_file}: not a head: {error}") from error
-    report = verify(ledger, runs=[named] if named else None, heads=heads)
+    report = verify(ledger, runs=[resolve_run(ledger, run)] if run is not None else None)
+    click.echo(msgspec.json.encode(report).decode() if as_json else _told(report))
+    return OK if report.ok else LEDGER
+
+
+def _of_head(run: str | None, given: HeadFile | Head, key: PublicKey | None, as_json: bool) -> int:
+    ledger = SqliteLedger(ledger_path())
+    if run is not None:
+        named = resolve_run(ledger, run)
+    elif isinstance(given, HeadFile):
+        named = given.run
+    else:
+        raise UsageError("--head needs the run it is a head of: this one does not name it")
+    report, standing = verify_head(ledger, named, given, key=key)
+    if as_json:
+        fields = {**msgspec.structs.asdict(report), "head": standing}
+        click.echo(msgspec.json.encode(fields).decode())
+    else:
+        click.echo(_told(report))
+        _tell_standing(standing)
+    return OK if report.ok else LEDGER
+
+
+def _of_proof(
+    proof_file: Path, given: HeadFile | Head, key: PublicKey | None, as_json: bool
+) -> int:
+    report = verify_proof(read_proof(proof_file), given, key=key)
     if as_json:
         click.echo(msgspec.json.encode(report).decode())
-    elif report.first_bad is None:
-        erased = f", {report.erased:,} erased" if report.erased else ""
-        click.echo(f"{report.runs:,} runs, {report.entries:,} entries{erased}: all hold")
     else:
-        bad = report.first_bad
-        click.echo(f"run {bad.run}, entry {bad.seq}: {bad.why}")
+        body = "with its body" if report.body else "without its body"
+        held = f"run {report.run}, entry {report.seq}: {report.tag}, {body}, holds"
+        click.echo(held if report.first_bad is None else _told_bad(report.first_bad))
+        _tell_standing(report.head)
     return OK if report.ok else LEDGER
+
+
+def _told(report: VerifyReport) -> str:
+    if report.first_bad is not None:
+        return _told_bad(report.first_bad)
+    erased = f", {report.erased:,} erased" if report.erased else ""
+    return f"{report.runs:,} runs, {report.entries:,} entries{erased}: all hold"
+
+
+def _told_bad(bad: BadEntry) -> str:
+    return f"run {bad.run}, entry {bad.seq}: {bad.why}"
+
+
+def _tell_standing(head: HeadReport) -> None:
+    signature = {
+        "unsigned": "unsigned",
+        "unchecked": f"signed by {head.key_id}, which was not checked: give its file with --key",
+        "checked": f"signed by {head.key_id}",
+        "bad": "not signed by the key given",
+    }[head.signature]
+    at = f" at {head.at}" if head.at else ""
+    click.echo(f"head of {head.count:,} entries{at}: {signature}", err=True)

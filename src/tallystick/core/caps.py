@@ -49,8 +49,6 @@ def over(limits: RunLimits, used: Charge) -> tuple[StopReason, str] | None:
         return "budget", "reply_tokens: none allowed"
     if used.host_calls > limits.host_calls:
         return "budget", f"host_calls: {limits.host_calls:,} allowed"
-    if limits.model_calls is not None and used.model_calls >= limits.model_calls:
-        return "budget", f"model_calls: {limits.model_calls:,} allowed, all used"
     if used.tokens_in + used.tokens_out >= limits.tokens:
         return "budget", f"tokens: {limits.tokens:,} allowed, all used"
     if limits.usd is not None and (used.usd or 0) >= limits.usd:

@@ -103,6 +103,8 @@ class Tally:
             refused_calls=self._refused,
             charge=ended.charge,
             usd_cap=started.limits.usd,
+            parent=started.parent,
+            step=started.step,
         )
 
     def _settle(self, event: _Ended) -> None:

@@ -39,7 +39,8 @@ class ModelLine(msgspec.Struct, frozen=True, kw_only=True):
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """A run, from its beginning to its end. Times are milliseconds since 1970.
 
-    `id` is the run's session, which names the run; `step` the one that began it.
+    `id` is the run's session, which names the run. `parent` is the chain of the steps around it,
+    `step` the path of the one that began it.
     """
 
     schema: str

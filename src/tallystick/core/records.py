@@ -28,6 +28,7 @@ from tallystick.core.query_records import (
     QueryReplied,
 )
 from tallystick.core.receipt_records import ReceiptIssued
+from tallystick.core.step_records import StepEntered, StepLeft
 
 __all__ = [
     "LEFT",
@@ -59,6 +60,8 @@ __all__ = [
     "RunProgram",
     "RunStarted",
     "Settled",
+    "StepEntered",
+    "StepLeft",
     "StopReason",
     "TextRef",
     "ViewRef",
@@ -138,7 +141,8 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
 
     `functions`, `inputs` and `texts` are the names the program finds: `inputs` are the texts that
     were short enough to be given whole. `values` are those of runs from before there were
-    attachments. `images` go to the model with the task.
+    attachments. `images` go to the model with the task. `parent` is the chain of the steps around
+    the run, `step` the path of the one that began it.
     """
 
     goal: str
@@ -161,6 +165,8 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     values: Mapping[str, object] = {}
     inputs: tuple[InputRef, ...] = ()
     images: tuple[AttachmentRef, ...] = ()
+    parent: str | None = None
+    step: str | None = None
 
 
 class AskModel(msgspec.Struct, frozen=True, kw_only=True, tag="model.ask"):
@@ -340,6 +346,8 @@ Record = (
     | ProgramFinished
     | ReceiptIssued
     | RunEnded
+    | StepEntered
+    | StepLeft
 )
 
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -363,6 +371,6 @@ def tag_of(record: Record) -> str:
 
 def intent_of(record: Record) -> int | None:
     """The intent a record belongs to, if any."""
-    if isinstance(record, RunStarted | RunEnded | ReceiptIssued):
+    if isinstance(record, RunStarted | RunEnded | ReceiptIssued | StepEntered | StepLeft):
         return None
     return record.intent

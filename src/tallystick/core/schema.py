@@ -7,7 +7,9 @@ not among them: a pattern of a program runs in no engine of the host.
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -18,11 +20,20 @@ from tallystick.core.errors import UsageError
 __all__ = ["check_schema", "found_in", "problem_of"]
 
 _DEPTH_MAX = 16
-_NODES_MAX = 2_000
+_NODES_MAX = 500
+_SCHEMA_BYTES_MAX = 8_000
+# A reply is looked at for a value in so many places, and as far as this.
+_STARTS_MAX = 8
+_EMBEDDED_CHARS_MAX = 200_000
+# Comparing a value with a schema takes at most so many steps.
+_STEPS_MAX = 50_000
 _TYPES: dict[str, Callable[[object], bool]] = {
     "null": lambda value: value is None,
     "boolean": lambda value: isinstance(value, bool),
-    "integer": lambda value: _is_number(value) and float(value).is_integer(),  # type: ignore[arg-type]
+    "integer": lambda value: (
+        _is_number(value)
+        and (isinstance(value, int) or (isinstance(value, float) and value.is_integer()))
+    ),
     "number": lambda value: _is_number(value),
     "string": lambda value: isinstance(value, str),
     "array": lambda value: isinstance(value, list),
@@ -66,6 +77,9 @@ def check_schema(schema: object) -> Mapping[str, Any]:
     count = [0]
     _check(schema, "schema", 0, count)
     assert isinstance(schema, Mapping)
+    size = len(json.dumps(schema))
+    if size > _SCHEMA_BYTES_MAX:
+        raise UsageError(f"schema: {size:,} bytes; at most {_SCHEMA_BYTES_MAX:,}")
     return schema
 
 
@@ -78,8 +92,14 @@ def _check(schema: object, where: str, depth: int, count: list[int]) -> None:
     unknown = sorted(str(key) for key in schema if key not in _KNOWN)
     if unknown:
         raise UsageError(f"{where}: {unknown[0]!r} is not supported in a schema")
-    for kind in _listed(schema.get("type", [])):
-        if kind not in _TYPES:
+    _check_words(schema, where)
+    _check_parts(schema, where, depth, count)
+
+
+def _check_words(schema: Mapping[str, Any], where: str) -> None:
+    kinds = schema.get("type", [])
+    for kind in kinds if isinstance(kinds, list) else [kinds]:
+        if not isinstance(kind, str) or kind not in _TYPES:
             raise UsageError(f"{where}.type: {kind!r} is none of {', '.join(_TYPES)}")
     for word in (*_WHOLE, *_BOUNDS):
         if word in schema and not _is_number(schema[word]):
@@ -87,7 +107,8 @@ def _check(schema: object, where: str, depth: int, count: list[int]) -> None:
     for word in ("enum", "required", *_LISTS):
         if word in schema and not isinstance(schema[word], list):
             raise UsageError(f"{where}.{word}: a list is needed")
-    _check_parts(schema, where, depth, count)
+    if not all(isinstance(each, str) for each in schema.get("required", [])):
+        raise UsageError(f"{where}.required: a list of names is needed")
 
 
 def _check_parts(schema: Mapping[str, Any], where: str, depth: int, count: list[int]) -> None:
@@ -109,8 +130,18 @@ def _check_parts(schema: Mapping[str, Any], where: str, depth: int, count: list[
 # -- values ------------------------------------------------------------------------------------
 
 
-def problem_of(value: object, schema: Mapping[str, Any], where: str = "the answer") -> str | None:
+def problem_of(value: object, schema: Mapping[str, Any]) -> str | None:
     """Why a value is not what its schema says; None if it is."""
+    try:
+        return _problem(value, schema, "the answer", [0])
+    except (OverflowError, RecursionError) as error:
+        return f"the answer cannot be compared: {error}"
+
+
+def _problem(value: object, schema: Mapping[str, Any], where: str, steps: list[int]) -> str | None:
+    steps[0] += 1
+    if steps[0] > _STEPS_MAX:
+        raise OverflowError("it has too many parts")
     kinds = _listed(schema.get("type", []))
     if kinds and not any(_TYPES[kind](value) for kind in kinds):
         return f"{where} is {_kind(value)}, not {' or '.join(kinds)}"
@@ -120,11 +151,14 @@ def problem_of(value: object, schema: Mapping[str, Any], where: str = "the answe
         return f"{where} is {_shown(value)}, not {_shown(schema['const'])}"
     problem = _size_problem(value, schema, where)
     if problem is None and isinstance(value, dict):
-        problem = _object_problem(value, schema, where)
+        problem = _object_problem(value, schema, where, steps)
     if problem is None and isinstance(value, list) and "items" in schema:
-        found = (problem_of(each, schema["items"], f"{where}[{n}]") for n, each in enumerate(value))
+        found = (
+            _problem(each, schema["items"], f"{where}[{number}]", steps)
+            for number, each in enumerate(value)
+        )
         problem = next((each for each in found if each is not None), None)
-    return problem or _combined_problem(value, schema, where)
+    return problem or _combined_problem(value, schema, where, steps)
 
 
 def _size_problem(value: object, schema: Mapping[str, Any], where: str) -> str | None:
@@ -142,7 +176,9 @@ def _size_problem(value: object, schema: Mapping[str, Any], where: str) -> str |
     return None if failed is None else f"{where} breaks {failed} {schema[failed]}"
 
 
-def _object_problem(value: dict[str, Any], schema: Mapping[str, Any], where: str) -> str | None:
+def _object_problem(
+    value: dict[str, Any], schema: Mapping[str, Any], where: str, steps: list[int]
+) -> str | None:
     properties = schema.get("properties", {})
     missing = [name for name in schema.get("required", []) if name not in value]
     if missing:
@@ -152,19 +188,23 @@ def _object_problem(value: dict[str, Any], schema: Mapping[str, Any], where: str
         rule = properties.get(name, more)
         if rule is False:
             return f"{where} has {name!r}, which is not asked for"
-        problem = None if rule is True else problem_of(each, rule, f"{where}.{name}")
+        problem = None if rule is True else _problem(each, rule, f"{where}.{name}", steps)
         if problem is not None:
             return problem
     return None
 
 
-def _combined_problem(value: object, schema: Mapping[str, Any], where: str) -> str | None:
+def _combined_problem(
+    value: object, schema: Mapping[str, Any], where: str, steps: list[int]
+) -> str | None:
     for each in schema.get("allOf", []):
-        problem = problem_of(value, each, where)
+        problem = _problem(value, each, where, steps)
         if problem is not None:
             return problem
     choices = schema.get("anyOf")
-    if choices is not None and all(problem_of(value, each) is not None for each in choices):
+    if choices is not None and all(
+        _problem(value, each, where, steps) is not None for each in choices
+    ):
         return f"{where} is none of what anyOf allows"
     return None
 
@@ -180,7 +220,7 @@ def found_in(text: str, schema: Mapping[str, Any]) -> object:
     kinds = _listed(schema.get("type", []))
     for part in (text.strip(), *(each.strip() for each in _FENCED.findall(text))):
         try:
-            return json.loads(part, parse_constant=_no_constant)
+            return json.loads(part, parse_constant=_no_constant, parse_float=_finite)
         except (ValueError, RecursionError):
             continue
     if "boolean" in kinds:
@@ -195,13 +235,21 @@ def found_in(text: str, schema: Mapping[str, Any]) -> object:
 
 def _embedded(text: str) -> object:
     """The first JSON object or list inside prose."""
-    decoder = json.JSONDecoder(parse_constant=_no_constant)
-    for match in re.finditer(r"[\[{]", text):
+    decoder = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+    text = text[:_EMBEDDED_CHARS_MAX]
+    for match in itertools.islice(re.finditer(r"[\[{]", text), _STARTS_MAX):
         try:
             return decoder.raw_decode(text, match.start())[0]
         except (ValueError, RecursionError):
             continue
     raise ValueError("the reply holds no JSON value")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"{number[:40]} is too large a number")
+    return value
 
 
 def _no_constant(name: str) -> object:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
-from typing import Literal, get_args
+from typing import get_args
 
 import msgspec
 
@@ -21,6 +21,7 @@ from tallystick.core.charge import Charge
 from tallystick.core.errors import InvalidLimit, UsageError
 from tallystick.core.money import NANO_MAX, Money, nano_usd
 from tallystick.core.step_errors import InvalidStep, in_units
+from tallystick.core.step_records import ErrorBoundary, StepStatus
 
 __all__ = [
     "CompletedStep",
@@ -31,9 +32,6 @@ __all__ = [
     "StepUsage",
     "charge_of_call",
 ]
-
-ErrorBoundary = Literal["fail", "continue", "escalate"]
-StepStatus = Literal["completed", "skipped", "escalated", "failed"]
 
 _BOUNDARIES: tuple[ErrorBoundary, ...] = get_args(ErrorBoundary)
 _KEYS = ("name", "model", "budget", "error_boundary")

@@ -3,7 +3,8 @@
     TallystickError
     ├── StepBudgetError   a step passed its limit, or a call inside it is not paid for
     └── UsageError
-        └── InvalidStep   a definition that makes no sense, refused when it is made
+        ├── InvalidStep       a definition that makes no sense, refused when it is made
+        └── StepsNotReplayed  a chain of steps, asked to be run again
 
 Rule 1: one type, three shapes. `to_dict()` gives the keys of the shape and no others: a limit that
 was passed, a call that was refused before it was sent, and either of them marked as escalated.
@@ -30,6 +31,7 @@ __all__ = [
     "StepBudgetError",
     "StepExhaustion",
     "StepLimit",
+    "StepsNotReplayed",
     "budget_error_in",
     "escalated",
     "in_units",
@@ -43,6 +45,7 @@ _ESCALATED = "handoff_escalation"
 _STEP = ("budget_exhausted", "step_budget_exhausted")
 _PREFLIGHT = ("terminal", "budget_exceeded")
 _PER_DOLLAR = 10**9
+_RUNS_TOLD_MAX = 10
 
 
 class InvalidStep(UsageError):
@@ -54,6 +57,19 @@ class InvalidStep(UsageError):
         super().__init__(f"{field}: {why}")
         self.field = field
         self.why = why
+
+
+class StepsNotReplayed(UsageError):
+    """A chain of steps is no run: what they did is host code, which nobody runs again."""
+
+    code = "usage.steps"
+
+    def __init__(self, *, chain: str, runs: list[str]) -> None:
+        told = ", ".join(runs[:_RUNS_TOLD_MAX]) or "none is in this ledger"
+        more = f" and {len(runs) - _RUNS_TOLD_MAX:,} more" if len(runs) > _RUNS_TOLD_MAX else ""
+        super().__init__(f"{chain} holds steps, which are host code; replay its runs: {told}{more}")
+        self.chain = chain
+        self.runs = runs
 
 
 class StepExhaustion(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,22 +7,18 @@ was cut off together with its head; a head kept elsewhere can.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 import msgspec
 
-from tallystick.core.canonical import canonical
-from tallystick.core.chain import FORMAT, GENESIS, SALT_BYTES, Head, Header, Sealed
+from tallystick.core.chain import GENESIS, Head
+from tallystick.core.entry import check_entry
 from tallystick.core.errors import LedgerCorrupt, RunNotFound
-from tallystick.core.records import decode_record, intent_of, tag_of
 from tallystick.ledger.port import Ledger, RunRow, find_row
 
 __all__ = ["BadEntry", "VerifyReport", "check_entry", "verify"]
 
-_decode_header = msgspec.json.Decoder(Header).decode
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _NO_HEADS: Mapping[str, Head] = MappingProxyType({})
 
 
@@ -80,43 +76,6 @@ def verify(
         erased=tally.erased,
         first_bad=bad,
     )
-
-
-def check_entry(entry: Sealed, *, run: str, seq: int, previous: str) -> str | None:
-    """Say why an entry does not belong behind the hash `previous`; None if it does."""
-    try:
-        header = _decode_header(entry.header)
-    except _UNREADABLE:
-        return "its header cannot be read"
-    if header.v != FORMAT:
-        return f"its header has format {header.v}; this version reads {FORMAT}"
-    if header.run != run:
-        return "its header names another run"
-    if header.seq != seq:
-        return f"its header has place {header.seq}"
-    # Two ways to write one header would let a reader see other fields than the hash was made for.
-    if canonical(header) != entry.header:
-        return "its header is not in canonical form"
-    if hashlib.sha256(bytes.fromhex(previous) + entry.header).hexdigest() != entry.hash:
-        return "its hash is not that of its header and the entry before"
-    return _check_body(header, entry.salt, entry.body)
-
-
-def _check_body(header: Header, salt: bytes | None, body: bytes | None) -> str | None:
-    if salt is None or body is None:
-        return None if salt is body else "only one of salt and body is there"
-    # Salt and body are hashed as one: without a fixed length, bytes could change sides.
-    if len(salt) != SALT_BYTES:
-        return f"its salt has {len(salt)} bytes, not {SALT_BYTES}"
-    if hashlib.sha256(salt + body).hexdigest() != header.body_sha256:
-        return "its body is not the one that its header binds"
-    try:
-        record = decode_record(body)
-    except _UNREADABLE:
-        return "its body is no record that this version knows"
-    if tag_of(record) != header.tag or intent_of(record) != header.intent:
-        return "its body is another record than its header says"
-    return None
 
 
 def _chosen(

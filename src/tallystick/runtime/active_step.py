@@ -15,15 +15,31 @@ from tallystick.core.budget_amount import Amount, Breach, ScopeRow
 from tallystick.core.charge import Charge
 from tallystick.core.step import CompletedStep, StepDefinition, StepStatus, StepUsage
 from tallystick.core.step_errors import Escalation, StepBudgetError, StepExhaustion
+from tallystick.core.step_records import (
+    RUNS_NAMED_MAX,
+    STEP_SCHEMA,
+    StepEntered,
+    StepReceipt,
+    figure,
+    written,
+)
 from tallystick.runtime.purse import Account, Place
+from tallystick.runtime.step_book import Standing, StepBook
 from tallystick.runtime.step_log import StepLog
+from tallystick.sandbox.identity import now_ms
 
 __all__ = ["ActiveStep", "entered"]
+
+_ERROR_CHARS_MAX = 4_096
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ActiveStep:
-    """A step that was entered. `path` names it: the steps around it, its function, which time."""
+    """A step that was entered. `path` names it: the steps around it, its function, which time.
+
+    `facts` are what a ledger is told of it, `book` tells the ledgers, and `runs` are those begun
+    directly in it.
+    """
 
     definition: StepDefinition
     depth: int
@@ -31,8 +47,12 @@ class ActiveStep:
     outer: ActiveStep | None
     account: Account
     log: StepLog
+    facts: StepEntered
+    book: StepBook
     usage: StepUsage = field(default_factory=StepUsage)
     ended: bool = False
+    runs: list[str] = field(default_factory=list, repr=False)
+    runs_begun: int = 0
     inner: Counter[str] = field(default_factory=Counter, repr=False)
     _holders: int = field(default=1, repr=False)
 
@@ -85,16 +105,27 @@ class ActiveStep:
         with self.account.lock:
             return self.account.tree.rows()
 
-    def hold(self) -> ActiveStep | None:
+    def hold(self, run: str | None = None) -> ActiveStep | None:
         """Keep this scope, also when the step is left; or, if it was, the next one around.
 
-        Whoever holds lets go, once.
+        Whoever holds lets go, once. A `run` is one that is begun in it.
         """
         with self.account.lock:
             found = next((each for each in self.chain() if not each.ended), None)
             if found is not None:
                 found._holders += 1
+                if run is not None:
+                    found.runs_begun += 1
+                    if len(found.runs) < RUNS_NAMED_MAX:
+                        found.runs.append(run)
             return found
+
+    def forget_run(self, run: str) -> None:
+        """A run was not begun after all. A receipt that names it already stays as it is."""
+        with self.account.lock:
+            self.runs_begun -= 1
+            if run in self.runs:
+                self.runs.remove(run)
 
     def let_go(self) -> None:
         """Hold it no longer. With the last holder the scope goes."""
@@ -107,7 +138,10 @@ class ActiveStep:
                 self.outer.let_go()
 
     def end(self, status: StepStatus, error: str | None = None) -> None:
-        """Leave it, and write it down. Twice is the same as once."""
+        """Leave it, and write it down. Twice is the same as once.
+
+        Raises what a ledger does that its receipt cannot be written to. It is left all the same.
+        """
         with self.account.lock:
             if self.ended:
                 return
@@ -115,8 +149,12 @@ class ActiveStep:
             record = CompletedStep.of(
                 self.definition, self.usage, status=status, error=error, path=self.path
             )
+            receipt = self._receipt(record)
         self.log.add(record)
-        self.let_go()
+        try:
+            self.book.end(self, receipt)
+        finally:
+            self.let_go()
 
     def forget(self) -> None:
         """Leave it as if it had never been entered."""
@@ -125,6 +163,31 @@ class ActiveStep:
                 return
             self.ended = True
         self.let_go()
+
+    def _receipt(self, record: CompletedStep) -> StepReceipt:
+        """The receipt, for a chain that is named later. All but this frame is unfinished."""
+        facts, error = self.facts, record.error
+        return StepReceipt(
+            schema=STEP_SCHEMA,
+            chain="",
+            path=facts.path,
+            name=facts.name,
+            function=facts.function,
+            model=None if record.model is None else written(record.model),
+            input_tokens=figure(record.input_tokens),
+            output_tokens=figure(record.output_tokens),
+            usd=figure(record.usd),
+            unpriced=record.unpriced,
+            llm_calls=record.llm_calls,
+            status=record.status,
+            error=None if error is None else written(error, chars_max=_ERROR_CHARS_MAX),
+            started_at=facts.entered_at,
+            # The clock may have been set back meanwhile.
+            completed_at=max(facts.entered_at, figure(now_ms())),
+            runs=tuple(self.runs),
+            runs_begun=self.runs_begun,
+            unfinished=self._holders - 1,
+        )
 
     def _error(self, breaches: list[Breach]) -> StepBudgetError | None:
         if not breaches:
@@ -175,7 +238,24 @@ def entered(
             outer=outer,
             account=account,
             log=log,
+            facts=_facts(definition, path=path, key=key),
+            book=StepBook() if outer is None else outer.book,
         )
+
+
+def _facts(definition: StepDefinition, *, path: str, key: str) -> StepEntered:
+    model, budget = definition.model, definition.budget
+    return StepEntered(
+        path=written(path),
+        name=written(definition.name),
+        function=written(definition.function),
+        key=written(key),
+        model=None if model is None else written(model),
+        tokens_max=budget.tokens,
+        usd_max=budget.usd,
+        error_boundary=definition.error_boundary,
+        entered_at=figure(now_ms()),
+    )
 
 
 def _path(definition: StepDefinition, *, outer: ActiveStep | None, log: StepLog, key: str) -> str:
@@ -192,3 +272,6 @@ def _path(definition: StepDefinition, *, outer: ActiveStep | None, log: StepLog,
 def _escaped(text: str) -> str:
     """Without the characters that paths are put together with."""
     return text.replace("%", "%25").replace("/", "%2F").replace("#", "%23")
+
+
+_: type[Standing] = ActiveStep

@@ -78,11 +78,11 @@ class LiveDesk:
         self._held: dict[tuple[int, int], Ticket] = {}
         self.written: Written | None = None
 
-    async def hold_all(self, requests: Sequence[QueryRequest]) -> None:
+    async def begin(self, requests: Sequence[QueryRequest], *, whole: bool) -> None:
         made: dict[tuple[int, int], Ticket] = {}
         try:
-            for request in requests:
-                terms = self._teller.terms(self._find_model(request.model))
+            terms = self._teller.terms(self._find_model(requests[0].model))
+            for request in requests if whole else ():
                 made[request.place.intent, request.item] = self._teller.reserve(
                     terms,
                     request.messages,
@@ -94,8 +94,8 @@ class LiveDesk:
                 self._teller.release(ticket)
             if not isinstance(error, BudgetExhausted | BudgetUnpriced | UsageError):
                 raise
-            whole = dataclasses.replace(requests[0], item=WHOLE, attempt=0)
-            refused = _refused(whole, error)
+            batch = dataclasses.replace(requests[0], item=WHOLE, attempt=0)
+            refused = _refused(batch, error)
             await self._written().ended(refused)
             raise problem_of_refusal(refused) from error
         self._held |= made

@@ -115,6 +115,7 @@ class Driver:
         self._in_doubt: str | None = None
         self._together = Together(pen)
         self._tally = Tally()
+        self._watch_failed: Exception | None = None
         self._state, self._next = begin(started, texts)
 
     @property
@@ -138,12 +139,16 @@ class Driver:
                 else ending(self._state, "cancelled", "cancelled by the user")
             )
             self._finish()
+            if self._watch_failed is not None:
+                raise self._watch_failed from None
             raise
         except WaitedTooLong as error:
             self._state = ending(self._state, "deadline", str(error))
         except SandboxError as error:
             self._state = ending(self._state, "sandbox_error", str(error))
         self._finish()
+        if self._watch_failed is not None:
+            raise self._watch_failed
         return self._state
 
     def _finish(self) -> None:
@@ -163,6 +168,7 @@ class Driver:
                 self._write(self._pen.ride, intent)
                 asked = _Asked(self, intent)
                 try:
+                    self._check_watched()
                     finished = await self._world.run(
                         intent, program_of(self._state), asked, state=self._state
                     )
@@ -176,6 +182,7 @@ class Driver:
                 assert_never(intent)
 
     async def _ask(self, intent: AskModel) -> ModelReplied | ModelFailed | ModelRefused:
+        self._check_watched()
         left, messages = self._wall_ms_left(), self._state.messages
         event: ModelReplied | ModelFailed | ModelRefused
         try:
@@ -194,6 +201,11 @@ class Driver:
         self._write(self._pen.commit, event)
         return event
 
+    def _check_watched(self) -> None:
+        """Go no further for somebody who cannot see it any more: that is a cancel."""
+        if self._watch_failed is not None:
+            raise asyncio.CancelledError
+
     def _doubtful(self, name: str) -> RunState:
         """End the run: an effect was begun, and nobody can say whether it happened."""
         return ending(self._state, "in_doubt", f"{name} was begun and left: its outcome is unknown")
@@ -206,8 +218,13 @@ class Driver:
         self._written(record)
 
     def _written(self, record: Record) -> None:
+        """Count a record, and show it. Where watching fails, the run is ended, written down."""
         self._tally.add(record)
-        self._watch(record)
+        if self._watch_failed is None:
+            try:
+                self._watch(record)
+            except Exception as error:
+                self._watch_failed = error
 
 
 class _Asked:
@@ -239,13 +256,13 @@ class _Asked:
         """A query's record is written: the run's charge has it, and whoever watches."""
         driver = self._driver
         with self._guard:
-            driver._written(record)
             key = (record.intent, record.item, record.attempt)
             if isinstance(record, QueryAsked):
                 self._queries.add(key)
             else:
                 self._queries.discard(key)
                 driver._state, _ = advance(driver._state, record)
+            driver._written(record)
 
     def calling(self, *, index: int, name: str, request_sha256: str, effect: bool) -> int:
         driver = self._driver

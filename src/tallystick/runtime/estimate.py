@@ -6,12 +6,18 @@ from collections.abc import Sequence
 
 import msgspec
 
+from tallystick.attachments.media import HEAD_BYTES, described
+from tallystick.attachments.memory import MemoryAttachments
+from tallystick.attachments.port import Declared
+from tallystick.attachments.session import SessionAttachments
 from tallystick.core import prompt
+from tallystick.core.attachment import AttachmentRef
 from tallystick.core.records import RunLimits, RunStarted
 from tallystick.model.port import Model
 from tallystick.model.tokens import input_estimate
 from tallystick.runtime.functions import RunFunction
 from tallystick.runtime.inputs import Input, layout_of
+from tallystick.runtime.shelf import Shelf
 from tallystick.runtime.teller import Pricing, picture_size, prompt_bound
 from tallystick.sandbox.host import HostTable
 
@@ -51,11 +57,17 @@ def estimated(
     inputs: Sequence[Input],
     limits: RunLimits,
     functions: Sequence[RunFunction] = (),
+    grants: Sequence[str] = (),
     pricing: Pricing,
 ) -> Estimate:
     """Say what a run would begin with, and what that costs at most."""
     layout = layout_of(inputs, question=goal)
-    table = HostTable([each.hosted() for each in functions], answering=True)
+    shelf = Shelf(SessionAttachments(MemoryAttachments(), session_id="estimate"), grants=grants)
+    table = HostTable(
+        [*shelf.functions(), *(each.hosted() for each in functions)],
+        granted=frozenset(grants),
+        answering=True,
+    )
     messages = prompt.opening(
         RunStarted(
             goal=goal,
@@ -74,6 +86,7 @@ def estimated(
             started_at=0,
             views=layout.views,
             files=layout.files,
+            images=tuple(_picture(each) for each in inputs if each.is_picture),
         )
     )
     terms = pricing.terms(model, usd_capped=limits.usd is not None)
@@ -101,4 +114,14 @@ def estimated(
         fits=cap > 0
         and terms.decision.policy != "refuse"
         and (limits.usd is None or most is None or worst is None or worst(bound, 1) <= limits.usd),
+    )
+
+
+def _picture(given: Input) -> AttachmentRef:
+    """A picture as its reference would say it is."""
+    return described(
+        id="",
+        byte_len=len(given.text),
+        head=given.text.read_raw(0, HEAD_BYTES),
+        declared=Declared(label=given.name),
     )

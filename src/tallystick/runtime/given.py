@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tallystick.attachments.session import Batch
 from tallystick.core.attachment import AttachmentRef
+from tallystick.core.errors import UsageError
 from tallystick.core.records import InputRef, RunStarted, TextRef
 from tallystick.runtime.inputs import Input, Layout
 from tallystick.runtime.shelf import Shelf
 from tallystick.sandbox.text import HostText
 
-__all__ = ["Given", "given_again", "kept", "texts_of"]
+__all__ = ["Given", "Stored", "given_again", "given_of", "stored", "texts_of"]
 
 _LABEL_CHARS_MAX = 1_000
 _PIECE_BYTES = 1 << 20
@@ -30,10 +33,28 @@ class Given:
     images: tuple[AttachmentRef, ...] = ()
 
 
-def kept(inputs: Sequence[Input], layout: Layout, shelf: Shelf) -> Given:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """Inputs that are kept. Their texts are of the copies: nobody else changes those."""
+
+    inputs: tuple[Input, ...]
+    refs: Mapping[str, AttachmentRef]
+
+
+def stored(inputs: Sequence[Input], shelf: Shelf) -> Stored:
     """Keep the inputs of a new run. They are committed with its first records."""
     batch = shelf.batch()
-    refs = {each.name: _kept(each, batch) for each in inputs}
+    refs: dict[str, AttachmentRef] = {}
+    held: list[Input] = []
+    for each in inputs:
+        refs[each.name], text = _kept(each, batch, shelf)
+        held.append(dataclasses.replace(each, text=text, path=None))
+    return Stored(inputs=tuple(held), refs=refs)
+
+
+def given_of(store: Stored, layout: Layout) -> Given:
+    """The data of a new run, as it is laid out."""
+    inputs, refs = store.inputs, store.refs
     if layout.values:
         return Given(
             values=layout.values,
@@ -49,7 +70,7 @@ def kept(inputs: Sequence[Input], layout: Layout, shelf: Shelf) -> Given:
         entries = [(None, held)] if isinstance(held, HostText) else list(held.items())
         for key, text in entries:
             ref = refs[key if key is not None else _only(inputs)]
-            _place(texts, variable, key, shelf.fresh_text(ref, text))
+            _place(texts, variable, key, text)
             numbered.append(
                 TextRef(
                     name=variable, key=key, id=len(numbered), bytes=ref.byte_len, attachment=ref
@@ -87,15 +108,29 @@ def texts_of(values: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(each for each in held if isinstance(each, str))
 
 
-def _kept(given: Input, batch: Batch) -> AttachmentRef:
+def _kept(given: Input, batch: Batch, shelf: Shelf) -> tuple[AttachmentRef, HostText]:
     # A name from a directory may hold bytes that are no text.
     label = given.name.encode("utf-8", "replace").decode()[-_LABEL_CHARS_MAX:]
-    size = len(given.text)
-    pieces = (
-        given.text.read_raw(start, start + _PIECE_BYTES) for start in range(0, size, _PIECE_BYTES)
-    )
     declared = None if given.media_type is not None else "text/plain"
-    return batch.add(pieces, media_type=declared, label=label)
+    if given.path is None:
+        size = len(given.text)
+        starts = range(0, size, _PIECE_BYTES)
+        pieces = (given.text.read_raw(start, start + _PIECE_BYTES) for start in starts)
+        return batch.add(pieces, media_type=declared, label=label), given.text
+    # Read as a file: a mapped one that is cut short by somebody would end the process.
+    try:
+        file = given.path.open("rb")
+    except OSError as error:
+        raise UsageError(f"{given.path}: {error.strerror or error}") from error
+    with file:
+        if os.fstat(file.fileno()).st_size > _PIECE_BYTES and shelf.durable:
+            ref = batch.add(file, media_type=declared, label=label)
+            text = shelf.own_text(ref)
+            if text is not None:
+                return ref, text
+            file.seek(0)
+        data = file.read()
+    return batch.add(data, media_type=declared, label=label), HostText(data)
 
 
 def _pictures(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tallystick.core.errors import RunNotFound, UsageError
+import msgspec
+
+from tallystick.core.chain import Header
+from tallystick.core.errors import LedgerError, RunNotFound, UsageError
 from tallystick.core.records import (
     AskModel,
     ModelFailed,
@@ -13,10 +16,15 @@ from tallystick.core.records import (
     RunStarted,
     decode_record,
 )
+from tallystick.core.step_receipt import holds_steps
 from tallystick.ledger.port import Ledger
 from tallystick.model.recorded import RecordedModel
 
-__all__ = ["recorded_model", "records_of", "resolve_run"]
+__all__ = ["recorded_model", "records_of", "resolve_run", "runs_inside"]
+
+_STEPS = "step."
+_decode_header = msgspec.json.Decoder(Header).decode
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def records_of(ledger: Ledger, run: str) -> Iterator[Record]:
@@ -27,12 +35,13 @@ def records_of(ledger: Ledger, run: str) -> Iterator[Record]:
 
 
 def resolve_run(ledger: Ledger, named: str) -> str:
-    """A run by its id, the beginning of it, or `last`."""
+    """A run or a chain of steps by its id, the beginning of it, or the `last` run."""
     runs = [row.run for row in ledger.runs()]
     if named == "last":
-        if not runs:
-            raise UsageError("there is no run yet")
-        return runs[-1]
+        for run in reversed(runs):
+            if not _is_of_steps(ledger, run):
+                return run
+        raise UsageError("there is no run yet")
     found = [run for run in runs if run == named.upper()] or [
         run for run in runs if run.startswith(named.upper())
     ]
@@ -47,6 +56,8 @@ def recorded_model(ledger: Ledger, named: str) -> RecordedModel:
     """A model that says what the model of a recorded run said."""
     run = resolve_run(ledger, named)
     records = list(records_of(ledger, run))
+    if holds_steps(records):
+        raise UsageError(f"{run} holds steps, which have no replies; name one of its runs")
     asked = {record.intent: record for record in records if isinstance(record, AskModel)}
     exchanges = [
         (asked[record.intent], record)
@@ -59,3 +70,29 @@ def recorded_model(ledger: Ledger, named: str) -> RecordedModel:
         name=f"recorded:{run}",
         recorded_name=started.model if started is not None else "",
     )
+
+
+def runs_inside(ledger: Ledger, chain: str) -> list[str]:
+    """The runs here that say of themselves that they were begun inside a chain of steps."""
+    named = chain.encode()
+    found = []
+    for row in ledger.runs():
+        try:
+            first = next(ledger.read(row.run, stop=1), None)
+            if first is None or first.body is None or named not in first.body:
+                continue
+            started = decode_record(first.body)
+        except (LedgerError, *_UNREADABLE):
+            continue  # removed just now, or damaged: then it says nothing
+        if isinstance(started, RunStarted) and started.parent == chain:
+            found.append(row.run)
+    return found
+
+
+def _is_of_steps(ledger: Ledger, run: str) -> bool:
+    """Whether a chain is of steps. Its headers say so, also where bodies were erased."""
+    try:
+        first = next(ledger.read(run, stop=1), None)
+        return first is not None and _decode_header(first.header).tag.startswith(_STEPS)
+    except (LedgerError, *_UNREADABLE):
+        return False

@@ -8,6 +8,7 @@ are refused.
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import hashlib
 import os
@@ -42,17 +43,22 @@ _WHOLE_OF_SEVERAL_CHARS_MAX = 400
 _FILES_SHOWN = 4
 _NAMES_SHOWN = 20
 _HASH_BYTES = 1024 * 1024
+_READ_BYTES_MAX = 1024 * 1024
 _PICTURE_BYTES_MAX = 20_000_000
 _PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """One text, or picture, and the name it came under. A text has no `media_type`."""
+    """One text, or picture, and the name it came under. A text has no `media_type`.
+
+    A long one has a `path`: its text is that file, which others may change.
+    """
 
     name: str
     text: HostText
     media_type: str | None = None
+    path: Path | None = None
 
     @property
     def is_picture(self) -> bool:
@@ -83,6 +89,8 @@ def read_inputs(named: Sequence[str], *, stdin: bytes | None = None) -> list[Inp
 
 
 def _expanded(named: str) -> Iterator[Path]:
+    if not named:
+        raise UsageError("-f: an empty name; a variable in it may not be set")
     path = Path(named)
     if path.is_dir():
         found = list(_files_below(path))
@@ -118,9 +126,13 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 def _opened(path: Path) -> Input:
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
             raise UsageError(f"{path}: not a regular file")
-        return _checked(HostText.open(path), str(path))
+        # Short files are read at once; long ones are only copied, and read from the copy.
+        if found.st_size <= _READ_BYTES_MAX:
+            return _checked(HostText(path.read_bytes()), str(path))
+        return dataclasses.replace(_checked(HostText.open(path), str(path)), path=path)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error
 

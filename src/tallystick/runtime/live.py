@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,14 +15,12 @@ from tallystick.core import prompt
 from tallystick.core.attachment import AttachmentRef
 from tallystick.core.budget_amount import Amount
 from tallystick.core.budget_errors import BudgetExhausted, BudgetUnpriced
-from tallystick.core.canonical import digest
 from tallystick.core.charge import Settled
 from tallystick.core.machine import RunState
 from tallystick.core.prompt import Message
 from tallystick.core.records import (
     LEFT,
     AskModel,
-    HostAnswered,
     ModelFailed,
     ModelRefused,
     ModelReplied,
@@ -35,14 +33,14 @@ from tallystick.runtime.desk import LiveDesk
 from tallystick.runtime.driver import Asked, CallRefused, WaitedTooLong, World
 from tallystick.runtime.functions import FunctionPolicy
 from tallystick.runtime.pictures import with_pictures
-from tallystick.runtime.queries import Queries, QueryPlace
-from tallystick.runtime.shelf import INLINE_BYTES_MAX, PUT_BYTES_MAX, WRITE, Shelf, is_pure
+from tallystick.runtime.queries import Queries
+from tallystick.runtime.shelf import PUT_BYTES_MAX, WRITE, Shelf
 from tallystick.runtime.teller import Teller, Ticket
-from tallystick.sandbox.host import Blocking, HostTable, request_digest
+from tallystick.runtime.written_host import WrittenHost
+from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.port import (
     ExecutionContext,
     ExecutionResult,
-    HostCall,
     HostNames,
     Limits,
 )
@@ -51,9 +49,10 @@ from tallystick.sandbox.wasm.session import WasmSession
 __all__ = ["LiveWorld", "finished_of", "output_files", "program_context"]
 
 _PROGRAM_MS_MAX = 30_000
+_BROKEN_CHARS_MAX = 500
+_PAUSE_SECONDS = 0.02
 _REQUEST_BYTES = Limits().request_bytes
 _PUT_REQUEST_BYTES = 2 * PUT_BYTES_MAX
-_ERROR_TAG = b"1"
 
 
 class LiveWorld:
@@ -100,7 +99,7 @@ class LiveWorld:
         except TimeoutError:
             raise WaitedTooLong(f"{wall_ms_left:,} ms passed before the model was free") from None
         try:
-            self._ticket = self._reserved(intent, messages)
+            self._ticket = await self._reserved(intent, messages, wall_ms_left=wall_ms_left)
             try:
                 yield self._written(intent, messages, self._ticket)
             finally:
@@ -109,12 +108,30 @@ class LiveWorld:
         finally:
             await place.__aexit__(None, None, None)
 
-    def _reserved(self, intent: AskModel, messages: tuple[Message, ...]) -> Ticket:
+    async def _reserved(
+        self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
+    ) -> Ticket:
+        """What pays for the call. Others under the same cap may still give something back."""
+        ends_at = self._asking_since + wall_ms_left / 1000
+        while True:
+            try:
+                return self._ticket_for(intent, messages)
+            except CallRefused as refused:
+                error = refused.__cause__
+                waits = isinstance(error, BudgetExhausted) and self._teller.purse.is_held(
+                    error.scope.id, error.dimension
+                )
+                if not waits or time.monotonic() >= ends_at:
+                    raise
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _ticket_for(self, intent: AskModel, messages: tuple[Message, ...]) -> Ticket:
         try:
             return self._teller.reserve(
                 self._terms,
                 messages,
                 tokens_out_max=intent.tokens_out_max,
+                turns=1,
             )
         except (BudgetExhausted, BudgetUnpriced) as error:
             self._teller.stopped_by = self._teller.refused
@@ -165,8 +182,13 @@ class LiveWorld:
         except TimeoutError:
             late = ModelError(reason="timeout", message=f"no reply in {wall_ms_left:,} ms")
             return self._failed(intent, late)
+        except Exception as error:
+            # A backend that breaks its promise may have sent what it was given.
+            said = f"{type(error).__name__}: {error}"[:_BROKEN_CHARS_MAX]
+            broken = ModelError(reason="unknown", message=said, kind="terminal")
+            return self._failed(intent, broken)
         assert self._ticket is not None
-        self._teller.purse.spend(Amount(turns=1, wall_ms=_since(began)))
+        self._teller.purse.spend(Amount(wall_ms=_since(began)))
         return ModelReplied(
             intent=intent.intent,
             turn=intent.turn,
@@ -189,7 +211,7 @@ class LiveWorld:
     ) -> ProgramFinished:
         self._shelf.outputs = state.outputs
         self._desk.written = asked.queries
-        host = _WrittenHost(
+        host = WrittenHost(
             self._table,
             self._names,
             self._policies,
@@ -214,74 +236,6 @@ class LiveWorld:
             )
         )
         return finished_of(intent, result, outputs)
-
-
-class _WrittenHost:
-    """Serves calls from a table and has each one written down."""
-
-    def __init__(
-        self,
-        table: HostTable,
-        names: HostNames,
-        policies: Mapping[str, FunctionPolicy],
-        asked: Asked,
-        shelf: Shelf,
-        queries: Queries,
-        *,
-        program: int,
-    ) -> None:
-        self._shelf = shelf
-        self._queries = queries
-        self._table = table
-        self._names = names
-        self._policies = policies
-        self._asked = asked
-        self._program = program
-
-    @property
-    def names(self) -> HostNames:
-        return self._names
-
-    def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
-        sha256 = request_digest(call.request)
-        effect = self._policies.get(call.name) == "effect"
-        intent = self._asked.calling(
-            index=call.index, name=call.name, request_sha256=sha256, effect=effect
-        )
-        self._queries.place = QueryPlace(intent=intent, program=self._program)
-        reply = self._table.serve(call)
-        if isinstance(reply, bytes):
-            return self._noted(call, intent, sha256, reply)
-        if isinstance(reply, Blocking):
-            return Blocking(lambda: self._noted(call, intent, sha256, reply()))
-        return self._awaited(call, intent, sha256, reply)
-
-    async def _awaited(
-        self, call: HostCall, intent: int, sha256: str, reply: Awaitable[bytes]
-    ) -> bytes:
-        return self._noted(call, intent, sha256, await reply)
-
-    def _noted(self, call: HostCall, intent: int, sha256: str, reply: bytes) -> bytes:
-        ref, reply_sha256 = None, None
-        if is_pure(call.name):
-            reply_sha256 = digest(reply)
-        elif len(reply) > INLINE_BYTES_MAX:
-            ref = self._shelf.keep(reply, label=f"answer of {call.name}")
-        self._asked.answered(
-            HostAnswered(
-                intent=intent,
-                program=self._program,
-                index=call.index,
-                name=call.name,
-                request_sha256=sha256,
-                fuel=call.fuel,
-                reply=reply if ref is None and reply_sha256 is None else b"",
-                reply_ref=ref,
-                reply_sha256=reply_sha256,
-                ok=not reply.startswith(_ERROR_TAG),
-            )
-        )
-        return reply
 
 
 def program_context(intent: RunProgram, state: RunState) -> ExecutionContext:

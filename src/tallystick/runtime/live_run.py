@@ -22,7 +22,7 @@ from tallystick.model.port import Heard, Model
 from tallystick.runtime.desk import FindModel, LiveDesk
 from tallystick.runtime.driver import Driver
 from tallystick.runtime.functions import RunFunction
-from tallystick.runtime.given import kept, texts_of
+from tallystick.runtime.given import given_of, stored, texts_of
 from tallystick.runtime.inputs import CONTEXT, Input, layout_of
 from tallystick.runtime.live import LiveWorld
 from tallystick.runtime.names import names_of
@@ -31,6 +31,7 @@ from tallystick.runtime.purse import remaining_of
 from tallystick.runtime.queries import Queries
 from tallystick.runtime.run import Run, run_of
 from tallystick.runtime.shelf import Shelf
+from tallystick.runtime.step_run import RunSteps
 from tallystick.runtime.teller import Teller
 from tallystick.sandbox.host import HostFunction, HostTable
 from tallystick.sandbox.identity import now_ms
@@ -70,10 +71,12 @@ async def run_live(
     shelf: Shelf,
     teller: Teller,
     find_model: FindModel,
+    steps: RunSteps,
 ) -> Run:
     """Run a goal to its end. A cancel ends it too, written down."""
-    layout = layout_of(job.inputs, question=job.goal)
-    given = kept(job.inputs, layout, shelf)
+    store = stored(job.inputs, shelf)
+    layout = layout_of(store.inputs, question=job.goal)
+    given = given_of(store, layout)
     desk = LiveDesk(teller, find_model, shelf)
     queries = Queries(desk, limits=job.limits)
     remaining = remaining_of(teller.purse)
@@ -89,6 +92,7 @@ async def run_live(
         answering=True,
         find_text=shelf.find_text,
     )
+    parent, step = steps.begin(ledger)
     started = _canonical(
         RunStarted(
             goal=job.goal,
@@ -110,6 +114,8 @@ async def run_live(
             files=layout.files,
             inputs=given.inputs,
             images=given.images,
+            parent=parent,
+            step=step,
         )
     )
     pen = LedgerPen(
@@ -151,6 +157,8 @@ async def run_live(
         driver.state,
         ledger=_path_of(ledger),
         citations=_cited(driver.state.ended, started, given.values),
+        parent=parent,
+        step=step,
     )
 
 

@@ -51,6 +51,7 @@ class LedgerPen:
         self._fence = fence
         self._head = head
         self._held: list[Draft] = []
+        self._broken: Exception | None = None
 
     @property
     def head(self) -> Head:
@@ -74,15 +75,22 @@ class LedgerPen:
         self._write(forced=forced)
 
     def _write(self, *, forced: bool) -> None:
+        if self._broken is not None:
+            # What is written after a hole would look as if nothing were missing.
+            raise self._broken
         drafts, self._held = self._held, []
-        self._head = self._ledger.append(
-            self._run,
-            drafts,
-            expected=self._head,
-            fence=self._fence,
-            forced=forced,
-            also=self._to_commit(),
-        )
+        try:
+            self._head = self._ledger.append(
+                self._run,
+                drafts,
+                expected=self._head,
+                fence=self._fence,
+                forced=forced,
+                also=self._to_commit(),
+            )
+        except Exception as error:
+            self._broken = error
+            raise
 
 
 def _draft(record: Record) -> Draft:

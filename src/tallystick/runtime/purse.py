@@ -7,12 +7,13 @@ thread.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tallystick.core.budget import BudgetTree, Reservation
-from tallystick.core.budget_amount import Amount, Breach, Remaining, ScopeRow, tightest
+from tallystick.core.budget_amount import Amount, Breach, Dimension, Remaining, ScopeRow, tightest
 from tallystick.runtime.shared_purse import SharedPurse
 
 __all__ = ["Account", "Hold", "Place", "Purse", "remaining_of"]
@@ -58,11 +59,13 @@ class Purse:
 
     def remaining(self) -> Remaining:
         """What is left of each dimension in the tightest scope."""
-        left = Remaining()
+        found = []
         for place in self._places:
             with place.account.lock:
-                left = tightest(left, place.account.tree.remaining(place.scope))
-        return left if self._shared is None else tightest(left, self._shared.remaining())
+                found.append(place.account.tree.remaining(place.scope))
+        if self._shared is not None:
+            found.append(self._shared.remaining())
+        return functools.reduce(tightest, found) if found else Remaining()
 
     def reserve(self, worst: Amount, *, usd_waived: bool = False) -> Hold:
         """Hold `worst` everywhere. Raises what the first scope says that cannot, and holds none."""
@@ -106,6 +109,16 @@ class Purse:
         for place in self._places:
             with place.account.lock:
                 place.account.tree.spend(place.scope, used)
+
+    def is_held(self, scope: str, dimension: Dimension) -> bool:
+        """Whether calls under way hold some of a scope here, and so may give it back."""
+        for place in self._places:
+            with place.account.lock:
+                for row in place.account.tree.rows():
+                    held: int | None = getattr(row.reserved, dimension, None)
+                    if row.scope.id == scope and held:
+                        return True
+        return False
 
     def rows(self) -> list[ScopeRow]:
         """Where each of the scopes stands."""

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import msgspec
+
 from tallystick.core.errors import TallystickError, UsageError
 from tallystick.core.prompt import Message
 from tallystick.core.records import (
@@ -26,6 +28,7 @@ from tallystick.sandbox.host import HostFunction
 
 __all__ = [
     "BATCH_MAX",
+    "ITEMS_MAX",
     "MODEL",
     "WHOLE",
     "Fit",
@@ -42,6 +45,7 @@ WHOLE = -1
 # What a call is refused for that asks for a model which is not for programs.
 MODEL = "model"
 BATCH_MAX = 10_000
+ITEMS_MAX = 100_000
 _PROMPT_BYTES_MAX = 1_000_000
 # Before the second attempt; doubled for each one after it.
 _WAIT_MS = 250
@@ -90,8 +94,8 @@ class QueryRequest:
 class QueryDesk(Protocol):
     """Where attempts are made."""
 
-    async def hold_all(self, requests: Sequence[QueryRequest]) -> None:
-        """Reserve for all of them or raise, and reserve for none."""
+    async def begin(self, requests: Sequence[QueryRequest], *, whole: bool) -> None:
+        """Find the model of a batch, and with `whole` reserve for all of it, or raise."""
         ...
 
     async def ask(self, request: QueryRequest) -> QueryReplied | QueryFailed | QueryRefused:
@@ -109,6 +113,7 @@ class Queries:
     def __init__(self, desk: QueryDesk, *, limits: RunLimits) -> None:
         self._desk = desk
         self._limits = limits
+        self._items = 0
         self.place = QueryPlace(intent=0, program=0)
 
     def functions(self) -> list[HostFunction]:
@@ -135,7 +140,7 @@ class Queries:
         model: str | None = None,
         schema: Any = None,  # noqa: ANN401
         fit: str = "part",
-    ) -> list[object]:
+    ) -> dict[str, object]:
         """Ask many at once; the answers in order, a HostError in the place of one that failed."""
         if not isinstance(prompts, list):
             raise UsageError(f"prompts: a list of texts, not {type(prompts).__name__}")
@@ -144,12 +149,15 @@ class Queries:
         outcomes = await self._asked(
             prompts, model, schema, fit="whole" if fit == "whole" else "part"
         )
-        return [
-            {"$error": {"kind": each.kind, "message": str(each)}}
-            if isinstance(each, QueryProblem)
-            else each
-            for each in outcomes
-        ]
+        # Errors stand apart: whatever a model says is an answer.
+        return {
+            "answers": [None if isinstance(each, QueryProblem) else each for each in outcomes],
+            "errors": [
+                [item, each.kind, str(each)]
+                for item, each in enumerate(outcomes)
+                if isinstance(each, QueryProblem)
+            ],
+        }
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -160,6 +168,9 @@ class Queries:
             raise UsageError(f"model: a name, not {type(model).__name__}")
         if len(prompts) > BATCH_MAX:
             raise UsageError(f"{len(prompts):,} prompts; at most {BATCH_MAX:,} in a batch")
+        self._items += len(prompts)
+        if self._items > ITEMS_MAX:
+            raise UsageError(f"a run asks at most {ITEMS_MAX:,} times")
         checked = None if schema is None else check_schema(schema)
         place = self.place
         requests = [
@@ -173,8 +184,8 @@ class Queries:
             )
             for item, prompt in enumerate(prompts)
         ]
-        if fit == "whole":
-            await self._desk.hold_all(requests)
+        if requests:
+            await self._desk.begin(requests, whole=fit == "whole")
         tasks = [asyncio.ensure_future(self._one(each, checked)) for each in requests]
         try:
             return list(await asyncio.gather(*tasks))
@@ -220,8 +231,10 @@ def _asking(prompt: str, schema: Mapping[str, Any] | None) -> Message:
 def _read(text: str, schema: Mapping[str, Any]) -> tuple[object, str | None]:
     try:
         value = found_in(text, schema)
-    except ValueError as error:
-        return None, str(error)
+        # It has to reach the program: half of a surrogate pair would not.
+        msgspec.json.encode(value)
+    except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        return None, str(error)[:_SHOWN_CHARS_MAX]
     return value, problem_of(value, schema)
 
 

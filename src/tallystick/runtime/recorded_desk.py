@@ -44,9 +44,7 @@ class RecordedDesk:
         self._shelf = shelf
         self.written: Written | None = None
 
-    async def hold_all(self, requests: Sequence[QueryRequest]) -> None:
-        if not requests:
-            return
+    async def begin(self, requests: Sequence[QueryRequest], *, whole: bool) -> None:
         refused = self._ended.get((requests[0].place.intent, WHOLE, 0))
         if isinstance(refused, QueryRefused):
             assert self.written is not None

@@ -11,8 +11,12 @@ from tallystick.core.records import Charge, StopReason
 __all__ = ["Run", "run_of"]
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that has ended. `answer` is partial unless `stop` is `answered`."""
+class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run that has ended. `answer` is partial unless `stop` is `answered`.
+
+    Inside steps, `parent` is the id of their chain in the ledger and `step` the path of the one
+    that began it.
+    """
 
     run: str
     answer: str | None
@@ -23,6 +27,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     charge: Charge
     citations: tuple[Citation, ...]
     ledger: str
+    parent: str | None = None
+    step: str | None = None
 
     @property
     def answered(self) -> bool:
@@ -30,7 +36,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_of(
-    run_id: str, state: RunState, *, ledger: str, citations: tuple[Citation, ...] = ()
+    run_id: str,
+    state: RunState,
+    *,
+    ledger: str,
+    citations: tuple[Citation, ...] = (),
+    parent: str | None = None,
+    step: str | None = None,
 ) -> Run:
     """The result of a state that is done."""
     assert state.ended is not None
@@ -44,4 +56,6 @@ def run_of(
         charge=state.ended.charge,
         citations=citations,
         ledger=ledger,
+        parent=parent,
+        step=step,
     )

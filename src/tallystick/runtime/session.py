@@ -20,13 +20,15 @@ from tallystick.core.records import (
     RunLimits,
     RunStarted,
 )
+from tallystick.core.step_errors import StepsNotReplayed
+from tallystick.core.step_receipt import holds_steps
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify
 from tallystick.model.port import Heard, Model
 from tallystick.runtime.desk import FindModel
 from tallystick.runtime.functions import RunFunction
-from tallystick.runtime.history import records_of
+from tallystick.runtime.history import records_of, runs_inside
 from tallystick.runtime.inputs import Input
 from tallystick.runtime.live_run import RunJob, Watch, run_live
 from tallystick.runtime.loop_thread import LoopThread
@@ -38,6 +40,7 @@ from tallystick.runtime.replay import (
     rerunnable,
 )
 from tallystick.runtime.run import Run
+from tallystick.runtime.run_lock import held_run
 from tallystick.runtime.shelf import Shelf
 from tallystick.runtime.step_run import RunSteps
 from tallystick.runtime.teller import Pricing
@@ -139,10 +142,12 @@ class Session:
 
         `model` is one by name; without it the step's is asked, if this is inside a step that has
         one, else the session's. Inside a step, raises `StepBudgetError` if a budget around the run
-        is exhausted; the error has what the run came to.
+        is exhausted; the error has what the run came to. The steps have a chain of their own on the
+        ledger, `Run.parent`, with a receipt for each.
         """
         job = RunJob(goal, inputs, limits, grants, seed, temperature, watch, heard, model)
-        return self._loop.do(self._run(job, RunSteps.here()))
+        run = new_id()
+        return self._loop.do(self._run(job, run, RunSteps.here(run)))
 
     async def arun(
         self,
@@ -159,7 +164,8 @@ class Session:
     ) -> Run:
         """Run a goal to its end, for callers that await."""
         job = RunJob(goal, inputs, limits, grants, seed, temperature, watch, heard, model)
-        return await asyncio.wrap_future(self._loop.submit(self._run(job, RunSteps.here())))
+        run = new_id()
+        return await asyncio.wrap_future(self._loop.submit(self._run(job, run, RunSteps.here(run))))
 
     def replay(self, run: str) -> ReplayReport:
         """Run it again from its record, with no model and no network, and compare."""
@@ -181,10 +187,11 @@ class Session:
 
     # -- on the loop ---------------------------------------------------------------------------
 
-    async def _run(self, job: RunJob, steps: RunSteps) -> Run:
-        run = new_id()
+    async def _run(self, job: RunJob, run: str, steps: RunSteps) -> Run:
         session_id = new_id()
-        with steps, self._till.run(run, job.limits, self.ledger, steps=steps) as teller:
+        ledger = self.ledger
+        till = self._till
+        with held_run(ledger, run), steps, till.run(run, job.limits, ledger, steps=steps) as teller:
             model = self._model_of(job.model or steps.model)
             shelf = self._shelf(session_id, job.grants)
             ended = await run_live(
@@ -198,6 +205,7 @@ class Session:
                 shelf=shelf,
                 teller=teller,
                 find_model=self._find_model(model),
+                steps=steps,
             )
             return steps.checked(ended, stopped_by=teller.stopped_by, rows=self._till.rows)
 
@@ -233,6 +241,8 @@ class Session:
         if broken.first_bad is not None:
             return broken_chain(run, entries=broken.entries, bad=broken.first_bad)
         records = list(records_of(self.ledger, run))
+        if holds_steps(records):
+            raise StepsNotReplayed(chain=run, runs=runs_inside(self.ledger, run))
         if not records or not isinstance(records[0], RunStarted):
             raise RunNotFound(run=run)
         started = records[0]

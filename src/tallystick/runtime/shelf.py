@@ -19,7 +19,7 @@ import msgspec
 
 from tallystick.attachments.errors import AttachmentNotFound
 from tallystick.attachments.media import HEAD_BYTES, described
-from tallystick.attachments.port import Declared, Source, Transaction
+from tallystick.attachments.port import Declared, Persistence, Source, Transaction
 from tallystick.attachments.session import Batch, SessionAttachments
 from tallystick.core.attachment import AttachmentRef
 from tallystick.core.errors import CapabilityDenied, UsageError
@@ -48,14 +48,17 @@ _STR_BYTES_MAX = 4_000_000
 _TEXTS_OPEN_MAX = 64
 _PIECE_BYTES = 1 << 20
 _TEXT_TYPES = ("text/", "application/json")
-# Calls whose answers are made again from the attachments, or from the records of their queries, so
-# that a record of the call need not hold them.
-_PURE = frozenset({"attachments.get", "llm_query", "llm_query_batched"})
+# Calls whose answers are made again from the records of their queries.
+_QUERIES = frozenset({"llm_query", "llm_query_batched"})
 
 
-def is_pure(name: str) -> bool:
-    """Whether an answer follows from the request and what the run has kept otherwise."""
-    return name.startswith("text.") or name in _PURE
+def is_pure(name: str, *, ok: bool) -> bool:
+    """Whether an answer follows from the request and what the run has kept otherwise.
+
+    What bytes say never changes; whether they were there at the time does, so that a text was not
+    found is written down.
+    """
+    return name in _QUERIES or (ok and name.startswith("text."))
 
 
 class Shelf:
@@ -139,14 +142,18 @@ class Shelf:
                 self._texts.popitem(last=False)
         return text
 
-    def fresh_text(self, ref: AttachmentRef, given: HostText) -> HostText:
-        """The text of what was kept just now: of its own file, where it has one."""
+    @property
+    def durable(self) -> bool:
+        """Whether what is kept has a file of its own, if it is long."""
+        return self._held.persistence is Persistence.DURABLE
+
+    def own_text(self, ref: AttachmentRef) -> HostText | None:
+        """The text of what was kept just now, from its own file; None if it has none."""
         try:
             path = self._held.local_path(ref.id)
         except AttachmentNotFound:
-            path = None  # It waits in memory for its transaction.
-        # Not the file that was named: whoever changes that would change the run's data.
-        return HostText(given.read_raw(0, len(given))) if path is None else HostText.open(path)
+            return None  # It waits in memory for its transaction.
+        return None if path is None else HostText.open(path)
 
     def find_text(self, key: str) -> HostText:
         """A text that a program names: what the run printed, or what it was granted to read."""

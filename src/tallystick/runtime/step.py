@@ -22,7 +22,13 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, assert_never, overload
 
 from tallystick.core.money import Money
-from tallystick.core.step import ErrorBoundary, StepDefinition, StepRegistry, charge_of_call
+from tallystick.core.step import (
+    ErrorBoundary,
+    StepDefinition,
+    StepRegistry,
+    StepStatus,
+    charge_of_call,
+)
 from tallystick.core.step_errors import InvalidStep, budget_error_in
 from tallystick.runtime.active_step import ActiveStep, entered
 from tallystick.runtime.purse import Place
@@ -212,13 +218,17 @@ class _Frame:
 
 
 def _left(active: ActiveStep, error: BaseException | None) -> bool:
-    """Leave a step as its boundary says. True ends the error here."""
+    """Leave a step as its boundary says. True ends the error here.
+
+    Where the caller gets no error of the step, one of the ledger is raised: a record that cannot be
+    kept is not hidden. It never takes the place of another error, and is a note on that.
+    """
     if error is None:
         active.end("completed")
         return False
     exhausted = budget_error_in(error)
     if exhausted is None:
-        active.end("failed", _said(error))
+        _end_raising(active, "failed", _said(error), raised=error)
         return False
     boundary = active.definition.error_boundary
     match boundary:
@@ -226,13 +236,23 @@ def _left(active: ActiveStep, error: BaseException | None) -> bool:
             active.end("skipped", str(exhausted))
             return True
         case "fail":
-            active.end("failed", str(exhausted))
+            _end_raising(active, "failed", str(exhausted), raised=error)
             return False
         case "escalate":
-            active.end("escalated", str(exhausted))
-            raise exhausted.escalated_by(active.escalation) from error
+            marked = exhausted.escalated_by(active.escalation)
+            _end_raising(active, "escalated", str(exhausted), raised=marked)
+            raise marked from error
         case _:
             assert_never(boundary)
+
+
+def _end_raising(
+    active: ActiveStep, status: StepStatus, said: str, *, raised: BaseException
+) -> None:
+    try:
+        active.end(status, said)
+    except Exception as unwritten:
+        raised.add_note(f"the receipt of step `{active.name}` was not written: {unwritten}")
 
 
 def _said(error: BaseException) -> str:

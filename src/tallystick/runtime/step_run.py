@@ -3,6 +3,8 @@
 Rule: outside of steps a run always returns. Inside, one that ended because a budget around it is
 exhausted raises instead, so that the steps' boundaries see it: a call that nobody pays for, or a
 bill that was higher than anyone could know. The run's own limits are the caller's, and return.
+
+A run belongs to the step that it was asked for in, also if it starts after that one was left.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from tallystick.core.budget_amount import Dimension, ScopeRow
 from tallystick.core.budget_errors import BudgetExhausted
 from tallystick.core.charge import Charge
 from tallystick.core.step_errors import PreflightRefusal, StepBudgetError
+from tallystick.ledger.port import Ledger
 from tallystick.runtime.active_step import ActiveStep
 from tallystick.runtime.functions import RunFunction
 from tallystick.runtime.purse import Place
@@ -27,21 +30,36 @@ __all__ = ["RunSteps"]
 class RunSteps:
     """The steps around a run, held from where it is begun until it ends, in another thread."""
 
-    def __init__(self, active: ActiveStep | None) -> None:
+    def __init__(self, active: ActiveStep | None, *, run: str = "") -> None:
         self._active = active
+        self._run = run
+        self._begun = False
 
     @classmethod
-    def here(cls) -> RunSteps:
-        """Hold what stands around this point. A `with` lets go of it."""
+    def here(cls, run: str) -> RunSteps:
+        """Hold what stands around this point, for a run. A `with` lets go of it."""
         active = current_step()
-        return cls(None if active is None else active.hold())
+        return cls(None if active is None else active.hold(run), run=run)
 
     def __enter__(self) -> RunSteps:
         return self
 
     def __exit__(self, *exc: object) -> None:
         if self._active is not None:
+            if not self._begun:
+                self._active.forget_run(self._run)
             self._active.let_go()
+
+    def begin(self, ledger: Ledger) -> tuple[str, str] | tuple[None, None]:
+        """The run is about to begin: have its steps on its ledger before it.
+
+        Returns the id of their chain and the path of the innermost, if there are any.
+        """
+        if self._active is None:
+            return None, None
+        chain = self._active.book.begin(self._active, ledger)
+        self._begun = True
+        return chain, self._active.facts.path
 
     @property
     def model(self) -> str | None:

@@ -24,7 +24,7 @@ from tallystick.core.billing import (
     UsageDetails,
     settlement,
 )
-from tallystick.core.budget_amount import Amount
+from tallystick.core.budget_amount import Amount, Dimension, Remaining
 from tallystick.core.budget_clamp import WorstUsd, affordable_output
 from tallystick.core.budget_errors import BudgetExhausted, BudgetUnpriced
 from tallystick.core.charge import Charge, ModelUsage, Reserved, Settled
@@ -49,6 +49,7 @@ __all__ = [
 ]
 
 _NO_TABLE = PriceTable(prices={})
+_LED_TO: tuple[Dimension, ...] = ("host_calls", "fuel", "wall_ms", "output_bytes")
 # A reply cut shorter than this is paid for and of no use.
 REPLY_TOKENS_LEAST = 16
 # By these a report is known to be in a format that can be read.
@@ -115,6 +116,7 @@ class Ticket:
     terms: Terms
     reserved: Reserved
     tokens_out_max: int
+    turns: int = 0
 
 
 # Hears of each call that was settled, by the name of its model.
@@ -141,6 +143,10 @@ class Teller:
         return self._purse
 
     def terms(self, model: Model) -> Terms:
+        """On which terms a model is asked. Caps matter only where no price is known."""
+        found = self._pricing.terms(model, usd_capped=False)
+        if found.decision.price is not None:
+            return found
         usd_capped = self._purse.remaining().usd is not None
         return self._pricing.terms(model, usd_capped=usd_capped)
 
@@ -151,18 +157,21 @@ class Teller:
         *,
         tokens_out_max: int,
         tokens_out_min: int = REPLY_TOKENS_LEAST,
+        turns: int = 0,
     ) -> Ticket:
         """Hold the worst case. Raises `BudgetExhausted` or `BudgetUnpriced`; then nothing is held.
 
         The cap of the reply is what the tightest scope pays for, at most what is wanted and at
-        least `tokens_out_min`.
+        least `tokens_out_min`. `turns` is 1 for a call that begins one.
         """
         bound = prompt_bound(terms, messages)
         waived = terms.decision.policy == "waived"
         worst = terms.worst
         try:
+            left = self._purse.remaining()
+            _check_used_up(left)
             cap = affordable_output(
-                self._purse.remaining(),
+                left,
                 tokens_in=bound,
                 tokens_out_wanted=tokens_out_max,
                 tokens_out_min=tokens_out_min,
@@ -171,7 +180,7 @@ class Teller:
             )
             usd = None if worst is None else worst(bound, cap)
             hold = self._purse.reserve(
-                Amount(tokens=bound + cap, usd=usd, model_calls=1),
+                Amount(tokens=bound + cap, usd=usd, model_calls=1, turns=turns),
                 usd_waived=waived or usd is None,
             )
         except (BudgetExhausted, BudgetUnpriced) as error:
@@ -184,7 +193,7 @@ class Teller:
             )
             raise
         reserved = Reserved(tokens_in=bound, tokens_out=cap, usd=usd, price=terms.decision.policy)
-        return Ticket(hold, terms, reserved, cap)
+        return Ticket(hold, terms, reserved, cap, turns)
 
     def replied(self, ticket: Ticket, reply: ModelReply) -> Settled:
         usage = reply.usage
@@ -227,7 +236,9 @@ class Teller:
             self._purse.release(ticket.hold)
             return Settled(figures="returned", tokens_in=0, tokens_out=0, usd=0)
         assert found.figures != "held"
-        self._purse.settle(ticket.hold, Amount.of_charge(charge))
+        turns = ticket.turns if isinstance(outcome, AttemptReplied) else 0
+        used = msgspec.structs.replace(charge, turns=turns)
+        self._purse.settle(ticket.hold, Amount.of_charge(used))
         self._noted(ticket.terms.model, charge)
         return Settled(
             figures=found.figures,
@@ -236,6 +247,15 @@ class Teller:
             usd=charge.usd,
             flags=found.flags,
         )
+
+
+def _check_used_up(left: Remaining) -> None:
+    """Refuse where nothing is left of what a call leads to: programs, their time, their calls."""
+    for dimension in _LED_TO:
+        figure = getattr(left, dimension)
+        if figure is not None and figure <= 0:
+            scope = left.by[dimension]
+            raise BudgetExhausted(dimension=dimension, scope=scope, needed=1, left=max(0, figure))
 
 
 def prompt_bound(terms: Terms, messages: tuple[Message, ...]) -> int:

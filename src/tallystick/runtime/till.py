@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tallystick.core.budget_amount import Budget, ScopeRow
+from tallystick.core.budget_amount import Budget, Dimension, ScopeRow
 from tallystick.core.charge import RunLimits
 from tallystick.core.errors import UsageError
 from tallystick.ledger.port import Ledger
@@ -22,12 +22,24 @@ NO_LIMIT = Budget()
 PRICING = Pricing()
 NO_STEPS = RunSteps(None)
 _SESSION = "session"
+# There are no runs inside runs yet.
+_UNKNOWN_YET: tuple[Dimension, ...] = ("depth",)
+# What is counted without being reserved is counted in this process only.
+_ONE_PROCESS: tuple[Dimension, ...] = (
+    "turns",
+    "host_calls",
+    "fuel",
+    "wall_ms",
+    "output_bytes",
+)
 
 
 class Till:
     """Pays for the runs of one session."""
 
     def __init__(self, *, budget: Budget, total: Budget, pricing: Pricing) -> None:
+        _check_dimensions("budget", budget, _UNKNOWN_YET)
+        _check_dimensions("total", total, (*_UNKNOWN_YET, *_ONE_PROCESS))
         self._account = Account()
         self._account.tree.enter(_SESSION, parent=None, budget=budget, kind="session", name="")
         self._total = total
@@ -73,6 +85,13 @@ class Till:
         if self._scopes is None:
             self._scopes = declared(ledger.file, self._total)
         return SharedPurse(ledger.file, self._scopes, run=run)
+
+
+def _check_dimensions(what: str, budget: Budget, not_kept: tuple[Dimension, ...]) -> None:
+    """A limit that nobody would keep is refused, not taken."""
+    for dimension in not_kept:
+        if getattr(budget, dimension) is not None:
+            raise UsageError(f"{what}.{dimension} is not supported; limit usd, tokens, model_calls")
 
 
 def budget_of(limits: RunLimits) -> Budget:

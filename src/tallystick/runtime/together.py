@@ -75,6 +75,9 @@ class QueryWriter:
         self._over = over
 
     async def asked(self, record: QueryAsked) -> None:
+        if self._over():
+            # Nothing is begun before it is written, and nothing more of this program is.
+            raise asyncio.CancelledError
         await self._written(record, forced=True)
 
     async def ended(self, record: QueryReplied | QueryFailed | QueryRefused) -> None:

@@ -21,6 +21,7 @@ import msgspec
 from tallystick.core.errors import (
     CapabilityDenied,
     InvalidName,
+    LedgerError,
     ReplayDiverged,
     TallystickError,
     UsageError,
@@ -272,9 +273,15 @@ class Blocking:
         raise UsageError("a blocking host function is called in a thread, not awaited")
 
 
+# The record itself failed, or is another: that is not the program's to handle.
+_NOT_THE_PROGRAMS = (LedgerError, ReplayDiverged)
+
+
 def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bytes:
     try:
         return _encoded(function(*args, **kwargs))
+    except _NOT_THE_PROGRAMS:
+        raise
     except Exception as error:
         return error_reply(error)
 
@@ -282,6 +289,8 @@ def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any
 async def _awaited(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bytes:
     try:
         return _encoded(await function(*args, **kwargs))
+    except _NOT_THE_PROGRAMS:
+        raise
     except Exception as error:
         return error_reply(error)
 

@@ -15,6 +15,6 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def new_id() -> str:
-    """A new ULID."""
-    return ulid(time_ms=now_ms(), entropy=os.urandom(ENTROPY_BYTES))
+def new_id(*, time_ms: int | None = None) -> str:
+    """A new ULID, of now or of when something began."""
+    return ulid(time_ms=now_ms() if time_ms is None else time_ms, entropy=os.urandom(ENTROPY_BYTES))

@@ -120,6 +120,13 @@ class ProgramOutput:
     def bytes_total(self) -> int:
         return self.stdout.bytes_total + self.stderr.bytes_total
 
+    def discard(self) -> None:
+        """Do away with what was kept in files: nobody will hear of it."""
+        for stream in (self.stdout, self.stderr):
+            stream.close()
+            if stream.path is not None:
+                stream.path.unlink(missing_ok=True)
+
     def write(self, handle: int, data: bytes) -> None:
         """Take what was printed, up to the total; beyond it the program has to end."""
         room = self._bytes_max - self.bytes_total

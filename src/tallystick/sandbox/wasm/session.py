@@ -80,6 +80,9 @@ class WasmSession:
                         lambda: self._run(execution, payload, context, host, output),
                         on_cancel=execution.cancel,
                     )
+                except BaseException:
+                    output.discard()
+                    raise
                 finally:
                     self._execution = None
                     await _settle(execution.task)

@@ -133,19 +133,18 @@ _outputs = text.Outputs()
 _BATCHED = "llm_query_batched"
 
 
-def _failure(answer: object) -> object:
-    """An item of a batch: its answer, or the error that stands in its place, not raised."""
-    if _type(answer) is dict and answer.keys() == {"$error"}:
-        return wire.HostError(answer["$error"]["message"], answer["$error"]["kind"])
-    return answer
+def _batch(reply: dict[str, list]) -> list[object]:
+    """The answers of a batch, with an error that is not raised in the place of one that failed."""
+    answers = reply["answers"]
+    for item, kind, message in reply["errors"]:
+        answers[item] = wire.HostError(message, kind)
+    return answers
 
 
 def _proxy(name: str, doc: str) -> object:
     def function(*args: object, **kwargs: object) -> object:
         answer = _host_call(name, args, kwargs)
-        if name == _BATCHED:
-            return [_failure(each) for each in answer]
-        return answer
+        return _batch(answer) if name == _BATCHED else answer
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc

@@ -1,0 +1,156 @@
+"""A proof that one entry stands at its place in a run, for someone who has only a head of it.
+
+It holds the hash before the entry, the entry's header, the headers of all entries behind it up to
+the head, and the entry's salt and body if they are to be shown. From these every hash is computed
+again; the last must be the head's. Nothing is shown of other bodies, nor of the entries before.
+
+Rule 1: a proof is worth what its head is worth. It brings none; whoever checks it does.
+Rule 2: a proof ends where its head does. One that goes on would hold what nobody vouched for.
+Rule 3: a document has one spelling, its canonical bytes with or without one newline behind them.
+
+The chain is linear, so a proof grows with what comes behind the entry, by about 190 bytes for each.
+Rejected: a tree over the entries beside the chain. Its proofs are short, but it is a second truth
+that every append has to keep, for documents that are rarely made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from tallystick.core.canonical import canonical
+from tallystick.core.chain import GENESIS, Head, Sealed
+from tallystick.core.entry import check_body, link, read_header
+from tallystick.core.errors import UsageError
+from tallystick.core.ids import is_ulid
+
+__all__ = ["PROOF_BYTES_MAX", "PROOF_FORMAT", "Proof", "check_proof", "make_proof", "parse_proof"]
+
+PROOF_FORMAT = "tallystick-proof@1"
+# Room for 170,000 headers; the longest bodies do not fit. Short texts take twenty times their bytes
+# once they are read: the worst file of this length takes 1.5 seconds and 700 megabytes.
+PROOF_BYTES_MAX = 32 << 20
+
+# A run's id, a number, a tag and a digest: a header of ours has under 200 bytes.
+_HEADER_CHARS_MAX = 1024
+_HASH = re.compile(r"[0-9a-f]{64}")
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One entry, and what leads from it to a head. Headers are the very text that was hashed."""
+
+    format: str
+    run: str
+    seq: int
+    previous: str
+    header: str
+    after: tuple[str, ...]
+    salt: bytes | None = None
+    body: bytes | None = None
+
+    @property
+    def count(self) -> int:
+        """How many entries the head has that this proof ends at."""
+        return self.seq + 1 + len(self.after)
+
+
+class _Kind(msgspec.Struct, frozen=True, kw_only=True):
+    format: str
+
+
+def make_proof(
+    entries: Iterable[Sealed], *, run: str, seq: int, body: bool = False, start: int = 0
+) -> Proof:
+    """Take from a run's entries, from place `start` to a head, what proves the one at `seq`.
+
+    `start` may be as late as the entry before. Nothing is checked here: `check_proof` does that.
+    """
+    previous: str | None = GENESIS.hex() if seq == 0 else None
+    found: Sealed | None = None
+    after: list[str] = []
+    for place, entry in enumerate(entries, start):
+        if place == seq - 1:
+            previous = entry.hash
+        elif place == seq:
+            found = entry
+        elif place > seq:
+            after.append(_text(entry))
+    if found is None or previous is None:
+        raise UsageError(f"run {run} has no entry {seq}")
+    if body and found.body is None:
+        raise UsageError(f"the body of entry {seq} was erased; its place can be proven without it")
+    return Proof(
+        format=PROOF_FORMAT,
+        run=run,
+        seq=seq,
+        previous=previous,
+        header=_text(found),
+        after=tuple(after),
+        salt=found.salt if body else None,
+        body=found.body if body else None,
+    )
+
+
+def check_proof(proof: Proof, head: Head) -> tuple[int, str] | None:
+    """Say at which entry a proof does not lead to a head, and why; None if it does."""
+    if head.count <= proof.seq:
+        return proof.seq, f"it is behind the head, which counts {head.count}"
+    if head.count != proof.count:
+        return proof.seq, f"its proof ends at {proof.count} entries, the head at {head.count}"
+    reached = proof.previous
+    for seq, text in enumerate((proof.header, *proof.after), proof.seq):
+        data = text.encode()
+        header = read_header(data, run=proof.run, seq=seq)
+        if isinstance(header, str):
+            return seq, header
+        if seq == proof.seq:
+            why = check_body(header, proof.salt, proof.body)
+            if why is not None:
+                return seq, why
+        reached = link(reached, data)
+    # One hash is all there is to compare: which of the headers is another cannot be known.
+    return None if reached == head.hash else (proof.seq, "its proof does not lead to the head")
+
+
+def parse_proof(data: bytes) -> Proof:
+    """Read a proof. Raises `UsageError` if it is none, of another version, or not its one spelling.
+
+    What it says may still be false.
+    """
+    if len(data) > PROOF_BYTES_MAX:
+        raise UsageError(f"not a proof: longer than {PROOF_BYTES_MAX:,} bytes")
+    try:
+        kind = msgspec.json.decode(data, type=_Kind)
+        if kind.format != PROOF_FORMAT:
+            raise UsageError(f"it is {kind.format[:80]!r}; this version reads {PROOF_FORMAT!r}")
+        proof = msgspec.json.decode(data, type=Proof)
+    except _UNREADABLE as error:
+        raise UsageError(f"not a proof: {error}") from error
+    why = _flaw(proof)
+    if why is None and data.removesuffix(b"\n") != canonical(proof):
+        why = "not in canonical form"
+    if why is not None:
+        raise UsageError(f"not a proof: {why}")
+    return proof
+
+
+def _flaw(proof: Proof) -> str | None:
+    if not is_ulid(proof.run):
+        return "its run is not the id of one"
+    if proof.seq < 0:
+        return f"a place of {proof.seq}"
+    if not _HASH.fullmatch(proof.previous):
+        return "the hash before it is not 64 hexadecimal digits"
+    if max(map(len, (proof.header, *proof.after))) > _HEADER_CHARS_MAX:
+        return f"a header of more than {_HEADER_CHARS_MAX:,} characters"
+    if (proof.salt is None) is not (proof.body is None):
+        return "only one of salt and body is there"
+    return None
+
+
+def _text(entry: Sealed) -> str:
+    # A header that is no text was not written by us. It stays what it is and fails the check.
+    return entry.header.decode("utf-8", "backslashreplace")

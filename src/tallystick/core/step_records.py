@@ -1,0 +1,104 @@
+"""What a ledger holds of steps: that one was entered, and its receipt when it was left.
+
+Steps are host code, so the machine of a run knows nothing of these records. They stand in a chain
+of their own, one for each outermost step that a run was begun in; a run's start names that chain.
+
+Rule: what is written was made fit for it. Figures are from zero to the largest there is, and a text
+can always be encoded: a step that ends is no time to find fault with what it says.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+__all__ = [
+    "FIGURE_MAX",
+    "RUNS_NAMED_MAX",
+    "STEP_SCHEMA",
+    "ErrorBoundary",
+    "StepEntered",
+    "StepLeft",
+    "StepReceipt",
+    "StepStatus",
+    "figure",
+    "written",
+]
+
+STEP_SCHEMA = "tallystick.step-receipt.v1"
+FIGURE_MAX = (1 << 63) - 1
+# The most runs that one receipt names. It counts them all.
+RUNS_NAMED_MAX = 10_000
+
+ErrorBoundary = Literal["fail", "continue", "escalate"]
+StepStatus = Literal["completed", "skipped", "escalated", "failed"]
+Figure = Annotated[int, msgspec.Meta(ge=0, le=FIGURE_MAX)]
+
+
+class StepEntered(msgspec.Struct, frozen=True, kw_only=True, tag="step.entered"):
+    """A step was entered. On the ledger before a run inside it is begun, else with its receipt.
+
+    `path` says which of the steps it is: those around it, its function, which time. The limits are
+    those that it declares, money in nano-dollars, the time in milliseconds since 1970. `missed` is
+    for the first record of a chain: how many steps were left before it and are not in it.
+    """
+
+    path: str
+    name: str
+    function: str
+    key: str
+    model: str | None
+    tokens_max: Figure | None
+    usd_max: Figure | None
+    error_boundary: ErrorBoundary
+    entered_at: Figure
+    missed: Figure = 0
+
+
+class StepReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """A step, from its beginning to its end, with everything inside it.
+
+    `chain` and `path` name it. `model` is the last that was asked, else the declared one. `usd` is
+    in nano-dollars and of the priced calls only; `unpriced` counts the others. `runs` are those
+    begun directly in it, the first of them if there are very many; `runs_begun` counts them all.
+    `unfinished` is how many runs and inner steps were still going when it was left: what they used
+    afterwards is in their own receipts, and in no figure of this one.
+    """
+
+    schema: str
+    chain: str
+    path: str
+    name: str
+    function: str
+    model: str | None
+    input_tokens: Figure
+    output_tokens: Figure
+    usd: Figure
+    unpriced: Figure
+    llm_calls: Figure
+    status: StepStatus
+    error: str | None
+    started_at: Figure
+    completed_at: Figure
+    runs: tuple[str, ...]
+    runs_begun: Figure
+    unfinished: Figure
+
+
+class StepLeft(msgspec.Struct, frozen=True, kw_only=True, tag="step.left"):
+    """A step was left, whichever way. One that has no such record is open, or was cut off."""
+
+    receipt: StepReceipt
+
+
+def figure(value: int) -> int:
+    """A count or a sum as records hold it. What is beyond them counts as the nearest they hold."""
+    return min(max(0, value), FIGURE_MAX)
+
+
+def written(text: str, *, chars_max: int | None = None) -> str:
+    """A text as records hold it: what UTF-8 has no bytes for is written out."""
+    if chars_max is not None and len(text) > chars_max:
+        text = f"{text[: chars_max - 3]}..."
+    return text.encode("utf-8", "backslashreplace").decode()
