@@ -28,8 +28,8 @@ help: ## Show this list.
 run: setup ## Answer a question over sample data, replay it and verify it.
 	@$(BIN)/tally demo
 
-test: setup ## Run the default test suite.
-	@$(PYTEST)
+test: setup ## Run the default test suite, on every core.
+	@$(PYTEST) -n auto --dist loadfile
 
 check: setup ## Check format, lint, types and import contracts.
 	@echo "format" && $(BIN)/ruff format --check --quiet --output-format concise .
