@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tallystick.attachments.errors import AttachmentError, ReclamationRefused
-from tallystick.core.budget_errors import BudgetExhausted, BudgetUnpriced
+from tallystick.core.budget_errors import BudgetExhausted, BudgetUnpriced, HoldAlive
 from tallystick.core.errors import Cancelled, LedgerError, TallystickError, UsageError
 from tallystick.core.records import StopReason
 from tallystick.core.step_errors import StepBudgetError
@@ -25,7 +25,7 @@ def exit_code_of(error: BaseException) -> int:
         return INTERRUPTED
     if isinstance(error, StepBudgetError | BudgetExhausted | BudgetUnpriced):
         return BUDGET
-    if isinstance(error, LedgerError | AttachmentError | ReclamationRefused):
+    if isinstance(error, LedgerError | AttachmentError | ReclamationRefused | HoldAlive):
         return LEDGER
     if isinstance(error, ModelError):
         return PROVIDER
