@@ -44,7 +44,7 @@ from tallystick.runtime.session import Session
 from tallystick.runtime.teller import Pricing
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
-RUNS_DEFAULT, RUNS_SLOW, RUNS_REAL = 20, 300, 20
+RUNS_DEFAULT, RUNS_SLOW, RUNS_REAL = 10, 300, 20
 SLOW_TO_DRAW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
 PAID = ModelReplied | ModelFailed | QueryReplied | QueryFailed
 NAME = "fake:model"

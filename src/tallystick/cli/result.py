@@ -29,6 +29,8 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True) -> None:
     charge = result.charge
     used = charge.tokens_in + charge.tokens_out
     cost = shown_usd(charge.usd) if charge.usd is not None else "price unknown"
+    if not charge.model_calls:
+        cost = "no model was asked"
     click.echo(
         f"cost     {used:,} tokens ({charge.tokens_in:,} in, {charge.tokens_out:,} out)   {cost}   "
         f"{result.turns} turn{'' if result.turns == 1 else 's'}   {charge.wall_ms / 1000:.1f} s",

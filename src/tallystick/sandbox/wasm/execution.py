@@ -7,6 +7,7 @@ stands still and its slot is free; the deadline goes on, and a cancel wakes it.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -295,6 +296,10 @@ class Execution:
 
     def _begin(self, answer: Awaitable[bytes], box: _Box) -> None:
         """Start a coroutine on the loop; its end wakes the program."""
+        if box.abandoned and inspect.iscoroutine(answer):
+            # Nobody waits for it any more, and it has not begun.
+            answer.close()
+            return
         task: asyncio.Task[bytes] = asyncio.ensure_future(answer)
         box.task = self.task = task
         task.add_done_callback(lambda done: box.put(_outcome(done)))
