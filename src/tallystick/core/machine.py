@@ -313,7 +313,7 @@ def _turn_over(state: RunState, *, afresh: bool = False) -> tuple[RunState, tupl
         return _end(state, *cap)
     observed = list(state.observed)
     told = share_notice(state.started.limits, state.charge, told=state.told)
-    bound = prompt.tokens_at_most((*state.messages, *observed))
+    bound = sum(len(each.text) for each in (*state.messages, *observed))
     if turn_is_last(state.started.limits, state.charge, prompt_bound=bound):
         observed.append(Message(role="user", part="last", text=prompt.ANSWER_NOW))
     elif told is not None:

@@ -144,6 +144,8 @@ class LiveWorld:
     def _written(self, intent: AskModel, messages: tuple[Message, ...], ticket: Ticket) -> AskModel:
         """The intent with what is reserved for it, and the cap of its reply as it is sent."""
         cap = ticket.tokens_out_max
+        if cap == intent.tokens_out_max:
+            return msgspec.structs.replace(intent, reserved=ticket.reserved)
         return msgspec.structs.replace(
             intent,
             tokens_out_max=cap,
