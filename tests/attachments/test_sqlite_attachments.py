@@ -26,6 +26,7 @@ from tests.attachments.builders import (
     stored,
 )
 from tests.ledger.builders import EMPTY, RUN, bodies, drafts, filled
+from tests.unprivileged import unprivileged
 
 from tallystick.attachments.collect import reclaim
 from tallystick.attachments.errors import (
@@ -429,12 +430,13 @@ def test_a_full_ledger_refuses_a_small_put_by_name(
     assert verify_attachments(kept).ok
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_directory_that_may_not_be_written_is_told_by_its_path(kept: SqliteAttachments) -> None:
-    kept.files.root.mkdir(mode=0o500)
+def test_a_directory_that_may_not_be_written_is_told_by_its_path() -> None:
+    with unprivileged() as directory, SqliteLedger(directory / "ledger.db") as ledger:
+        kept = SqliteAttachments(ledger.file)
+        kept.files.root.mkdir(mode=0o500)
 
-    with pytest.raises(AttachmentError, match=r"ledger\.db-attachments"):
-        session(kept).put(LARGE)
+        with pytest.raises(AttachmentError, match=r"ledger\.db-attachments"):
+            session(kept).put(LARGE)
 
 
 def test_a_directory_that_is_none_is_told_by_its_path(kept: SqliteAttachments) -> None:

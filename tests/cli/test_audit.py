@@ -134,9 +134,13 @@ def test_wrong_usage_is_one_clear_line(
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.skipif(signing_available(), reason="the extra `sign` is installed")
 def test_without_the_extra_it_is_named_and_nothing_is_signed(tally: Tally) -> None:
     tally("head", "last", "--output", "kept.head")
+    # Python reads this when it starts: the extra is not to be found, wherever it is.
+    hidden = tally.directory / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text("import sys; sys.modules['cryptography'] = None")
+    tally.env["PYTHONPATH"] = str(hidden)
 
     for words in (
         ("head", "last", "--sign"),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unprivileged import unprivileged
 
 from tallystick.core.errors import UsageError
 from tallystick.core.records import RunLimits
@@ -442,12 +443,13 @@ def test_what_is_no_file_is_said_and_not_waited_for(world: World) -> None:
     assert "No such file" in world.error()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_said(world: World) -> None:
-    world.says("max_turns = 1")
-    world.project_file.chmod(0)
+def test_a_file_that_may_not_be_read_is_said() -> None:
+    with unprivileged() as directory:
+        world = World(directory)
+        world.says("max_turns = 1")
+        world.project_file.chmod(0)
 
-    assert world.error() == f"{world.project_file}: Permission denied"
+        assert world.error() == f"{world.project_file}: Permission denied"
 
 
 @pytest.mark.parametrize(

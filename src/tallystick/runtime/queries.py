@@ -138,7 +138,7 @@ class Queries:
         self,
         prompts: list[str],
         model: str | None = None,
-        schema: Any = None,  # noqa: ANN401
+        schema: Any = None,  # noqa: ANN401 (a program's word, checked below)
         fit: str = "part",
     ) -> dict[str, object]:
         """Ask many at once; the answers in order, a HostError in the place of one that failed."""

@@ -145,7 +145,7 @@ def _make(directory: Path, path: Path) -> bool:
     return True
 
 
-def _private(path: Path) -> Any:  # noqa: ANN401
+def _private(path: Path) -> Any:  # noqa: ANN401 (of an extra that may not be here)
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
         if status.st_uid != os.geteuid() or status.st_mode & 0o077:
@@ -164,7 +164,7 @@ def _private(path: Path) -> Any:  # noqa: ANN401
     return key
 
 
-def _publish(public: Any, path: Path) -> None:  # noqa: ANN401
+def _publish(public: Any, path: Path) -> None:  # noqa: ANN401 (of the extra)
     serialization = _serialization()
     pem: bytes = public.public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -190,15 +190,15 @@ def _written(directory: Path, data: bytes) -> str:
     return name
 
 
-def _id(public: Any) -> str:  # noqa: ANN401
+def _id(public: Any) -> str:  # noqa: ANN401 (of the extra)
     return digest(public.public_bytes_raw())
 
 
-def _ed25519() -> Any:  # noqa: ANN401
+def _ed25519() -> Any:  # noqa: ANN401 (a module of the extra)
     return importlib.import_module("cryptography.hazmat.primitives.asymmetric.ed25519")
 
 
-def _serialization() -> Any:  # noqa: ANN401
+def _serialization() -> Any:  # noqa: ANN401 (a module of the extra)
     return importlib.import_module("cryptography.hazmat.primitives.serialization")
 
 

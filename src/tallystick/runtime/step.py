@@ -159,6 +159,7 @@ def within_step(
             with _standing_in(active):
                 return await function(*args, **kwargs)
 
+        # A coroutine function gives what its wrapper gives; the type of that cannot be said.
         return wait  # type: ignore[return-value]
 
     @functools.wraps(function)
