@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.play import block
-from tests.runtime.costed import NANO_IN, NANO_OUT, PRICING, Costed
+from tests.runtime.costed import NANO_IN, NANO_OUT, PRICES, PRICING, Costed
 
 from tallystick.core.budget_amount import Budget
 from tallystick.core.errors import UsageError
@@ -18,8 +18,10 @@ from tallystick.core.records import (
     ModelRefused,
     ModelReplied,
     ModelUsage,
+    QueryAsked,
     ReceiptIssued,
     Record,
+    Reserved,
     RunEnded,
     RunLimits,
 )
@@ -226,6 +228,28 @@ def test_without_a_price_the_cost_is_unknown_and_not_zero(
     assert found.run.charge.usd is None
     (line,) = issued.receipt.models
     assert (line.unpriced, line.usd, line.price) == (1, 0, price)
+
+
+def test_with_its_own_tokenizer_a_models_prompts_are_counted_and_nobody_elses(
+    sandbox: WasmSandbox,
+) -> None:
+    class Words:
+        def count(self, text: str) -> int:
+            return len(text.split())
+
+    answer = block("FINAL(llm_query('one two three'))")
+    reserved: dict[str, list[Reserved]] = {}
+    for name in ("fake:model", "fake:other"):
+        model = Costed(name=name, answer=lambda prompt: "ok" if "one two" in prompt else answer)
+        pricing = Pricing(declared=PRICES, tokenizer=Words(), tokenizer_of="fake:model")
+        found = ran(sandbox, model, limits("1"), pricing)
+        asked = [each for each in found.records if isinstance(each, AskModel | QueryAsked)]
+        reserved[name] = [each.reserved for each in asked if each.reserved is not None]
+
+    assert [each.counted for each in reserved["fake:model"]] == [True, True]
+    assert [each.counted for each in reserved["fake:other"]] == [False, False]
+    for counted, bounded in zip(reserved["fake:model"], reserved["fake:other"], strict=True):
+        assert counted.tokens_in < bounded.tokens_in
 
 
 # -- what the model is told --------------------------------------------------------------------

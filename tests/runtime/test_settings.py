@@ -22,6 +22,10 @@ from tallystick.runtime.config_keys import PROVIDER_KEYS, SETTINGS
 from tallystick.runtime.settings import OTHER_VARIABLES, Setting, Settings, load_settings
 from tallystick.runtime.trust import TrustStore
 
+# The least that is a tokenizer: it has no words.
+TOKENIZER = Path(tempfile.mkdtemp()) / "tokenizer.json"
+TOKENIZER.write_text('{"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}')
+
 
 class World:
     """A home with a project in it."""
@@ -88,6 +92,7 @@ def value_of(found: Settings, name: str) -> object:
         "max_usd": None if limits.usd is None else limits.usd / 10**9,
         "total_usd": None if found.total.usd is None else found.total.usd / 10**9,
         "allow_unpriced": found.pricing.waived,
+        "tokenizer": found.pricing.tokenizer and str(TOKENIZER),
     }[name]
 
 
@@ -105,6 +110,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "max_usd": st.sampled_from([0, 0.5, 12, 0.0001]),
     "total_usd": st.sampled_from([0, 0.25, 100]),
     "allow_unpriced": st.booleans(),
+    "tokenizer": st.just(str(TOKENIZER)),
     "grants": st.lists(st.sampled_from(["files.read", "net"]), min_size=1, unique=True),
 }
 LAYERS = ("user", "project", "environment", "flag")
@@ -163,6 +169,7 @@ def test_every_setting_changes_something(world: World, name: str) -> None:
         "temperature": 0.5,
         "grants": ["net"],
         "allow_unpriced": True,
+        "tokenizer": str(TOKENIZER),
     }
     other = given.get(name, 1)
 

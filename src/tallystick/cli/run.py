@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 
 import click
@@ -11,10 +12,12 @@ from tallystick.cli.exit_codes import OK, exit_code_of_stop
 from tallystick.cli.progress import progress_for
 from tallystick.cli.result import show_estimate, show_run
 from tallystick.core.records import Record, RunLimits, encode_record, tag_of
+from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.pacing import Pacing
 from tallystick.runtime.estimate import estimated
 from tallystick.runtime.inputs import read_inputs
 from tallystick.runtime.models import open_model
+from tallystick.runtime.paths import ledger_path
 from tallystick.runtime.session import Session
 from tallystick.runtime.settings import load_settings
 
@@ -143,12 +146,15 @@ def command(
             click.echo(msgspec.json.encode({"run": run, "tag": tag_of(record), "record": body}))
         progress.watch(run, record)
 
+    ledger = SqliteLedger(ledger_path())
+    model = open_model(settings.model, settings, pacing=Pacing(), ledger=lambda: ledger)
+    pricing = dataclasses.replace(settings.pricing, tokenizer_of=model.name)
     with Session(
-        pricing=settings.pricing,
+        ledger=ledger,
+        pricing=pricing,
         total=settings.total,
         say=lambda line: click.echo(line, err=True),
     ) as session:
-        model = open_model(settings.model, settings, pacing=Pacing(), ledger=lambda: session.ledger)
         session.use(model, owned=True)
         if dry_run:
             estimate = estimated(
@@ -157,7 +163,7 @@ def command(
                 inputs=inputs,
                 limits=settings.limits,
                 grants=settings.grants,
-                pricing=settings.pricing,
+                pricing=pricing,
             )
             show_estimate(estimate, as_json=as_json)
             return OK

@@ -68,14 +68,15 @@ class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
 class Reserved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The worst that an attempt can cost, held in every scope around it before it is sent.
 
-    `tokens_in` is an upper bound, `usd` None where no price is known; `price` says which policy
-    applied.
+    `tokens_in` is an upper bound, or with the model's own tokenizer `counted`; `usd` is None where
+    no price is known; `price` says which policy applied.
     """
 
     tokens_in: int
     tokens_out: int
     usd: int | None = None
     price: str = "unknown"
+    counted: bool = False
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

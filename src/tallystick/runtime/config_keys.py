@@ -198,6 +198,7 @@ SETTINGS: Mapping[str, Spec] = {
         _spec("max_usd", _USD, limit=True),
         _spec("total_usd", _USD),
         _spec("allow_unpriced", _FLAG, default=False),
+        _spec("tokenizer", _TEXT),
         _spec("timeout", _number(0, 10**7), _LIMITS.wall_ms / 1000, limit=True),
         _spec("max_host_calls", _whole(0, 10**9), _LIMITS.host_calls, limit=True),
         _spec("reply_tokens", _whole(0, 10**9), _LIMITS.reply_tokens, limit=True),

@@ -18,7 +18,7 @@ from tallystick.model.tokens import input_estimate
 from tallystick.runtime.functions import RunFunction
 from tallystick.runtime.inputs import Input, layout_of
 from tallystick.runtime.shelf import Shelf
-from tallystick.runtime.teller import Pricing, picture_size, prompt_bound
+from tallystick.runtime.teller import Pricing, picture_size, prompt_figure
 from tallystick.sandbox.host import HostTable
 
 __all__ = ["Estimate", "estimated"]
@@ -90,7 +90,7 @@ def estimated(
         )
     )
     terms = pricing.terms(model, usd_capped=limits.usd is not None)
-    bound = prompt_bound(terms, messages)
+    bound = prompt_figure(terms, messages).tokens
     about = input_estimate(messages, dialect=terms.dialect, size_of=picture_size).tokens
     cap = max(0, min(limits.reply_tokens, limits.tokens - bound))
     worst = terms.worst

@@ -17,6 +17,7 @@ from tallystick.core.errors import UsageError
 from tallystick.core.money import nano_usd
 from tallystick.core.records import RunLimits
 from tallystick.model.price_table import PriceTable
+from tallystick.model.tokens import FileTokenizer, Tokenizer
 from tallystick.runtime.config_file import (
     PROJECT_FILE,
     ConfigFile,
@@ -130,7 +131,9 @@ def load_settings(
         aliases=aliases,
         providers=providers,
         pricing=Pricing(
-            declared=_prices(user, project), waived=values.get("allow_unpriced") is True
+            declared=_prices(user, project),
+            waived=values.get("allow_unpriced") is True,
+            tokenizer=_tokenizer(values.get("tokenizer")),
         ),
         total=Budget(usd=_usd(values.get("total_usd"))),
         project=project,
@@ -299,6 +302,10 @@ def _limits(values: Mapping[str, Value]) -> RunLimits:
 
 def _usd(value: Value | None) -> int | None:
     return None if value is None else nano_usd(_number(value))
+
+
+def _tokenizer(named: Value | None) -> Tokenizer | None:
+    return None if named is None else FileTokenizer.from_file(str(named))
 
 
 def _prices(user: ConfigFile | None, project: Project | None) -> PriceTable:

@@ -33,7 +33,7 @@ from tallystick.model.endpoint import Dialect, Endpoint
 from tallystick.model.port import Model, ModelError, ModelReply
 from tallystick.model.price_table import PriceTable, find_price
 from tallystick.model.prices import PriceDecision, cost, decided, worst_case
-from tallystick.model.tokens import input_bound
+from tallystick.model.tokens import TokenFigure, Tokenizer, input_bound
 from tallystick.model.usage import TokenUsage, token_usage
 from tallystick.runtime.purse import Hold, Purse
 from tallystick.runtime.refused_call import RefusedCall
@@ -45,7 +45,7 @@ __all__ = [
     "Terms",
     "Ticket",
     "picture_size",
-    "prompt_bound",
+    "prompt_figure",
 ]
 
 _NO_TABLE = PriceTable(prices={})
@@ -58,10 +58,16 @@ _NAMES = ("prompt_tokens", "input_tokens")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pricing:
-    """Where prices come from, and whether calls without one are let through."""
+    """Where prices come from, and whether calls without one are let through.
+
+    `tokenizer` is that of the model named `tokenizer_of`, and of no other: its prompts are counted
+    and not bounded.
+    """
 
     declared: PriceTable = _NO_TABLE
     waived: bool = False
+    tokenizer: Tokenizer | None = None
+    tokenizer_of: str = ""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def terms(self, model: Model, *, usd_capped: bool) -> Terms:
@@ -75,6 +81,7 @@ class Pricing:
             dialect=endpoint.dialect if isinstance(endpoint, Endpoint) else "openai",
             decision=decision,
             in_process=getattr(found, "kind", "") == "in_process",
+            tokenizer=self.tokenizer if model.name == self.tokenizer_of else None,
         )
 
 
@@ -86,6 +93,7 @@ class Terms:
     dialect: Dialect
     decision: PriceDecision
     in_process: bool
+    tokenizer: Tokenizer | None = None
 
     @property
     def worst(self) -> WorstUsd | None:
@@ -164,7 +172,8 @@ class Teller:
         The cap of the reply is what the tightest scope pays for, at most what is wanted and at
         least `tokens_out_min`. `turns` is 1 for a call that begins one.
         """
-        bound = prompt_bound(terms, messages)
+        figure = prompt_figure(terms, messages)
+        bound = figure.tokens
         waived = terms.decision.policy == "waived"
         worst = terms.worst
         try:
@@ -192,7 +201,13 @@ class Teller:
                 usd=None if worst is None else worst(bound, tokens_out_max),
             )
             raise
-        reserved = Reserved(tokens_in=bound, tokens_out=cap, usd=usd, price=terms.decision.policy)
+        reserved = Reserved(
+            tokens_in=bound,
+            tokens_out=cap,
+            usd=usd,
+            price=terms.decision.policy,
+            counted=figure.label == "counted",
+        )
         return Ticket(hold, terms, reserved, cap, turns)
 
     def replied(self, ticket: Ticket, reply: ModelReply) -> Settled:
@@ -258,11 +273,15 @@ def _check_used_up(left: Remaining) -> None:
             raise BudgetExhausted(dimension=dimension, scope=scope, needed=1, left=max(0, figure))
 
 
-def prompt_bound(terms: Terms, messages: tuple[Message, ...]) -> int:
-    """The most tokens that a prompt can be."""
+def prompt_figure(terms: Terms, messages: tuple[Message, ...]) -> TokenFigure:
+    """The most tokens that a prompt can be, and whether they were counted."""
     return input_bound(
-        messages, dialect=terms.dialect, model=terms.model, size_of=picture_size
-    ).tokens
+        messages,
+        dialect=terms.dialect,
+        model=terms.model,
+        size_of=picture_size,
+        tokenizer=terms.tokenizer,
+    )
 
 
 def picture_size(image: Image) -> tuple[int, int] | None:

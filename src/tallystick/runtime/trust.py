@@ -185,7 +185,7 @@ def narrowed(
 
 
 # What gives rights, or takes a limit away; the total is this user's, and no project's.
-_NEED_TRUST = frozenset({"grants", "allow_unpriced", "total_usd"})
+_NEED_TRUST = frozenset({"grants", "allow_unpriced", "total_usd", "tokenizer"})
 
 
 def _restricted(
