@@ -185,3 +185,26 @@ def test_the_event_of_the_question_stands_in_the_log_once_and_neither_first_nor_
 
 def test_another_seed_asks_for_another_vessel() -> None:
     assert len({expected(seed) for seed in range(50)}) > 40
+
+
+def test_a_model_that_is_named_is_asked_under_the_users_caps(tally: Tally) -> None:
+    """A cap in dollars and a price that nobody knows: nothing is sent."""
+    url = "http://127.0.0.1:9/v1"
+    done = tally("demo", "-m", "local:m", "--max-usd", "1", "--quiet", TALLYSTICK_MODEL_URL=url)
+    from_settings = tally(
+        "demo", "-m", "local:m", TALLYSTICK_MODEL_URL=url, TALLYSTICK_MAX_TOKENS="500"
+    )
+
+    assert (done.returncode, done.stdout) == (3, "")
+    assert from_settings.returncode == 3
+    assert "500 left in this run" in from_settings.stderr
+
+
+def test_the_readme_shows_what_the_demonstration_prints(tally: Tally) -> None:
+    page = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    shown = page.partition("```text\n")[2].partition("```")[0].splitlines()
+    done = tally("demo")
+    printed = {line.rstrip() for line in (done.stdout + done.stderr).splitlines()}
+
+    assert len(shown) > 8
+    assert [line for line in shown if line.rstrip() not in printed] == []

@@ -17,7 +17,7 @@ from tallystick.cli.exit_codes import exit_code_of_stop
 from tallystick.cli.progress import progress_for
 from tallystick.cli.result import show_run
 from tallystick.core.errors import UsageError
-from tallystick.core.records import ModelReplied, ProgramFinished, Record, RunProgram
+from tallystick.core.records import ModelReplied, ProgramFinished, Record, RunLimits, RunProgram
 from tallystick.core.reply import Code, parse_reply
 from tallystick.demo.corpus import QUESTION, SEED, harbour
 from tallystick.demo.recording import recording
@@ -29,7 +29,7 @@ from tallystick.runtime.inputs import given_text
 from tallystick.runtime.models import open_model
 from tallystick.runtime.run import Run
 from tallystick.runtime.session import Session
-from tallystick.runtime.settings import load_settings
+from tallystick.runtime.settings import Settings, load_settings
 
 __all__ = ["command", "corpus_sha256"]
 
@@ -46,13 +46,19 @@ _OUTPUT_CHARS_MAX = 600
     help="Ask this model, instead of the recorded replies of another.",
 )
 @click.option(
+    "--max-usd",
+    type=float,
+    metavar="DOLLARS",
+    help="With a model: money at most.",
+)
+@click.option(
     "--save",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
     help="Write the sample file there and end.",
 )
 @click.option("--quiet", is_flag=True, help="Print the answer only.")
-def command(model_name: str | None, save: Path | None, quiet: bool) -> int:
+def command(model_name: str | None, max_usd: float | None, save: Path | None, quiet: bool) -> int:
     r"""Answer a question over sample data, then replay and verify the run.
 
     Needs no model and no key: the replies were recorded from a real model. The programs in them
@@ -70,11 +76,16 @@ def command(model_name: str | None, save: Path | None, quiet: bool) -> int:
         if not quiet:
             click.echo(line, err=True)
 
-    with Session(say=say) as session:
-        model, temperature = _model(model_name, session)
+    # The user's caps hold for a model that is asked; the recorded one asks nobody.
+    settings = None
+    if model_name is not None:
+        settings = load_settings(flags={"model": model_name, "max_usd": max_usd})
+    with _session(settings, say) as session:
+        model, temperature = _model(settings, session)
         _introduce(texts, model, recorded=model_name is None, say=say)
         session.use(model, owned=True)
-        result = _run(session, texts, temperature=temperature, quiet=quiet)
+        limits = RunLimits() if settings is None else settings.limits
+        result = _run(session, texts, limits, temperature=temperature, quiet=quiet)
         show_run(result, quiet=quiet)
         if quiet or not result.answered:
             return exit_code_of_stop(result.stop)
@@ -102,10 +113,15 @@ def _save(texts: Mapping[str, str], folder: Path) -> int:
     return 0
 
 
-def _model(named: str | None, session: Session) -> tuple[Model, float | None]:
+def _session(settings: Settings | None, say: Say) -> Session:
+    if settings is None:
+        return Session(say=say)
+    return Session(say=say, pricing=settings.pricing, total=settings.total)
+
+
+def _model(settings: Settings | None, session: Session) -> tuple[Model, float | None]:
     """The model to ask, and at which temperature: what was recorded was asked at one."""
-    if named is not None:
-        settings = load_settings(flags={"model": named})
+    if settings is not None:
         model = open_model(settings.model, settings, pacing=Pacing(), ledger=lambda: session.ledger)
         return model, settings.temperature
     kept = recording()
@@ -128,7 +144,12 @@ def _introduce(texts: Mapping[str, str], model: Model, *, recorded: bool, say: S
 
 
 def _run(
-    session: Session, texts: Mapping[str, str], *, temperature: float | None, quiet: bool
+    session: Session,
+    texts: Mapping[str, str],
+    limits: RunLimits,
+    *,
+    temperature: float | None,
+    quiet: bool,
 ) -> Run:
     progress = progress_for(quiet=quiet)
     programs = _Programs(quiet=quiet)
@@ -141,6 +162,7 @@ def _run(
         return session.run(
             QUESTION,
             inputs=[given_text(text, name=name) for name, text in texts.items()],
+            limits=limits,
             temperature=temperature,
             watch=watch,
             heard=progress.heard,
