@@ -25,6 +25,7 @@ from bench import (
     budget_bench,
     call_bench,
     cpu_bench,
+    durability,
     humaneval_bench,
     model_bench,
     peer_bench,
@@ -51,6 +52,7 @@ _BENCHES: dict[str, Bench] = {
     **cpu_bench.BENCHES,
     **text_bench.BENCHES,
     **attachment_bench.BENCHES,
+    **durability.BENCHES,
     **humaneval_bench.BENCHES,
     **peer_bench.BENCHES,
 }

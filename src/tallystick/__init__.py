@@ -22,15 +22,17 @@ if TYPE_CHECKING:
         TallystickError,
         UsageError,
     )
+    from tallystick.core.lookup import NOT_RECEIVED, UNKNOWN
+    from tallystick.core.passage_errors import RunInDoubt
     from tallystick.core.records import Charge, RunLimits
     from tallystick.core.step import CompletedStep
     from tallystick.core.step_errors import StepBudgetError
     from tallystick.ledger.memory import MemoryLedger
     from tallystick.ledger.sqlite import SqliteLedger
-    from tallystick.model.port import ModelError
+    from tallystick.model.port import ModelError, ModelReply
     from tallystick.model.price_table import PriceTable
     from tallystick.model.scripted import ScriptedModel, ScriptedReply
-    from tallystick.runtime.functions import host_function
+    from tallystick.runtime.functions import effect_key, host_function
     from tallystick.runtime.inputs import given_text, read_inputs
     from tallystick.runtime.paths import cache_directory, data_directory
     from tallystick.runtime.run import Run
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 __all__ = [
+    "NOT_RECEIVED",
+    "UNKNOWN",
     "Budget",
     "Cancelled",
     "CapabilityDenied",
@@ -60,11 +64,13 @@ __all__ = [
     "Limits",
     "MemoryLedger",
     "ModelError",
+    "ModelReply",
     "NotSupported",
     "PriceTable",
     "Pricing",
     "Refused",
     "Run",
+    "RunInDoubt",
     "RunLimits",
     "SandboxError",
     "Scripted",
@@ -82,6 +88,7 @@ __all__ = [
     "cache_directory",
     "completed_steps",
     "data_directory",
+    "effect_key",
     "given_text",
     "host_function",
     "open_snapshots",
@@ -92,7 +99,9 @@ __all__ = [
 
 _HOMES = {
     "tallystick.core.budget_amount": ("Budget",),
-    "tallystick.model.port": ("ModelError",),
+    "tallystick.core.lookup": ("NOT_RECEIVED", "UNKNOWN"),
+    "tallystick.core.passage_errors": ("RunInDoubt",),
+    "tallystick.model.port": ("ModelError", "ModelReply"),
     "tallystick.model.price_table": ("PriceTable",),
     "tallystick.runtime.teller": ("Pricing",),
     "tallystick.core.records": (
@@ -105,7 +114,7 @@ _HOMES = {
         "ScriptedModel",
         "ScriptedReply",
     ),
-    "tallystick.runtime.functions": ("host_function",),
+    "tallystick.runtime.functions": ("effect_key", "host_function"),
     "tallystick.runtime.run": ("Run",),
     "tallystick.runtime.session": ("Session",),
     "tallystick.runtime.snapshots": ("open_snapshots",),

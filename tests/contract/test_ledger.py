@@ -33,6 +33,8 @@ from tallystick.ledger.port import BODY_BYTES_MAX, ExportHeader, Ledger, Transfe
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify
 
+BODIES = [each.body for each in drafts(15)]
+
 
 @pytest.fixture(params=sorted(LEDGERS))
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TransferLedger]:
@@ -167,6 +169,141 @@ def test_of_many_threads_each_entry_is_written_by_one(ledger: Ledger) -> None:
 
     assert sorted(written) == list(range(ledger.runs()[0].head.count))
     assert verify(ledger).entries == len(written)
+
+
+def test_a_submission_says_at_once_which_head_the_run_will_have(ledger: Ledger) -> None:
+    fence = ledger.claim(RUN, create=True)
+
+    head, written = ledger.submit(RUN, drafts(3), expected=EMPTY, fence=fence, forced=True)
+    written.result()
+
+    assert ledger.runs()[0].head == head
+    assert bodies(ledger) == [each.body for each in drafts(3)]
+
+
+def test_submissions_that_nobody_waits_for_in_between_make_one_chain(ledger: Ledger) -> None:
+    fence = ledger.claim(RUN, create=True)
+    head, futures = EMPTY, []
+
+    for number in range(50):
+        head, written = ledger.submit(
+            RUN, [draft(number)], expected=head, fence=fence, forced=number % 7 == 0
+        )
+        futures.append(written)
+
+    assert [written.result() for written in futures] == [None] * 50
+    assert ledger.runs()[0].head == head
+    assert bodies(ledger) == [each.body for each in drafts(50)]
+    assert verify(ledger).ok
+
+
+def test_an_append_comes_behind_what_was_submitted_before_it(ledger: Ledger) -> None:
+    fence = ledger.claim(RUN, create=True)
+
+    head, _ = ledger.submit(RUN, drafts(1), expected=EMPTY, fence=fence, forced=False)
+    head = ledger.append(RUN, drafts(1, start=1), expected=head, fence=fence, forced=False)
+
+    assert ledger.runs()[0].head == head
+    assert verify(ledger).entries == 2
+
+
+def failing(db: object) -> None:
+    raise UsageError("no")
+
+
+def test_a_submission_that_fails_takes_along_those_that_build_on_it_and_no_others(
+    ledger: Ledger,
+) -> None:
+    fences = {run: ledger.claim(run, create=True) for run in (RUN, OTHER)}
+
+    first, refused = ledger.submit(
+        RUN, drafts(2), expected=EMPTY, fence=fences[RUN], forced=False, also=failing
+    )
+    _, behind = ledger.submit(RUN, drafts(1), expected=first, fence=fences[RUN], forced=True)
+    _, beside = ledger.submit(OTHER, drafts(3), expected=EMPTY, fence=fences[OTHER], forced=False)
+
+    with pytest.raises(UsageError, match="no"):
+        refused.result()
+    with pytest.raises(LedgerConflict) as caught:
+        behind.result()
+    beside.result()
+    assert (caught.value.field, caught.value.run) == ("head", RUN)
+    assert [row.head.count for row in ledger.runs()] == [0, 3]
+    assert ledger.append(RUN, drafts(1), expected=EMPTY, fence=fences[RUN], forced=True).count == 1
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_submission_with_another_fence_is_refused_when_it_is_waited_for(
+    ledger: Ledger, forced: bool
+) -> None:
+    head = filled(ledger)
+    ledger.claim(RUN, create=False)
+
+    _, refused = ledger.submit(RUN, drafts(1), expected=head, fence=1, forced=forced)
+
+    with pytest.raises(LedgerConflict, match="its fence is 2, not 1"):
+        refused.result()
+    assert len(bodies(ledger)) == 4
+
+
+def test_what_was_submitted_cannot_be_cancelled(ledger: Ledger) -> None:
+    fence = ledger.claim(RUN, create=True)
+
+    _, written = ledger.submit(RUN, drafts(1), expected=EMPTY, fence=fence, forced=False)
+
+    assert not written.cancel()
+    written.result()
+    assert len(bodies(ledger)) == 1
+
+
+def test_what_goes_with_a_submission_is_done_once_and_in_its_order(ledger: Ledger) -> None:
+    fence = ledger.claim(RUN, create=True)
+    head, done, futures = EMPTY, [], []
+
+    for number in range(20):
+        head, written = ledger.submit(
+            RUN,
+            [draft(number)],
+            expected=head,
+            fence=fence,
+            forced=False,
+            also=lambda db, number=number: done.append((number, db is None)),  # type: ignore[misc]
+        )
+        futures.append(written)
+    for written in futures:
+        written.result()
+
+    assert done == [(number, isinstance(ledger, MemoryLedger)) for number in range(20)]
+
+
+def test_a_body_over_the_limit_is_refused_before_it_is_queued(ledger: Ledger) -> None:
+    fence = ledger.claim(RUN, create=True)
+    over = Draft(tag="t", intent=None, body=bytes(BODY_BYTES_MAX + 1))
+
+    with pytest.raises(InvalidLimit, match=f"at most {BODY_BYTES_MAX} bytes"):
+        ledger.submit(RUN, [over], expected=EMPTY, fence=fence, forced=False)
+
+
+def test_many_threads_submit_to_runs_of_their_own(ledger: Ledger) -> None:
+    def write(run: str) -> None:
+        head, futures = EMPTY, []
+        fence = ledger.claim(run, create=True)
+        for number in range(15):
+            head, written = ledger.submit(
+                run, [draft(number)], expected=head, fence=fence, forced=number % 5 == 0
+            )
+            futures.append(written)
+        for written in futures:
+            written.result()
+
+    threads = [threading.Thread(target=write, args=(run_id(number),)) for number in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert all(list(bodies(ledger, row.run)) == BODIES for row in ledger.runs())
+    assert (verify(ledger).runs, verify(ledger).entries) == (8, 8 * 15)
 
 
 def test_runs_do_not_see_each_other(ledger: Ledger) -> None:
@@ -305,9 +442,6 @@ def test_what_goes_with_an_import_is_done_whether_or_not_the_run_is_here(
 def test_an_import_does_not_happen_if_what_goes_with_it_fails(ledger: TransferLedger) -> None:
     header, source = arriving()
 
-    def failing(db: object) -> None:
-        raise UsageError("no")
-
     with pytest.raises(UsageError):
         ledger.adopt(header, source.read(RUN), also=failing)
 
@@ -329,9 +463,6 @@ def test_what_goes_with_an_import_is_not_done_if_the_run_is_refused(
 
 def test_a_removal_does_not_happen_if_what_goes_with_it_fails(ledger: Ledger) -> None:
     filled(ledger)
-
-    def failing(db: object) -> None:
-        raise UsageError("no")
 
     with pytest.raises(UsageError):
         ledger.remove(RUN, also=failing)

@@ -191,7 +191,7 @@ class Client:
         purse = Purse([Place(world.accounts[tree], scope) for tree, scope in self.places])
         self.models = {name: self._server(name) for name in world.tables}
         held = SessionAttachments(MemoryAttachments(), session_id=f"{number:032x}")
-        desk = LiveDesk(Teller(purse, world.pricing), self._find, Shelf(held))
+        desk = LiveDesk("RUN", Teller(purse, world.pricing), self._find, Shelf(held))
         desk.written = self.notes
         limits = RunLimits(reply_tokens=plan.reply_tokens, retries=plan.retries)
         self.queries = Queries(desk, limits=limits)

@@ -24,10 +24,12 @@ from tallystick.core.errors import (
     LedgerUnavailable,
     NotALedger,
 )
+from tallystick.ledger.access import Access
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.sqlite_file import APPLICATION_ID, LedgerFile
+from tallystick.ledger.sqlite_file import APPLICATION_ID
 from tallystick.ledger.verify import verify
 
+WORKER = Path(__file__).with_name("append_worker.py")
 TRY_TO_WRITE = """
 import sqlite3, sys
 sqlite3.connect(sys.argv[1], timeout=0).execute("BEGIN IMMEDIATE")
@@ -55,13 +57,13 @@ def a_file(path: Path) -> bytes:
 
 def set_pragma(monkeypatch: pytest.MonkeyPatch, pragma: str) -> None:
     """Give every connection that is opened from now on a further setting."""
-    opened = LedgerFile._prepare
+    opened = Access._prepare
 
-    def prepare(self: LedgerFile, db: sqlite3.Connection) -> None:
+    def prepare(self: Access, db: sqlite3.Connection) -> None:
         opened(self, db)
         db.execute(pragma).fetchall()
 
-    monkeypatch.setattr(LedgerFile, "_prepare", prepare)
+    monkeypatch.setattr(Access, "_prepare", prepare)
 
 
 def test_the_file_its_log_and_its_directory_are_private(ledger: SqliteLedger) -> None:
@@ -307,7 +309,7 @@ def test_forced_waits_for_the_disk_and_committed_does_not(ledger: SqliteLedger) 
     levels = []
     for forced in (True, True, False, True):
         head = ledger.append(RUN, drafts(1), expected=head, fence=1, forced=forced)
-        with ledger._file.reading() as db:
+        with ledger._file._written().access.held() as db:
             levels.append(db.execute("PRAGMA synchronous").fetchone()[0])
 
     normal, full = 1, 2
@@ -319,15 +321,26 @@ def test_forced_waits_for_the_disk_and_committed_does_not(ledger: SqliteLedger) 
 def test_every_forced_append_is_one_sync_and_committed_ones_are_none(
     path: Path, kind: str, syncs: int
 ) -> None:
-    worker = Path(__file__).with_name("append_worker.py")
     trace = path.parent.parent / "trace"
 
     traced = ["strace", "-f", "-e", "trace=fsync,fdatasync,write", "-o", str(trace)]
-    command = [*traced, sys.executable, str(worker), str(path), "syncs", kind]
+    command = [*traced, sys.executable, str(WORKER), str(path), "syncs", kind]
     subprocess.run(command, check=True, capture_output=True)
 
     _, counted, _ = trace.read_text().split('"mark\\n"')
     assert counted.count("sync(") == syncs
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="counts system calls with strace")
+def test_runs_that_are_forced_together_are_one_sync(path: Path) -> None:
+    trace = path.parent.parent / "trace"
+
+    traced = ["strace", "-f", "-e", "trace=fsync,fdatasync,write", "-o", str(trace)]
+    command = [*traced, sys.executable, str(WORKER), str(path), "together", "30"]
+    subprocess.run(command, check=True, capture_output=True)
+
+    _, counted, _ = trace.read_text().split('"mark\\n"')
+    assert counted.count("sync(") == 1
 
 
 def test_every_error_of_a_ledger_is_one_line(path: Path) -> None:

@@ -38,7 +38,7 @@ class Till:
         self.model = model
         self.notes = Notes()
         held = SessionAttachments(MemoryAttachments(), session_id="0" * 32)
-        desk = LiveDesk(self.teller, lambda name: model, Shelf(held))
+        desk = LiveDesk("RUN", self.teller, lambda name: model, Shelf(held))
         desk.written = self.notes
         self.queries = Queries(desk, limits=RunLimits(reply_tokens=reply_tokens, retries=0))
         self.queries.place = QueryPlace(intent=1, program=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -45,11 +46,13 @@ class Failing(MemoryLedger):
         super().__init__()
         self._tag = tag
 
-    def append(self, run: str, drafts: Any, **more: Any) -> Any:
+    def submit(self, run: str, drafts: Any, **more: Any) -> Any:
         if self._tag and any(draft.tag == self._tag for draft in drafts):
             self._tag = ""
-            raise LedgerFull(path="ledger.db")
-        return super().append(run, drafts, **more)
+            failed: Future[None] = Future()
+            failed.set_exception(LedgerFull(path="ledger.db"))
+            return more["expected"], failed
+        return super().submit(run, drafts, **more)
 
 
 @pytest.mark.parametrize("tag", ["query.ask", "query.replied", "model.replied", "program.finished"])

@@ -88,6 +88,19 @@ class SessionAttachments:
         """Several puts that are kept and committed in one transaction."""
         return Batch(self._attachments, self)
 
+    def intend(self, refs: Sequence[AttachmentRef]) -> None:
+        """Intend to hold what is kept already, for somebody else. It is held once committed."""
+        with self._attachments.writing(forced=False) as db:
+            for ref in refs:
+                self._attachments.byte_len(ref.id)
+                intent = Intent(
+                    session_id=self.session_id,
+                    attachment_id=ref.id,
+                    intent_at_epoch_ms=self._attachments.clock(),
+                    owner=self._owner(ref),
+                )
+                self._attachments.record_intent(intent, ref, within=db)
+
     def commit(
         self, ids: Sequence[str], *, within: Transaction = None, forced: bool = True
     ) -> None:
@@ -125,9 +138,9 @@ class SessionAttachments:
             raise AttachmentNotFound(id=id)
         return found[0]
 
-    def references(self) -> Sequence[Reference]:
+    def references(self, *, within: Transaction = None) -> Sequence[Reference]:
         """Everything this session holds or intends to, in the order it came."""
-        return self._attachments.references(self.session_id)
+        return self._attachments.references(self.session_id, within=within)
 
     def delete(self, id: str, *, within: Transaction = None) -> None:
         """Let go of an attachment. Its bytes stay for others, and until a sweep finds none."""

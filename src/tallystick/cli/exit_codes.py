@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from tallystick.attachments.errors import AttachmentError, ReclamationRefused
 from tallystick.core.budget_errors import BudgetExhausted, BudgetUnpriced, HoldAlive
-from tallystick.core.errors import Cancelled, LedgerError, TallystickError, UsageError
+from tallystick.core.errors import (
+    Cancelled,
+    LedgerError,
+    ReplayDiverged,
+    TallystickError,
+    UsageError,
+)
+from tallystick.core.passage_errors import RunInDoubt
 from tallystick.core.records import StopReason
 from tallystick.core.step_errors import StepBudgetError
 from tallystick.model.port import ModelError
@@ -21,6 +28,10 @@ def exit_code_of(error: BaseException) -> int:
     """The exit code for an error that ended the command."""
     if isinstance(error, UsageError):
         return USAGE
+    if isinstance(error, RunInDoubt):
+        return IN_DOUBT
+    if isinstance(error, ReplayDiverged):
+        return DIVERGED
     if isinstance(error, Cancelled):
         return INTERRUPTED
     if isinstance(error, StepBudgetError | BudgetExhausted | BudgetUnpriced):

@@ -19,8 +19,13 @@ from tallystick.core.records import (
     ReceiptIssued,
     Record,
     RunEnded,
+    RunForked,
+    RunLimits,
     RunProgram,
+    RunPruned,
+    RunResumed,
     RunStarted,
+    SnapshotTaken,
     StepEntered,
     StepLeft,
 )
@@ -34,12 +39,7 @@ def transcript_lines(record: Record) -> list[str]:
     """A record as normalized text: one vocabulary, no clock, no ids."""
     match record:
         case RunStarted():
-            limits = record.limits
-            named = "".join(f"  {each.name}={each.bytes}B" for each in record.contexts)
-            return [
-                f"run       started    goal={_short(record.goal)}{named}  turns<={limits.turns} "
-                f"tokens<={limits.tokens}"
-            ]
+            return [f"run       {_started(record)}"]
         case AskModel() | ModelReplied() | ModelFailed() | ModelRefused():
             return [f"turn {record.turn:<4} {_model(record)}"]
         case QueryAsked() | QueryReplied() | QueryFailed() | QueryRefused():
@@ -58,6 +58,10 @@ def transcript_lines(record: Record) -> list[str]:
                 f"run       ended      {record.stop}  {kind}={_short(record.answer or '')}  "
                 f"turns={record.charge.turns} host_calls={record.charge.host_calls}"
             ]
+        case SnapshotTaken():
+            return [f"turn {record.turn:<4} snapshot   {record.image.byte_len:,} bytes"]
+        case RunResumed() | RunForked() | RunPruned():
+            return [f"run       {_passage(record)}"]
         case StepEntered() | StepLeft():
             return [f"step      {_step(record)}"]
 
@@ -68,6 +72,31 @@ def plain(text: str, *, chars_max: int = _SHOWN_CHARS_MAX) -> str:
     line = " ".join(text[: 4 * chars_max].split())
     line = line if len(line) <= chars_max else f"{line[: chars_max - 3]}..."
     return "".join(each if each.isprintable() else "?" for each in line)
+
+
+def _started(record: RunStarted) -> str:
+    limits = record.limits
+    named = "".join(f"  {each.name}={each.bytes}B" for each in record.contexts)
+    return (
+        f"started    goal={_short(record.goal)}{named}  turns<={limits.turns} "
+        f"tokens<={limits.tokens}"
+    )
+
+
+def _passage(record: RunResumed | RunForked | RunPruned) -> str:
+    match record:
+        case RunResumed():
+            doubt = "" if record.in_doubt == "halt" else f"  in doubt: {record.in_doubt}"
+            return f"resumed   {doubt}{_limits(record.limits)}"
+        case RunForked():
+            model = "" if record.model is None else f"  model={_short(record.model)}"
+            return f"forked     after turn {record.turn}{model}{_limits(record.limits)}"
+        case RunPruned():
+            return f"pruned     {record.removed} bodies, {record.bytes:,} bytes"
+
+
+def _limits(limits: RunLimits | None) -> str:
+    return "" if limits is None else f"  turns<={limits.turns} tokens<={limits.tokens}"
 
 
 def _step(record: StepEntered | StepLeft) -> str:

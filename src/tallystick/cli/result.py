@@ -37,14 +37,26 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True) -> None:
         err=True,
     )
     click.echo(f"ledger   run {result.run} in {result.ledger}", err=True)
-    if result.stop == "cancelled":
-        click.echo("to go on: run the same command again", err=True)
-    if result.stop == "cancelled" and result.turns:
-        click.echo(
-            f"what was paid for is kept: tally inspect {result.run} shows it, and "
-            f"-m recorded:{result.run} repeats its replies for nothing",
-            err=True,
-        )
+    if (how := _to_go_on(result)) is not None:
+        click.echo(f"to go on: {how}", err=True)
+
+
+def _to_go_on(result: Run) -> str | None:
+    """What to type to go on with a run that has no answer. What was paid for is kept."""
+    resume = f"tally resume {result.run}"
+    match result.stop:
+        case "cancelled" | "model_error" | "sandbox_error":
+            return resume
+        case "max_turns":
+            return f"{resume} --max-turns N, with a higher one"
+        case "deadline":
+            return f"{resume} --timeout SECONDS, with a higher one"
+        case "budget":
+            return f"{resume} with a higher cap: --max-usd, --max-tokens"
+        case "in_doubt":
+            return f"look whether it happened, then {resume} --in-doubt retry or abandon"
+        case _:
+            return None
 
 
 def show_estimate(estimate: Estimate, *, as_json: bool) -> None:

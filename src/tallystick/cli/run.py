@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 
 import click
-import msgspec
 
-from tallystick.cli.exit_codes import OK, exit_code_of_stop
-from tallystick.cli.progress import progress_for
-from tallystick.cli.result import show_estimate, show_run
-from tallystick.core.records import Record, RunLimits, encode_record, tag_of
+from tallystick.cli.exit_codes import OK
+from tallystick.cli.going import Shown, opened, shown_options, with_limits
+from tallystick.cli.result import show_estimate
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.model.pacing import Pacing
 from tallystick.runtime.estimate import estimated
 from tallystick.runtime.inputs import read_inputs
-from tallystick.runtime.models import open_model
 from tallystick.runtime.paths import ledger_path
-from tallystick.runtime.session import Session
 from tallystick.runtime.settings import load_settings
 
 __all__ = ["command"]
-
-_DEFAULTS = RunLimits()
 
 
 @click.command("run")
@@ -42,47 +34,12 @@ _DEFAULTS = RunLimits()
     metavar="MODEL",
     help="PROVIDER:NAME, an alias, gguf:FILE, scripted:FILE or recorded:RUN.",
 )
-@click.option(
-    "--max-turns",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help=f"Model replies at most.  [default: {_DEFAULTS.turns}]",
-)
-@click.option(
-    "--max-tokens",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help=f"Tokens in and out at most.  [default: {_DEFAULTS.tokens}]",
-)
-@click.option(
-    "--max-usd",
-    type=float,
-    metavar="DOLLARS",
-    help="Money at most; a call that might pass it is not made.",
-)
+@with_limits
 @click.option(
     "--allow-unpriced",
     is_flag=True,
     default=None,
     help="Under a cap in dollars, let calls through whose price nobody knows.",
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help=f"Time at most.  [default: {_DEFAULTS.wall_ms // 1000}]",
-)
-@click.option(
-    "--reply-tokens",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help=f"Tokens of one reply at most.  [default: {_DEFAULTS.reply_tokens}]",
-)
-@click.option(
-    "--retries",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help=f"Further attempts at a call that failed in passing.  [default: {_DEFAULTS.retries}]",
 )
 @click.option(
     "--temperature",
@@ -106,9 +63,7 @@ _DEFAULTS = RunLimits()
     help="Seed of the programs' randomness.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what it would cost; ask and write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--events", is_flag=True, help="Print every record as a JSON line while it is made.")
-@click.option("--quiet", is_flag=True, help="Print the answer only.")
+@shown_options
 def command(
     question: str,
     files: tuple[str, ...],
@@ -138,24 +93,9 @@ def command(
             click.echo(f"warning: {warning}", err=True)
     stdin = sys.stdin.buffer.read() if "-" in files else None
     inputs = read_inputs(files, stdin=stdin)
-    progress = progress_for(quiet=quiet or as_json or events)
-
-    def watch(run: str, record: Record) -> None:
-        if events:
-            body = msgspec.Raw(encode_record(record))
-            click.echo(msgspec.json.encode({"run": run, "tag": tag_of(record), "record": body}))
-        progress.watch(run, record)
-
-    ledger = SqliteLedger(ledger_path())
-    model = open_model(settings.model, settings, pacing=Pacing(), ledger=lambda: ledger)
-    pricing = dataclasses.replace(settings.pricing, tokenizer_of=model.name)
-    with Session(
-        ledger=ledger,
-        pricing=pricing,
-        total=settings.total,
-        say=lambda line: click.echo(line, err=True),
-    ) as session:
-        session.use(model, owned=True)
+    shown = Shown(as_json=as_json, events=events, quiet=quiet)
+    progress = shown.progress()
+    with opened(settings, SqliteLedger(ledger_path())) as (session, model, pricing):
         if dry_run:
             estimate = estimated(
                 model,
@@ -175,13 +115,9 @@ def command(
                 grants=settings.grants,
                 seed=seed,
                 temperature=settings.temperature,
-                watch=watch,
+                watch=shown.watch(progress),
                 heard=progress.heard,
             )
         finally:
             progress.close()
-    if as_json:
-        click.echo(msgspec.json.encode(result).decode())
-    else:
-        show_run(result, quiet=quiet or events, answer=not events)
-    return exit_code_of_stop(result.stop)
+    return shown.end(result)

@@ -69,7 +69,8 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The worst that an attempt can cost, held in every scope around it before it is sent.
 
     `tokens_in` is an upper bound, or with the model's own tokenizer `counted`; `usd` is None where
-    no price is known; `price` says which policy applied.
+    no price is known; `price` says which policy applied. `hold` is its number in the scope that
+    processes share, 0 where there is none.
     """
 
     tokens_in: int
@@ -77,6 +78,7 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     usd: int | None = None
     price: str = "unknown"
     counted: bool = False
+    hold: int = 0
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -16,8 +16,9 @@ import msgspec
 
 from tallystick.core import prompt
 from tallystick.core.advice import data_names, named_in
+from tallystick.core.asking import asked
 from tallystick.core.canonical import canonical, digest
-from tallystick.core.caps import charge_of, over, share_notice, tokens_out_max, turn_is_last
+from tallystick.core.caps import charge_of, over, share_notice, turn_is_last
 from tallystick.core.commands import as_program, command_name, is_program, shown
 from tallystick.core.doubt import (
     Doubt,
@@ -29,9 +30,11 @@ from tallystick.core.doubt import (
     written_blind,
 )
 from tallystick.core.errors import IllegalEvent
+from tallystick.core.passage import afresh_of, changed
 from tallystick.core.prompt import Message
 from tallystick.core.records import (
-    AskModel,
+    DOUBTED,
+    LEFT,
     Charge,
     Event,
     HostAnswered,
@@ -44,7 +47,9 @@ from tallystick.core.records import (
     QueryRefused,
     QueryReplied,
     RunEnded,
+    RunForked,
     RunProgram,
+    RunResumed,
     RunStarted,
     StopReason,
 )
@@ -60,16 +65,18 @@ _REFUSALS_MAX = 2  # In a row, of what this run does not have.
 _TEXT_CHARS_MAX = 2_000
 # Before the second attempt at a model call; doubled for each one after it.
 _WAIT_MS = 250
-_WARM = 0.7
+# Ends that other limits may undo.
+_BY_LIMITS = frozenset({"budget", "max_turns", "deadline"})
 
+
+_GONE_ON: frozenset[type[Event]] = frozenset({RunResumed, RunForked})
 
 TRANSITIONS: dict[Phase, frozenset[type[Event]]] = {
-    Phase.ASKING: frozenset({ModelReplied, ModelFailed, ModelRefused}),
-    Phase.RUNNING: frozenset(
-        {HostAnswered, QueryReplied, QueryFailed, QueryRefused, ProgramFinished}
-    ),
-    Phase.ENDING: frozenset({RunEnded}),
-    Phase.DONE: frozenset(),
+    Phase.ASKING: _GONE_ON | {ModelReplied, ModelFailed, ModelRefused},
+    Phase.RUNNING: _GONE_ON
+    | {HostAnswered, QueryReplied, QueryFailed, QueryRefused, ProgramFinished},
+    Phase.ENDING: _GONE_ON | {RunEnded},
+    Phase.DONE: _GONE_ON,
 }
 
 
@@ -97,6 +104,8 @@ def advance(state: RunState, event: Event) -> tuple[RunState, tuple[Intent, ...]
             return _finished(state, event)
         case RunEnded():
             return msgspec.structs.replace(state, phase=Phase.DONE, ended=event), ()
+        case RunResumed() | RunForked():
+            return _gone_on(state, event)
         case RunStarted():
             raise IllegalEvent(event="RunStarted", phase=state.phase.value)
         case _:
@@ -122,6 +131,12 @@ def _failed(state: RunState, event: ModelFailed) -> tuple[RunState, tuple[Intent
     state = _charged(state, charge_of(event) + Charge(wall_ms=event.wall_ms))
     detail = f"{event.reason}: {event.message}"
     limits = state.started.limits
+    if event.reason == LEFT or (event.reason == DOUBTED and event.kind == "transient"):
+        # It was not the model that failed.
+        cap = _over(state)
+        return _ask(state, attempt=state.attempt + 1) if cap is None else _end(state, *cap)
+    if event.reason == DOUBTED:
+        return _end(state, "in_doubt", event.message)
     if state.charge.wall_ms >= limits.wall_ms:
         return _end(state, "deadline", detail)
     if event.kind == "terminal":
@@ -304,6 +319,25 @@ def _nudge(state: RunState, problem: str, intent: int) -> tuple[RunState, tuple[
     return _turn_over(msgspec.structs.replace(state, observed=(message,)), afresh=True)
 
 
+# -- going on ----------------------------------------------------------------------------------
+
+
+def _gone_on(state: RunState, event: RunResumed | RunForked) -> tuple[RunState, tuple[Intent, ...]]:
+    """Go on under what it says is another. What is under way stays so; an end may be undone."""
+    state = msgspec.structs.replace(state, started=changed(state.started, event))
+    ended = state.ended
+    undone = ended is not None and ended.stop in _BY_LIMITS and _over(state) is None
+    if not (state.phase is Phase.DONE or (state.phase is Phase.ENDING and undone)):
+        return state, ()
+    state = afresh_of(state)
+    if state.observed:
+        return _turn_over(state)
+    if (cap := _over(state)) is not None:
+        return _end(state, *cap)
+    # It was not answered: the turn is the same.
+    return _ask(msgspec.structs.replace(state, turn=max(0, state.turn - 1)))
+
+
 # -- turns and caps ----------------------------------------------------------------------------
 
 
@@ -341,38 +375,7 @@ def _ask(
 ) -> tuple[RunState, tuple[Intent, ...]]:
     if state.turn == 0 and (cap := _over(state)) is not None:
         return _end(state, *cap)
-    reply_max = tokens_out_max(state.started.limits, state.charge)
-    temperature = state.started.temperature
-    if temperature is not None and state.repeats:
-        # At the temperature that led here it would write the same again.
-        temperature = max(temperature, _WARM)
-    intent = AskModel(
-        intent=state.next_intent,
-        turn=state.turn + (attempt == 1),
-        base=state.base,
-        added=tuple(message.part for message in state.messages[state.sent :]),
-        request_sha256=prompt.request_digest(
-            state.started.model,
-            state.messages,
-            tokens_out_max=reply_max,
-            temperature=temperature,
-        ),
-        kept=state.sent if state.sent < state.base_length else None,
-        attempt=attempt,
-        wait_ms=wait_ms,
-        tokens_out_max=reply_max,
-        temperature=temperature,
-    )
-    state = msgspec.structs.replace(
-        state,
-        phase=Phase.ASKING,
-        turn=intent.turn,
-        attempt=attempt,
-        next_intent=state.next_intent + 1,
-        base=intent.intent,
-        base_length=len(state.messages),
-        sent=len(state.messages),
-    )
+    state, intent = asked(state, attempt=attempt, wait_ms=wait_ms)
     return state, (intent,)
 
 

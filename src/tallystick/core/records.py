@@ -20,6 +20,7 @@ from tallystick.core.charge import (
     RunLimits,
     Settled,
 )
+from tallystick.core.passage_records import RunForked, RunPruned, RunResumed, SnapshotTaken
 from tallystick.core.query_records import (
     QueryAsked,
     QueryFailed,
@@ -31,6 +32,7 @@ from tallystick.core.receipt_records import ReceiptIssued
 from tallystick.core.step_records import StepEntered, StepLeft
 
 __all__ = [
+    "DOUBTED",
     "LEFT",
     "AskModel",
     "CallHost",
@@ -56,10 +58,14 @@ __all__ = [
     "Record",
     "Reserved",
     "RunEnded",
+    "RunForked",
     "RunLimits",
     "RunProgram",
+    "RunPruned",
+    "RunResumed",
     "RunStarted",
     "Settled",
+    "SnapshotTaken",
     "StepEntered",
     "StepLeft",
     "StopReason",
@@ -73,6 +79,8 @@ __all__ = [
 
 # Why a model call has no reply that was left in the middle, by a cancel.
 LEFT = "cancelled"
+# Why one has none whose outcome nobody knows, since its process died.
+DOUBTED = "in_doubt"
 StopReason = Literal[
     "answered",
     "max_turns",
@@ -245,7 +253,10 @@ class RunProgram(msgspec.Struct, frozen=True, kw_only=True, tag="program.run"):
 
 
 class CallHost(msgspec.Struct, frozen=True, kw_only=True, tag="host.call"):
-    """A program asking the host. For an effect: on disk before it is begun."""
+    """A program asking the host. For an effect: on disk before it is begun.
+
+    An `attempt` after the first is of one that may have happened and was begun again.
+    """
 
     intent: int
     program: int
@@ -253,6 +264,7 @@ class CallHost(msgspec.Struct, frozen=True, kw_only=True, tag="host.call"):
     name: str
     request_sha256: str
     policy: Policy
+    attempt: int = 1
 
 
 class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered"):
@@ -329,6 +341,8 @@ Event = (
     | HostAnswered
     | ProgramFinished
     | RunEnded
+    | RunResumed
+    | RunForked
 )
 Record = (
     RunStarted
@@ -344,8 +358,12 @@ Record = (
     | CallHost
     | HostAnswered
     | ProgramFinished
+    | SnapshotTaken
     | ReceiptIssued
     | RunEnded
+    | RunResumed
+    | RunForked
+    | RunPruned
     | StepEntered
     | StepLeft
 )
@@ -371,6 +389,4 @@ def tag_of(record: Record) -> str:
 
 def intent_of(record: Record) -> int | None:
     """The intent a record belongs to, if any."""
-    if isinstance(record, RunStarted | RunEnded | ReceiptIssued | StepEntered | StepLeft):
-        return None
-    return record.intent
+    return getattr(record, "intent", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 
 import msgspec
 
@@ -31,6 +32,28 @@ class MemoryLedger:
             self._entries.setdefault(run, [])
         return row.fence
 
+    def submit(
+        self,
+        run: str,
+        drafts: Sequence[Draft],
+        *,
+        expected: Head,
+        fence: int,
+        forced: bool,
+        also: Also | None = None,
+    ) -> tuple[Head, Future[None]]:
+        """Done at once, in this thread."""
+        entries, head = custody.seal_all(run, drafts, head=expected, salts=self._salts)
+        future: Future[None] = Future()
+        future.set_running_or_notify_cancel()
+        try:
+            self._append(run, entries, expected=expected, fence=fence, head=head, also=also)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+        return head, future
+
     def append(
         self,
         run: str,
@@ -42,14 +65,7 @@ class MemoryLedger:
         also: Also | None = None,
     ) -> Head:
         entries, head = custody.seal_all(run, drafts, head=expected, salts=self._salts)
-        with self._guard:
-            row = custody.appended(
-                self._rows.get(run), run, expected=expected, fence=fence, head=head
-            )
-            if also is not None:
-                also(None)
-            self._rows[run] = row
-            self._entries[run].extend(entries)
+        self._append(run, entries, expected=expected, fence=fence, head=head, also=also)
         return head
 
     def read(self, run: str, *, start: int = 0, stop: int | None = None) -> Iterator[Sealed]:
@@ -96,6 +112,25 @@ class MemoryLedger:
             entries = self._entries[run]
             for seq in seqs:
                 entries[seq] = msgspec.structs.replace(entries[seq], salt=None, body=None)
+
+    def _append(
+        self,
+        run: str,
+        entries: Sequence[Sealed],
+        *,
+        expected: Head,
+        fence: int,
+        head: Head,
+        also: Also | None,
+    ) -> None:
+        with self._guard:
+            row = custody.appended(
+                self._rows.get(run), run, expected=expected, fence=fence, head=head
+            )
+            if also is not None:
+                also(None)
+            self._rows[run] = row
+            self._entries[run].extend(entries)
 
 
 _: type[TransferLedger] = MemoryLedger

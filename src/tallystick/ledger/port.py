@@ -1,7 +1,7 @@
 """What a ledger promises, and what a keeper of runs can do beside.
 
-Rule 1: a run is changed only by `append`, which names the head it builds on and the fence it holds.
-Whoever claims a run gets a higher fence; from then on the appends of the one before are refused.
+Rule 1: a run is changed only by appends, each of which names the head it builds on and the fence it
+holds. Whoever claims a run gets a higher fence; the appends of the one before are refused then.
 Rule 2: an append is whole or absent. *Committed* survives the death of the process; *forced* waits
 for the disk and carries everything committed before it.
 Rule 3: what is read was checked for its place only. Whether it holds is what `verify` answers.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,6 +40,7 @@ ATTACHMENTS_MAX = 100_000
 
 # Work of another store that is to be in the transaction of a change. It gets the connection, or
 # None from a ledger that has none, and must not use the ledger; if it raises, nothing is written.
+# It may be called in another thread, so it must not wait for what its caller holds.
 Also = Callable[[sqlite3.Connection | None], None]
 
 
@@ -66,6 +68,26 @@ class Ledger(Protocol):
         With `create` the run must be new and its id a ULID; without, it must be here and owned.
         """
 
+    def submit(
+        self,
+        run: str,
+        drafts: Sequence[Draft],
+        *,
+        expected: Head,
+        fence: int,
+        forced: bool,
+        also: Also | None = None,
+    ) -> tuple[Head, Future[None]]:
+        """Begin an append, and return at once the head that the run will have.
+
+        The future is done when the entries are as safe as an append would make them, or has the
+        error that it would raise; it cannot be cancelled. Submissions of a run are written in their
+        order, so the next one may expect that head before the first is done; if the first fails,
+        the next finds another head and fails too. `also` may be called in another thread.
+
+        A ledger with too much to write lets the caller wait here until there is room.
+        """
+
     def append(
         self,
         run: str,
@@ -76,7 +98,7 @@ class Ledger(Protocol):
         forced: bool,
         also: Also | None = None,
     ) -> Head:
-        """Add entries to the end of a run, all or none, and return the new head.
+        """Add entries to the end of a run, all or none, and return the new head: submit, and wait.
 
         Raises `LedgerConflict` and changes nothing if the run stands elsewhere than `expected` or
         was claimed after `fence`. Forcing no drafts forces what was committed before. `also` is

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 
@@ -14,6 +15,7 @@ from tallystick.core.errors import LedgerCorrupt
 from tallystick.ledger import custody
 from tallystick.ledger.port import Also, ExportHeader, RunRow, TransferLedger
 from tallystick.ledger.sqlite_file import LedgerFile
+from tallystick.ledger.writer import Work
 
 __all__ = ["SqliteLedger"]
 
@@ -75,6 +77,20 @@ class SqliteLedger:
             _put(db, row)
         return row.fence
 
+    def submit(
+        self,
+        run: str,
+        drafts: Sequence[Draft],
+        *,
+        expected: Head,
+        fence: int,
+        forced: bool,
+        also: Also | None = None,
+    ) -> tuple[Head, Future[None]]:
+        """Waits while the writer has too much to do: see `ledger/writer.py`."""
+        work, size, head = self._append(run, drafts, expected=expected, fence=fence, also=also)
+        return head, self._file.submit(work, forced=forced, bytes=size)
+
     def append(
         self,
         run: str,
@@ -85,16 +101,8 @@ class SqliteLedger:
         forced: bool,
         also: Also | None = None,
     ) -> Head:
-        entries, head = custody.seal_all(run, drafts, head=expected, salts=self._salts)
-        with self._file.writing(forced=forced) as db:
-            row = custody.appended(
-                self._row(db, run), run, expected=expected, fence=fence, head=head
-            )
-            _insert(db, run, list(enumerate(entries, start=expected.count)))
-            # Written even when it is the same: a commit that changes nothing would not be forced.
-            _put(db, row)
-            if also is not None:
-                also(db)
+        work, size, head = self._append(run, drafts, expected=expected, fence=fence, also=also)
+        self._file.write(work, forced=forced, bytes=size)
         return head
 
     def read(self, run: str, *, start: int = 0, stop: int | None = None) -> Iterator[Sealed]:
@@ -142,6 +150,25 @@ class SqliteLedger:
                 [(run, seq) for seq in seqs],
             )
         self._file.sweep()
+
+    def _append(
+        self, run: str, drafts: Sequence[Draft], *, expected: Head, fence: int, also: Also | None
+    ) -> tuple[Work, int, Head]:
+        """What an append does in its transaction, how many bytes it is, and the head after it."""
+        entries, head = custody.seal_all(run, drafts, head=expected, salts=self._salts)
+
+        def work(db: sqlite3.Connection) -> None:
+            row = custody.appended(
+                self._row(db, run), run, expected=expected, fence=fence, head=head
+            )
+            _insert(db, run, list(enumerate(entries, start=expected.count)))
+            # Written even when it is the same: a commit that changes nothing would not be forced.
+            _put(db, row)
+            if also is not None:
+                also(db)
+
+        size = sum(len(entry.header) + len(entry.body or b"") for entry in entries)
+        return work, size, head
 
     def _entries(self, run: str, seq: int, stop: int) -> Iterator[Sealed]:
         """Batch by batch, so that whoever reads slowly keeps neither lock nor memory."""

@@ -69,6 +69,8 @@ class HttpModel:
         endpoint = self._endpoint
         wire = self._dialect.wire(endpoint, request)
         headers = {"content-type": "application/json", **wire.headers}
+        if request.key:
+            headers["x-client-request-id"] = request.key
         if endpoint.key is not None and endpoint.key_origin == endpoint.origin:
             name, value = self._dialect.authorization(endpoint.key)
             headers[name] = value

@@ -13,11 +13,13 @@ from typing import Literal, Protocol
 import msgspec
 
 from tallystick.core.errors import BackendError
+from tallystick.core.lookup import Lookup
 from tallystick.core.prompt import Message
 from tallystick.core.records import FailureKind, ModelUsage
 
 __all__ = [
     "TRANSIENT",
+    "AskableModel",
     "Heard",
     "Model",
     "ModelError",
@@ -52,11 +54,15 @@ Heard = Callable[[int], None]
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked. `temperature` None leaves it to the server."""
+    """What is asked. `temperature` None leaves it to the server.
+
+    `key` names the call, and no other: a provider that keeps it can be asked later what came of it.
+    """
 
     messages: tuple[Message, ...]
     tokens_out_max: int = 4_096
     temperature: float | None = None
+    key: str = ""
 
 
 class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +126,14 @@ class Model(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class AskableModel(Model, Protocol):
+    """A model whose provider can be asked what came of a call."""
+
+    async def lookup(self, key: str) -> ModelReply | Lookup:
+        """The reply to the call with this key; or that it never arrived, or that nobody knows."""
+        ...
 
 
 def estimated_usage(

@@ -20,6 +20,7 @@ import msgspec
 
 from tallystick.core.budget_errors import BudgetExhausted, BudgetUnpriced
 from tallystick.core.errors import UsageError
+from tallystick.core.lookup import call_key
 from tallystick.core.prompt import request_digest
 from tallystick.core.records import (
     LEFT,
@@ -43,7 +44,7 @@ from tallystick.runtime.queries import (
 from tallystick.runtime.shelf import INLINE_BYTES_MAX, Shelf
 from tallystick.runtime.teller import REPLY_TOKENS_LEAST, Teller, Ticket
 
-__all__ = ["FindModel", "LiveDesk", "Written", "asked_of"]
+__all__ = ["FindModel", "LiveDesk", "Written", "WrittenDesk", "asked_of"]
 
 # A model by the name that a program gives; None is the run's own. Raises what the program sees.
 FindModel = Callable[[str | None], Model]
@@ -65,10 +66,17 @@ class Written(Protocol):
         ...
 
 
+class WrittenDesk(Protocol):
+    """A desk that is told, for each program, where what it does is written."""
+
+    written: Written | None
+
+
 class LiveDesk:
     """Makes the attempts of one run's programs."""
 
-    def __init__(self, teller: Teller, find_model: FindModel, shelf: Shelf) -> None:
+    def __init__(self, run: str, teller: Teller, find_model: FindModel, shelf: Shelf) -> None:
+        self._run = run
         self._teller = teller
         self._find_model = find_model
         self._shelf = shelf
@@ -190,7 +198,16 @@ class LiveDesk:
             await self._written().asked(self._asked(request, model, ticket))
             sent = True
             reply = await model.ask(
-                ModelRequest(messages=request.messages, tokens_out_max=ticket.tokens_out_max),
+                ModelRequest(
+                    messages=request.messages,
+                    tokens_out_max=ticket.tokens_out_max,
+                    key=call_key(
+                        self._run,
+                        request.place.intent,
+                        item=request.item,
+                        attempt=request.attempt,
+                    ),
+                ),
                 heard=lambda chars: None,
             )
         except Exception as error:
@@ -207,7 +224,8 @@ class LiveDesk:
             self._written().now(_failed(request, left, settled, began, reason=LEFT))
             raise
         else:
-            event = self._replied(request, reply, self._teller.replied(ticket, reply), began)
+            settled = self._teller.replied(ticket, reply)
+            event = self.replied(request, reply, settled, wall_ms=_since(began))
         await self._written().ended(event)
         if isinstance(event, QueryReplied) and event.text_ref is not None:
             return msgspec.structs.replace(event, text=reply.text)
@@ -222,9 +240,10 @@ class LiveDesk:
         ref = self._shelf.keep(raw, media_type="text/plain", label="prompt")
         return msgspec.structs.replace(asked, prompt="", prompt_ref=ref)
 
-    def _replied(
-        self, request: QueryRequest, reply: ModelReply, settled: Settled, began: float
+    def replied(
+        self, request: QueryRequest, reply: ModelReply, settled: Settled, *, wall_ms: int
     ) -> QueryReplied:
+        """What is written of a reply. A long one is kept apart."""
         ref = None
         if len(reply.text) > INLINE_BYTES_MAX:
             ref = self._shelf.keep(
@@ -239,7 +258,7 @@ class LiveDesk:
             usage=reply.usage,
             settled=settled,
             cut=reply.cut,
-            wall_ms=_since(began),
+            wall_ms=wall_ms,
             served_by=reply.served_by,
             finish=reply.finish,
         )

@@ -32,10 +32,12 @@ from tallystick.core.records import (
     QueryRecord,
     ReceiptIssued,
     Record,
+    RunEnded,
     RunProgram,
     RunStarted,
+    SnapshotTaken,
 )
-from tallystick.runtime.pen import Pen
+from tallystick.runtime.pen import Passage, Pen, Writing
 from tallystick.runtime.together import QueryWriter, Together
 
 __all__ = ["Asked", "CallRefused", "Driver", "WaitedTooLong", "World"]
@@ -45,11 +47,18 @@ class Asked(Protocol):
     """How a world reports the host calls of a program it runs."""
 
     def calling(self, *, index: int, name: str, request_sha256: str, effect: bool) -> int:
-        """Note that a call is about to be served. Returns its intent."""
+        """Note that a call is about to be served. Returns its intent.
+
+        Waits until an effect is on the disk.
+        """
         ...
 
-    def answered(self, answered: HostAnswered) -> None:
-        """Note what it was answered."""
+    def again(self, intent: int, *, index: int, name: str, request_sha256: str) -> None:
+        """Note that an effect whose outcome nobody knows is begun once more."""
+        ...
+
+    def answered(self, answered: HostAnswered) -> Writing:
+        """Note what it was answered. Of an effect that is to be committed before it is told."""
         ...
 
     @property
@@ -74,7 +83,7 @@ class World(Protocol):
     """What a driver needs of everything outside it."""
 
     def admitted(
-        self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
+        self, intent: AskModel, messages: tuple[Message, ...], *, model: str, wall_ms_left: int
     ) -> AbstractAsyncContextManager[AskModel]:
         """Wait until the model may be asked, and reserve what that may cost.
 
@@ -87,13 +96,17 @@ class World(Protocol):
         self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
     ) -> ModelReplied | ModelFailed: ...
 
-    def left(self, intent: AskModel) -> ModelFailed:
+    def left(self, intent: AskModel, *, sent: bool) -> ModelFailed:
         """What is written of a call that was left in the middle, by a cancel."""
         ...
 
     async def run(
         self, intent: RunProgram, source: str, asked: Asked, *, state: RunState
     ) -> ProgramFinished: ...
+
+    async def kept(self, finished: ProgramFinished, *, state: RunState) -> SnapshotTaken | None:
+        """The interpreter after a program, if it is worth keeping."""
+        ...
 
 
 class Driver:
@@ -108,7 +121,6 @@ class Driver:
         texts: tuple[str, ...] = (),
         watch: Callable[[Record], None] = lambda record: None,
     ) -> None:
-        self._started = started
         self._world = world
         self._pen = pen
         self._watch = watch
@@ -117,6 +129,7 @@ class Driver:
         self._tally = Tally()
         self._watch_failed: Exception | None = None
         self._state, self._next = begin(started, texts)
+        pen.on_passage(self._passed)
 
     @property
     def state(self) -> RunState:
@@ -124,48 +137,86 @@ class Driver:
 
     async def drive(self) -> RunState:
         """Go on until the machine asks for nothing more. A cancel ends the run and is written."""
-        self._write(self._pen.ride, self._started)
+        self._ride(self._state.started)
+        while self._state.phase is not Phase.DONE:
+            await self._go_on()
+            await self._finish()
+            if self._watch_failed is not None:
+                raise self._watch_failed
+            self._pass_on()
+        return self._state
+
+    async def _go_on(self) -> None:
+        """Until the run is to end."""
         try:
+            self._pass_on()
             while self._next:
                 for intent in self._next:
                     event = await self._perform(intent)
                     self._state, self._next = advance(self._state, event)
                     if self._in_doubt is not None:
                         self._state, self._next = self._doubtful(self._in_doubt), ()
+                self._pass_on()
         except asyncio.CancelledError:
+            if not self._pen.live:
+                # Nothing was done yet that is not on the record.
+                raise
             self._state = (
                 self._doubtful(self._in_doubt)
                 if self._in_doubt is not None
                 else ending(self._state, "cancelled", "cancelled by the user")
             )
-            self._finish()
+            await self._finish()
             if self._watch_failed is not None:
                 raise self._watch_failed from None
             raise
         except WaitedTooLong as error:
-            self._state = ending(self._state, "deadline", str(error))
+            self._state, self._next = ending(self._state, "deadline", str(error)), ()
         except SandboxError as error:
-            self._state = ending(self._state, "sandbox_error", str(error))
-        self._finish()
-        if self._watch_failed is not None:
-            raise self._watch_failed
-        return self._state
+            if not self._pen.live:
+                raise
+            self._state, self._next = ending(self._state, "sandbox_error", str(error)), ()
 
-    def _finish(self) -> None:
+    async def _finish(self) -> None:
         assert self._state.phase is Phase.ENDING
         assert self._state.ended is not None
-        receipt = self._tally.receipt(self._started, self._state.ended)
-        self._write(self._pen.ride, ReceiptIssued(receipt=receipt))
-        # Whatever is shown of the end is on the disk first.
-        self._write(self._pen.force, self._state.ended)
-        self._state, _ = advance(self._state, self._state.ended)
+        receipt, ended = self._end_of(self._state)
+        left: asyncio.CancelledError | None = None
+        try:
+            # Together, and whatever is shown of the end is on the disk first.
+            await self._wrote(receipt, ended, forced=True)
+        except asyncio.CancelledError as error:
+            left = error
+        self._in_doubt = None
+        self._state, self._next = advance(self._state, ended)
+        if left is not None:
+            raise left
+
+    def _end_of(self, state: RunState) -> tuple[ReceiptIssued, RunEnded]:
+        assert state.ended is not None
+        receipt = self._tally.receipt(state.started, state.ended)
+        return ReceiptIssued(receipt=receipt), state.ended
+
+    def _pass_on(self) -> None:
+        """Go on where the run is gone on with, between what it asks for."""
+        while (found := self._pen.passage(ending=not self._next)) is not None:
+            passage, ended = found
+            if ended is not None:
+                self._pen.compare(self._end_of(ending(self._state, ended.stop, ended.detail)))
+            self._passed(passage)
+
+    def _passed(self, passage: Passage) -> None:
+        self._state, intents = advance(self._state, passage)
+        # What is under way stays so.
+        self._next = intents or self._next
+        self._written(passage)
 
     async def _perform(self, intent: Intent) -> Event:
         match intent:
             case AskModel():
                 return await self._ask(intent)
             case RunProgram():
-                self._write(self._pen.ride, intent)
+                self._ride(intent)
                 asked = _Asked(self, intent)
                 try:
                     self._check_watched()
@@ -174,7 +225,11 @@ class Driver:
                     )
                 finally:
                     self._in_doubt = asked.close()
-                self._write(self._pen.commit, finished)
+                # It can be run again with the answers that are written: it need not wait.
+                self._ride(finished)
+                kept = await self._world.kept(finished, state=self._state)
+                if kept is not None:
+                    await self._wrote(kept)
                 return finished
             case CallHost():
                 raise TallystickError("a host call is served while its program runs")
@@ -186,19 +241,23 @@ class Driver:
         left, messages = self._wall_ms_left(), self._state.messages
         event: ModelReplied | ModelFailed | ModelRefused
         try:
-            async with self._world.admitted(intent, messages, wall_ms_left=left) as begun:
-                self._write(self._pen.force, begun)
+            async with self._world.admitted(
+                intent, messages, model=self._state.started.model, wall_ms_left=left
+            ) as begun:
+                sent = False
                 try:
+                    await self._wrote(begun, forced=True)
+                    sent = True
                     event = await self._world.ask(begun, messages, wall_ms_left=left)
                 except asyncio.CancelledError:
                     # It may have been paid for: that much is written down.
-                    event = self._world.left(begun)
-                    self._write(self._pen.commit, event)
-                    self._state, _ = advance(self._state, event)
+                    event = self._world.left(begun, sent=sent)
+                    await self._wrote(event)
+                    self._state, self._next = advance(self._state, event)
                     raise
         except CallRefused as refused:
             event = refused.event
-        self._write(self._pen.commit, event)
+        await self._wrote(event)
         return event
 
     def _check_watched(self) -> None:
@@ -211,11 +270,23 @@ class Driver:
         return ending(self._state, "in_doubt", f"{name} was begun and left: its outcome is unknown")
 
     def _wall_ms_left(self) -> int:
-        return max(0, self._started.limits.wall_ms - self._state.charge.wall_ms)
+        return max(0, self._state.started.limits.wall_ms - self._state.charge.wall_ms)
 
-    def _write(self, how: Callable[[Record], None], record: Record) -> None:
-        how(record)
+    def _ride(self, record: Record) -> None:
+        self._pen.ride(record)
         self._written(record)
+
+    async def _wrote(self, *records: Record, forced: bool = False) -> None:
+        """Write, and be done when it is committed, or forced."""
+        left: asyncio.CancelledError | None = None
+        try:
+            await self._pen.write(records, forced=forced).done()
+        except asyncio.CancelledError as error:
+            left = error
+        for record in records:
+            self._written(record)
+        if left is not None:
+            raise left
 
     def _written(self, record: Record) -> None:
         """Count a record, and show it. Where watching fails, the run is ended, written down."""
@@ -236,6 +307,7 @@ class _Asked:
         self._guard = threading.Lock()
         self._closed = False
         self._open: dict[int, str] = {}
+        self._attempts: dict[int, int] = {}
         self._queries: set[tuple[int, int, int]] = set()
 
     def close(self) -> str | None:
@@ -266,28 +338,43 @@ class _Asked:
 
     def calling(self, *, index: int, name: str, request_sha256: str, effect: bool) -> int:
         driver = self._driver
-        intent = driver._state.next_intent
-        driver._state = msgspec.structs.replace(driver._state, next_intent=intent + 1)
+        with self._guard:
+            intent = driver._state.next_intent
+            driver._state = msgspec.structs.replace(driver._state, next_intent=intent + 1)
         if effect:
-            call = CallHost(
-                intent=intent,
-                program=self._program.intent,
-                index=index,
-                name=name,
-                request_sha256=request_sha256,
-                policy="effect",
-            )
-            driver._write(driver._pen.force, call)
-            self._open[intent] = name
+            self._attempts[intent] = 0
+            self.again(intent, index=index, name=name, request_sha256=request_sha256)
         return intent
 
-    def answered(self, answered: HostAnswered) -> None:
+    def again(self, intent: int, *, index: int, name: str, request_sha256: str) -> None:
+        self._attempts[intent] += 1
+        call = CallHost(
+            intent=intent,
+            program=self._program.intent,
+            index=index,
+            name=name,
+            request_sha256=request_sha256,
+            policy="effect",
+            attempt=self._attempts[intent],
+        )
+        self._driver._pen.write([call], forced=True).result()
+        self._driver._written(call)
+        self._open[intent] = name
+
+    def answered(self, answered: HostAnswered) -> Writing:
         driver = self._driver
         with self._guard:
-            if not self._closed:
-                self._open.pop(answered.intent, None)
-                driver._write(driver._pen.ride, answered)
-                driver._state, _ = advance(driver._state, answered)
+            if self._closed:
+                return Writing()
+            effect = self._open.pop(answered.intent, None) is not None
+            if effect:
+                writing = driver._pen.write([answered], forced=False)
+            else:
+                driver._pen.ride(answered)
+                writing = Writing()
+            driver._state, _ = advance(driver._state, answered)
+            driver._written(answered)
+            return writing
 
 
 _: type[Asked] = _Asked

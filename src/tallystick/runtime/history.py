@@ -6,13 +6,15 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tallystick.core.chain import Header
+from tallystick.core.chain import Header, Sealed
 from tallystick.core.errors import LedgerError, RunNotFound, UsageError
+from tallystick.core.passage_errors import ResumeRefused
 from tallystick.core.records import (
     AskModel,
     ModelFailed,
     ModelReplied,
     Record,
+    RunForked,
     RunStarted,
     decode_record,
 )
@@ -20,7 +22,7 @@ from tallystick.core.step_receipt import holds_steps
 from tallystick.ledger.port import Ledger
 from tallystick.model.recorded import RecordedModel
 
-__all__ = ["recorded_model", "records_of", "resolve_run", "runs_inside"]
+__all__ = ["recorded_model", "records_of", "resolve_run", "runs_inside", "whole_records"]
 
 _STEPS = "step."
 _decode_header = msgspec.json.Decoder(Header).decode
@@ -32,6 +34,31 @@ def records_of(ledger: Ledger, run: str) -> Iterator[Record]:
     for sealed in ledger.read(run):
         if sealed.body is not None:
             yield decode_record(sealed.body)
+
+
+def whole_records(ledger: Ledger, run: str) -> list[Record]:
+    """The records of a run; of a fork with those that it shares, in front."""
+    parts: list[list[Record]] = []
+    seen: set[str] = set()
+    next_run: str | None = run
+    stop: int | None = None
+    while next_run is not None:
+        if next_run in seen:
+            raise LedgerError(f"run {run} is said to have grown from itself")
+        seen.add(next_run)
+        own = [_required(sealed, next_run) for sealed in ledger.read(next_run, stop=stop)]
+        parts.append(own)
+        forked = own[0] if own else None
+        next_run = stop = None
+        if isinstance(forked, RunForked):
+            next_run, stop = forked.parent, forked.count
+    return [record for own in reversed(parts) for record in own]
+
+
+def _required(sealed: Sealed, run: str) -> Record:
+    if sealed.body is None:
+        raise ResumeRefused(run=run, why="was pruned: its records are gone")
+    return decode_record(sealed.body)
 
 
 def resolve_run(ledger: Ledger, named: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from tallystick.core.attachment import AttachmentRef
 from tallystick.core.budget_amount import Amount
 from tallystick.core.budget_errors import BudgetExhausted, BudgetUnpriced
 from tallystick.core.charge import Settled
+from tallystick.core.lookup import call_key
 from tallystick.core.machine import RunState
 from tallystick.core.prompt import Message
 from tallystick.core.records import (
@@ -27,9 +28,10 @@ from tallystick.core.records import (
     ProgramFailure,
     ProgramFinished,
     RunProgram,
+    SnapshotTaken,
 )
 from tallystick.model.port import Heard, Model, ModelError, ModelRequest
-from tallystick.runtime.desk import LiveDesk
+from tallystick.runtime.desk import WrittenDesk
 from tallystick.runtime.driver import Asked, CallRefused, WaitedTooLong, World
 from tallystick.runtime.functions import FunctionPolicy
 from tallystick.runtime.pictures import with_pictures
@@ -37,13 +39,16 @@ from tallystick.runtime.queries import Queries
 from tallystick.runtime.shelf import PUT_BYTES_MAX, WRITE, Shelf
 from tallystick.runtime.teller import Teller, Ticket
 from tallystick.runtime.written_host import WrittenHost
+from tallystick.sandbox.container import packed
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.port import (
     ExecutionContext,
     ExecutionResult,
+    Host,
     HostNames,
     Limits,
 )
+from tallystick.sandbox.snapshot import SnapshotId
 from tallystick.sandbox.wasm.session import WasmSession
 
 __all__ = ["LiveWorld", "finished_of", "output_files", "program_context"]
@@ -51,6 +56,8 @@ __all__ = ["LiveWorld", "finished_of", "output_files", "program_context"]
 _PROGRAM_MS_MAX = 30_000
 _BROKEN_CHARS_MAX = 500
 _PAUSE_SECONDS = 0.02
+# About two seconds of a program's own work: what a snapshot saves, and several times its cost.
+SNAPSHOT_FUEL = 6_000_000_000
 _REQUEST_BYTES = Limits().request_bytes
 _PUT_REQUEST_BYTES = 2 * PUT_BYTES_MAX
 
@@ -61,6 +68,7 @@ class LiveWorld:
     def __init__(
         self,
         *,
+        run: str,
         model: Model,
         session: WasmSession,
         table: HostTable,
@@ -68,16 +76,18 @@ class LiveWorld:
         policies: Mapping[str, FunctionPolicy],
         shelf: Shelf,
         teller: Teller,
-        desk: LiveDesk,
+        desk: WrittenDesk,
         queries: Queries,
         heard: Heard = lambda chars: None,
     ) -> None:
+        self._run = run
         self._shelf = shelf
         self._teller = teller
         self._desk = desk
         self._queries = queries
         self._terms = teller.terms(model)
         self._ticket: Ticket | None = None
+        self._fuel_since_kept = 0
         self._heard = heard
         self._asking_since = 0.0
         self._model = model
@@ -88,7 +98,7 @@ class LiveWorld:
 
     @asynccontextmanager
     async def admitted(
-        self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
+        self, intent: AskModel, messages: tuple[Message, ...], *, model: str, wall_ms_left: int
     ) -> AsyncIterator[AskModel]:
         self._asking_since = time.monotonic()
         place = self._model.admitted()
@@ -155,10 +165,11 @@ class LiveWorld:
             ),
         )
 
-    def left(self, intent: AskModel) -> ModelFailed:
-        error = ModelError(reason="unknown", message="left in the middle by a cancel")
+    def left(self, intent: AskModel, *, sent: bool) -> ModelFailed:
+        said = "left in the middle by a cancel" if sent else "left by a cancel before it was sent"
+        error = ModelError(reason="unknown", message=said, billed=sent)
         assert self._ticket is not None
-        settled = self._teller.cancelled(self._ticket)
+        settled = self._teller.cancelled(self._ticket, sent=sent)
         event = _failed(intent, error, self._asking_since, settled)
         return msgspec.structs.replace(event, reason=LEFT)
 
@@ -175,6 +186,7 @@ class LiveWorld:
             messages=messages,
             tokens_out_max=intent.tokens_out_max,
             temperature=intent.temperature,
+            key=call_key(self._run, intent.intent),
         )
         try:
             async with asyncio.timeout(max(0.0, wall_ms_left / 1000 - (time.monotonic() - began))):
@@ -209,10 +221,18 @@ class LiveWorld:
         return _failed(intent, error, self._asking_since, settled)
 
     async def run(
-        self, intent: RunProgram, source: str, asked: Asked, *, state: RunState
+        self,
+        intent: RunProgram,
+        source: str,
+        asked: Asked,
+        *,
+        state: RunState,
+        behind: Callable[[WrittenHost], Host] = lambda host: host,
     ) -> ProgramFinished:
+        """Run a program. `behind` is a host in front of the live one."""
         self._shelf.outputs = state.outputs
         self._desk.written = asked.queries
+        self._queries.limits = state.started.limits
         host = WrittenHost(
             self._table,
             self._names,
@@ -220,10 +240,11 @@ class LiveWorld:
             asked,
             self._shelf,
             self._queries,
+            run=self._run,
             program=intent.intent,
         )
         result = await self._session.execute(
-            source, context=program_context(intent, state), host=host
+            source, context=program_context(intent, state), host=behind(host)
         )
         outputs = tuple(
             self._shelf.keep_output(path, label=label)
@@ -238,6 +259,24 @@ class LiveWorld:
             )
         )
         return finished_of(intent, result, outputs)
+
+    async def kept(self, finished: ProgramFinished, *, state: RunState) -> SnapshotTaken | None:
+        """Keep the interpreter when running again what it has run would take seconds."""
+        self._fuel_since_kept += finished.fuel
+        if finished.stop != "finished" or self._fuel_since_kept < SNAPSHOT_FUEL:
+            return None
+        image = await self._session.image()
+        snapshot = SnapshotId(
+            id=f"{finished.intent}", name="run", session_id=self._session.session_id, created_at=0
+        )
+        # Compressed elsewhere: others on this loop need not wait for it.
+        ref = await asyncio.to_thread(lambda: self._shelf.keep_snapshot(packed(snapshot, image)))
+        if ref is None:
+            return None
+        self._fuel_since_kept = 0
+        return SnapshotTaken(
+            intent=finished.intent, turn=finished.turn, fuel=finished.fuel, image=ref
+        )
 
 
 def program_context(intent: RunProgram, state: RunState) -> ExecutionContext:

@@ -22,7 +22,7 @@ from tallystick.model.port import Heard, Model
 from tallystick.runtime.desk import FindModel, LiveDesk
 from tallystick.runtime.driver import Driver
 from tallystick.runtime.functions import RunFunction
-from tallystick.runtime.given import given_of, stored, texts_of
+from tallystick.runtime.given import Given, given_of, stored, texts_of
 from tallystick.runtime.inputs import CONTEXT, Input, layout_of
 from tallystick.runtime.live import LiveWorld
 from tallystick.runtime.names import names_of
@@ -38,7 +38,7 @@ from tallystick.sandbox.identity import now_ms
 from tallystick.sandbox.wasm.engine import ENGINE
 from tallystick.sandbox.wasm.sandbox import CLOCK_NS, WasmSandbox
 
-__all__ = ["RunJob", "Watch", "run_live"]
+__all__ = ["RunJob", "Watch", "cited", "host_table", "path_of", "run_live"]
 
 Watch = Callable[[str, Record], None]
 
@@ -77,20 +77,10 @@ async def run_live(
     store = stored(job.inputs, shelf)
     layout = layout_of(store.inputs, question=job.goal)
     given = given_of(store, layout)
-    desk = LiveDesk(teller, find_model, shelf)
+    desk = LiveDesk(run, teller, find_model, shelf)
     queries = Queries(desk, limits=job.limits)
-    remaining = remaining_of(teller.purse)
-    table = HostTable(
-        [
-            *shelf.functions(),
-            *queries.functions(),
-            HostFunction(name="budget.remaining", function=remaining, local=True),
-            *(each.hosted() for each in functions),
-        ],
-        texts=given.texts,
-        granted=frozenset(job.grants),
-        answering=True,
-        find_text=shelf.find_text,
+    table = host_table(
+        functions, shelf=shelf, queries=queries, teller=teller, given=given, grants=job.grants
     )
     parent, step = steps.begin(ledger)
     started = _canonical(
@@ -127,6 +117,7 @@ async def run_live(
     )
     session = await sandbox.open(session_id=session_id, seed=job.seed, clock_ns=started.clock_ns)
     world = LiveWorld(
+        run=run,
         model=model,
         session=session,
         table=table,
@@ -152,13 +143,39 @@ async def run_live(
             raise
     finally:
         await session.close()
+    shelf.run_over(driver.state.ended)
     return run_of(
         run,
         driver.state,
-        ledger=_path_of(ledger),
-        citations=_cited(driver.state.ended, started, given.values),
+        ledger=path_of(ledger),
+        citations=cited(driver.state.ended, started, given.values),
         parent=parent,
         step=step,
+    )
+
+
+def host_table(
+    functions: Sequence[RunFunction],
+    *,
+    shelf: Shelf,
+    queries: Queries,
+    teller: Teller,
+    given: Given,
+    grants: Sequence[str],
+) -> HostTable:
+    """What the programs of a run may call."""
+    remaining = remaining_of(teller.purse)
+    return HostTable(
+        [
+            *shelf.functions(),
+            *queries.functions(),
+            HostFunction(name="budget.remaining", function=remaining, local=True),
+            *(each.hosted() for each in functions),
+        ],
+        texts=given.texts,
+        granted=frozenset(grants),
+        answering=True,
+        find_text=shelf.find_text,
     )
 
 
@@ -169,7 +186,7 @@ def _canonical(started: RunStarted) -> RunStarted:
     return read
 
 
-def _cited(
+def cited(
     ended: RunEnded | None, started: RunStarted, values: Mapping[str, object]
 ) -> tuple[Citation, ...]:
     """Where the answer stands in the texts that the run holds. Each place was read again."""
@@ -186,5 +203,5 @@ def _cited(
     )
 
 
-def _path_of(ledger: Ledger) -> str:
+def path_of(ledger: Ledger) -> str:
     return str(getattr(ledger, "path", "memory"))

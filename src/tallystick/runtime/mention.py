@@ -10,10 +10,10 @@ from tallystick.attachments.port import AttachmentRef
 from tallystick.core.chain import Sealed
 from tallystick.core.errors import LedgerCorrupt, LedgerError
 from tallystick.core.ids import is_ulid
-from tallystick.core.records import RunStarted, decode_record
+from tallystick.core.records import Record, RunForked, RunStarted, SnapshotTaken, decode_record
 from tallystick.ledger.port import Ledger
 
-__all__ = ["mentions", "other_run_of", "own_session", "session_in", "session_of"]
+__all__ = ["mentions", "other_run_of", "own_session", "references_in", "session_in", "session_of"]
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -34,7 +34,7 @@ def session_in(entry: Sealed) -> str | None:
         record = decode_record(entry.body)
     except _UNREADABLE:
         return None
-    return record.session_id if isinstance(record, RunStarted) else None
+    return record.session_id if isinstance(record, RunStarted | RunForked) else None
 
 
 def session_of(ledger: Ledger, run: str) -> str | None:
@@ -79,9 +79,17 @@ def mentions(entry: Sealed) -> Iterator[AttachmentRef]:
     yield from _references(record)
 
 
+def references_in(record: Record) -> Iterator[AttachmentRef]:
+    """Every attachment that a record refers to."""
+    yield from _references(record)
+
+
 def _references(value: object) -> Iterator[AttachmentRef]:
     """In order, as deep as the types of records go: what they hold freely is passed over."""
     match value:
+        case SnapshotTaken():
+            # It only saves time: whoever does not have it runs the programs again.
+            return
         case AttachmentRef():
             yield value
         case msgspec.Struct():

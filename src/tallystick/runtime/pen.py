@@ -3,38 +3,98 @@
 *Riding along* costs nothing until something is committed. *Committed* survives the process.
 *Forced* is on the disk, with everything before it. Attachments that records refer to are committed
 in the transaction that writes them.
+
+Writing is begun here and done by the ledger's writer. Whoever needs it done waits: a thread for the
+result, a loop by awaiting. What was begun is done, whether or not somebody still waits.
 """
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Protocol
 
 from tallystick.core.chain import Draft, Head
-from tallystick.core.records import Record, encode_record, intent_of, tag_of
+from tallystick.core.records import (
+    Record,
+    RunEnded,
+    RunForked,
+    RunResumed,
+    encode_record,
+    intent_of,
+    tag_of,
+)
 from tallystick.ledger.port import Also, Ledger
 
-__all__ = ["LedgerPen", "Pen"]
+__all__ = ["LedgerPen", "Passage", "Pen", "Writing"]
 
 _HELD_MAX = 256
+# A record by which a run is gone on with, or begins as another's continuation.
+Passage = RunResumed | RunForked
+
+
+class Writing:
+    """A write that was begun."""
+
+    def __init__(self, future: Future[None] | None = None) -> None:
+        self.future = future
+
+    def result(self) -> None:
+        """Wait for it in a thread. Raises what the ledger does."""
+        if self.future is not None:
+            self.future.result()
+
+    async def done(self) -> None:
+        """Wait for it on a loop. A cancel is raised too, but not before it is done."""
+        if self.future is None or self.future.done():
+            self.result()
+            return
+        wrapped = asyncio.wrap_future(self.future)
+        left: asyncio.CancelledError | None = None
+        while not wrapped.done():
+            try:
+                await asyncio.shield(wrapped)
+            except asyncio.CancelledError as error:
+                left = error
+            except Exception:
+                break
+        wrapped.result()
+        if left is not None:
+            raise left
 
 
 class Pen(Protocol):
-    """Where a driver writes."""
+    """Where a driver writes. While it is not `live`, everything is on the record already."""
+
+    @property
+    def live(self) -> bool: ...
 
     def ride(self, record: Record) -> None: ...
 
-    def commit(self, record: Record) -> None: ...
+    def write(self, records: Sequence[Record], *, forced: bool) -> Writing:
+        """Begin to write several in one transaction, behind all that rides along."""
+        ...
 
-    def force(self, record: Record) -> None: ...
+    def passage(self, *, ending: bool) -> tuple[Passage, RunEnded | None] | None:
+        """Whether a run is gone on with here, between what it asks for, or `ending` it.
 
-    def all(self, records: Sequence[Record], *, forced: bool) -> None:
-        """Several in one transaction."""
+        With it, how it had ended from outside, if it had: that is not the machine's doing.
+        """
+        ...
+
+    def compare(self, ended: Sequence[Record]) -> None:
+        """Compare how a run had ended from outside, as `passage` said, with how it would now."""
+        ...
+
+    def on_passage(self, hear: Callable[[Passage], None]) -> None:
+        """Have somebody hear of one that stands in the middle of what is being done."""
         ...
 
 
 class LedgerPen:
-    """Writes to a ledger that this process has claimed a run of."""
+    """Writes to a ledger that this process has claimed a run of. Used from any thread."""
 
     def __init__(
         self,
@@ -50,37 +110,43 @@ class LedgerPen:
         self._run = run
         self._fence = fence
         self._head = head
+        self._guard = threading.Lock()
         self._held: list[Draft] = []
-        self._broken: Exception | None = None
+        self._broken: BaseException | None = None
+        self.live = True
 
     @property
     def head(self) -> Head:
+        """Where the run stands once all that was begun is written."""
         return self._head
 
     def ride(self, record: Record) -> None:
-        self._held.append(_draft(record))
-        if len(self._held) >= _HELD_MAX:
-            self._write(forced=False)
+        with self._guard:
+            self._held.append(_draft(record))
+            if len(self._held) >= _HELD_MAX:
+                self._submit(forced=False)
 
-    def commit(self, record: Record) -> None:
-        self._held.append(_draft(record))
-        self._write(forced=False)
+    def write(self, records: Sequence[Record], *, forced: bool) -> Writing:
+        with self._guard:
+            self._held.extend(map(_draft, records))
+            return Writing(self._submit(forced=forced))
 
-    def force(self, record: Record) -> None:
-        self._held.append(_draft(record))
-        self._write(forced=True)
+    def passage(self, *, ending: bool) -> tuple[Passage, RunEnded | None] | None:
+        return None
 
-    def all(self, records: Sequence[Record], *, forced: bool) -> None:
-        self._held.extend(map(_draft, records))
-        self._write(forced=forced)
+    def compare(self, ended: Sequence[Record]) -> None:
+        """There is nothing to compare in a run that is new."""
 
-    def _write(self, *, forced: bool) -> None:
+    def on_passage(self, hear: Callable[[Passage], None]) -> None:
+        """There is none in a run that is new."""
+
+    def _submit(self, *, forced: bool) -> Future[None]:
         if self._broken is not None:
             # What is written after a hole would look as if nothing were missing.
             raise self._broken
         drafts, self._held = self._held, []
         try:
-            self._head = self._ledger.append(
+            self._head, future = self._ledger.submit(
                 self._run,
                 drafts,
                 expected=self._head,
@@ -91,6 +157,13 @@ class LedgerPen:
         except Exception as error:
             self._broken = error
             raise
+        future.add_done_callback(self._ended)
+        return future
+
+    def _ended(self, future: Future[None]) -> None:
+        error = future.exception()
+        if error is not None and self._broken is None:
+            self._broken = error
 
 
 def _draft(record: Record) -> Draft:

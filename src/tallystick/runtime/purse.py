@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tallystick.core.budget import BudgetTree, Reservation
@@ -103,6 +103,26 @@ class Purse:
             if self._shared is not None and hold.shared is not None:
                 breaches += self._shared.settle(hold.shared, used)
         return breaches
+
+    def lost(self, number: int) -> Hold:
+        """What a process that died still holds in the shared scope, if that was not settled."""
+        shared = self._shared
+        held = shared is not None and number > 0 and number in shared.open()
+        return Hold([], number if held else None)
+
+    def reconcile(self, ended: Mapping[int, Amount], begun: Collection[int]) -> None:
+        """Close the holds of a run that died, by their numbers: `ended` as their calls ended.
+
+        One that is not `begun` either was never sent. What is begun and has not ended stays.
+        """
+        if self._shared is None:
+            return
+        for number in self._shared.open():
+            if number in ended:
+                self._shared.settle(number, ended[number])
+            elif number not in begun:
+                self._shared.release(number)
+        self._shared.go_on(max([0, *ended, *begun]))
 
     def spend(self, used: Amount) -> None:
         """Note what needed no reservation."""

@@ -18,6 +18,8 @@ import msgspec
 from tallystick.core.errors import TallystickError, UsageError
 from tallystick.core.prompt import Message
 from tallystick.core.records import (
+    DOUBTED,
+    LEFT,
     QueryFailed,
     QueryRefused,
     QueryReplied,
@@ -108,11 +110,11 @@ class QueryDesk(Protocol):
 
 
 class Queries:
-    """The model calls of one run's programs."""
+    """The model calls of one run's programs. `limits` are those that a program was begun under."""
 
     def __init__(self, desk: QueryDesk, *, limits: RunLimits) -> None:
         self._desk = desk
-        self._limits = limits
+        self.limits = limits
         self._items = 0
         self.place = QueryPlace(intent=0, program=0)
 
@@ -180,7 +182,7 @@ class Queries:
                 attempt=1,
                 model=model,
                 messages=(_asking(_text(prompt, item), checked),),
-                tokens_out_max=self._limits.reply_tokens,
+                tokens_out_max=self.limits.reply_tokens,
             )
             for item, prompt in enumerate(prompts)
         ]
@@ -204,8 +206,14 @@ class Queries:
             if isinstance(event, QueryRefused):
                 return problem_of_refusal(event)
             if isinstance(event, QueryFailed):
+                if event.reason == LEFT or (event.reason == DOUBTED and event.kind == "transient"):
+                    # It was not the model that failed.
+                    request = _again(request)
+                    continue
+                if event.reason == DOUBTED:
+                    return QueryProblem("InDoubt", event.message)
                 failures += 1
-                if event.kind == "terminal" or failures > self._limits.retries:
+                if event.kind == "terminal" or failures > self.limits.retries:
                     return QueryProblem("ModelError", f"{event.reason}: {event.message}")
                 wait_ms = max(event.retry_after_ms or 0, _WAIT_MS * 2 ** (failures - 1))
                 request = _again(request, wait_ms=wait_ms)

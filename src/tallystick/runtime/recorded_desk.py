@@ -44,6 +44,21 @@ class RecordedDesk:
         self._shelf = shelf
         self.written: Written | None = None
 
+    def found(
+        self, request: QueryRequest
+    ) -> tuple[QueryAsked | None, QueryReplied | QueryFailed | QueryRefused | None]:
+        """What is recorded of an attempt: that it was begun, and what came of it."""
+        key = _key(request)
+        return self._asked.get(key), self._ended.get(key)
+
+    def knows(self, request: QueryRequest) -> bool:
+        """Whether anything of an item is recorded."""
+        return self.found(request) != (None, None)
+
+    def refused_whole(self, place: QueryPlace) -> bool:
+        """Whether a batch was refused as a whole."""
+        return (place.intent, WHOLE, 0) in self._ended
+
     async def begin(self, requests: Sequence[QueryRequest], *, whole: bool) -> None:
         refused = self._ended.get((requests[0].place.intent, WHOLE, 0))
         if isinstance(refused, QueryRefused):
@@ -61,7 +76,7 @@ class RecordedDesk:
             )
         asked = self._asked.get(key)
         if asked is not None:
-            await self.written.asked(self._again(request, asked))
+            await self.written.asked(self.again(request, asked))
         await self.written.ended(ended)
         if isinstance(ended, QueryReplied) and ended.text_ref is not None:
             text = self._shelf.read(ended.text_ref).decode("utf-8", "surrogatepass")
@@ -71,7 +86,7 @@ class RecordedDesk:
     def let_go(self, place: QueryPlace) -> None:
         """Nothing is held: nobody is asked."""
 
-    def _again(self, request: QueryRequest, asked: QueryAsked) -> QueryAsked:
+    def again(self, request: QueryRequest, asked: QueryAsked) -> QueryAsked:
         """The attempt as it would be written now. What was reserved was the world's word."""
         now = asked_of(request, asked.model, asked.reserved, asked.tokens_out_max)
         if asked.prompt_ref is None:

@@ -15,43 +15,83 @@ from tallystick.core.errors import LedgerUnavailable, UsageError
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.sqlite import SqliteLedger
 
-__all__ = ["held_run", "require_idle"]
+__all__ = ["held_run", "is_running", "require_idle"]
 
 
 @contextlib.contextmanager
-def held_run(ledger: Ledger, run: str) -> Iterator[None]:
-    """Hold a run's lock while inside. A ledger without a file has no others to tell."""
+def held_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]:
+    """Hold a run's lock while inside. A ledger without a file has no others to tell.
+
+    Raises `UsageError` while a living process holds it, unless it is to be stolen: then that one
+    keeps a lock that nobody looks at any more. Gives whether it was.
+    """
     if not isinstance(ledger, SqliteLedger):
-        yield
+        yield False
         return
     path = _lock_path(ledger, run)
+    descriptor, stolen = _held(path, run, steal=steal)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise LedgerUnavailable(path=str(path), why=error.strerror or str(error)) from error
-    try:
-        _take(descriptor)
-        yield
+        yield stolen
     finally:
-        # Gone before it is let go: whoever opens the name afterwards makes a new one.
-        path.unlink(missing_ok=True)
+        # Gone before it is let go: whoever opens the name afterwards makes a new one. Unless
+        # somebody has stolen it: then the name is theirs.
+        if _is_at(descriptor, path):
+            path.unlink(missing_ok=True)
         os.close(descriptor)
 
 
 def require_idle(ledger: Ledger, run: str) -> None:
     """Raise if a living process works on the run."""
+    if is_running(ledger, run):
+        raise _running(run)
+
+
+def is_running(ledger: Ledger, run: str) -> bool:
+    """Whether a living process works on the run."""
     if not isinstance(ledger, SqliteLedger):
-        return
+        return False
     try:
         descriptor = os.open(_lock_path(ledger, run), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        return
+        return False
     try:
-        if not _take(descriptor):
-            raise UsageError(f"run {run} is running; wait for its end, or stop it first")
+        return not _take(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _held(path: Path, run: str, *, steal: bool) -> tuple[int, bool]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        stolen = False
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if _take(descriptor):
+                # Whoever held it may have taken the name away in between.
+                if _is_at(descriptor, path):
+                    return descriptor, stolen
+            elif steal:
+                stolen = True
+                path.unlink(missing_ok=True)
+            else:
+                os.close(descriptor)
+                raise _running(run)
+            os.close(descriptor)
+    except OSError as error:
+        raise LedgerUnavailable(path=str(path), why=error.strerror or str(error)) from error
+
+
+def _running(run: str) -> UsageError:
+    return UsageError(f"run {run} is running; wait for its end, or stop it first")
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        there = path.stat()
+    except OSError:
+        return False
+    mine = os.fstat(descriptor)
+    return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
 
 
 def _lock_path(ledger: SqliteLedger, run: str) -> Path:

@@ -16,10 +16,8 @@ from tallystick.attachments.session import SessionAttachments
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.budget_amount import Budget
 from tallystick.core.errors import RunNotFound, UsageError
-from tallystick.core.records import (
-    RunLimits,
-    RunStarted,
-)
+from tallystick.core.passage_records import InDoubt
+from tallystick.core.records import RunLimits, RunStarted
 from tallystick.core.step_errors import StepsNotReplayed
 from tallystick.core.step_receipt import holds_steps
 from tallystick.ledger.port import Ledger
@@ -27,8 +25,9 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify
 from tallystick.model.port import Heard, Model
 from tallystick.runtime.desk import FindModel
+from tallystick.runtime.fork import ForkJob, forked
 from tallystick.runtime.functions import RunFunction
-from tallystick.runtime.history import records_of, runs_inside
+from tallystick.runtime.history import runs_inside, whole_records
 from tallystick.runtime.inputs import Input
 from tallystick.runtime.live_run import RunJob, Watch, run_live
 from tallystick.runtime.loop_thread import LoopThread
@@ -39,9 +38,12 @@ from tallystick.runtime.replay import (
     replay_records,
     rerunnable,
 )
+from tallystick.runtime.resume import FindReply, Parts, ResumeJob, resumed
 from tallystick.runtime.run import Run
 from tallystick.runtime.run_lock import held_run
 from tallystick.runtime.shelf import Shelf
+from tallystick.runtime.snapshots import holder_of as snapshots_of
+from tallystick.runtime.so_far import holder_of
 from tallystick.runtime.step_run import RunSteps
 from tallystick.runtime.teller import Pricing
 from tallystick.runtime.till import NO_LIMIT, PRICING, Till
@@ -61,7 +63,8 @@ class Session:
     Attachments are kept beside the ledger; `attachments` says where for a ledger that has no file.
     `models` are those that programs may ask by name, beside the run's own. `budget` is for all runs
     of the session together, `total` for all runs of all processes on this ledger's file; `pricing`
-    says what calls cost.
+    says what calls cost. `lookup` is asked, by model and key, what came of a call that a process
+    died in, where its provider can be asked.
     """
 
     def __init__(
@@ -76,8 +79,10 @@ class Session:
         budget: Budget = NO_LIMIT,
         total: Budget = NO_LIMIT,
         pricing: Pricing = PRICING,
+        lookup: FindReply | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
+        self._lookup = lookup
         self._till = Till(budget=budget, total=total, pricing=pricing)
         self._models = dict(models)
         if attachments is not None and (ledger is None or isinstance(ledger, SqliteLedger)):
@@ -171,6 +176,61 @@ class Session:
         """Run it again from its record, with no model and no network, and compare."""
         return self._loop.do(self._replay(run))
 
+    def resume(
+        self,
+        run: str,
+        *,
+        in_doubt: InDoubt = "halt",
+        limits: RunLimits | None = None,
+        steal: bool = False,
+        watch: Watch = lambda run, record: None,
+        heard: Heard = lambda chars: None,
+    ) -> Run:
+        """Go on with a run that was cut off, or ended without an answer, where it was.
+
+        Its programs run again on the answers that are recorded, so nothing is paid or done twice;
+        from there on it is live. `limits` are for the whole of the run. Raises `RunInDoubt` if a
+        call was begun whose outcome nobody knows: `in_doubt` says to make such calls again
+        (`retry`) or to do without them (`abandon`). A run that another process works on is refused
+        unless `steal`: what that process still does is then lost. A run that has its answer is
+        returned as it is.
+        """
+        job = ResumeJob(in_doubt=in_doubt, limits=limits, steal=steal, watch=watch, heard=heard)
+        return self._loop.do(self._resume(run, job, RunSteps.here(run)))
+
+    async def aresume(
+        self,
+        run: str,
+        *,
+        in_doubt: InDoubt = "halt",
+        limits: RunLimits | None = None,
+        steal: bool = False,
+        watch: Watch = lambda run, record: None,
+        heard: Heard = lambda chars: None,
+    ) -> Run:
+        """Go on with a run, for callers that await."""
+        job = ResumeJob(in_doubt=in_doubt, limits=limits, steal=steal, watch=watch, heard=heard)
+        going = self._loop.submit(self._resume(run, job, RunSteps.here(run)))
+        return await asyncio.wrap_future(going)
+
+    def fork(
+        self,
+        run: str,
+        *,
+        turn: int,
+        limits: RunLimits | None = None,
+        temperature: float | None = None,
+        watch: Watch = lambda run, record: None,
+        heard: Heard = lambda chars: None,
+    ) -> Run:
+        """Grow another run from one, after a turn, with this session's model, and drive it on.
+
+        What came before is shared and not paid again. `limits` are for the whole of it.
+        """
+        job = ForkJob(turn=turn, limits=limits, temperature=temperature, watch=watch, heard=heard)
+        fork = new_id()
+        return self._loop.do(self._fork(run, fork, job, RunSteps.here(fork)))
+
     def close(self) -> None:
         """Free everything. Closing twice is harmless."""
         self._by_name.clear()
@@ -235,19 +295,39 @@ class Session:
         self._owned.append(opened)
         return opened
 
+    async def _resume(self, run: str, job: ResumeJob, steps: RunSteps) -> Run:
+        with steps:
+            return await resumed(self._parts(), run, job, steps)
+
+    async def _fork(self, run: str, fork: str, job: ForkJob, steps: RunSteps) -> Run:
+        with steps:
+            return await forked(self._parts(), run, fork, job, steps)
+
+    def _parts(self) -> Parts:
+        return Parts(
+            ledger=self.ledger,
+            till=self._till,
+            functions=self._functions,
+            model=lambda: self._model_of(None),
+            find_model=self._find_model,
+            sandbox=self._opened,
+            shelf=self._shelf,
+            lookup=self._lookup,
+        )
+
     async def _replay(self, run: str) -> ReplayReport:
         # The chain first: records that are not the ones that were sealed prove nothing.
         broken = verify(self.ledger, [run])
         if broken.first_bad is not None:
             return broken_chain(run, entries=broken.entries, bad=broken.first_bad)
-        records = list(records_of(self.ledger, run))
+        records = whole_records(self.ledger, run)
         if holds_steps(records):
             raise StepsNotReplayed(chain=run, runs=runs_inside(self.ledger, run))
         if not records or not isinstance(records[0], RunStarted):
             raise RunNotFound(run=run)
         started = records[0]
         sandbox = self._opened()
-        shelf = self._shelf(started.session_id, started.grants)
+        shelf = self._shelf(holder_of(records), started.grants)
         if not rerunnable(started, sandbox.guest.image.sha256):
             return await replay_records(run, records, session=None, shelf=shelf)
         session = await sandbox.open(
@@ -272,7 +352,11 @@ class Session:
         return find
 
     def _shelf(self, session_id: str, grants: Sequence[str]) -> Shelf:
-        return Shelf(SessionAttachments(self.attachments, session_id=session_id), grants=grants)
+        return Shelf(
+            SessionAttachments(self.attachments, session_id=session_id),
+            grants=grants,
+            snapshots=SessionAttachments(self.attachments, session_id=snapshots_of(session_id)),
+        )
 
     def _opened(self) -> WasmSandbox:
         if self._sandbox is None:

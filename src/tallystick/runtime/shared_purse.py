@@ -47,6 +47,14 @@ class SharedPurse:
             )
         return number
 
+    def open(self) -> list[int]:
+        """The numbers of what is held for the run."""
+        return [each.row.intent for each in self._scopes.holds(run=self._run)]
+
+    def go_on(self, last: int) -> None:
+        """Go on with numbers after those that a process before this one used."""
+        self._numbers = itertools.count(max([last, *self.open()]) + 1)
+
     def settle(self, number: int, used: Amount) -> list[Breach]:
         with self._file.writing(forced=False) as db:
             return self._scopes.settle(db, run=self._run, intent=number, actual=used)

@@ -7,22 +7,31 @@ attachments of the session (`attachments.put`, `get`, `ls`).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tallystick.attachments.errors import AttachmentNotFound
+from tallystick.attachments.errors import AttachmentError, AttachmentNotFound
 from tallystick.attachments.media import HEAD_BYTES, described
-from tallystick.attachments.port import Declared, Persistence, Source, Transaction
+from tallystick.attachments.port import (
+    Chunks,
+    Declared,
+    Persistence,
+    Reference,
+    Source,
+    Transaction,
+)
 from tallystick.attachments.session import Batch, SessionAttachments
 from tallystick.core.attachment import AttachmentRef
-from tallystick.core.errors import CapabilityDenied, UsageError
+from tallystick.core.errors import CapabilityDenied, LedgerError, UsageError
+from tallystick.core.records import RunEnded
 from tallystick.ledger.port import Also
 from tallystick.sandbox.host import HeldText, HostFunction
 from tallystick.sandbox.text import HostText
@@ -31,6 +40,7 @@ __all__ = [
     "INLINE_BYTES_MAX",
     "PUT_BYTES_MAX",
     "READ",
+    "SNAPSHOT_TYPE",
     "WRITE",
     "Shelf",
     "described_file",
@@ -38,6 +48,7 @@ __all__ = [
 ]
 
 READ, WRITE = "attachments.read", "attachments.write"
+SNAPSHOT_TYPE = "application/vnd.tallystick.snapshot"
 # What is longer is not written into a record.
 INLINE_BYTES_MAX = 65_536
 PUT_BYTES_MAX = 4_000_000
@@ -64,8 +75,16 @@ def is_pure(name: str, *, ok: bool) -> bool:
 class Shelf:
     """The attachments of one run, in its session."""
 
-    def __init__(self, held: SessionAttachments, *, grants: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        held: SessionAttachments,
+        *,
+        grants: Sequence[str] = (),
+        snapshots: SessionAttachments | None = None,
+    ) -> None:
         self._held = held
+        self._snapshots = snapshots
+        self._snapshot_taken: str | None = None
         self._grants = frozenset(grants)
         self._guard = threading.Lock()
         self._texts: OrderedDict[str, HostText] = OrderedDict()
@@ -100,12 +119,46 @@ class Shelf:
         path.unlink(missing_ok=True)
         return ref
 
+    def references(self) -> Sequence[Reference]:
+        """Everything that the session of the run holds."""
+        return self._held.references()
+
+    def keep_snapshot(self, pieces: Iterable[bytes]) -> AttachmentRef | None:
+        """Keep the interpreter, where programs cannot see it. Only the last is kept."""
+        if self._snapshots is None:
+            return None
+        ref = self._snapshots.put(iter(pieces), media_type=SNAPSHOT_TYPE, label="of a run")
+        with self._guard:
+            self._snapshot_taken = ref.id
+        return ref
+
+    def read_snapshot(self, ref: AttachmentRef) -> Chunks:
+        """A snapshot of this run. Raises `AttachmentNotFound` for one that was not kept."""
+        if self._snapshots is None:
+            raise AttachmentNotFound(id=ref.id)
+        return self._snapshots.chunks(ref.id)
+
+    def run_over(self, ended: RunEnded | None) -> None:
+        """Let go of what only a resume would need, once there is nothing to resume."""
+        if self._snapshots is None or ended is None or ended.stop != "answered":
+            return
+        with contextlib.suppress(AttachmentError, LedgerError):
+            if self._snapshots.references():
+                self._snapshots.delete_all()
+
+    def share(self, refs: Sequence[AttachmentRef]) -> None:
+        """Hold what another session keeps, from the next records on."""
+        self._held.intend(refs)
+        with self._guard:
+            self._uncommitted.extend(ref.id for ref in refs)
+
     def to_commit(self) -> Also | None:
         """What the transaction that writes the next records has to commit, if anything."""
         with self._guard:
             ids, self._uncommitted = self._uncommitted, []
             batches, self._batches = self._batches, []
-        if not ids and not batches:
+            taken, self._snapshot_taken = self._snapshot_taken, None
+        if not ids and not batches and taken is None:
             return None
 
         def also(within: Transaction) -> None:
@@ -113,6 +166,11 @@ class Shelf:
                 batch.commit(within)
             if ids:
                 self._held.commit(ids, within=within)
+            if taken is not None and self._snapshots is not None:
+                self._snapshots.commit([taken], within=within)
+                for each in self._snapshots.references(within=within):
+                    if each.ref.id != taken:
+                        self._snapshots.delete(each.ref.id, within=within)
 
         return also
 

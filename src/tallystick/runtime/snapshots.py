@@ -26,12 +26,13 @@ from tallystick.attachments.session import SessionAttachments
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.errors import InvalidName, LedgerError, SnapshotNotFound, StoreError
 from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.runtime.shelf import SNAPSHOT_TYPE
 from tallystick.sandbox.container import packed, unpacked
 from tallystick.sandbox.snapshot import Image, SnapshotId, SnapshotStore
 
 __all__ = ["MEDIA_TYPE", "AttachmentSnapshotStore", "holder_of", "open_snapshots"]
 
-MEDIA_TYPE = "application/vnd.tallystick.snapshot"
+MEDIA_TYPE = SNAPSHOT_TYPE
 _Kept = tuple[SnapshotId, AttachmentRef]
 
 

@@ -141,7 +141,7 @@ class _Chain:
             records[0] = _missing(records[0], self._missed)
             fence = self._ledger.claim(self.id, create=True)
             self._pen = LedgerPen(self._ledger, run=self.id, fence=fence, head=Head.of_nothing())
-        self._pen.all(records, forced=False)
+        self._pen.write(records, forced=False).result()
         self._left = ()
 
     def _records(self, step: Standing, receipt: StepReceipt | None) -> Iterator[Record]:

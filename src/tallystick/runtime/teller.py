@@ -207,6 +207,7 @@ class Teller:
             usd=usd,
             price=terms.decision.policy,
             counted=figure.label == "counted",
+            hold=hold.shared or 0,
         )
         return Ticket(hold, terms, reserved, cap, turns)
 
@@ -232,6 +233,31 @@ class Teller:
     def cancelled(self, ticket: Ticket, *, sent: bool = True) -> Settled:
         """We left. If it was sent, nobody can say what it cost, unless nobody sends a bill."""
         return self._settled(ticket, AttemptCancelled(sent=sent and not ticket.terms.in_process))
+
+    def recalled(self, model: str, charge: Charge) -> None:
+        """Count what was spent before a run was gone on with. What is shared has it already."""
+        self._purse.spend(Amount.of_charge(charge))
+        if charge.model_calls:
+            self._noted(model, msgspec.structs.replace(charge, turns=0, wall_ms=0))
+
+    def recovered(
+        self, terms: Terms, reserved: Reserved, outcome: AttemptReplied | AttemptCancelled
+    ) -> Settled:
+        """Settle an attempt that was left by a process that died, as it has turned out."""
+        if isinstance(outcome, AttemptReplied) and outcome.usage is not None:
+            usage, details = _read(outcome.usage)
+            outcome = AttemptReplied(usage=usage, details=details)
+        ticket = Ticket(self._purse.lost(reserved.hold), terms, reserved, reserved.tokens_out)
+        settled = self._settled(ticket, outcome)
+        if settled.figures != "returned":
+            charge = Charge(
+                usd=settled.usd,
+                tokens_in=settled.tokens_in,
+                tokens_out=settled.tokens_out,
+                model_calls=1,
+            )
+            self._purse.spend(Amount.of_charge(charge))
+        return settled
 
     def release(self, ticket: Ticket) -> None:
         """It was never sent."""

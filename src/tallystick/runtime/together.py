@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from tallystick.core.records import (
     QueryAsked,
@@ -20,13 +21,15 @@ from tallystick.runtime.pen import Pen
 
 __all__ = ["QueryWriter", "Together"]
 
+_Waiting = list[tuple[QueryRecord, asyncio.Future[None]]]
+
 
 class Together:
     """Gathers records on the event loop."""
 
     def __init__(self, pen: Pen) -> None:
         self._pen = pen
-        self._waiting: list[tuple[QueryRecord, asyncio.Future[None]]] = []
+        self._waiting: _Waiting = []
         self._forced = False
 
     async def write(self, record: QueryRecord, *, forced: bool) -> None:
@@ -39,26 +42,40 @@ class Together:
         await written
 
     def now(self, record: QueryRecord) -> None:
-        """Write at once, behind all that waits."""
+        """Begin to write at once, behind all that waits. The next write tells of a failure."""
         self.flush()
-        self._pen.all([record], forced=False)
+        self._pen.write([record], forced=False)
 
     def flush(self) -> None:
-        """Write what waits, now."""
+        """Begin to write what waits, now."""
         waiting, self._waiting = self._waiting, []
         forced, self._forced = self._forced, False
         if not waiting:
             return
         try:
-            self._pen.all([record for record, _ in waiting], forced=forced)
+            writing = self._pen.write([record for record, _ in waiting], forced=forced)
         except BaseException as error:
-            for _, written in waiting:
-                if not written.done():
-                    written.set_exception(error)
+            _wake(waiting, error)
             return
-        for _, written in waiting:
-            if not written.done():
-                written.set_result(None)
+        if writing.future is None:
+            _wake(waiting, None)
+            return
+        loop = asyncio.get_running_loop()
+
+        def ended(future: Future[None]) -> None:
+            loop.call_soon_threadsafe(_wake, waiting, future.exception())
+
+        writing.future.add_done_callback(ended)
+
+
+def _wake(waiting: _Waiting, error: BaseException | None) -> None:
+    for _, written in waiting:
+        if written.done():
+            continue
+        if error is None:
+            written.set_result(None)
+        else:
+            written.set_exception(error)
 
 
 class QueryWriter:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 
 from tallystick.core.canonical import digest
+from tallystick.core.lookup import call_key
 from tallystick.core.records import HostAnswered
 from tallystick.runtime.driver import Asked
-from tallystick.runtime.functions import FunctionPolicy
+from tallystick.runtime.functions import FunctionPolicy, under_key
+from tallystick.runtime.pen import Writing
 from tallystick.runtime.queries import Queries, QueryPlace
 from tallystick.runtime.shelf import INLINE_BYTES_MAX, Shelf, is_pure
 from tallystick.sandbox.host import Blocking, HostTable, request_digest
@@ -30,8 +32,10 @@ class WrittenHost:
         shelf: Shelf,
         queries: Queries,
         *,
+        run: str,
         program: int,
     ) -> None:
+        self._run = run
         self._shelf = shelf
         self._queries = queries
         self._table = table
@@ -50,33 +54,49 @@ class WrittenHost:
         intent = self._asked.calling(
             index=call.index, name=call.name, request_sha256=sha256, effect=effect
         )
+        return self.serve_begun(call, intent)
+
+    def serve_begun(
+        self, call: HostCall, intent: int, *, attempt: int = 1
+    ) -> bytes | Awaitable[bytes]:
+        """Serve a call that is noted as begun."""
         self._queries.place = QueryPlace(intent=intent, program=self._program)
-        reply = self._table.serve(call)
+        key = call_key(self._run, intent, attempt=attempt)
+        with under_key(key):
+            reply = self._table.serve(call)
         if isinstance(reply, bytes):
-            return self._noted(call, intent, sha256, reply)
+            return self.told(call, intent, reply)
         if isinstance(reply, Blocking):
-            return Blocking(lambda: self._noted(call, intent, sha256, reply()))
-        return self._awaited(call, intent, sha256, reply)
+            return Blocking(lambda: self.told(call, intent, _with_key(key, reply)))
+        return self._awaited(call, intent, reply, key)
 
     async def _awaited(
-        self, call: HostCall, intent: int, sha256: str, reply: Awaitable[bytes]
+        self, call: HostCall, intent: int, reply: Awaitable[bytes], key: str
     ) -> bytes:
-        return self._noted(call, intent, sha256, await reply)
+        with under_key(key):
+            told = await reply
+        await self._noted(call, intent, told).done()
+        return told
 
-    def _noted(self, call: HostCall, intent: int, sha256: str, reply: bytes) -> bytes:
+    def told(self, call: HostCall, intent: int, reply: bytes) -> bytes:
+        """The reply, noted. Waits until that of an effect is committed."""
+        self._noted(call, intent, reply).result()
+        return reply
+
+    def _noted(self, call: HostCall, intent: int, reply: bytes) -> Writing:
         ref, reply_sha256 = None, None
         ok = not reply.startswith(_ERROR_TAG)
         if is_pure(call.name, ok=ok):
             reply_sha256 = digest(reply)
         elif len(reply) > INLINE_BYTES_MAX:
             ref = self._shelf.keep(reply, label=f"answer of {call.name}")
-        self._asked.answered(
+        return self._asked.answered(
             HostAnswered(
                 intent=intent,
                 program=self._program,
                 index=call.index,
                 name=call.name,
-                request_sha256=sha256,
+                request_sha256=request_digest(call.request),
                 fuel=call.fuel,
                 reply=reply if ref is None and reply_sha256 is None else b"",
                 reply_ref=ref,
@@ -84,4 +104,8 @@ class WrittenHost:
                 ok=ok,
             )
         )
-        return reply
+
+
+def _with_key(key: str, work: Blocking) -> bytes:
+    with under_key(key):
+        return work()

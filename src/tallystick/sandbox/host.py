@@ -36,6 +36,7 @@ __all__ = [
     "HostFunction",
     "HostTable",
     "RecordedHost",
+    "encoded_reply",
     "error_reply",
     "json_reply",
     "request_digest",
@@ -279,7 +280,7 @@ _NOT_THE_PROGRAMS = (LedgerError, ReplayDiverged)
 
 def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bytes:
     try:
-        return _encoded(function(*args, **kwargs))
+        return encoded_reply(function(*args, **kwargs))
     except _NOT_THE_PROGRAMS:
         raise
     except Exception as error:
@@ -288,14 +289,15 @@ def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any
 
 async def _awaited(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bytes:
     try:
-        return _encoded(await function(*args, **kwargs))
+        return encoded_reply(await function(*args, **kwargs))
     except _NOT_THE_PROGRAMS:
         raise
     except Exception as error:
         return error_reply(error)
 
 
-def _encoded(value: object) -> bytes:
+def encoded_reply(value: object) -> bytes:
+    """Encode what a host function returned."""
     if type(value) is bytes:
         return b"3" + value
     if type(value) is HeldText:

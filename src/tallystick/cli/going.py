@@ -1,0 +1,152 @@
+"""What the commands that drive a run share: how it is opened, watched, limited and shown."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import click
+import msgspec
+
+from tallystick.cli.exit_codes import exit_code_of_stop
+from tallystick.cli.progress import Progress, progress_for
+from tallystick.cli.result import show_run
+from tallystick.core.money import nano_usd
+from tallystick.core.records import Record, RunLimits, encode_record, tag_of
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.model.pacing import Pacing
+from tallystick.model.port import Model
+from tallystick.runtime.models import open_model
+from tallystick.runtime.run import Run
+from tallystick.runtime.session import Session
+from tallystick.runtime.settings import Settings
+from tallystick.runtime.teller import Pricing
+
+__all__ = ["Shown", "limits_from", "opened", "shown_options", "with_limits"]
+
+Command = Callable[..., Any]
+_DEFAULTS = RunLimits()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """How a run is shown while it goes, and when it has ended."""
+
+    as_json: bool
+    events: bool
+    quiet: bool
+
+    def progress(self) -> Progress:
+        return progress_for(quiet=self.quiet or self.as_json or self.events)
+
+    def watch(self, progress: Progress) -> Callable[[str, Record], None]:
+        def watch(run: str, record: Record) -> None:
+            if self.events:
+                body = msgspec.Raw(encode_record(record))
+                click.echo(msgspec.json.encode({"run": run, "tag": tag_of(record), "record": body}))
+            progress.watch(run, record)
+
+        return watch
+
+    def end(self, result: Run) -> int:
+        """Show what it came to; the exit code says how it ended."""
+        if self.as_json:
+            click.echo(msgspec.json.encode(result).decode())
+        else:
+            show_run(result, quiet=self.quiet or self.events, answer=not self.events)
+        return exit_code_of_stop(result.stop)
+
+
+@contextmanager
+def opened(settings: Settings, ledger: SqliteLedger) -> Iterator[tuple[Session, Model, Pricing]]:
+    """A session with the model, the prices and the total of the settings."""
+    model = open_model(settings.model, settings, pacing=Pacing(), ledger=lambda: ledger)
+    pricing = dataclasses.replace(settings.pricing, tokenizer_of=model.name)
+    with Session(
+        ledger=ledger,
+        pricing=pricing,
+        total=settings.total,
+        say=lambda line: click.echo(line, err=True),
+    ) as session:
+        session.use(model, owned=True)
+        yield session, model, pricing
+
+
+def with_limits(command: Command) -> Command:
+    """The options that set the limits of a run."""
+    options = [
+        click.option(
+            "--max-turns",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help=f"Model replies at most.  [default: {_DEFAULTS.turns}]",
+        ),
+        click.option(
+            "--max-tokens",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help=f"Tokens in and out at most.  [default: {_DEFAULTS.tokens}]",
+        ),
+        click.option(
+            "--max-usd",
+            type=float,
+            metavar="DOLLARS",
+            help="Money at most; a call that might pass it is not made.",
+        ),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(min=0),
+            metavar="SECONDS",
+            help=f"Time at most.  [default: {_DEFAULTS.wall_ms // 1000}]",
+        ),
+        click.option(
+            "--reply-tokens",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help=f"Tokens of one reply at most.  [default: {_DEFAULTS.reply_tokens}]",
+        ),
+        click.option(
+            "--retries",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="Further attempts at a call that failed in passing.  "
+            f"[default: {_DEFAULTS.retries}]",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def shown_options(command: Command) -> Command:
+    """The options that say how a run is shown."""
+    options = [
+        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+        click.option(
+            "--events", is_flag=True, help="Print every record as a JSON line while it is made."
+        ),
+        click.option("--quiet", is_flag=True, help="Print the answer only."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def limits_from(before: RunLimits, given: Mapping[str, Any]) -> RunLimits | None:
+    """The limits of a run with those that were given in their place; None if none was."""
+    named: dict[str, tuple[str, Callable[[Any], int]]] = {
+        "max_turns": ("turns", int),
+        "max_tokens": ("tokens", int),
+        "max_usd": ("usd", nano_usd),
+        "timeout": ("wall_ms", lambda seconds: round(seconds * 1000)),
+        "reply_tokens": ("reply_tokens", int),
+        "retries": ("retries", int),
+    }
+    changes = {
+        field: made(given[name])
+        for name, (field, made) in named.items()
+        if given.get(name) is not None
+    }
+    return msgspec.structs.replace(before, **changes) if changes else None

@@ -1,0 +1,97 @@
+"""`tally resume`: a run that was cut off, or stopped, goes on where it was."""
+
+from __future__ import annotations
+
+import click
+
+from tallystick.cli.going import Shown, limits_from, opened, shown_options, with_limits
+from tallystick.core.passage_records import InDoubt
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.runtime.history import resolve_run, whole_records
+from tallystick.runtime.paths import ledger_path
+from tallystick.runtime.run_lock import is_running
+from tallystick.runtime.settings import load_settings
+from tallystick.runtime.so_far import start_now
+
+__all__ = ["command"]
+
+
+@click.command("resume")
+@click.argument("run")
+@click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    help="Where to find the run's model, if its name does not say: gguf:FILE, scripted:FILE.",
+)
+@with_limits
+@click.option(
+    "--allow-unpriced",
+    is_flag=True,
+    default=None,
+    help="Under a cap in dollars, let calls through whose price nobody knows.",
+)
+@click.option(
+    "--in-doubt",
+    type=click.Choice(["halt", "retry", "abandon"]),
+    default="halt",
+    show_default=True,
+    help="What becomes of calls whose outcome nobody knows.",
+)
+@click.option("--steal", is_flag=True, help="Take the run from a process that still lives.")
+@shown_options
+def command(
+    run: str,
+    model: str | None,
+    in_doubt: InDoubt,
+    steal: bool,
+    as_json: bool,
+    events: bool,
+    quiet: bool,
+    allow_unpriced: bool | None,
+    **given: object,
+) -> int:
+    r"""Go on with a run where it was: after a kill, a power cut, Ctrl-C, or a cap.
+
+    Its programs run again on the answers that are recorded: nothing is paid or done twice. Limits
+    that are given here replace those of the run, and are for the whole of it. RUN is an id, the
+    beginning of one, or `last`.
+
+    A call that was under way when the process died may have been paid for. Then nothing is done
+    and the exit code is 7, until you say: --in-doubt retry makes it again and accepts the cost,
+    --in-doubt abandon does without it.
+
+    \b
+    Exit codes: as of tally run; 7 in doubt, 8 it no longer does what is recorded.
+
+    \b
+    Example:
+        tally resume last --max-usd 2
+    """
+    ledger = SqliteLedger(ledger_path())
+    found = resolve_run(ledger, run)
+    started = start_now(whole_records(ledger, found))
+    flags = {"model": model or started.model, "allow_unpriced": allow_unpriced}
+    settings = load_settings(flags=flags)
+    shown = Shown(as_json=as_json, events=events, quiet=quiet)
+    if steal and is_running(ledger, found):
+        click.echo(
+            f"warning: run {found} is taken from a process that still works on it: what that "
+            "process does from now on is not written, and a call it has under way is paid for "
+            "and lost",
+            err=True,
+        )
+    progress = shown.progress()
+    with opened(settings, ledger) as (session, _, _):
+        try:
+            result = session.resume(
+                found,
+                in_doubt=in_doubt,
+                limits=limits_from(started.limits, given),
+                steal=steal,
+                watch=shown.watch(progress),
+                heard=progress.heard,
+            )
+        finally:
+            progress.close()
+    return shown.end(result)

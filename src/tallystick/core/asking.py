@@ -1,0 +1,51 @@
+"""How a run asks its model: the request as an intent, and the state that waits for its reply."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tallystick.core import prompt
+from tallystick.core.caps import tokens_out_max
+from tallystick.core.records import AskModel
+from tallystick.core.state import Phase, RunState
+
+__all__ = ["asked"]
+
+_WARM = 0.7
+
+
+def asked(state: RunState, *, attempt: int = 1, wait_ms: int = 0) -> tuple[RunState, AskModel]:
+    """Ask with the messages as they stand. The first attempt begins a turn."""
+    reply_max = tokens_out_max(state.started.limits, state.charge)
+    temperature = state.started.temperature
+    if temperature is not None and state.repeats:
+        # At the temperature that led here it would write the same again.
+        temperature = max(temperature, _WARM)
+    intent = AskModel(
+        intent=state.next_intent,
+        turn=state.turn + (attempt == 1),
+        base=state.base,
+        added=tuple(message.part for message in state.messages[state.sent :]),
+        request_sha256=prompt.request_digest(
+            state.started.model,
+            state.messages,
+            tokens_out_max=reply_max,
+            temperature=temperature,
+        ),
+        kept=state.sent if state.sent < state.base_length else None,
+        attempt=attempt,
+        wait_ms=wait_ms,
+        tokens_out_max=reply_max,
+        temperature=temperature,
+    )
+    state = msgspec.structs.replace(
+        state,
+        phase=Phase.ASKING,
+        turn=intent.turn,
+        attempt=attempt,
+        next_intent=state.next_intent + 1,
+        base=intent.intent,
+        base_length=len(state.messages),
+        sent=len(state.messages),
+    )
+    return state, intent

@@ -1,0 +1,257 @@
+"""One connection to a ledger's file, under a lock: opened when it is first used, private, known.
+
+No connection crosses a fork. SQLite keeps its locks by process and its notes on them in memory: a
+child that inherits the notes believes it has locks that only its parent has, and what it commits is
+lost when the parent closes the file. So a fork waits until no connection is in use and closes them
+all; either side opens its own again. One that stayed in use is refused in the child.
+
+Rejected: looking at the process id at each use. It is noticed too late, when the notes are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+from tallystick.core.errors import (
+    LedgerFormatUnknown,
+    LedgerUnavailable,
+    NotALedger,
+    UsageError,
+)
+
+__all__ = ["APPLICATION_ID", "FORMAT", "Access", "made"]
+
+FORMAT = 1
+# "TLLY": tells a ledger from every other SQLite file, whose `user_version` may well be 1 too.
+APPLICATION_ID = 0x544C4C59
+_PAUSE_SECONDS = 0.01
+_FORK_SECONDS = 10.0
+_SCHEMA = (
+    """CREATE TABLE run (
+        id TEXT PRIMARY KEY, created_at INTEGER NOT NULL, count INTEGER NOT NULL,
+        hash BLOB NOT NULL, fence INTEGER NOT NULL, moved INTEGER NOT NULL,
+        imported INTEGER NOT NULL
+    ) WITHOUT ROWID""",
+    """CREATE TABLE entry (
+        run TEXT NOT NULL, seq INTEGER NOT NULL, header BLOB NOT NULL, hash BLOB NOT NULL,
+        PRIMARY KEY (run, seq)
+    ) WITHOUT ROWID""",
+    # Salt and body are NULL once they were erased. A row that is missing is damage, not erasure. It
+    # has a rowid, since bodies are large: in the tree of their key they cost 25 % more to read.
+    """CREATE TABLE body (
+        run TEXT NOT NULL, seq INTEGER NOT NULL, salt BLOB, body BLOB, PRIMARY KEY (run, seq)
+    )""",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {FORMAT}",
+)
+_CARRIED = (
+    "it was in use when this process was forked, and a connection cannot be shared with the parent"
+)
+
+
+def made(path: Path) -> os.stat_result:
+    """See to it that there is a file, private to the user, and say which one it is."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Made by us first, so that it never exists with wider rights. One that is there is not
+    # opened: closing it would drop the locks that another connection of this process has on it.
+    with contextlib.suppress(FileExistsError):
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        os.close(os.open(path, flags, 0o600))
+    return os.stat(path)
+
+
+class Access:
+    """A connection that threads take turns with."""
+
+    def __init__(self, path: Path, *, busy_seconds: float, query_only: bool) -> None:
+        self.path = path
+        self.busy_seconds = busy_seconds
+        self.query_only = query_only
+        self._guard = threading.Lock()
+        self._holder: int | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._opened_as: Path | None = None
+        self._carried = False
+        with _forking:
+            _accesses.add(self)
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this very thread is using the connection now, and would wait for itself."""
+        return self._holder == threading.get_ident()
+
+    def check_not_mine(self) -> None:
+        """Refuse a thread that would wait for itself."""
+        if self.is_mine:
+            raise UsageError(
+                f"{self.path}: this thread is in a transaction of it, and cannot wait for another"
+            )
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[sqlite3.Connection]:
+        """Use the connection, alone."""
+        self.check_not_mine()
+        with self._guard:
+            self._holder = threading.get_ident()
+            try:
+                yield self._connected()
+            finally:
+                self._holder = None
+
+    def close(self) -> None:
+        """Let go of the file. Used again, it is opened again."""
+        self.check_not_mine()
+        with self._guard:
+            self._close()
+
+    def before_fork(self, give_up: float) -> bool:
+        """Close it and keep it closed. False if it stays in use."""
+        wait = max(0.0, give_up - time.monotonic())
+        if self.is_mine or not self._guard.acquire(timeout=wait):
+            return False
+        self._close()
+        return True
+
+    def after_fork_in_parent(self) -> None:
+        self._guard.release()
+
+    def after_fork_in_child(self, *, closed: bool) -> None:
+        self._guard = threading.Lock()
+        self._holder = None
+        self._carried = not closed and self._connection is not None
+        if self._carried:
+            import ctypes
+
+            # Never closed here, not even when the child ends: it would undo what the parent does.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+            self._connection = None
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            with _forking:
+                self._connection = self._open()
+        return self._connection
+
+    def _open(self) -> sqlite3.Connection:
+        if self._carried:
+            raise LedgerUnavailable(path=str(self.path), why=_CARRIED)
+        made(self.path)
+        if self._opened_as is None:
+            # Opened again after a fork, it is the same file wherever the process has gone.
+            self._opened_as = self.path.absolute()
+        db = sqlite3.connect(
+            self._opened_as,
+            timeout=self.busy_seconds,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            self._prepare(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        # Looked at before anything is set: what is not ours stays as it is. In a transaction,
+        # or the answers could come from before and after another process made the tables.
+        db.execute("BEGIN")
+        fresh = not self._recognized(db)
+        db.execute("COMMIT")
+        self._write_ahead(db)
+        # What is deleted is overwritten: an erased body is not left in a free page.
+        db.execute("PRAGMA secure_delete = ON").fetchall()
+        if fresh:
+            db.execute("BEGIN IMMEDIATE")
+            if not self._recognized(db):
+                for statement in _SCHEMA:
+                    db.execute(statement)
+            db.execute("COMMIT")
+        if self.query_only:
+            db.execute("PRAGMA query_only = ON")
+
+    def _write_ahead(self, db: sqlite3.Connection) -> None:
+        """Choose the log. When several processes make one file, SQLite does not wait here."""
+        give_up = time.monotonic() + self.busy_seconds
+        while True:
+            try:
+                db.execute("PRAGMA journal_mode = WAL").fetchall()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                    raise
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                return
+
+    def _recognized(self, db: sqlite3.Connection) -> bool:
+        """Whether the file is a ledger, False if it is empty. Anything else is refused."""
+        (application,) = db.execute("PRAGMA application_id").fetchone()
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if application == APPLICATION_ID:
+            if version != FORMAT:
+                raise LedgerFormatUnknown(path=str(self.path), found=version, known=FORMAT)
+            return True
+        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application or version or tables:
+            raise NotALedger(path=str(self.path))
+        return False
+
+
+# -- forks -------------------------------------------------------------------------------------
+
+_accesses: weakref.WeakSet[Access] = weakref.WeakSet()
+# Held while a connection is made or opened, and by whoever forks.
+_forking = threading.RLock()
+_at_fork: dict[Access, bool] = {}
+
+
+def _before_fork() -> None:
+    give_up = time.monotonic() + _FORK_SECONDS
+    stopped = _stopped(give_up, {})
+    _forking.acquire()
+    # Those that were made meanwhile; from here on none is opened.
+    _at_fork.update(_stopped(give_up, stopped))
+
+
+def _stopped(give_up: float, stopped: dict[Access, bool]) -> dict[Access, bool]:
+    with _forking:
+        there = list(_accesses)
+    # Writing connections first, as threads take them: some hold one and then ask to read.
+    for access in sorted(there, key=lambda access: access.query_only):
+        if access not in stopped:
+            stopped[access] = access.before_fork(give_up)
+    return stopped
+
+
+def _after_fork_in_parent() -> None:
+    for access, closed in _at_fork.items():
+        if closed:
+            access.after_fork_in_parent()
+    _at_fork.clear()
+    _forking.release()
+
+
+def _after_fork_in_child() -> None:
+    for access, closed in _at_fork.items():
+        access.after_fork_in_child(closed=closed)
+    _at_fork.clear()
+    _forking.release()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

@@ -1,0 +1,119 @@
+"""What becomes of calls whose outcome nobody knows, decided before a run is gone on with.
+
+Whoever can be asked is asked. An effect that may be made twice without harm is simply made again,
+and so is a call to a model in this process, which sends no bill. For the rest the policy decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import msgspec
+
+from tallystick.core.lookup import Lookup, call_key
+from tallystick.core.open_intents import OpenCall, open_calls, open_intents
+from tallystick.core.passage_errors import RunInDoubt
+from tallystick.core.passage_records import InDoubt
+from tallystick.core.records import AskModel, CallHost, Record
+from tallystick.model.port import ModelReply
+from tallystick.runtime.functions import RunFunction
+
+__all__ = ["Decision", "Decisions", "FindReply", "decided"]
+
+# Asks a provider what came of a call, by the model's name and the call's key.
+FindReply = Callable[[str, str], Awaitable[ModelReply | Lookup]]
+_Place = tuple[int, int]
+
+
+class Decision(Enum):
+    """What is done about a call, where its outcome was not found."""
+
+    AGAIN = "again"  # It never arrived, or may be made twice: nothing is charged.
+    RETRY = "retry"  # It may have been paid: that is charged, and it is made again.
+    ABANDON = "abandon"
+
+
+@dataclass(slots=True)
+class Decisions:
+    """By intent and place in its batch: what was found, or what is done."""
+
+    paid: dict[_Place, ModelReply | Decision] = field(default_factory=dict)
+    effects: dict[int, object | Decision] = field(default_factory=dict)
+
+
+async def decided(
+    run: str,
+    records: Sequence[Record],
+    *,
+    model: str,
+    policy: InDoubt,
+    functions: Mapping[str, RunFunction],
+    free: Callable[[str], bool],
+    find_reply: FindReply,
+) -> Decisions:
+    """Decide about every call that is open. Raises `RunInDoubt` where nobody can.
+
+    `model` is the run's own. `free` says of one by its name that nobody sends a bill for it.
+    """
+    found = Decisions()
+    undecided: list[OpenCall] = []
+    for call in open_calls(records):
+        if isinstance(call, CallHost):
+            outcome = await _effect(call, functions.get(call.name), run)
+            if outcome is Lookup.UNKNOWN:
+                undecided.append(call)
+            else:
+                found.effects[call.intent] = (
+                    Decision.AGAIN if outcome is Lookup.NOT_RECEIVED else outcome
+                )
+            continue
+        asked = model if isinstance(call, AskModel) else call.model
+        place = (call.intent, -1 if isinstance(call, AskModel) else call.item)
+        reply = Lookup.NOT_RECEIVED if free(asked) else await find_reply(asked, key_of(run, call))
+        if reply is Lookup.UNKNOWN:
+            undecided.append(call)
+        else:
+            found.paid[place] = Decision.AGAIN if isinstance(reply, Lookup) else reply
+    if undecided and policy == "halt":
+        names = {call.intent for call in undecided}
+        items = {(call.intent, getattr(call, "item", -1)) for call in undecided}
+        raise RunInDoubt(
+            run=run,
+            open=tuple(
+                msgspec.structs.replace(
+                    each, items=tuple(item for item in each.items if (each.intent, item) in items)
+                )
+                for each in open_intents(records)
+                if each.intent in names
+            ),
+        )
+    decision = Decision.RETRY if policy == "retry" else Decision.ABANDON
+    for call in undecided:
+        if isinstance(call, CallHost):
+            found.effects[call.intent] = decision
+        else:
+            found.paid[call.intent, getattr(call, "item", -1)] = decision
+    return found
+
+
+def key_of(run: str, call: OpenCall) -> str:
+    """The key under which a call went out."""
+    if isinstance(call, AskModel):
+        # Each attempt has an intent of its own.
+        return call_key(run, call.intent)
+    item = None if isinstance(call, CallHost) else call.item
+    return call_key(run, call.intent, item=item, attempt=call.attempt)
+
+
+async def _effect(call: CallHost, function: RunFunction | None, run: str) -> object:
+    """What came of an effect, as far as whoever made it can say."""
+    if function is None:
+        return Lookup.UNKNOWN
+    if function.idempotent:
+        return Lookup.NOT_RECEIVED
+    if function.lookup is None:
+        return Lookup.UNKNOWN
+    said = function.lookup(key_of(run, call))
+    return await said if isinstance(said, Awaitable) else said

@@ -1,0 +1,166 @@
+"""A fork: another run that grows from one, from the end of a turn on.
+
+It shares what came before by reference: its chain begins with the hash of the last entry that it
+shares, and its own entries are those that differ. It holds the attachments that it needs itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from tallystick.core.attachment import AttachmentRef
+from tallystick.core.chain import Head
+from tallystick.core.errors import RunNotFound, UsageError
+from tallystick.core.open_intents import open_calls
+from tallystick.core.passage import changed
+from tallystick.core.records import (
+    AskModel,
+    HostAnswered,
+    ReceiptIssued,
+    Record,
+    RunForked,
+    RunLimits,
+)
+from tallystick.core.step_receipt import holds_steps
+from tallystick.ledger.port import Ledger, find_row
+from tallystick.ledger.verify import verify
+from tallystick.model.port import Heard
+from tallystick.runtime.history import records_of, whole_records
+from tallystick.runtime.live_run import Watch
+from tallystick.runtime.mention import references_in
+from tallystick.runtime.resume import Parts, ResumeJob, gone_on_with
+from tallystick.runtime.run import Run
+from tallystick.runtime.run_lock import held_run
+from tallystick.runtime.so_far import holder_of, start_now
+from tallystick.runtime.step_run import RunSteps
+from tallystick.sandbox.identity import new_id, now_ms
+
+__all__ = ["ForkJob", "forked"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkJob:
+    """What was asked for: after which turn, and what is another from there on."""
+
+    turn: int
+    limits: RunLimits | None
+    temperature: float | None
+    watch: Watch
+    heard: Heard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Root:
+    """Where a fork grows from: the chain that has the last shared entry, and its place there."""
+
+    run: str
+    count: int
+    hash: str
+
+
+async def forked(parts: Parts, parent: str, fork: str, job: ForkJob, steps: RunSteps) -> Run:
+    """Grow a run from another and drive it to its end."""
+    ledger = parts.ledger
+    if find_row(ledger, parent) is None:
+        raise RunNotFound(run=parent)
+    bad = verify(ledger, [parent]).first_bad
+    if bad is not None:
+        raise UsageError(f"run {parent} does not hold at entry {bad.seq}: {bad.why}")
+    whole = whole_records(ledger, parent)
+    if holds_steps(whole):
+        raise UsageError(f"{parent} holds steps, which are not forked; name one of its runs")
+    shared = whole[: _place_after(parent, whole, job.turn)]
+    if open_calls(shared):
+        raise UsageError(f"run {parent} has a call under way after turn {job.turn}")
+    root = _root_of(ledger, parent, len(shared))
+    model = parts.model()
+    before = start_now(shared)
+    record = RunForked(
+        parent=root.run,
+        count=root.count,
+        hash=root.hash,
+        turn=job.turn,
+        at=now_ms(),
+        session_id=new_id(),
+        model=None if model.name == before.model else model.name,
+        limits=None if job.limits == before.limits else job.limits,
+        temperature=job.temperature,
+    )
+    shelf = parts.shelf(record.session_id, before.grants)
+    with held_run(ledger, fork):
+        shelf.share(_needed(parts, shared))
+        return await gone_on_with(
+            parts,
+            fork,
+            ResumeJob(
+                in_doubt="halt", limits=job.limits, steal=False, watch=job.watch, heard=job.heard
+            ),
+            steps,
+            records=shared,
+            head=Head(count=0, hash=root.hash),
+            shelf=shelf,
+            started=changed(before, record),
+            claim=lambda: ledger.claim(fork, create=True, grown_from=root.hash),
+            passage=lambda fence: record,
+        )
+
+
+def _place_after(run: str, records: Sequence[Record], turn: int) -> int:
+    """How many records belong to the turns up to one: those before the next is asked for."""
+    turns = [each.turn for each in records if isinstance(each, AskModel)]
+    last = max(turns, default=0)
+    if not 0 <= turn <= last:
+        raise UsageError(f"run {run} has turns 1 to {last}; fork it after one, or at 0")
+    for place, record in enumerate(records):
+        if isinstance(record, AskModel) and record.turn > turn:
+            return place
+        if turn == last and place and isinstance(record, ReceiptIssued):
+            # How it ended is not shared.
+            after = [each for each in records[place:] if isinstance(each, AskModel)]
+            if not after:
+                return place
+    return len(records)
+
+
+def _root_of(ledger: Ledger, run: str, count: int) -> _Root:
+    """The chain that holds the last of so many shared records: a run's own, or one before it."""
+    own = [run]
+    lengths: list[int] = []
+    while True:
+        first = next(records_of(ledger, own[-1]), None)
+        if not isinstance(first, RunForked):
+            break
+        lengths.append(first.count)
+        own.append(first.parent)
+    # From the oldest on: what each holds in front of the next.
+    base = 0
+    for chain, shared in zip(reversed(own[1:]), reversed(lengths), strict=True):
+        if count <= base + shared:
+            return _rooted(ledger, chain, count - base)
+        base += shared
+    return _rooted(ledger, run, count - base)
+
+
+def _rooted(ledger: Ledger, run: str, count: int) -> _Root:
+    last = next(ledger.read(run, start=count - 1, stop=count))
+    return _Root(run=run, count=count, hash=last.hash)
+
+
+def _needed(parts: Parts, shared: Sequence[Record]) -> list[AttachmentRef]:
+    """What the shared records refer to, and what programs had put by then."""
+    put = {id for record in shared if (id := _put_id(record)) is not None}
+    found = {ref.id: ref for record in shared for ref in references_in(record)}
+    for each in parts.shelf(holder_of(shared), ()).references():
+        if each.ref.id in put:
+            found.setdefault(each.ref.id, each.ref)
+    return list(found.values())
+
+
+def _put_id(record: Record) -> str | None:
+    if not isinstance(record, HostAnswered) or record.name != "attachments.put" or not record.ok:
+        return None
+    said = msgspec.json.decode(record.reply[1:])
+    return said.get("id") if isinstance(said, dict) else None

@@ -1,0 +1,320 @@
+"""The world of a run that is gone on with: its record as far as that goes, then the live one.
+
+What the record has is compared and served; what it does not have is done. In between stand the
+calls whose outcome nobody knew: `tallystick.runtime.doubts` has decided about each.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+
+from tallystick.core.billing import AttemptCancelled, AttemptReplied
+from tallystick.core.caps import charge_of
+from tallystick.core.charge import Charge, Reserved, Settled
+from tallystick.core.errors import ReplayDiverged
+from tallystick.core.machine import RunState
+from tallystick.core.passage_errors import LeftInDoubt, ResumeDiverged
+from tallystick.core.prompt import Message
+from tallystick.core.records import (
+    DOUBTED,
+    AskModel,
+    CallHost,
+    ModelFailed,
+    ModelReplied,
+    ProgramFinished,
+    QueryRecord,
+    ReceiptIssued,
+    Record,
+    RunEnded,
+    RunProgram,
+    SnapshotTaken,
+)
+from tallystick.model.port import ModelReply
+from tallystick.runtime.doubts import Decision, Decisions
+from tallystick.runtime.driver import Asked, World
+from tallystick.runtime.live import LiveWorld
+from tallystick.runtime.pen import LedgerPen, Passage, Pen, Writing
+from tallystick.runtime.recorded_world import RecordedWorld, note_call
+from tallystick.runtime.recording import Divergence, Recording
+from tallystick.runtime.run_records import RunRecords
+from tallystick.runtime.teller import Teller, Terms
+from tallystick.runtime.written_host import WrittenHost
+from tallystick.sandbox.host import encoded_reply, error_reply, request_digest
+from tallystick.sandbox.port import Host, HostCall, HostNames
+
+__all__ = ["ResumingPen", "ResumingWorld", "settled_doubt"]
+
+_ABANDONED = "its outcome is unknown and it was not made again"
+_NEVER_ARRIVED = "it never arrived"
+_MADE_AGAIN = "its outcome is unknown; it is made again"
+
+
+class ResumingPen:
+    """Compares with the record while it lasts, and then writes behind it.
+
+    The first thing that is written is the `passage`: that the run is gone on with. A difference is
+    raised at once, before anything is written.
+    """
+
+    def __init__(self, recording: Recording, pen: LedgerPen, passage: Passage, *, run: str) -> None:
+        self._recording = recording
+        self._pen = pen
+        self._passage = passage
+        self._run = run
+        self._guard = threading.RLock()
+        self._hear: Callable[[Passage], None] = lambda passage: None
+        self.live = False
+
+    def ride(self, record: Record) -> None:
+        with self._guard:
+            if not self._is_recorded(record):
+                self._pen.ride(record)
+
+    def write(self, records: Sequence[Record], *, forced: bool) -> Writing:
+        with self._guard:
+            fresh = [record for record in records if not self._is_recorded(record)]
+            return self._pen.write(fresh, forced=forced) if fresh else Writing()
+
+    def passage(self, *, ending: bool) -> tuple[Passage, RunEnded | None] | None:
+        with self._guard:
+            if self.live:
+                return None
+            found = self._recording.passage(ending=ending)
+            if found is not None:
+                passage, ended = found
+                if passage is None:
+                    self._begin()
+                return passage or self._passage, ended
+            if not self._recording.exhausted:
+                return None
+            left = self._recording.left
+            if left is not None:
+                # Between programs there are no model calls of programs left.
+                self._check(Divergence(seq=left[0], field="calls", recorded="made", now=None))
+            self._begin()
+            return self._passage, None
+
+    def compare(self, ended: Sequence[Record]) -> None:
+        self._check(self._recording.compare_end(ended))
+
+    def on_passage(self, hear: Callable[[Passage], None]) -> None:
+        self._hear = hear
+
+    def _is_recorded(self, record: Record) -> bool:
+        """Whether the record has it, and then the same; else the run is gone on with from here."""
+        if self.live and not (
+            isinstance(record, QueryRecord) and self._recording.has_query(record)
+        ):
+            return False
+        ending = isinstance(record, ReceiptIssued | RunEnded)
+        while (passed := self._recording.passage(ending=ending)) is not None:
+            if passed[0] is None:
+                break
+            self._hear(passed[0])
+        known = (
+            self._recording.has_query(record)
+            if isinstance(record, QueryRecord)
+            else not self._recording.exhausted
+        )
+        if known:
+            self._check(self._recording.take(record))
+            return True
+        if not self._recording.exhausted:
+            self._check(
+                Divergence(
+                    seq=self._recording.seq, field="calls", recorded=None, now="a model call"
+                )
+            )
+        self._begin()
+        self._hear(self._passage)
+        return False
+
+    def _begin(self) -> None:
+        self.live = True
+        self._pen.ride(self._passage)
+
+    def _check(self, found: Divergence | None) -> None:
+        if found is not None:
+            raise ResumeDiverged(
+                run=self._run,
+                seq=found.seq,
+                field=found.field,
+                recorded=found.recorded,
+                now=found.now,
+            )
+
+
+class ResumingWorld:
+    """Serves what was recorded, decides what was in doubt, and does the rest.
+
+    Programs up to the one that the interpreter was `restored` after are served and not run.
+    """
+
+    def __init__(
+        self,
+        records: RunRecords,
+        *,
+        recorded: RecordedWorld,
+        live: LiveWorld,
+        decisions: Decisions,
+        teller: Teller,
+        terms: Terms,
+        host_of: Callable[[RunProgram, Asked, Host], Host],
+        restored: int = 0,
+    ) -> None:
+        self._records = records
+        self._recorded = recorded
+        self._live = live
+        self._decisions = decisions
+        self._teller = teller
+        self._terms = terms
+        self._host_of = host_of
+        self._restored = restored
+
+    def admitted(
+        self, intent: AskModel, messages: tuple[Message, ...], *, model: str, wall_ms_left: int
+    ) -> AbstractAsyncContextManager[AskModel]:
+        records = self._records
+        known = intent.intent in records.asked or intent.intent in records.refused
+        world: World = self._recorded if known else self._live
+        return world.admitted(intent, messages, model=model, wall_ms_left=wall_ms_left)
+
+    async def ask(
+        self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
+    ) -> ModelReplied | ModelFailed:
+        asked = self._records.asked.get(intent.intent)
+        if asked is None:
+            return await self._live.ask(intent, messages, wall_ms_left=wall_ms_left)
+        reply = self._records.replies.get(intent.intent)
+        if reply is None:
+            return self._doubted(asked)
+        turns = int(isinstance(reply, ModelReplied))
+        self._teller.recalled(
+            self._terms.model, charge_of(reply) + Charge(turns=turns, wall_ms=reply.wall_ms)
+        )
+        return reply
+
+    def left(self, intent: AskModel, *, sent: bool) -> ModelFailed:
+        return self._live.left(intent, sent=sent)
+
+    async def run(
+        self, intent: RunProgram, source: str, asked: Asked, *, state: RunState
+    ) -> ProgramFinished:
+        finished = self._records.finished.get(intent.intent)
+        if finished is None:
+            return await self._live.run(
+                intent,
+                source,
+                asked,
+                state=state,
+                behind=lambda host: self._host_of(
+                    intent,
+                    asked,
+                    _DoubtfulHost(host, intent, asked, self._records, self._decisions),
+                ),
+            )
+        self._teller.recalled(
+            self._terms.model,
+            Charge(fuel=finished.fuel, host_calls=finished.host_calls, wall_ms=finished.wall_ms),
+        )
+        if intent.intent <= self._restored:
+            return self._recorded.serve(intent, asked)
+        return await self._recorded.run(intent, source, asked, state=state)
+
+    async def kept(self, finished: ProgramFinished, *, state: RunState) -> SnapshotTaken | None:
+        if finished.intent in self._records.finished:
+            return await self._recorded.kept(finished, state=state)
+        return await self._live.kept(finished, state=state)
+
+    def _doubted(self, asked: AskModel) -> ModelReplied | ModelFailed:
+        """What is written of the call that the run was cut off in."""
+        found = self._decisions.paid[asked.intent, -1]
+        settled, failure = settled_doubt(self._teller, self._terms, asked.reserved, found)
+        if isinstance(found, ModelReply):
+            return ModelReplied(
+                intent=asked.intent,
+                turn=asked.turn,
+                text=found.text,
+                usage=found.usage,
+                cut=found.cut,
+                served_by=found.served_by,
+                finish=found.finish,
+                settled=settled,
+            )
+        return ModelFailed(
+            intent=asked.intent,
+            turn=asked.turn,
+            reason=DOUBTED,
+            message=failure,
+            kind="terminal" if found is Decision.ABANDON else "transient",
+            billed=found is not Decision.AGAIN,
+            settled=settled,
+        )
+
+
+def settled_doubt(
+    teller: Teller, terms: Terms, reserved: Reserved | None, found: ModelReply | Decision
+) -> tuple[Settled, str]:
+    """How a call that was in doubt is settled, and what is said of it where it has no reply."""
+    reserved = reserved or Reserved(tokens_in=0, tokens_out=0)
+    if isinstance(found, ModelReply):
+        return teller.recovered(terms, reserved, AttemptReplied(usage=found.usage)), ""
+    sent = found is not Decision.AGAIN
+    settled = teller.recovered(terms, reserved, AttemptCancelled(sent=sent))
+    said = {
+        Decision.AGAIN: _NEVER_ARRIVED,
+        Decision.RETRY: _MADE_AGAIN,
+        Decision.ABANDON: _ABANDONED,
+    }
+    return settled, said[found]
+
+
+class _DoubtfulHost:
+    """In front of the live host: the one effect that the program was cut off in."""
+
+    def __init__(
+        self,
+        host: WrittenHost,
+        program: RunProgram,
+        asked: Asked,
+        records: RunRecords,
+        decisions: Decisions,
+    ) -> None:
+        self._host = host
+        self._asked = asked
+        self._records = records
+        self._decisions = decisions
+        self._open = {each.index: each for each in records.unanswered.get(program.intent, ())}
+
+    @property
+    def names(self) -> HostNames:
+        return self._host.names
+
+    def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
+        open_call = self._open.get(call.index)
+        if open_call is None:
+            return self._host.serve(call)
+        sha256 = request_digest(call.request)
+        if sha256 != open_call.request_sha256:
+            raise ReplayDiverged(
+                index=call.index, field="request", recorded=open_call.request_sha256, now=sha256
+            )
+        return self._decided(call, open_call, sha256)
+
+    def _decided(self, call: HostCall, begun: CallHost, sha256: str) -> bytes | Awaitable[bytes]:
+        intent = note_call(self._records, begun, self._asked)
+        found = self._decisions.effects[intent]
+        if found is Decision.ABANDON:
+            said = LeftInDoubt(f"{call.name}: {_ABANDONED}")
+            return self._host.told(call, intent, error_reply(said))
+        if isinstance(found, Decision):
+            self._asked.again(intent, index=call.index, name=call.name, request_sha256=sha256)
+            attempt = self._records.effects[intent] + 1
+            return self._host.serve_begun(call, intent, attempt=attempt)
+        return self._host.told(call, intent, encoded_reply(found))
+
+
+_pen: type[Pen] = ResumingPen
+_world: type[World] = ResumingWorld
