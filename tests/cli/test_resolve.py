@@ -1,4 +1,4 @@
-"""`tally resolve`: what a dead process holds of the total is listed, charged or given back."""
+"""`tally resolve`: calls in doubt and what is held for them are listed, charged or given back."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 from tests.cli.test_exec import Tally
 
+from tallystick.core.records import ModelFailed, RunResumed
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.runtime.history import records_of
 from tallystick.runtime.shared_purse import DEPLOYMENT
 
+ROOT = Path(__file__).parents[2]
 RUN = "01M7H9059YPYTCBKVW1YQJBKX4"
 # Holds two calls of a run, and dies.
 DIES = """
@@ -59,7 +62,7 @@ def test_what_a_dead_process_held_is_listed_and_closed(
     path = ledger_of(tally)
     subprocess.run([sys.executable, "-c", DIES, str(path), RUN], check=False, timeout=30)
 
-    listed = json.loads(tally("resolve", "--json").stdout)
+    listed = json.loads(tally("resolve", "--json").stdout)["holds"]
     assert [(each["run"], each["usd"], each["owner_dead"]) for each in listed] == [
         (RUN, 250_000_000, True)
     ] * 2
@@ -89,6 +92,114 @@ def test_what_a_living_process_holds_is_its_own(tally: Tally) -> None:
     assert refused.returncode == 6
     assert "not proven dead" in refused.stderr
     assert shown.count("under way") == 2
+
+
+# Begins a run that says who it is and asks its model, and dies, or waits with the run's lock.
+ASKS = """
+import os, sys
+from pathlib import Path
+from tests.ledger.builders import drafted
+from tests.runtime.carry_builders import started
+from tallystick.core.budget_amount import Amount, Budget
+from tallystick.core.chain import Head
+from tallystick.core.records import AskModel, CallHost, Reserved
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.runtime.run_lock import held_run
+from tallystick.runtime.shared_purse import SharedPurse, declared
+path, run, how = sys.argv[1:]
+ledger = SqliteLedger(Path(path))
+with held_run(ledger, run):
+    purse = SharedPurse(ledger.file, declared(ledger.file, Budget.of(usd=1)), run=run)
+    amount = Amount(usd=250_000_000, tokens=10, model_calls=1)
+    number = purse.reserve(amount, usd_waived=False)
+    purse.reserve(amount, usd_waived=False)
+    reserved = Reserved(tokens_in=5, tokens_out=5, usd=250_000_000, hold=number)
+    asked = AskModel(intent=1, turn=1, base=None, added=(), request_sha256="0", reserved=reserved)
+    call = CallHost(intent=2, program=1, index=0, name="sendmail", request_sha256="0",
+                    policy="effect")
+    records = [asked, call] if how == "effect" else [asked]
+    ledger.append(run, [started(run, []), *map(drafted, records)], expected=Head.of_nothing(),
+                  fence=ledger.claim(run, create=True), forced=True)
+    print("asked", flush=True)
+    if how == "wait":
+        sys.stdin.read()
+    os._exit(9)
+"""
+
+
+def asks(path: Path, how: str = "die") -> list[str]:
+    return [sys.executable, "-c", ASKS, str(path), RUN, how]
+
+
+@pytest.mark.parametrize(("choice", "after"), [("--charge", 250_000_000), ("--release", 0)])
+def test_a_call_in_doubt_is_closed_with_what_was_held_for_it(
+    tally: Tally, choice: str, after: int
+) -> None:
+    path = ledger_of(tally)
+    subprocess.run(asks(path), cwd=ROOT, check=False, timeout=30)
+    listed = tally("resolve", RUN[:20].lower()).stdout
+
+    done = tally("resolve", RUN[:20].lower(), choice)
+
+    assert f"{RUN}  begun" in listed
+    assert "turn 1  the model  1 call, at most $0.25, 10 tokens" in listed
+    assert listed.count("left by a dead process") == 2
+    assert done.returncode == 0, done.stderr
+    # What was held and never sent is given back in either case.
+    assert spent(path) == (after, 0)
+    with SqliteLedger(path) as ledger:
+        records = list(records_of(ledger, RUN))
+    assert isinstance(records[-2], RunResumed)
+    assert isinstance(records[-1], ModelFailed)
+    assert records[-1].billed == (choice == "--charge")
+    assert "nothing is held" in tally("resolve").stderr
+    assert "nothing is held or in doubt" in tally("resolve", RUN, choice).stderr
+    assert tally("verify").returncode == 0
+
+
+def test_an_effect_is_not_for_resolve_and_that_is_said(tally: Tally) -> None:
+    path = ledger_of(tally)
+    subprocess.run(asks(path, "effect"), cwd=ROOT, check=False, timeout=30)
+
+    done = tally("resolve", RUN, "--release")
+    again = tally("resolve", RUN, "--release")
+
+    assert done.returncode == again.returncode == 7
+    assert "1 call given back" in done.stdout
+    assert done.stderr == again.stderr
+    assert "sendmail (turn 1) is an effect" in done.stderr
+    assert f"tally resume {RUN} --in-doubt retry|abandon" in done.stderr
+
+
+def test_a_run_that_is_running_is_not_touched(tally: Tally) -> None:
+    path = ledger_of(tally)
+    with subprocess.Popen(
+        asks(path, "wait"), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "asked\n"
+        refused = tally("resolve", RUN, "--charge")
+        listed = json.loads(tally("resolve", "--json").stdout)
+        running.kill()
+
+    assert refused.returncode == 2
+    assert "is running" in refused.stderr
+    assert listed["runs"] == []
+    assert [each["owner_dead"] for each in listed["holds"]] == [False, False]
+    assert spent(path) == (0, 500_000_000)
+
+
+@pytest.mark.parametrize("name", ["", " ", "nosuch", "../..", "\x1b[31m", "0" * 300])
+def test_a_name_that_is_no_run_closes_nothing(tally: Tally, name: str) -> None:
+    path = ledger_of(tally)
+    subprocess.run([sys.executable, "-c", DIES, str(path), RUN], check=False, timeout=30)
+
+    done = tally("resolve", name, "--charge")
+
+    assert done.returncode in (2, 6)
+    assert done.stderr.count("\n") == 1
+    assert "\x1b" not in done.stderr
+    assert spent(path) == (0, 500_000_000)
 
 
 @pytest.mark.parametrize(

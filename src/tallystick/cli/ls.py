@@ -1,32 +1,50 @@
-"""`tally ls`: the runs of the ledger, and the steps that some were begun in."""
+"""`tally ls`: the runs of the ledger, the steps that some were begun in, and what is in doubt."""
 
 from __future__ import annotations
 
 import datetime
+import time
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import click
 import msgspec
 
 from tallystick.cli.render import plain
+from tallystick.core.chain import Header, Sealed
+from tallystick.core.errors import RunNotFound
 from tallystick.core.money import shown_usd
-from tallystick.core.records import Record, RunEnded, RunStarted
-from tallystick.core.step_receipt import holds_steps, step_lines, step_totals
+from tallystick.core.open_intents import OpenIntent
+from tallystick.core.records import (
+    ReceiptIssued,
+    Record,
+    RunEnded,
+    RunForked,
+    RunPruned,
+    RunStarted,
+    decode_record,
+)
+from tallystick.core.step_receipt import StepLine, step_lines, step_totals
 from tallystick.ledger.port import Ledger, RunRow
+from tallystick.ledger.scopes import Hold, SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.history import records_of
+from tallystick.runtime.in_doubt import DoubtfulRun, runs_in_doubt, standing_of
 from tallystick.runtime.paths import ledger_path
 
-__all__ = ["command"]
+__all__ = ["command", "doubt_lines", "hold_fields", "hold_line"]
 
 
 _GOAL_CHARS_MAX = 60
+# An end has its receipt before it, and may have been pruned.
+_END_ENTRIES = 3
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
 class _Listed(msgspec.Struct, frozen=True, kw_only=True):
     """One chain. Of steps, `goal` is the name of the outermost, and `stop` its status.
 
-    `usd` is in nano-dollars, None if it is not known.
+    `usd` is in nano-dollars, None if it is not known. What is pruned has no goal and no answer.
     """
 
     kind: Literal["run", "steps"]
@@ -38,6 +56,7 @@ class _Listed(msgspec.Struct, frozen=True, kw_only=True):
     stop: str
     answer: str | None
     usd: int | None
+    pruned: bool = False
 
 
 @click.command("ls")
@@ -49,23 +68,32 @@ class _Listed(msgspec.Struct, frozen=True, kw_only=True):
     metavar="N",
     help="The newest N.",
 )
+@click.option(
+    "--in-doubt", is_flag=True, help="Only runs with calls whose outcome nobody knows; all of them."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def command(limit: int, as_json: bool) -> int:
+def command(limit: int, in_doubt: bool, as_json: bool) -> int:
     r"""List the runs of the ledger, the newest last, and the steps that some were begun in.
+
+    A run without an end is `running`, `cut off` (tally resume goes on with it), or `in doubt`: it
+    was cut off while it waited for a call. With --in-doubt those calls are listed, and what dead
+    processes hold of the total.
 
     \b
     Example:
         tally ls --limit 5
+        tally ls --in-doubt
     """
-    ledger = SqliteLedger(ledger_path())
-    rows = [_listed(ledger, row) for row in ledger.runs()[-limit:]]
+    with SqliteLedger(ledger_path()) as ledger:
+        if in_doubt:
+            return _list_doubts(ledger, as_json=as_json)
+        rows = [_listed(ledger, row) for row in ledger.runs()[-limit:]]
     if as_json:
         click.echo(msgspec.json.encode(rows).decode())
         return 0
     for row in rows:
-        made = datetime.datetime.fromtimestamp(row.created_at / 1000, datetime.UTC)
         click.echo(
-            f"{row.run}  {made:%Y-%m-%d %H:%M}  {row.stop:<12} {row.entries:>4} entries  "
+            f"{row.run}  {_when(row.created_at)}  {row.stop:<12} {row.entries:>4} entries  "
             f"{_what(row)}"
         )
     return 0
@@ -73,18 +101,29 @@ def command(limit: int, as_json: bool) -> int:
 
 def _what(row: _Listed) -> str:
     goal = plain(row.goal, chars_max=_GOAL_CHARS_MAX)
+    if row.pruned:
+        goal = f"{goal} (pruned)".strip()
     if row.kind == "run":
         return goal
     return f"steps {goal}  {shown_usd(row.usd)}"
 
 
+# -- a chain ------------------------------------------------------------------------------------
+
+
 def _listed(ledger: Ledger, row: RunRow) -> _Listed:
-    records = list(records_of(ledger, row.run))
-    if holds_steps(records):
-        return _listed_steps(row, records)
-    started = next((each for each in records if isinstance(each, RunStarted)), None)
-    ended = next((each for each in records if isinstance(each, RunEnded)), None)
-    stop = ended.stop if ended else ("moved" if row.moved else "unfinished")
+    first = next(ledger.read(row.run, stop=1), None)
+    if first is not None and _is_of_steps(first):
+        lines = step_lines(records := list(records_of(ledger, row.run)))
+        if lines:
+            return _listed_steps(row, lines, pruned=isinstance(records[-1], RunPruned))
+    # Read as far as needed: a run that has ended, by its two ends.
+    tail = list(ledger.read(row.run, start=max(0, row.head.count - _END_ENTRIES)))
+    end = [decode_record(each.body) for each in tail if each.body is not None]
+    if tail and (tail[-1].body is None or isinstance(end[-1], RunPruned)):
+        return _listed_pruned(row, end)
+    started = None if first is None else _started(ledger, first)
+    ended = end[-1] if end and isinstance(end[-1], RunEnded) else None
     return _Listed(
         kind="run",
         run=row.run,
@@ -92,14 +131,60 @@ def _listed(ledger: Ledger, row: RunRow) -> _Listed:
         entries=row.head.count,
         goal=started.goal if started else "",
         model=started.model if started else "",
-        stop=stop,
+        stop=ended.stop if ended else standing_of(ledger, row),
         answer=ended.answer if ended else None,
         usd=ended.charge.usd if ended else None,
     )
 
 
-def _listed_steps(row: RunRow, records: list[Record]) -> _Listed:
-    lines = step_lines(records)
+def _listed_pruned(row: RunRow, end: list[Record]) -> _Listed:
+    """What its receipt says of a run whose bodies are gone."""
+    issued = next((each for each in reversed(end) if isinstance(each, ReceiptIssued)), None)
+    receipt = None if issued is None else issued.receipt
+    return _Listed(
+        kind="run",
+        run=row.run,
+        created_at=row.created_at,
+        entries=row.head.count,
+        goal="",
+        model=receipt.models[0].model if receipt and receipt.models else "",
+        stop=plain(receipt.stop) if receipt else _without_end(row),
+        answer=None,
+        usd=receipt.charge.usd if receipt else None,
+        pruned=True,
+    )
+
+
+def _without_end(row: RunRow) -> str:
+    return "moved" if row.moved else "unfinished" if row.imported else "ended"
+
+
+def _started(ledger: Ledger, first: Sealed) -> RunStarted | None:
+    """The start of a run, or of the one that it grew from."""
+    model: str | None = None
+    seen: set[str] = set()
+    begun = _record_in(first)
+    while isinstance(begun, RunForked) and begun.parent not in seen:
+        seen.add(begun.parent)
+        model = model or begun.model
+        try:
+            begun = _record_in(next(ledger.read(begun.parent, stop=1), None))
+        except RunNotFound:
+            return None
+    if not isinstance(begun, RunStarted):
+        return None
+    return begun if model is None else msgspec.structs.replace(begun, model=model)
+
+
+def _record_in(entry: Sealed | None) -> Record | None:
+    return None if entry is None or entry.body is None else decode_record(entry.body)
+
+
+def _is_of_steps(first: Sealed) -> bool:
+    return msgspec.json.decode(first.header, type=Header).tag.startswith("step.")
+
+
+def _listed_steps(row: RunRow, lines: Sequence[StepLine], *, pruned: bool) -> _Listed:
     outermost, totals = lines[0], step_totals(lines)
     unpriced = totals.unpriced and totals.unpriced == totals.llm_calls
     ended = outermost.receipt is not None
@@ -113,4 +198,77 @@ def _listed_steps(row: RunRow, records: list[Record]) -> _Listed:
         stop=outermost.status if ended else ("moved" if row.moved else "unfinished"),
         answer=None,
         usd=None if unpriced else totals.usd,
+        pruned=pruned,
     )
+
+
+# -- what is in doubt ---------------------------------------------------------------------------
+
+
+def _list_doubts(ledger: SqliteLedger, *, as_json: bool) -> int:
+    found = runs_in_doubt(ledger)
+    with SharedScopes(ledger.file) as scopes:
+        holds = [each for each in scopes.holds() if each.owner_dead]
+    if as_json:
+        fields = {"runs": found, "holds": [hold_fields(each) for each in holds]}
+        click.echo(msgspec.json.encode(fields).decode())
+        return 0
+    for line in doubt_lines(found):
+        click.echo(line)
+    for each in holds:
+        click.echo(f"{hold_line(each)} of the total, left by a dead process")
+    if not found and not holds:
+        click.echo("nothing is in doubt", err=True)
+    return 0
+
+
+def doubt_lines(found: Sequence[DoubtfulRun]) -> Iterator[str]:
+    """Runs with calls in doubt, each with its calls."""
+    now = time.time_ns() // 1_000_000
+    for each in found:
+        yield f"{each.run}  begun {_when(each.since)}, {_age(now - each.since)} ago"
+        for call in each.open:
+            yield f"    {_call_line(call)}"
+
+
+def _call_line(call: OpenIntent) -> str:
+    place = f"turn {call.turn}  {plain(call.what)}"
+    if call.kind == "effect":
+        return f"{place}  an effect: it may have happened"
+    many = max(1, len(call.items))
+    cost = f"{shown_usd(call.usd)}, " if call.usd is not None else "unpriced, "
+    calls = "1 call" if many == 1 else f"{many:,} calls"
+    return f"{place}  {calls}, at most {cost}{call.tokens:,} tokens"
+
+
+def hold_line(hold: Hold) -> str:
+    """What is held of the shared total, in a few words."""
+    row = hold.row
+    return f"{plain(row.run)}  {shown_usd(row.amount.usd)}, {row.amount.tokens:,} tokens"
+
+
+def hold_fields(hold: Hold) -> dict[str, object]:
+    """The same for a program."""
+    row = hold.row
+    return {
+        "run": row.run,
+        "number": row.intent,
+        "usd": row.amount.usd,
+        "tokens": row.amount.tokens,
+        "held_at_ms": row.held_at_ms,
+        "owner_dead": hold.owner_dead,
+    }
+
+
+def _when(at_ms: int) -> str:
+    try:
+        return f"{datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC):%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError):
+        return "in no year we know"  # the id of a run that was imported may say anything
+
+
+def _age(ms: int) -> str:
+    for size, unit in _UNITS:
+        if ms >= size:
+            return f"{ms // size:,} {unit}"
+    return "less than a second"

@@ -85,7 +85,8 @@ def _parent_of(run: str, records: Sequence[Record]) -> str:
 
 def _receipt_of(run: str, records: Sequence[Record]) -> Receipt:
     """The receipt that was issued; for runs from before there were any, computed."""
-    for record in records:
+    # Of a run that was gone on with, the last counts all of it.
+    for record in reversed(records):
         if isinstance(record, ReceiptIssued):
             return record.receipt
     started = next((each for each in records if isinstance(each, RunStarted)), None)

@@ -10,6 +10,7 @@ from tallystick.attachments.collect import reclaim_forgotten
 from tallystick.attachments.errors import AttachmentError
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.errors import LedgerError
+from tallystick.ledger.custody import check_removable
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.carry import remove_run_with_attachments
 from tallystick.runtime.history import resolve_run
@@ -27,6 +28,8 @@ _TOGETHER = 256
 def command(run: str, yes: bool) -> int:
     r"""Take a run out of the ledger, with what it kept and nobody else holds.
 
+    A run that another one grew from stays until that one is removed.
+
     \b
     Example:
         tally rm last --yes
@@ -34,6 +37,8 @@ def command(run: str, yes: bool) -> int:
     ledger = SqliteLedger(ledger_path())
     found = resolve_run(ledger, run)
     require_idle(ledger, found)
+    # Before it is asked for. The ledger looks again when it is done.
+    check_removable(found, ledger.forks_of(found))
     if not yes:
         click.confirm(f"remove run {found}? It cannot be brought back", abort=True, err=True)
     with SqliteAttachments(ledger.file) as attachments:

@@ -63,6 +63,8 @@ def _required(sealed: Sealed, run: str) -> Record:
 
 def resolve_run(ledger: Ledger, named: str) -> str:
     """A run or a chain of steps by its id, the beginning of it, or the `last` run."""
+    if not named.strip():
+        raise UsageError("name a run: its id, the beginning of it, or last")
     runs = [row.run for row in ledger.runs()]
     if named == "last":
         for run in reversed(runs):
