@@ -420,7 +420,7 @@ def test_a_full_ledger_refuses_a_small_put_by_name(
 ) -> None:
     held = session(kept)
     held.put(SMALL)
-    with ledger.file.reading() as db:
+    with ledger.file.writing(forced=False) as db:
         (pages,) = db.execute("PRAGMA page_count").fetchone()
         db.execute(f"PRAGMA max_page_count = {pages}")
 

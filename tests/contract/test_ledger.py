@@ -12,8 +12,11 @@ from tests.ledger.builders import (
     RUN,
     bodies,
     draft,
+    drafted,
     drafts,
     filled,
+    fork_record,
+    grown,
     run_id,
 )
 
@@ -490,6 +493,82 @@ def test_only_entries_that_are_there_can_be_erased(ledger: TransferLedger, seq: 
         ledger.erase(RUN, [0, seq])
 
     assert verify(ledger).erased == 0
+
+
+def test_a_run_grows_from_an_entry_of_another(ledger: Ledger) -> None:
+    filled(ledger)
+    shared = list(ledger.read(RUN))[1]
+
+    fence = ledger.claim(OTHER, create=True, grown_from=shared.hash)
+    root = ledger.runs()[1].head
+    empty = verify(ledger)
+    head = ledger.append(
+        OTHER,
+        [drafted(fork_record(RUN, 2, shared.hash)), *drafts(2)],
+        expected=root,
+        fence=fence,
+        forced=True,
+    )
+
+    assert root == Head(count=0, hash=shared.hash)
+    assert (empty.ok, empty.notes) == (True, ())
+    assert ledger.runs()[1].head == head
+    report = verify(ledger)
+    assert (report.ok, report.runs, report.entries, report.notes) == (True, 2, 7, ())
+
+
+@pytest.mark.parametrize("grown_from", ["", "zz" * 32, "AB" * 32, "ab" * 31])
+def test_a_run_grows_from_a_hash_and_from_nothing_else(ledger: Ledger, grown_from: str) -> None:
+    with pytest.raises(UsageError, match="from a hash of it"):
+        ledger.claim(RUN, create=True, grown_from=grown_from)
+
+    assert list(ledger.runs()) == []
+
+
+def test_only_a_new_run_grows_from_another(ledger: Ledger) -> None:
+    head = filled(ledger)
+
+    with pytest.raises(UsageError, match="only a new run grows from another"):
+        ledger.claim(RUN, create=False, grown_from=head.hash)
+
+    assert ledger.runs()[0].fence == 1
+
+
+def test_a_run_that_others_grew_from_stays_until_they_are_gone(ledger: Ledger) -> None:
+    filled(ledger, run=RUN)
+    for number in (4, 3):
+        grown(ledger, run=run_id(number), parent=RUN)
+    grown(ledger, run=run_id(5), parent=run_id(3))
+    # Of one that is to grow from it and has no entry yet, nobody can know that.
+    ledger.claim(run_id(6), create=True, grown_from=ledger.runs()[0].head.hash)
+    done: list[object] = []
+
+    with pytest.raises(UsageError, match=f"run {RUN} stays: run {run_id(3)} grew from it") as told:
+        ledger.remove(RUN, also=done.append)
+
+    assert "\n" not in str(told.value)
+    assert done == []
+    assert ledger.forks_of(RUN) == [run_id(3), run_id(4)]
+    assert ledger.forks_of(run_id(3)) == [run_id(5)]
+    assert ledger.forks_of(run_id(77)) == []
+    for number in (5, 4, 3):
+        ledger.remove(run_id(number))
+    ledger.remove(RUN)
+    assert [row.run for row in ledger.runs()] == [run_id(6)]
+
+
+def test_the_first_entry_of_a_fork_cannot_be_erased(ledger: TransferLedger) -> None:
+    filled(ledger)
+    grown(ledger, count=3)
+
+    with pytest.raises(UsageError, match=f"entry 0 of run {OTHER} stays"):
+        ledger.erase(OTHER, [1, 0])
+    none = verify(ledger).erased
+    ledger.erase(OTHER, [1, 2])
+    ledger.erase(RUN, [0, 1])
+
+    report = verify(ledger)
+    assert (none, report.ok, report.erased) == (0, True, 4)
 
 
 def test_salts_come_from_where_the_ledger_was_told(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from tests.model.misfortunes import MISFORTUNES, Misfortune
 from tallystick.core.budget import BudgetTree, Reservation
 from tallystick.core.budget_amount import COUNTED, Amount, Breach, Budget, ScopeKind, ScopeRow
 from tallystick.core.records import (
+    ChildBegun,
+    ChildEnded,
     ModelUsage,
     QueryAsked,
     QueryFailed,
@@ -510,7 +512,10 @@ class Notes:
         RESERVED.set(record.reserved)
         await asyncio.sleep(0)
 
-    async def ended(self, record: QueryReplied | QueryFailed | QueryRefused) -> None:
+    async def begun(self, record: ChildBegun) -> None:
+        self.records.append(record)
+
+    async def ended(self, record: QueryReplied | QueryFailed | QueryRefused | ChildEnded) -> None:
         self.records.append(record)
         await asyncio.sleep(0)
 

@@ -9,6 +9,7 @@ from tallystick.core.records import (
     ModelReplied,
     ModelUsage,
     Record,
+    RunForked,
     RunProgram,
     encode_record,
     intent_of,
@@ -56,6 +57,28 @@ def filled(ledger: Ledger, *, run: str = RUN, count: int = 4) -> Head:
     """Make a run of `count` entries."""
     fence = ledger.claim(run, create=True)
     return ledger.append(run, drafts(count), expected=EMPTY, fence=fence, forced=False)
+
+
+def fork_record(parent: str, count: int, entry_hash: str) -> RunForked:
+    return RunForked(
+        parent=parent, count=count, hash=entry_hash, turn=1, at=7, session_id=run_id(99)
+    )
+
+
+def grown(
+    ledger: Ledger, *, run: str = OTHER, parent: str = RUN, shared: int = 2, count: int = 3
+) -> Head:
+    """Grow a run of `count` entries from the first `shared` of another."""
+    *_, last = ledger.read(parent, stop=shared)
+    fence = ledger.claim(run, create=True, grown_from=last.hash)
+    first = drafted(fork_record(parent, shared, last.hash))
+    return ledger.append(
+        run,
+        [first, *drafts(count - 1)],
+        expected=Head(count=0, hash=last.hash),
+        fence=fence,
+        forced=False,
+    )
 
 
 def bodies(ledger: Ledger, run: str = RUN, *, start: int = 0) -> Sequence[bytes | None]:

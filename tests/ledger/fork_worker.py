@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.ledger.builders import EMPTY, OTHER, RUN, drafts, filled  # noqa: E402
+from tests.ledger.builders import EMPTY, OTHER, RUN, drafts, filled, run_id  # noqa: E402
 
 from tallystick.core.errors import LedgerError  # noqa: E402
 from tallystick.ledger import access  # noqa: E402
@@ -20,7 +20,7 @@ from tallystick.ledger.sqlite import SqliteLedger  # noqa: E402
 warnings.simplefilter("ignore", DeprecationWarning)
 
 
-def in_child(work: Callable[[], None]) -> int:
+def in_child(work: Callable[[], object]) -> int:
     """Fork, work in the child, and end it as a program ends, with all that is done then."""
     child = os.fork()
     if child == 0:
@@ -81,7 +81,8 @@ def in_use(ledger: SqliteLedger) -> None:
     filled(ledger)
 
     def work() -> None:
-        for action in (lambda: ledger.claim(RUN, create=False), lambda: ledger.runs()):
+        again = SqliteLedger(ledger.path)
+        for action in (lambda: ledger.claim(RUN, create=False), ledger.runs, again.runs):
             try:
                 print(action(), flush=True)
             except LedgerError as error:
@@ -119,7 +120,43 @@ def slow(ledger: SqliteLedger) -> None:
     holder.join()
 
 
+def storm(ledger: SqliteLedger) -> None:
+    """Threads write and read while the process forks again and again, and the children write."""
+    ending = threading.Event()
+    heads = {}
+
+    def write(run: str) -> None:
+        fence = ledger.claim(run, create=True)
+        head = EMPTY
+        while not ending.is_set():
+            forced = head.count % 5 == 0
+            head = ledger.append(run, drafts(1), expected=head, fence=fence, forced=forced)
+            assert head.count <= len(list(ledger.read(run)))
+        heads[run] = head
+
+    threads = [threading.Thread(target=write, args=(run_id(n),)) for n in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    children = [
+        in_child(lambda number=number: filled(ledger, run=run_id(number)))  # type: ignore[misc]
+        for number in range(10, 20)
+    ]
+    for child in children:
+        ended(child)
+    ending.set()
+    for thread in threads:
+        thread.join()
+    for run, head in heads.items():
+        print(run, head.count, head.hash)
+
+
 if __name__ == "__main__":
-    what = {"both": both, "queued": queued, "in_use": in_use, "slow": slow}[sys.argv[2]]
+    what = {
+        "both": both,
+        "queued": queued,
+        "in_use": in_use,
+        "slow": slow,
+        "storm": storm,
+    }[sys.argv[2]]
     with SqliteLedger(Path(sys.argv[1])) as opened:
         what(opened)

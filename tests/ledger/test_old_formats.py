@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from tallystick.attachments.memory import MemoryAttachments
-from tallystick.core.records import RunEnded, RunStarted, tag_of
+from tallystick.core.records import RunEnded, RunForked, RunProgram, RunStarted, tag_of
 from tallystick.core.step_receipt import step_lines
+from tallystick.ledger.ancestry import ancestors_of
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.verify import verify
 from tallystick.runtime.carry import import_run_with_attachments
-from tallystick.runtime.history import records_of
+from tallystick.runtime.history import records_of, whole_records
 from tallystick.runtime.session import Session
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
@@ -29,7 +30,7 @@ def imported(path: Path, attachments: MemoryAttachments | None = None) -> tuple[
 @pytest.mark.parametrize("path", FIXTURES, ids=[path.stem for path in FIXTURES])
 def test_an_export_of_every_format_is_imported_and_verifies(path: Path) -> None:
     ledger, run = imported(path)
-    records = list(records_of(ledger, run))
+    records = whole_records(ledger, run)
 
     assert verify(ledger).ok
     assert isinstance(records[0], RunStarted)
@@ -41,11 +42,13 @@ def test_an_export_of_every_format_is_imported_and_verifies(path: Path) -> None:
 def test_it_replays_with_its_programs_served_if_the_guest_is_another(
     path: Path, sandbox: WasmSandbox
 ) -> None:
-    ledger, run = imported(path)
+    kept = MemoryAttachments()
+    ledger, run = imported(path, kept)
+    programs = [each for each in whole_records(ledger, run) if isinstance(each, RunProgram)]
 
-    report = Session(ledger=ledger, sandbox=sandbox).replay(run)
+    report = Session(ledger=ledger, attachments=kept, sandbox=sandbox).replay(run)
 
-    assert report.served + report.programs == 2
+    assert report.served + report.programs == len(programs) > 1
     # A prompt template may have changed since; nothing else may have.
     assert report.divergence is None or report.divergence.field in ("request_sha256", "charge")
 
@@ -61,6 +64,20 @@ def test_the_attachments_of_the_second_format_are_read() -> None:
     picture = found["Bild – 3×2"]
     assert (picture.media_type, picture.declared) == ("image/png", "text/plain")
     assert (picture.width, picture.height) == (3, 2)
+
+
+def test_the_ancestors_of_the_third_format_are_read() -> None:
+    kept = MemoryAttachments()
+
+    ledger, run = imported(Path(__file__).parent / "fixtures" / "run-format-3.b64", kept)
+
+    rows = list(ledger.runs())
+    assert [(row.head.count, row.imported) for row in rows] == [(5, True), (5, True), (7, True)]
+    assert [each.run for each in ancestors_of(ledger, run)] == [row.run for row in rows[:2]]
+    forks = [record for record in whole_records(ledger, run) if isinstance(record, RunForked)]
+    assert [fork.turn for fork in forks] == [1, 2]
+    (text,) = kept.references(forks[-1].session_id)
+    assert b"".join(kept.chunks(text.ref.id)) == b"seven.."
 
 
 def test_steps_as_they_were_first_written_are_read() -> None:

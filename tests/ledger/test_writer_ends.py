@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.ledger.builders import OTHER, RUN
+from tests.ledger.builders import OTHER, RUN, run_id
 
+from tallystick.core.chain import Head
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify
 
@@ -87,15 +88,27 @@ def test_what_was_queued_when_a_process_forked_is_written_by_the_parent_alone(pa
 def test_a_child_forked_inside_a_transaction_is_refused_and_harms_nothing(path: Path) -> None:
     said = forked(path, "in_use")
 
-    assert said[0].startswith("ledger.unavailable")
-    assert "was in use when this process was forked" in said[0]
-    assert said[1].startswith("[RunRow(")
+    assert len(said) == 3
+    assert all(each.startswith("ledger.unavailable") for each in said)
+    assert all("was in use when this process was forked" in each for each in said)
     assert counts(path) == {RUN: 4}
 
 
 def test_a_fork_does_not_wait_for_ever(path: Path) -> None:
     assert forked(path, "slow") == ["ledger.unavailable"]
     assert counts(path) == {RUN: 4}
+
+
+def test_forks_in_the_middle_of_everything_lose_nothing_of_either_side(path: Path) -> None:
+    said = [line.split() for line in forked(path, "storm")]
+
+    heads = {run: Head(count=int(count), hash=entry_hash) for run, count, entry_hash in said}
+    with SqliteLedger(path) as ledger:
+        report = verify(ledger, heads=heads)
+    assert report.ok, report.first_bad
+    assert counts(path) == {run: head.count for run, head in heads.items()} | {
+        run_id(number): 4 for number in range(10, 20)
+    }
 
 
 # -- the end -------------------------------------------------------------------------------------

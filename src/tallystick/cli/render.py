@@ -6,6 +6,8 @@ from tallystick.core.money import shown_usd
 from tallystick.core.records import (
     AskModel,
     CallHost,
+    ChildBegun,
+    ChildEnded,
     HostAnswered,
     ModelFailed,
     ModelRefused,
@@ -42,25 +44,17 @@ def transcript_lines(record: Record) -> list[str]:
             return [f"run       {_started(record)}"]
         case AskModel() | ModelReplied() | ModelFailed() | ModelRefused():
             return [f"turn {record.turn:<4} {_model(record)}"]
-        case QueryAsked() | QueryReplied() | QueryFailed() | QueryRefused():
+        case record if isinstance(record, QueryRecord):
             return [f"          {_query(record)}"]
-        case RunProgram():
-            return [f"turn {record.turn:<4} program    part={record.part}"]
+        case RunProgram() | ProgramFinished():
+            return [f"turn {record.turn:<4} {_program(record)}"]
         case CallHost() | HostAnswered():
             return [f"          {_host(record)}"]
-        case ProgramFinished():
-            return [f"turn {record.turn:<4} finished   {outcome(record)}"]
         case ReceiptIssued():
             return []
-        case RunEnded():
-            kind = "partial" if record.partial else "answer"
-            return [
-                f"run       ended      {record.stop}  {kind}={_short(record.answer or '')}  "
-                f"turns={record.charge.turns} host_calls={record.charge.host_calls}"
-            ]
         case SnapshotTaken():
             return [f"turn {record.turn:<4} snapshot   {record.image.byte_len:,} bytes"]
-        case RunResumed() | RunForked() | RunPruned():
+        case RunEnded() | RunResumed() | RunForked() | RunPruned():
             return [f"run       {_passage(record)}"]
         case StepEntered() | StepLeft():
             return [f"step      {_step(record)}"]
@@ -83,8 +77,20 @@ def _started(record: RunStarted) -> str:
     )
 
 
-def _passage(record: RunResumed | RunForked | RunPruned) -> str:
+def _program(record: RunProgram | ProgramFinished) -> str:
+    if isinstance(record, RunProgram):
+        return f"program    part={record.part}"
+    return f"finished   {outcome(record)}"
+
+
+def _passage(record: RunEnded | RunResumed | RunForked | RunPruned) -> str:
     match record:
+        case RunEnded():
+            kind = "partial" if record.partial else "answer"
+            return (
+                f"ended      {record.stop}  {kind}={_short(record.answer or '')}  "
+                f"turns={record.charge.turns} host_calls={record.charge.host_calls}"
+            )
         case RunResumed():
             doubt = "" if record.in_doubt == "halt" else f"  in doubt: {record.in_doubt}"
             return f"resumed   {doubt}{_limits(record.limits)}"
@@ -157,6 +163,10 @@ def _query(record: QueryRecord) -> str:
             return f"failed     {place}  {record.reason}: {_short(record.message)}"
         case QueryRefused():
             return f"refused    {place}  {_short(record.message)}"
+        case ChildBegun():
+            return f"child      {place}"
+        case ChildEnded():
+            return f"child      {place}  {record.stop}  answer={_short(record.answer)}"
 
 
 def outcome(record: ProgramFinished) -> str:

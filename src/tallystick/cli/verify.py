@@ -109,7 +109,8 @@ def _told(report: VerifyReport) -> str:
     if report.first_bad is not None:
         return _told_bad(report.first_bad)
     erased = f", {report.erased:,} erased" if report.erased else ""
-    return f"{report.runs:,} runs, {report.entries:,} entries{erased}: all hold"
+    notes = "".join(f"\n{note}" for note in report.notes)
+    return f"{report.runs:,} runs, {report.entries:,} entries{erased}: all hold{notes}"
 
 
 def _told_bad(bad: BadEntry) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tallystick.core.charge import Charge, RunLimits
 from tallystick.core.money import shown_usd
 from tallystick.core.records import (
+    ChildEnded,
     HostAnswered,
     ModelFailed,
     ModelReplied,
@@ -23,13 +24,27 @@ _SHARES = (95, 80, 50)
 
 
 def charge_of(
-    event: ModelReplied | ModelFailed | QueryReplied | QueryFailed | QueryRefused | HostAnswered,
+    event: ModelReplied
+    | ModelFailed
+    | QueryReplied
+    | QueryFailed
+    | QueryRefused
+    | ChildEnded
+    | HostAnswered,
 ) -> Charge:
     """What a call cost. An attempt at a model: as it was settled, or else as it was reported."""
     if isinstance(event, HostAnswered):
         return Charge(host_calls=1)
     if isinstance(event, QueryRefused):
         return Charge()
+    if isinstance(event, ChildEnded):
+        # Its turns, programs and time are its own.
+        return Charge(
+            usd=event.charge.usd,
+            tokens_in=event.charge.tokens_in,
+            tokens_out=event.charge.tokens_out,
+            model_calls=event.charge.model_calls,
+        )
     figures = event.settled or event.usage
     return Charge(
         usd=None if event.settled is None else event.settled.usd,

@@ -43,7 +43,7 @@ class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What a run may use in all. Exactly at a limit is allowed.
 
     `reply_tokens` is for one reply, `retries` for one call: attempts after the first. `usd` is in
-    nano-dollars; None is no cap.
+    nano-dollars; None is no cap. `depth` is how many runs may stand inside each other below it.
     """
 
     turns: int = 30
@@ -54,6 +54,7 @@ class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 2
     usd: int | None = None
     model_calls: int | None = None
+    depth: int = 10
 
 
 class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):

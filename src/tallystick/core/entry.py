@@ -1,23 +1,93 @@
-"""Whether one entry holds: its header at its place, its hash behind another, its body in it."""
+"""Whether one entry holds: its header at its place, its hash behind another, its body in it.
+
+What the first entry of a run stands behind is nothing, or for a fork the last entry that it shares
+with the run it grew from. Only the body of the first entry says which.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
 
 import msgspec
 
 from tallystick.core.canonical import canonical
-from tallystick.core.chain import FORMAT, SALT_BYTES, Header, Sealed
-from tallystick.core.records import decode_record, intent_of, tag_of
+from tallystick.core.chain import FORMAT, GENESIS, SALT_BYTES, Header, Sealed
+from tallystick.core.ids import is_ulid
+from tallystick.core.records import RunForked, decode_record, intent_of, tag_of
 
-__all__ = ["check_body", "check_entry", "link", "read_header"]
+__all__ = [
+    "FORKED",
+    "Root",
+    "check_body",
+    "check_entry",
+    "is_hash",
+    "is_of_fork",
+    "link",
+    "read_header",
+    "root_of",
+]
+
+# The tag of the first entry of a run that grew from another.
+FORKED = "run.forked"
 
 _decode_header = msgspec.json.Decoder(Header).decode
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_COUNT_MAX = (1 << 53) - 1
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+class Root(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chain begins with, and for a fork the record that says so."""
+
+    hash: str
+    fork: RunForked | None = None
+
+
+_NOTHING = Root(hash=GENESIS.hex())
+
+
+def is_hash(text: str) -> bool:
+    """Whether this is a hash as chains have it."""
+    return _HASH.fullmatch(text) is not None
+
+
+def is_of_fork(header: bytes) -> bool:
+    """Whether a first entry with this header is that of a fork. One that cannot be read is not."""
+    try:
+        return _decode_header(header).tag == FORKED
+    except _UNREADABLE:
+        return False
+
+
+def root_of(first: Sealed, *, run: str) -> Root | str:
+    """What the chain of a run begins with, by its first entry, or why that cannot be known.
+
+    The entry itself is not checked: what it says holds if `check_entry` finds it behind this root.
+    """
+    if not is_of_fork(first.header):
+        return _NOTHING
+    if first.body is None:
+        return "its body was removed, and with it what the run grew from"
+    try:
+        fork = decode_record(first.body)
+    except _UNREADABLE:
+        return "its body is no record that this version knows"
+    if not isinstance(fork, RunForked):
+        return "its body is another record than its header says"
+    known = is_ulid(fork.parent) and is_hash(fork.hash)
+    if not (known and 1 <= fork.count <= _COUNT_MAX):
+        return "it names no entry that a run can grow from"
+    if fork.parent == run:
+        return "it says that the run grew from itself"
+    return Root(hash=fork.hash, fork=fork)
 
 
 def check_entry(entry: Sealed, *, run: str, seq: int, previous: str) -> str | None:
-    """Say why an entry does not belong behind the hash `previous`; None if it does."""
+    """Say why an entry does not belong behind the hash `previous`; None if it does.
+
+    What is before the first entry of a run, `root_of` says.
+    """
     header = read_header(entry.header, run=run, seq=seq)
     if isinstance(header, str):
         return header

@@ -36,6 +36,7 @@ from tallystick.core.records import (
     DOUBTED,
     LEFT,
     Charge,
+    ChildEnded,
     Event,
     HostAnswered,
     Intent,
@@ -74,7 +75,7 @@ _GONE_ON: frozenset[type[Event]] = frozenset({RunResumed, RunForked})
 TRANSITIONS: dict[Phase, frozenset[type[Event]]] = {
     Phase.ASKING: _GONE_ON | {ModelReplied, ModelFailed, ModelRefused},
     Phase.RUNNING: _GONE_ON
-    | {HostAnswered, QueryReplied, QueryFailed, QueryRefused, ProgramFinished},
+    | {HostAnswered, QueryReplied, QueryFailed, QueryRefused, ChildEnded, ProgramFinished},
     Phase.ENDING: _GONE_ON | {RunEnded},
     Phase.DONE: _GONE_ON,
 }
@@ -98,7 +99,7 @@ def advance(state: RunState, event: Event) -> tuple[RunState, tuple[Intent, ...]
             return _failed(state, event)
         case ModelRefused():
             return _end(state, "budget", event.message)
-        case HostAnswered() | QueryReplied() | QueryFailed() | QueryRefused():
+        case HostAnswered() | QueryReplied() | QueryFailed() | QueryRefused() | ChildEnded():
             return _charged(state, charge_of(event)), ()
         case ProgramFinished():
             return _finished(state, event)

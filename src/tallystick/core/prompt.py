@@ -33,7 +33,7 @@ __all__ = [
 
 TEMPLATE = "python@2"
 # Told to a model when it can use them.
-_TOLD_LATER = ("outputs.", "llm_query", "budget.")
+_TOLD_LATER = ("outputs.", "llm_query", "rlm_query", "budget.")
 _OUTPUT_CHARS_MAX = 4_000
 _ERROR_CHARS_MAX = 1_200
 _GOAL_CHARS_MAX = 300

@@ -21,8 +21,8 @@ from collections.abc import Iterable
 import msgspec
 
 from tallystick.core.canonical import canonical
-from tallystick.core.chain import GENESIS, Head, Sealed
-from tallystick.core.entry import check_body, link, read_header
+from tallystick.core.chain import Head, Sealed
+from tallystick.core.entry import check_body, link, read_header, root_of
 from tallystick.core.errors import UsageError
 from tallystick.core.ids import is_ulid
 
@@ -68,7 +68,7 @@ def make_proof(
 
     `start` may be as late as the entry before. Nothing is checked here: `check_proof` does that.
     """
-    previous: str | None = GENESIS.hex() if seq == 0 else None
+    previous: str | None = None
     found: Sealed | None = None
     after: list[str] = []
     for place, entry in enumerate(entries, start):
@@ -78,6 +78,11 @@ def make_proof(
             found = entry
         elif place > seq:
             after.append(_text(entry))
+    if seq == 0 and found is not None:
+        root = root_of(found, run=run)
+        if isinstance(root, str):
+            raise UsageError(f"entry 0 of run {run}: {root}")
+        previous = root.hash
     if found is None or previous is None:
         raise UsageError(f"run {run} has no entry {seq}")
     if body and found.body is None:

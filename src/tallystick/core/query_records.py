@@ -10,6 +10,7 @@ import msgspec
 
 from tallystick.core.attachment import AttachmentRef
 from tallystick.core.charge import FailureKind, ModelUsage, Reserved, Settled
+from tallystick.core.child_records import ChildBegun, ChildEnded
 
 __all__ = ["QueryAsked", "QueryFailed", "QueryRecord", "QueryRefused", "QueryReplied"]
 
@@ -78,4 +79,4 @@ class QueryRefused(msgspec.Struct, frozen=True, kw_only=True, tag="query.refused
     scope: str
 
 
-QueryRecord = QueryAsked | QueryReplied | QueryFailed | QueryRefused
+QueryRecord = QueryAsked | QueryReplied | QueryFailed | QueryRefused | ChildBegun | ChildEnded

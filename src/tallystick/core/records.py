@@ -20,6 +20,7 @@ from tallystick.core.charge import (
     RunLimits,
     Settled,
 )
+from tallystick.core.child_records import Caller, ChildBegun, ChildEnded
 from tallystick.core.passage_records import RunForked, RunPruned, RunResumed, SnapshotTaken
 from tallystick.core.query_records import (
     QueryAsked,
@@ -36,7 +37,10 @@ __all__ = [
     "LEFT",
     "AskModel",
     "CallHost",
+    "Caller",
     "Charge",
+    "ChildBegun",
+    "ChildEnded",
     "ContextRef",
     "Event",
     "FailureKind",
@@ -150,7 +154,7 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     `functions`, `inputs` and `texts` are the names the program finds: `inputs` are the texts that
     were short enough to be given whole. `values` are those of runs from before there were
     attachments. `images` go to the model with the task. `parent` is the chain of the steps around
-    the run, `step` the path of the one that began it.
+    the run, `step` the path of the one that began it; `caller` is the run whose program did.
     """
 
     goal: str
@@ -175,6 +179,7 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     images: tuple[AttachmentRef, ...] = ()
     parent: str | None = None
     step: str | None = None
+    caller: Caller | None = None
 
 
 class AskModel(msgspec.Struct, frozen=True, kw_only=True, tag="model.ask"):
@@ -338,6 +343,7 @@ Event = (
     | QueryReplied
     | QueryFailed
     | QueryRefused
+    | ChildEnded
     | HostAnswered
     | ProgramFinished
     | RunEnded
@@ -354,6 +360,8 @@ Record = (
     | QueryReplied
     | QueryFailed
     | QueryRefused
+    | ChildBegun
+    | ChildEnded
     | RunProgram
     | CallHost
     | HostAnswered

@@ -20,6 +20,8 @@ from tallystick.core.records import (
     AskModel,
     CallHost,
     Charge,
+    ChildBegun,
+    ChildEnded,
     HostAnswered,
     ModelFailed,
     ModelRefused,
@@ -175,7 +177,7 @@ def outline_of(records: Iterable[Record]) -> Outline:
                 outline.model = record.model
             case AskModel() | ModelReplied() | ModelFailed() | ModelRefused():
                 _add_model(outline, record)
-            case QueryAsked() | QueryReplied() | QueryFailed() | QueryRefused():
+            case record if isinstance(record, QueryRecord):
                 _add_query(outline.at(outline.turn), record)
             case RunProgram() | ProgramFinished():
                 _add_program(outline, record)
@@ -254,20 +256,23 @@ def _add_query(turn: Turn, record: QueryRecord) -> None:
             call.answer = call.said = f"failed: {record.reason}: {record.message}"
         case QueryRefused():
             call.answer = call.said = f"refused: {record.message}"
+        case ChildBegun():
+            call.name, call.request = "a run", record.request_sha256
+        case ChildEnded():
+            _charge(turn, record)
+            call.answer = call.said = f"{record.stop}: {record.answer}"
 
 
 def _add_passage(outline: Outline, record: RunResumed | RunForked | RunPruned) -> None:
     if isinstance(record, RunPruned):
-        outline.passages.append(
-            Passage(kind="pruned", after_turn=outline.turn, removed=record.removed)
-        )
+        gone = Passage(kind="pruned", after_turn=outline.turn, removed=record.removed)
+        outline.passages.append(gone)
         return
     # An end that it was gone on from is none.
     outline.end = outline.total = None
     limits = record.limits
-    forked = isinstance(record, RunForked)
     passage = Passage(
-        kind="forked" if forked else "resumed",
+        kind="forked" if isinstance(record, RunForked) else "resumed",
         after_turn=outline.turn,
         model=record.model if isinstance(record, RunForked) else None,
         temperature=record.temperature if isinstance(record, RunForked) else None,
@@ -299,7 +304,7 @@ def _add_end(outline: Outline, record: RunEnded | ReceiptIssued) -> None:
 
 def _charge(
     turn: Turn,
-    event: ModelReplied | ModelFailed | QueryReplied | QueryFailed | HostAnswered,
+    event: ModelReplied | ModelFailed | QueryReplied | QueryFailed | ChildEnded | HostAnswered,
     more: Charge | None = None,
 ) -> None:
     """Count what a call used. The machine counts the same, so the turns make up the whole."""

@@ -3,7 +3,7 @@
 No connection crosses a fork. SQLite keeps its locks by process and its notes on them in memory: a
 child that inherits the notes believes it has locks that only its parent has, and what it commits is
 lost when the parent closes the file. So a fork waits until no connection is in use and closes them
-all; either side opens its own again. One that stayed in use is refused in the child.
+all; either side opens its own again. A file whose connection stayed in use is refused in the child.
 
 Rejected: looking at the process id at each use. It is noticed too late, when the notes are there.
 """
@@ -78,8 +78,8 @@ class Access:
         self._holder: int | None = None
         self._connection: sqlite3.Connection | None = None
         self._opened_as: Path | None = None
-        self._carried = False
-        with _forking:
+        self._file: tuple[int, int] | None = None
+        with _opening:
             _accesses.add(self)
 
     @property
@@ -125,10 +125,10 @@ class Access:
     def after_fork_in_child(self, *, closed: bool) -> None:
         self._guard = threading.Lock()
         self._holder = None
-        self._carried = not closed and self._connection is not None
-        if self._carried:
+        if not closed and self._connection is not None and self._file is not None:
             import ctypes
 
+            _carried.add(self._file)
             # Never closed here, not even when the child ends: it would undo what the parent does.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
             self._connection = None
@@ -140,14 +140,15 @@ class Access:
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
-            with _forking:
+            with _opening:
                 self._connection = self._open()
         return self._connection
 
     def _open(self) -> sqlite3.Connection:
-        if self._carried:
+        found = made(self.path)
+        self._file = (found.st_dev, found.st_ino)
+        if self._file in _carried:
             raise LedgerUnavailable(path=str(self.path), why=_CARRIED)
-        made(self.path)
         if self._opened_as is None:
             # Opened again after a fork, it is the same file wherever the process has gone.
             self._opened_as = self.path.absolute()
@@ -212,41 +213,46 @@ class Access:
 # -- forks -------------------------------------------------------------------------------------
 
 _accesses: weakref.WeakSet[Access] = weakref.WeakSet()
-# Held while a connection is made or opened, and by whoever forks.
-_forking = threading.RLock()
+# Files that SQLite has notes on which are the parent's.
+_carried: set[tuple[int, int]] = set()
+# One fork at a time. No connection is made or opened while `_opening` is held.
+_forking = threading.Lock()
+_opening = threading.RLock()
 _at_fork: dict[Access, bool] = {}
 
 
 def _before_fork() -> None:
-    give_up = time.monotonic() + _FORK_SECONDS
-    stopped = _stopped(give_up, {})
     _forking.acquire()
-    # Those that were made meanwhile; from here on none is opened.
-    _at_fork.update(_stopped(give_up, stopped))
+    _stop_all(time.monotonic() + _FORK_SECONDS)
+    _opening.acquire()
+    # Those that were made meanwhile. Not waited for: they may be waiting to be opened.
+    _stop_all(time.monotonic())
 
 
-def _stopped(give_up: float, stopped: dict[Access, bool]) -> dict[Access, bool]:
-    with _forking:
-        there = list(_accesses)
+def _stop_all(give_up: float) -> None:
+    with _opening:
+        there = [access for access in _accesses if access not in _at_fork]
     # Writing connections first, as threads take them: some hold one and then ask to read.
     for access in sorted(there, key=lambda access: access.query_only):
-        if access not in stopped:
-            stopped[access] = access.before_fork(give_up)
-    return stopped
+        _at_fork[access] = access.before_fork(give_up)
 
 
 def _after_fork_in_parent() -> None:
     for access, closed in _at_fork.items():
         if closed:
             access.after_fork_in_parent()
-    _at_fork.clear()
-    _forking.release()
+    _end_fork()
 
 
 def _after_fork_in_child() -> None:
     for access, closed in _at_fork.items():
         access.after_fork_in_child(closed=closed)
+    _end_fork()
+
+
+def _end_fork() -> None:
     _at_fork.clear()
+    _opening.release()
     _forking.release()
 
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from tallystick.core.chain import SALT_BYTES, Draft, Head, Sealed, seal
+from tallystick.core.entry import is_hash
 from tallystick.core.errors import (
     InvalidLimit,
     InvalidName,
@@ -34,19 +35,22 @@ from tallystick.core.errors import (
     UsageError,
 )
 from tallystick.core.ids import is_ulid
-from tallystick.ledger.port import BODY_BYTES_MAX, ExportHeader, RunRow
+from tallystick.ledger.port import BODY_BYTES_MAX, Ancestor, ExportHeader, RunRow
 
 __all__ = [
     "Salts",
     "adopted",
     "appended",
-    "check_place",
+    "check_erasable",
+    "check_removable",
     "claimed",
     "created_at_ms",
     "known_head",
     "released",
     "required",
     "seal_all",
+    "shared_head",
+    "shared_row",
     "without_known",
 ]
 
@@ -74,8 +78,10 @@ def required(row: RunRow | None, run: str) -> RunRow:
     return row
 
 
-def claimed(row: RunRow | None, run: str, *, create: bool) -> RunRow:
+def claimed(row: RunRow | None, run: str, *, create: bool, grown_from: str | None = None) -> RunRow:
     """The row of a run after it was claimed."""
+    if grown_from is not None and not (create and is_hash(grown_from)):
+        raise UsageError(f"run {run}: only a new run grows from another, and from a hash of it")
     if not create:
         row = _owned(required(row, run))
         return msgspec.structs.replace(row, fence=row.fence + 1)
@@ -83,9 +89,8 @@ def claimed(row: RunRow | None, run: str, *, create: bool) -> RunRow:
         raise RunExists(run=run)
     if not is_ulid(run):
         raise InvalidName(what="run", given=run, why="the id of a run is a ULID")
-    return RunRow(
-        run=run, head=Head.of_nothing(), fence=1, created_at=created_at_ms(run), moved=False
-    )
+    head = Head.of_nothing() if grown_from is None else Head(count=0, hash=grown_from)
+    return RunRow(run=run, head=head, fence=1, created_at=created_at_ms(run), moved=False)
 
 
 def appended(row: RunRow | None, run: str, *, expected: Head, fence: int, head: Head) -> RunRow:
@@ -111,8 +116,9 @@ def released(row: RunRow | None, run: str) -> RunRow:
 def known_head(row: RunRow | None, header: ExportHeader) -> Head | None:
     """How much of an arriving run is here already, or None if there is nothing to do.
 
-    A copy is kept under its own id, to be read; it never replaces anything. A title may also go on
-    from what is here, if that was moved away earlier or is itself a copy.
+    A copy is kept under its own id, to be read; it never replaces anything, but a copy may grow by
+    a longer one. A title may also go on from what is here, if that was moved away earlier or is
+    itself a copy.
     """
     if row is None:
         return Head.of_nothing()
@@ -120,7 +126,8 @@ def known_head(row: RunRow | None, header: ExportHeader) -> Head | None:
     same = row.head == header.head
     if same and (owned or not header.moved):
         return None
-    if owned or not header.moved:
+    longer = row.imported and row.head.count < header.count
+    if owned or not (header.moved or longer):
         raise _refused(
             header.run,
             f"that run is here and another: {_told(row.head)} here, {_told(header.head)} in it",
@@ -133,6 +140,61 @@ def known_head(row: RunRow | None, header: ExportHeader) -> Head | None:
             f"that run is longer here: {_told(row.head)} here, {_told(header.head)} in it",
         )
     return row.head
+
+
+def shared_head(
+    row: RunRow | None, ancestor: Ancestor, *, run: str, hash_at: Callable[[str, int], str | None]
+) -> Head | None:
+    """How much of what an arriving run shares with an ancestor is here, or None if all of it is.
+
+    `hash_at` is the hash of the entry of a run at a place, here. Only a copy is made longer.
+    """
+    if row is None:
+        return Head.of_nothing()
+    if row.head.count >= ancestor.count:
+        if hash_at(ancestor.run, ancestor.count - 1) == ancestor.hash:
+            return None
+        raise _parted(run, ancestor.run, ancestor.count - 1)
+    if row.imported:
+        return row.head
+    raise _refused(
+        run,
+        f"run {ancestor.run}, which it grew from, is shorter here: {_told(row.head)} here, "
+        f"{_told(ancestor.head)} in it",
+    )
+
+
+def shared_row(ancestor: Ancestor) -> RunRow:
+    """The row of an ancestor that was taken in: a copy."""
+    return RunRow(
+        run=ancestor.run,
+        head=ancestor.head,
+        fence=0,
+        created_at=created_at_ms(ancestor.run),
+        moved=False,
+        imported=True,
+    )
+
+
+def check_removable(run: str, forks: Sequence[str]) -> None:
+    """Refuse to take out a run that others grew from."""
+    if forks:
+        raise UsageError(
+            f"run {run} stays: run {forks[0]} grew from it and shares its entries; remove that "
+            f"one first"
+        )
+
+
+def check_erasable(row: RunRow, seqs: Iterable[int], *, fork: bool) -> None:
+    """Refuse places that a run does not have, and the one that a fork needs."""
+    for seq in seqs:
+        if not 0 <= seq < row.head.count:
+            raise UsageError(f"run {row.run} has no entry {seq}")
+        if fork and seq == 0:
+            raise UsageError(
+                f"entry 0 of run {row.run} stays: it says what the run grew from, which its chain "
+                f"begins with"
+            )
 
 
 def adopted(header: ExportHeader) -> RunRow:
@@ -148,12 +210,18 @@ def adopted(header: ExportHeader) -> RunRow:
 
 
 def without_known(
-    entries: Iterable[Sealed], *, known: Head, run: str
+    entries: Iterable[Sealed], *, known: Head | None, of: str, run: str
 ) -> Iterator[tuple[int, Sealed]]:
-    """The entries past what is here, each with its place. They must grow from what is here."""
+    """The entries past what is here, each with its place. They must grow from what is here.
+
+    All are gone through, though None says that there is nothing to keep. They are those of the run
+    `of`, in the export of `run`.
+    """
     for seq, entry in enumerate(entries):
+        if known is None:
+            continue
         if seq == known.count - 1 and entry.hash != known.hash:
-            raise _refused(run, f"that run is here and parts from it at or before entry {seq}")
+            raise _parted(run, of, seq)
         if seq >= known.count:
             yield seq, entry
 
@@ -173,13 +241,6 @@ def seal_all(
     return entries, head
 
 
-def check_place(row: RunRow, seqs: Iterable[int]) -> None:
-    """Refuse places that a run does not have."""
-    for seq in seqs:
-        if not 0 <= seq < row.head.count:
-            raise UsageError(f"run {row.run} has no entry {seq}")
-
-
 def _owned(row: RunRow) -> RunRow:
     if row.moved:
         raise RunNotOwned(run=row.run, why=_MOVED)
@@ -190,6 +251,11 @@ def _owned(row: RunRow) -> RunRow:
 
 def _refused(run: str, why: str) -> TransferRefused:
     return TransferRefused(file=f"the export of run {run}", why=f"{why}; nothing was imported")
+
+
+def _parted(run: str, of: str, seq: int) -> TransferRefused:
+    which = "that run" if of == run else f"run {of}, which it grew from,"
+    return _refused(run, f"{which} is here and parts from it at or before entry {seq}")
 
 
 def _told(head: Head) -> str:

@@ -6,10 +6,12 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from itertools import islice
 
 import msgspec
 
 from tallystick.core.chain import Draft, Head, Sealed
+from tallystick.core.entry import Root, is_of_fork, root_of
 from tallystick.ledger import custody
 from tallystick.ledger.port import Also, ExportHeader, RunRow, TransferLedger
 
@@ -25,9 +27,9 @@ class MemoryLedger:
         self._rows: dict[str, RunRow] = {}
         self._entries: dict[str, list[Sealed]] = {}
 
-    def claim(self, run: str, *, create: bool) -> int:
+    def claim(self, run: str, *, create: bool, grown_from: str | None = None) -> int:
         with self._guard:
-            row = custody.claimed(self._rows.get(run), run, create=create)
+            row = custody.claimed(self._rows.get(run), run, create=create, grown_from=grown_from)
             self._rows[run] = row
             self._entries.setdefault(run, [])
         return row.fence
@@ -77,9 +79,14 @@ class MemoryLedger:
         with self._guard:
             return [self._rows[run] for run in sorted(self._rows)]
 
+    def forks_of(self, run: str) -> Sequence[str]:
+        with self._guard:
+            return self._forks_of(run)
+
     def remove(self, run: str, *, also: Also | None = None) -> None:
         with self._guard:
             custody.required(self._rows.get(run), run)
+            custody.check_removable(run, self._forks_of(run))
             if also is not None:
                 also(None)
             del self._rows[run]
@@ -96,22 +103,46 @@ class MemoryLedger:
     ) -> None:
         with self._guard:
             known = custody.known_head(self._rows.get(header.run), header)
-            fresh = []
+            grown: list[tuple[RunRow, list[Sealed]]] = []
+            for ancestor in header.ancestors:
+                here = custody.shared_head(
+                    self._rows.get(ancestor.run), ancestor, run=header.run, hash_at=self._hash_at
+                )
+                shared = islice(entries, ancestor.count)
+                fresh = custody.without_known(shared, known=here, of=ancestor.run, run=header.run)
+                new = [entry for _, entry in fresh]
+                if here is not None:
+                    grown.append((custody.shared_row(ancestor), new))
             if known is not None:
-                grown = custody.without_known(entries, known=known, run=header.run)
-                fresh = [entry for _, entry in grown]
+                fresh = custody.without_known(entries, known=known, of=header.run, run=header.run)
+                grown.append((custody.adopted(header), [entry for _, entry in fresh]))
             if also is not None:
                 also(None)
-            if known is not None:
-                self._entries.setdefault(header.run, []).extend(fresh)
-                self._rows[header.run] = custody.adopted(header)
+            for row, new in grown:
+                self._rows[row.run] = row
+                self._entries.setdefault(row.run, []).extend(new)
 
     def erase(self, run: str, seqs: Sequence[int]) -> None:
         with self._guard:
-            custody.check_place(custody.required(self._rows.get(run), run), seqs)
+            row = custody.required(self._rows.get(run), run)
             entries = self._entries[run]
+            fork = bool(entries) and is_of_fork(entries[0].header)
+            custody.check_erasable(row, seqs, fork=fork)
             for seq in seqs:
                 entries[seq] = msgspec.structs.replace(entries[seq], salt=None, body=None)
+
+    def _hash_at(self, run: str, seq: int) -> str | None:
+        entries = self._entries[run]
+        return entries[seq].hash if seq < len(entries) else None
+
+    def _forks_of(self, run: str) -> list[str]:
+        found = []
+        for each in sorted(self._rows):
+            first = self._entries[each][:1]
+            root = root_of(first[0], run=each) if first else None
+            if isinstance(root, Root) and root.fork is not None and root.fork.parent == run:
+                found.append(each)
+        return found
 
     def _append(
         self,

@@ -20,9 +20,11 @@ import msgspec
 from tallystick.core.chain import Draft, Head, Sealed
 
 __all__ = [
+    "ANCESTORS_MAX",
     "ATTACHMENTS_MAX",
     "BODY_BYTES_MAX",
     "Also",
+    "Ancestor",
     "Carried",
     "Custody",
     "ExportHeader",
@@ -37,6 +39,8 @@ __all__ = [
 BODY_BYTES_MAX = 64 << 20
 # The most attachments that one export carries.
 ATTACHMENTS_MAX = 100_000
+# The most runs that one grew from, one after the other, in an export.
+ANCESTORS_MAX = 100
 
 # Work of another store that is to be in the transaction of a change. It gets the connection, or
 # None from a ledger that has none, and must not use the ledger; if it raises, nothing is written.
@@ -62,10 +66,12 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 class Ledger(Protocol):
     """Chains of entries, one for each run."""
 
-    def claim(self, run: str, *, create: bool) -> int:
+    def claim(self, run: str, *, create: bool, grown_from: str | None = None) -> int:
         """Own a run and return the new fence.
 
         With `create` the run must be new and its id a ULID; without, it must be here and owned.
+        A new run may grow from another: `grown_from` is the hash of the last entry that it shares.
+        Its first entry is a `RunForked`, behind the head of no entries and that hash.
         """
 
     def submit(
@@ -83,7 +89,8 @@ class Ledger(Protocol):
         The future is done when the entries are as safe as an append would make them, or has the
         error that it would raise; it cannot be cancelled. Submissions of a run are written in their
         order, so the next one may expect that head before the first is done; if the first fails,
-        the next finds another head and fails too. `also` may be called in another thread.
+        the next finds another head and fails too. `also`, and what is called when the future is
+        done, may be called in another thread, and must not wait for this ledger.
 
         A ledger with too much to write lets the caller wait here until there is room.
         """
@@ -111,8 +118,26 @@ class Ledger(Protocol):
     def runs(self) -> Sequence[RunRow]:
         """Every run, the newest last."""
 
+    def forks_of(self, run: str) -> Sequence[str]:
+        """The runs here that say they grew from a run, the newest last."""
+
     def remove(self, run: str, *, also: Also | None = None) -> None:
-        """Take a run out, entries and bodies together. `also` is done in the same transaction."""
+        """Take a run out, entries and bodies together. `also` is done in the same transaction.
+
+        A run that another one here grew from stays: what they share is kept in it alone.
+        """
+
+
+class Ancestor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A run that another one grew from, as far as they share it: its first `count` entries."""
+
+    run: str
+    count: int
+    hash: str
+
+    @property
+    def head(self) -> Head:
+        return Head(count=self.count, hash=self.hash)
 
 
 class ExportHeader(
@@ -120,7 +145,9 @@ class ExportHeader(
 ):
     """What an export says of the run in it. `moved` makes the file the run's title.
 
-    `attachments` is how many come behind the entries; files of format 1 have none.
+    `attachments` is how many come behind the entries; files of format 1 have none. `ancestors` are
+    the runs that a fork grew from, the oldest first, whose shared entries come in front of its own;
+    only files of format 3 have them.
     """
 
     format: int
@@ -130,6 +157,7 @@ class ExportHeader(
     fence: int
     moved: bool
     attachments: int = 0
+    ancestors: tuple[Ancestor, ...] = ()
 
     @property
     def head(self) -> Head:
@@ -147,15 +175,17 @@ class Custody(Protocol):
     ) -> None:
         """Take in a run that was exported, all or nothing, forced.
 
-        `entries` raises what is wrong with it, up to its very end; then nothing is kept. A run that
-        is here already and the same stays as it is. `also` is done in the same transaction, in
-        either case.
+        `entries` are those that its ancestors share, and then its own. They raise what is wrong, up
+        to their very end; then nothing is kept. A run that is here already and the same stays as it
+        is, and so does an ancestor that has what is shared; one that is not here is kept as a copy.
+        `also` is done in the same transaction, in any case.
         """
 
     def erase(self, run: str, seqs: Sequence[int]) -> None:
         """Remove the bodies of entries, forced. The chain still holds without them.
 
-        Nothing is appended: that it was done, and why, is for the caller to record.
+        The first of a fork stays: without it nobody knows what the chain begins with. Nothing is
+        appended: that it was done, and why, is for the caller to record.
         """
 
 
@@ -178,10 +208,13 @@ class Carried:
 class Receiver(Protocol):
     """Whoever takes in the attachments of an import.
 
-    `entry`, `attachment` and `checked` are asked while the file is read for the first time, and
-    keep nothing; `take` while it is read again; `commit` is done in the transaction that adopts the
-    run. The first four say why the file is refused, or None.
+    `shared`, `entry`, `attachment` and `checked` are asked while the file is read for the first
+    time, and keep nothing; `take` while it is read again; `commit` is done in the transaction that
+    adopts the run. The first five say why the file is refused, or None.
     """
+
+    def shared(self, run: str, seq: int, entry: Sealed) -> str | None:
+        """Look at an entry of another run, which the one that comes shares."""
 
     def entry(self, seq: int, entry: Sealed) -> str | None:
         """Look at an entry that holds."""

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 
 from tallystick.core.chain import Draft, Head, Sealed
+from tallystick.core.entry import is_of_fork
 from tallystick.core.errors import LedgerCorrupt
 from tallystick.ledger import custody
 from tallystick.ledger.port import Also, ExportHeader, RunRow, TransferLedger
 from tallystick.ledger.sqlite_file import LedgerFile
+from tallystick.ledger.sqlite_rows import Rows, insert, put, remove, without_bodies
 from tallystick.ledger.writer import Work
 
 __all__ = ["SqliteLedger"]
@@ -22,13 +27,6 @@ __all__ = ["SqliteLedger"]
 _BUSY_SECONDS = 10.0
 _BATCH_ENTRIES = 512
 _BATCH_BYTES = 1 << 20
-_ROW = "SELECT id, created_at, count, hash, fence, moved, imported FROM run"
-_ENTRIES = """
-    SELECT entry.seq, header, hash, body.seq, salt, body
-    FROM entry LEFT JOIN body ON body.run = entry.run AND body.seq = entry.seq
-    WHERE entry.run = ? AND entry.seq >= ? ORDER BY entry.seq
-"""
-_ROW_TYPES = (str, int, int, bytes, int, int, int)
 
 
 class SqliteLedger:
@@ -45,6 +43,7 @@ class SqliteLedger:
         busy_seconds: float = _BUSY_SECONDS,
     ) -> None:
         self._file = LedgerFile(path, busy_seconds=busy_seconds)
+        self._rows = Rows(path)
         self._salts = salts
 
     def __enter__(self) -> SqliteLedger:
@@ -71,10 +70,11 @@ class SqliteLedger:
         """Let go of the file. Used again, the ledger opens it again."""
         self._file.close()
 
-    def claim(self, run: str, *, create: bool) -> int:
+    def claim(self, run: str, *, create: bool, grown_from: str | None = None) -> int:
         with self._file.writing(forced=False) as db:
-            row = custody.claimed(self._row(db, run), run, create=create)
-            _put(db, row)
+            found = self._rows.row(db, run)
+            row = custody.claimed(found, run, create=create, grown_from=grown_from)
+            put(db, row)
         return row.fence
 
     def submit(
@@ -107,49 +107,76 @@ class SqliteLedger:
 
     def read(self, run: str, *, start: int = 0, stop: int | None = None) -> Iterator[Sealed]:
         with self._file.reading() as db:
-            custody.required(self._row(db, run), run)
+            custody.required(self._rows.row(db, run), run)
         return self._entries(run, start, sys.maxsize if stop is None else stop)
 
     def runs(self) -> Sequence[RunRow]:
         with self._file.reading() as db:
-            return [self._as_row(found) for found in db.execute(f"{_ROW} ORDER BY id")]
+            return self._rows.rows(db)
+
+    def forks_of(self, run: str) -> Sequence[str]:
+        with self._file.reading() as db:
+            return self._rows.forks_of(db, run)
 
     def remove(self, run: str, *, also: Also | None = None) -> None:
         with self._file.writing(forced=True) as db:
-            custody.required(self._row(db, run), run)
-            db.execute("DELETE FROM body WHERE run = ?", (run,))
-            db.execute("DELETE FROM entry WHERE run = ?", (run,))
-            db.execute("DELETE FROM run WHERE id = ?", (run,))
+            custody.required(self._rows.row(db, run), run)
+            custody.check_removable(run, self._rows.forks_of(db, run))
+            remove(db, run)
             if also is not None:
                 also(db)
         self._file.sweep()
 
     def release(self, run: str) -> RunRow:
         with self._file.writing(forced=True) as db:
-            row = custody.released(self._row(db, run), run)
-            _put(db, row)
+            row = custody.released(self._rows.row(db, run), run)
+            put(db, row)
         return row
 
     def adopt(
         self, header: ExportHeader, entries: Iterator[Sealed], *, also: Also | None = None
     ) -> None:
         with self._file.writing(forced=True) as db:
-            known = custody.known_head(self._row(db, header.run), header)
+            known = custody.known_head(self._rows.row(db, header.run), header)
+            for ancestor in header.ancestors:
+                here = custody.shared_head(
+                    self._rows.row(db, ancestor.run),
+                    ancestor,
+                    run=header.run,
+                    hash_at=partial(self._rows.hash_at, db),
+                )
+                shared = islice(entries, ancestor.count)
+                fresh = custody.without_known(shared, known=here, of=ancestor.run, run=header.run)
+                for place in fresh:
+                    insert(db, ancestor.run, [place])
+                if here is not None:
+                    put(db, custody.shared_row(ancestor))
             if known is not None:
-                for place in custody.without_known(entries, known=known, run=header.run):
-                    _insert(db, header.run, [place])
-                _put(db, custody.adopted(header))
+                fresh = custody.without_known(entries, known=known, of=header.run, run=header.run)
+                for place in fresh:
+                    insert(db, header.run, [place])
+                put(db, custody.adopted(header))
             if also is not None:
                 also(db)
 
     def erase(self, run: str, seqs: Sequence[int]) -> None:
         with self._file.writing(forced=True) as db:
-            custody.check_place(custody.required(self._row(db, run), run), seqs)
-            db.executemany(
-                "UPDATE body SET salt = NULL, body = NULL WHERE run = ? AND seq = ?",
-                [(run, seq) for seq in seqs],
-            )
+            row = custody.required(self._rows.row(db, run), run)
+            fork = is_of_fork(self._rows.header_at(db, run, 0))
+            custody.check_erasable(row, seqs, fork=fork)
+            without_bodies(db, run, seqs)
         self._file.sweep()
+
+    def reclaim(self) -> tuple[int, int]:
+        """Give back the room of what was erased or removed. Returns the bytes before and after.
+
+        Everything that is left is written anew, in one transaction of SQLite's (VACUUM): killed at
+        any moment, the file is as it was or as it becomes, and nothing is lost. While it goes on it
+        takes as much room again twice, beside the file and where SQLite keeps temporary files, and
+        nobody writes. Raises `LedgerLocked` if others read or write for too long; asked again, it
+        does the rest.
+        """
+        return self._file.rewrite()
 
     def _append(
         self, run: str, drafts: Sequence[Draft], *, expected: Head, fence: int, also: Also | None
@@ -159,11 +186,11 @@ class SqliteLedger:
 
         def work(db: sqlite3.Connection) -> None:
             row = custody.appended(
-                self._row(db, run), run, expected=expected, fence=fence, head=head
+                self._rows.row(db, run), run, expected=expected, fence=fence, head=head
             )
-            _insert(db, run, list(enumerate(entries, start=expected.count)))
+            insert(db, run, list(enumerate(entries, start=expected.count)))
             # Written even when it is the same: a commit that changes nothing would not be forced.
-            _put(db, row)
+            put(db, row)
             if also is not None:
                 also(db)
 
@@ -179,11 +206,12 @@ class SqliteLedger:
     def _batch(self, run: str, start: int, most: int = _BATCH_ENTRIES) -> list[Sealed]:
         batch: list[Sealed] = []
         room = _BATCH_BYTES
-        with self._file.reading() as db:
-            cursor = db.execute(_ENTRIES, (run, start))
+        with (
+            self._file.reading() as db,
+            contextlib.closing(self._rows.entries(db, run, start)) as entries,
+        ):
             try:
-                for found in cursor:
-                    entry = self._as_entry(found, run, start + len(batch))
+                for entry in entries:
                     batch.append(entry)
                     room -= len(entry.body or b"")
                     if room <= 0 or len(batch) == most:
@@ -192,72 +220,7 @@ class SqliteLedger:
                 # What comes before it is still to be had; the next call begins with it.
                 if not batch:
                     raise
-            finally:
-                cursor.close()
         return batch
-
-    def _as_entry(
-        self,
-        found: tuple[int, bytes, bytes, int | None, bytes | None, bytes | None],
-        run: str,
-        seq: int,
-    ) -> Sealed:
-        place, header, entry_hash, body_place, salt, body = found
-        if place != seq:
-            raise self._corrupt(f"run {run} has no entry {seq}")
-        if body_place is None:
-            raise self._corrupt(f"entry {seq} of run {run} has lost its body")
-        if type(header) is not bytes or type(entry_hash) is not bytes:
-            raise self._corrupt(f"entry {seq} of run {run} is not made of bytes")
-        if type(salt) is not type(body) or not isinstance(body, bytes | None):
-            raise self._corrupt(f"the body of entry {seq} of run {run} is not made of bytes")
-        return Sealed(header=header, hash=entry_hash.hex(), salt=salt, body=body)
-
-    def _row(self, db: sqlite3.Connection, run: str) -> RunRow | None:
-        found = db.execute(f"{_ROW} WHERE id = ?", (run,)).fetchone()
-        return None if found is None else self._as_row(found)
-
-    def _as_row(self, found: tuple[str, int, int, bytes, int, int, int]) -> RunRow:
-        if tuple(map(type, found)) != _ROW_TYPES:
-            raise self._corrupt(f"the row of run {found[0]!r} holds what no row does")
-        run, created_at, count, entry_hash, fence, moved, imported = found
-        return RunRow(
-            run=run,
-            head=Head(count=count, hash=entry_hash.hex()),
-            fence=fence,
-            created_at=created_at,
-            moved=bool(moved),
-            imported=bool(imported),
-        )
-
-    def _corrupt(self, why: str) -> LedgerCorrupt:
-        return LedgerCorrupt(path=str(self.path), why=why)
-
-
-def _insert(db: sqlite3.Connection, run: str, places: Sequence[tuple[int, Sealed]]) -> None:
-    db.executemany(
-        "INSERT INTO entry VALUES (?, ?, ?, ?)",
-        [(run, seq, entry.header, bytes.fromhex(entry.hash)) for seq, entry in places],
-    )
-    db.executemany(
-        "INSERT INTO body VALUES (?, ?, ?, ?)",
-        [(run, seq, entry.salt, entry.body) for seq, entry in places],
-    )
-
-
-def _put(db: sqlite3.Connection, row: RunRow) -> None:
-    db.execute(
-        "REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (
-            row.run,
-            row.created_at,
-            row.head.count,
-            bytes.fromhex(row.head.hash),
-            row.fence,
-            row.moved,
-            row.imported,
-        ),
-    )
 
 
 _: type[TransferLedger] = SqliteLedger

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
+from tallystick.core.errors import LedgerLocked
 from tallystick.ledger.access import APPLICATION_ID, FORMAT, Access
 from tallystick.ledger.sqlite_errors import translated
 from tallystick.ledger.writer import Work, Writer, writer_of
@@ -70,6 +71,19 @@ class LedgerFile:
         with self._translated(), self._written().alone(busy_seconds=self._busy_seconds) as db:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
+    def rewrite(self) -> tuple[int, int]:
+        """Make the file as small as what it holds. Raises `LedgerLocked` if it cannot be done now.
+
+        Returns its bytes, those of its log included, before and after.
+        """
+        with self._translated(), self._written().alone(busy_seconds=self._busy_seconds) as db:
+            before = self._size()
+            self._checkpointed(db)
+            db.execute("VACUUM")
+            # The new pages are in the log until nobody needs the old ones.
+            self._checkpointed(db)
+            return before, self._size()
+
     def close(self) -> None:
         """Wait for what was submitted, and let go of the file."""
         writer = self._writer
@@ -78,6 +92,15 @@ class LedgerFile:
             self._writer = None
             writer.leave(self)
         self._reader.close()
+
+    def _checkpointed(self, db: sqlite3.Connection) -> None:
+        busy, *_ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise LedgerLocked(path=str(self.path), waited_seconds=self._busy_seconds)
+
+    def _size(self) -> int:
+        log = self.path.with_name(f"{self.path.name}-wal")
+        return sum(each.stat().st_size for each in (self.path, log) if each.exists())
 
     def _written(self) -> Writer:
         # Two threads that come here together get the same one.

@@ -1,16 +1,21 @@
 """One run as a stream of bytes: written in one pass, read as if an enemy had written it.
 
     magic        "tallystick ledger export" and a line feed
-    header       one line of canonical JSON: format, run, count, hash of the head, fence, moved, and
-                 how many attachments, if any
-    entries      `count` times: length of header (4 bytes), 1 if it has a body or 0 if that was
-                 erased (1 byte), length of body (4 bytes), hash (32 bytes), header, and with a body
-                 its salt (16 bytes) and the body
+    header       one line of canonical JSON: format, run, count, hash of the head, fence, moved, how
+                 many attachments, if any, and of a fork its ancestors: run, count, hash of each
+    entries      of each ancestor the first `count`, the oldest first, then the run's own: length of
+                 header (4 bytes), 1 if it has a body or 0 if that was erased (1 byte), length of
+                 body (4 bytes), hash (32 bytes), header, and with a body its salt (16 bytes) and
+                 the body
     attachments  so many times: length of reference (4 bytes), length of bytes (8 bytes), the
                  reference as canonical JSON, the bytes
     digest       SHA-256 of everything above
 
-Format 1 is the same without attachments. Lengths are big-endian. Nothing is compressed and no
+Format 1 is the same without attachments, format 2 without ancestors. Format 3 is the same with at
+least one: what needs none is written in format 2, which earlier versions read. An ancestor is what
+the next one says it grew from, no more and no less; the first grew from nothing.
+
+Lengths are big-endian. Nothing is compressed and no
 length is believed before as many bytes were read, so a reader holds at most one body or one piece
 of an attachment, and an importer stores no more than it was sent. Nothing in the stream becomes a
 path.
@@ -26,18 +31,28 @@ from typing import BinaryIO, Protocol
 import msgspec
 
 from tallystick.core.canonical import canonical
-from tallystick.core.chain import GENESIS, SALT_BYTES, Sealed
+from tallystick.core.chain import GENESIS, SALT_BYTES, Head, Sealed
+from tallystick.core.entry import Root, check_entry, root_of
 from tallystick.core.errors import TransferRefused
 from tallystick.core.ids import is_ulid
-from tallystick.ledger.port import ATTACHMENTS_MAX, BODY_BYTES_MAX, Carried, ExportHeader
-from tallystick.ledger.verify import check_entry
+from tallystick.ledger.port import (
+    ANCESTORS_MAX,
+    ATTACHMENTS_MAX,
+    BODY_BYTES_MAX,
+    Ancestor,
+    Carried,
+    ExportHeader,
+)
 
-__all__ = ["FORMAT", "MAGIC", "Readable", "StreamReader", "write_stream"]
+__all__ = ["FORMAT", "FORMAT_ALONE", "MAGIC", "Readable", "StreamReader", "write_stream"]
 
-FORMAT = 2
-_FORMATS = (1, 2)
+FORMAT = 3
+# Of a run that grew from no other.
+FORMAT_ALONE = 2
+_FORMATS = (1, 2, 3)
 MAGIC = b"tallystick ledger export\n"
-_HEADER_LINE_BYTES_MAX = 1_024
+# An ancestor takes at most 150 bytes, all else under a thousand.
+_HEADER_LINE_BYTES_MAX = 1_024 + 150 * ANCESTORS_MAX
 _ENTRY_HEADER_BYTES_MAX = 65_536
 # A label of a thousand characters takes at most 6,000 bytes; the rest of a reference is short.
 _REF_BYTES_MAX = 8_192
@@ -66,7 +81,7 @@ def write_stream(
     entries: Iterable[Sealed],
     carried: Iterable[Carried] = (),
 ) -> None:
-    """Write a run. `entries` and `carried` are as many as the header says, in order.
+    """Write a run. `entries`, those of its ancestors first, and `carried` are as the header says.
 
     The pieces of an attachment have to be as long as it says. That they are is for them to see to:
     a file in which they are not is refused by every reader.
@@ -89,6 +104,18 @@ def write_stream(
         for piece in each.pieces:
             put(piece)
     file.write(digest.digest())
+
+
+def _other_parent(root: Root, parent: Ancestor | None) -> str | None:
+    """Say why a first entry does not grow from the run before it in the file."""
+    fork = root.fork
+    if fork is None:
+        return None if parent is None else f"it did not grow from run {parent.run}"
+    if parent is None:
+        return f"it grew from run {fork.parent}, which does not come with it"
+    if (fork.parent, fork.count, fork.hash) != (parent.run, parent.count, parent.hash):
+        return f"it grew from another entry than the last of run {parent.run} in the file"
+    return None
 
 
 class StreamReader:
@@ -114,18 +141,35 @@ class StreamReader:
             line += self._exactly(1, "its header")
         return self._parsed(bytes(line[:-1]))
 
-    def entries(self, header: ExportHeader) -> Iterator[Sealed]:
-        """Read and check every entry, and that they end in the head."""
+    def entries(self, header: ExportHeader) -> Iterator[tuple[str, int, Sealed]]:
+        """Read and check every entry, and that they end in the head. With its run and place.
+
+        Those of the ancestors come first. Each of them must be what the next one grew from.
+        """
+        parent: Ancestor | None = None
+        for ancestor in header.ancestors:
+            yield from self._chain(ancestor.run, ancestor.head, parent, f" of run {ancestor.run}")
+            parent = ancestor
+        yield from self._chain(header.run, header.head, parent, "")
+
+    def _chain(
+        self, run: str, head: Head, parent: Ancestor | None, of: str
+    ) -> Iterator[tuple[str, int, Sealed]]:
         previous = GENESIS.hex()
-        for seq in range(header.count):
+        for seq in range(head.count):
             entry = self._entry(seq)
-            why = check_entry(entry, run=header.run, seq=seq, previous=previous)
+            why: str | None = None
+            if seq == 0:
+                root = root_of(entry, run=run)
+                why = root if isinstance(root, str) else _other_parent(root, parent)
+                previous = previous if isinstance(root, str) else root.hash
+            why = why or check_entry(entry, run=run, seq=seq, previous=previous)
             if why is not None:
-                raise self._refused(f"entry {seq} does not hold: {why}")
+                raise self._refused(f"entry {seq}{of} does not hold: {why}")
             previous = entry.hash
-            yield entry
-        if previous != header.hash:
-            raise self._refused("its entries do not end in the head that its header names")
+            yield run, seq, entry
+        if previous != head.hash:
+            raise self._refused(f"its entries{of} do not end in the head that its header names")
 
     def attachments(self, header: ExportHeader) -> Iterator[Carried]:
         """Read every attachment, piece by piece. What is left of one is passed over."""
@@ -156,23 +200,39 @@ class StreamReader:
         try:
             found = msgspec.json.decode(line, type=_Format).format
             if found not in _FORMATS:
-                known = " and ".join(map(str, _FORMATS))
+                known = f"{_FORMATS[0]} to {_FORMATS[-1]}"
                 raise self._refused(f"it has format {found}; this version reads {known}")
             header = msgspec.json.decode(line, type=ExportHeader)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise self._refused("its header cannot be read") from error
         if canonical(header) != line:
             raise self._refused("its header is not in canonical form")
-        if not is_ulid(header.run):
-            raise self._refused(f"{header.run[:40]!r} is no id of a run")
+        self._check_ancestry(header)
         attachments_max = ATTACHMENTS_MAX if header.format > 1 else 0
         if not (
             0 <= header.count <= _NUMBER_MAX
             and 0 <= header.fence <= _NUMBER_MAX
             and 0 <= header.attachments <= attachments_max
+            and all(0 < ancestor.count <= _NUMBER_MAX for ancestor in header.ancestors)
         ):
             raise self._refused("its header counts what cannot be")
         return header
+
+    def _check_ancestry(self, header: ExportHeader) -> None:
+        """Refuse ancestors that cannot be: too many, twice the same, or the run itself."""
+        runs = [header.run, *(ancestor.run for ancestor in header.ancestors)]
+        if bool(header.ancestors) is not (header.format > FORMAT_ALONE):
+            count = len(header.ancestors)
+            raise self._refused(f"it has format {header.format} and {count} ancestors")
+        if len(runs) > ANCESTORS_MAX + 1:
+            raise self._refused(f"its run has more than {ANCESTORS_MAX} ancestors")
+        for run in runs:
+            if not is_ulid(run):
+                raise self._refused(f"{run[:40]!r} is no id of a run")
+        if len(set(runs)) < len(runs):
+            raise self._refused("its run is said to have grown from itself")
+        if header.ancestors and header.count == 0:
+            raise self._refused("its run has no entry that says what it grew from")
 
     def _entry(self, seq: int) -> Sealed:
         what = f"entry {seq}"

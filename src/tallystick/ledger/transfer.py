@@ -18,6 +18,11 @@ attachments is not read while others wait to write.
 
 Rejected: attachments before the entries, which would save a reading. What an attachment is for, and
 whether the run may have it, is known from the entries.
+
+A fork shares the first entries of the run it grew from, which may itself be a fork. Its export
+carries what it shares, of each run as much as the next one grew from and no more, in front of its
+own. Imported, those are copies, whatever the export is for the fork itself. If such a run is there
+already, it has to agree, and stays as it is.
 """
 
 from __future__ import annotations
@@ -29,24 +34,32 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 from tallystick.core.chain import Sealed
-from tallystick.core.errors import TransferRefused
-from tallystick.ledger.custody import known_head, required
+from tallystick.core.errors import LedgerCorrupt, RunNotFound, TransferRefused
+from tallystick.ledger.ancestry import whole_ancestors_of
+from tallystick.ledger.custody import known_head, required, shared_head
 from tallystick.ledger.port import (
     ATTACHMENTS_MAX,
+    Ancestor,
     Carried,
     ExportHeader,
+    Ledger,
     Receiver,
     RunRow,
     TransferLedger,
     find_row,
 )
-from tallystick.ledger.stream import FORMAT, Readable, StreamReader, write_stream
-from tallystick.ledger.verify import verify
+from tallystick.ledger.stream import (
+    FORMAT,
+    FORMAT_ALONE,
+    Readable,
+    StreamReader,
+    write_stream,
+)
 
 __all__ = ["export_run", "import_run", "name_of"]
 
@@ -63,16 +76,11 @@ def export_run(
 ) -> RunRow:
     """Write a run to a new file, or to an open one. Returns where the run stands.
 
-    A run that does not verify is not exported: nobody could import it. `carried` gives its
-    attachments and is asked twice: once to read them through before anything is written, and once
-    more when the run can get no others that its entries here speak of.
+    A run that does not verify, or shares what does not, is not exported: nobody could import it.
+    `carried` gives its attachments and is asked twice: once to read them through before anything is
+    written, and once more when the run can get no others that its entries here speak of.
     """
-    bad = verify(ledger, [run]).first_bad
-    if bad is not None:
-        raise TransferRefused(
-            file=name_of(target),
-            why=f"run {run}, entry {bad.seq}: {bad.why}; nothing was exported",
-        )
+    ancestors = _ancestors(ledger, run, name_of(target))
     for each in _few_enough(carried(), run, target):
         for _ in each.pieces:
             pass
@@ -80,15 +88,17 @@ def export_run(
         row = ledger.release(run) if move else required(find_row(ledger, run), run)
         attachments = _few_enough(carried(), run, target)
         header = ExportHeader(
-            format=FORMAT,
+            format=FORMAT if ancestors else FORMAT_ALONE,
             run=run,
             count=row.head.count,
             hash=row.head.hash,
             fence=row.fence if move else 0,
             moved=move,
             attachments=len(attachments),
+            ancestors=ancestors,
         )
-        entries = islice(ledger.read(run), row.head.count)
+        shared = [ledger.read(each.run, stop=each.count) for each in ancestors]
+        entries = chain(*shared, ledger.read(run, stop=row.head.count))
         write_stream(file, header, entries, attachments)
     return row
 
@@ -117,7 +127,7 @@ def import_run(
         header = first.header
         if header.attachments:
             # Asked here too, before bytes are kept that nobody will commit.
-            known_head(find_row(ledger, header.run), header)
+            _check_known(ledger, header)
             file.seek(start)
             _take(_reread(file, name, header), name, header, receiver)
         file.seek(start)
@@ -142,8 +152,36 @@ def _few_enough(
     return attachments
 
 
+def _ancestors(ledger: Ledger, run: str, name: str) -> tuple[Ancestor, ...]:
+    try:
+        return whole_ancestors_of(ledger, run)
+    except RunNotFound as error:
+        if error.run == run:
+            raise
+        why = f"run {run} shares entries of run {error.run}, which is not here"
+    except LedgerCorrupt as error:
+        why = f"{error.path}, {error.why}"
+    raise TransferRefused(file=name, why=f"{why}; nothing was exported")
+
+
+def _check_known(ledger: TransferLedger, header: ExportHeader) -> None:
+    """Refuse a run that will not be adopted, and one whose ancestors will not be."""
+    rows = {row.run: row for row in ledger.runs()}
+    known_head(rows.get(header.run), header)
+
+    def hash_at(run: str, seq: int) -> str | None:
+        entry = next(ledger.read(run, start=seq, stop=seq + 1), None)
+        return None if entry is None else entry.hash
+
+    for ancestor in header.ancestors:
+        shared_head(rows.get(ancestor.run), ancestor, run=header.run, hash_at=hash_at)
+
+
 class _Nowhere:
     """Takes nothing in."""
+
+    def shared(self, run: str, seq: int, entry: Sealed) -> str | None:
+        return None
 
     def entry(self, seq: int, entry: Sealed) -> str | None:
         return None
@@ -184,8 +222,10 @@ class _Checked:
 def _checked(file: Readable, name: str, receiver: Receiver) -> _Checked:
     reader = StreamReader(file, name=name)
     header = reader.header()
-    for seq, entry in enumerate(reader.entries(header)):
-        _accept(receiver.entry(seq, entry), name)
+    for run, seq, entry in reader.entries(header):
+        own = run == header.run
+        why = receiver.entry(seq, entry) if own else receiver.shared(run, seq, entry)
+        _accept(why, name)
     digest = reader.so_far()
     for carried in reader.attachments(header):
         _accept(receiver.attachment(carried), name)
@@ -211,7 +251,8 @@ def _take(reader: StreamReader, name: str, header: ExportHeader, receiver: Recei
 
 def _entries_again(reader: StreamReader, name: str, first: _Checked) -> Iterator[Sealed]:
     """The entries that were checked, up to the attachments; to the very end if there are none."""
-    yield from reader.entries(first.header)
+    for _, _, entry in reader.entries(first.header):
+        yield entry
     if reader.so_far() != first.digest:
         raise _changed(name)
     if not first.header.attachments:

@@ -3,6 +3,10 @@
 An entry holds if it stands at its place in its run, binds the one before it, and its body is the
 one its header binds. A body that was erased is counted and holds. A ledger cannot know that its end
 was cut off together with its head; a head kept elsewhere can.
+
+The first entry of a fork binds the last one that it shares, and says where that stands. If that run
+is here, it must have that very entry there; if not, that is noted. What is shared is checked with
+the run it belongs to.
 """
 
 from __future__ import annotations
@@ -12,12 +16,13 @@ from types import MappingProxyType
 
 import msgspec
 
-from tallystick.core.chain import GENESIS, Head
-from tallystick.core.entry import check_entry
+from tallystick.core.chain import GENESIS, Head, Sealed
+from tallystick.core.entry import check_entry, root_of
 from tallystick.core.errors import LedgerCorrupt, RunNotFound
+from tallystick.core.records import RunForked
 from tallystick.ledger.port import Ledger, RunRow, find_row
 
-__all__ = ["BadEntry", "VerifyReport", "check_entry", "verify"]
+__all__ = ["BadEntry", "VerifyReport", "check_entry", "check_shared", "verify"]
 
 _NO_HEADS: Mapping[str, Head] = MappingProxyType({})
 
@@ -30,14 +35,18 @@ class BadEntry(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was checked. Counting ends at the first entry that does not hold."""
+class VerifyReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was checked. Counting ends at the first entry that does not hold.
+
+    `notes` say what could not be checked, a line each: forks of runs that are not here.
+    """
 
     ok: bool
     runs: int
     entries: int
     erased: int
     first_bad: BadEntry | None
+    notes: tuple[str, ...] = ()
 
 
 class _Tally:
@@ -47,6 +56,7 @@ class _Tally:
         self.runs = 0
         self.entries = 0
         self.erased = 0
+        self.notes: list[str] = []
 
 
 def verify(
@@ -75,7 +85,20 @@ def verify(
         entries=tally.entries,
         erased=tally.erased,
         first_bad=bad,
+        notes=tuple(tally.notes),
     )
+
+
+def check_shared(ledger: Ledger, run: str, shared: Head) -> BadEntry | None:
+    """Check the entries of a run that another one shares, the first so many, and how they end."""
+    walk = _Walk(ledger, run, [(shared, "what is shared")], _Tally())
+    try:
+        why = walk.whole(shared, stop=shared.count)
+    except LedgerCorrupt as error:
+        why = error.why
+    if why is None and walk.seq < shared.count:
+        why = f"it is missing: {walk.seq} entries are there, and {shared.count} are shared"
+    return None if why is None else BadEntry(run=run, seq=walk.seq, why=why)
 
 
 def _chosen(
@@ -91,34 +114,88 @@ def _chosen(
 
 
 def _verify_run(ledger: Ledger, row: RunRow, kept: Head | None, tally: _Tally) -> BadEntry | None:
-    """Walk one chain. This and `check_entry` are the hot loop of a verify."""
     run = row.run
     heads = [(row.head, "the run's head"), (kept or row.head, "the kept head")]
-    seq, previous = 0, GENESIS.hex()
+    walk = _Walk(ledger, run, heads, tally)
     tally.runs += 1
     try:
-        why = _disagrees(heads, seq, previous)
-        if why is not None:
-            return BadEntry(run=run, seq=0, why=why)
-        ends = {head.count for head, _ in heads}
-        for entry in ledger.read(run):
-            why = check_entry(entry, run=run, seq=seq, previous=previous)
-            if why is None:
-                previous = entry.hash
-                if seq + 1 in ends:
-                    why = _disagrees(heads, seq + 1, previous)
-            if why is not None:
-                return BadEntry(run=run, seq=seq, why=why)
-            seq += 1
-            tally.entries += 1
-            tally.erased += entry.body is None
+        why = walk.whole(row.head)
     except LedgerCorrupt as error:
-        return BadEntry(run=run, seq=seq, why=error.why)
+        why = error.why
     except RunNotFound:
         # Listed, and not to be found by its id: removed just now, or its row is out of order.
         gone = find_row(ledger, run) is None
-        return None if gone else BadEntry(run=run, seq=seq, why="its run is not found by its id")
-    return _check_end(ledger, row, heads, Head(count=seq, hash=previous))
+        why = None if gone else "its run is not found by its id"
+        return None if why is None else BadEntry(run=run, seq=walk.seq, why=why)
+    if why is not None:
+        return BadEntry(run=run, seq=walk.seq, why=why)
+    return _check_end(ledger, row, heads, Head(count=walk.seq, hash=walk.previous))
+
+
+class _Walk:
+    """A walk along one chain. `seq` is the place it came to, `previous` the hash before it."""
+
+    def __init__(
+        self, ledger: Ledger, run: str, heads: list[tuple[Head, str]], tally: _Tally
+    ) -> None:
+        self._ledger = ledger
+        self._run = run
+        self._heads = heads
+        self._ends = {head.count for head, _ in heads}
+        self._tally = tally
+        self.seq = 0
+        self.previous = GENESIS.hex()
+
+    def whole(self, head: Head, *, stop: int | None = None) -> str | None:
+        """Go from the first entry to the last. Says why the one at `seq` does not hold."""
+        entries = self._ledger.read(self._run, stop=stop)
+        first = next(entries, None)
+        if first is None:
+            # Of a fork without entries, nobody knows more than where it would begin.
+            self.previous = head.hash if head.count == 0 else self.previous
+            return _disagrees(self._heads, 0, self.previous)
+        root = root_of(first, run=self._run)
+        if isinstance(root, str):
+            return root
+        self.previous = root.hash
+        why = _disagrees(self._heads, 0, root.hash) or self._one(first)
+        if why is None and root.fork is not None:
+            why = self._grown_from(root.fork)
+            self.seq = 0 if why is not None else self.seq
+        for entry in entries if why is None else ():
+            why = self._one(entry)
+            if why is not None:
+                break
+        return why
+
+    def _one(self, entry: Sealed) -> str | None:
+        """Take one entry. This and `check_entry` are the hot loop of a verify."""
+        why = check_entry(entry, run=self._run, seq=self.seq, previous=self.previous)
+        if why is None and self.seq + 1 in self._ends:
+            why = _disagrees(self._heads, self.seq + 1, entry.hash)
+        if why is None:
+            self.previous = entry.hash
+            self.seq += 1
+            self._tally.entries += 1
+            self._tally.erased += entry.body is None
+        return why
+
+    def _grown_from(self, fork: RunForked) -> str | None:
+        """Look at the entry that a fork grew from, where it stands."""
+        where = f"entry {fork.count - 1} of run {fork.parent}"
+        try:
+            entries = self._ledger.read(fork.parent, start=fork.count - 1, stop=fork.count)
+            last = next(entries, None)
+        except RunNotFound:
+            self._tally.notes.append(f"run {self._run} grew from {where}, which is not here")
+            return None
+        except LedgerCorrupt as error:
+            return f"it grew from {where}, which cannot be read: {error.why}"
+        if last is None:
+            return f"it grew from {where}, which has no such entry"
+        if last.hash != fork.hash:
+            return f"it grew from {where}, which is another here"
+        return None
 
 
 def _disagrees(heads: list[tuple[Head, str]], count: int, found: str) -> str | None:

@@ -6,7 +6,8 @@ forced, so many runs share one wait.
 Rule 2: a future is done only when its transaction is. If that fails, all of its submissions fail,
 none is tried again, and the next transaction starts from nothing.
 Rule 3: what was submitted is written. It cannot be cancelled: what comes behind it builds on it.
-Rule 4: whoever submits more than the queue holds waits, in the thread that submits.
+Rule 4: whoever submits more than the queue holds waits, in the thread that submits. What is called
+when a future is done is called in the writer's thread: it may submit, and must not wait.
 
 A failed write may be on the disk all the same, if the disk failed after it was written. Whoever
 goes on has to look where the run stands.
@@ -14,6 +15,10 @@ goes on has to look where the run stands.
 Transactions of other stores on the same file are made in their own thread, with the same connection
 and in turn. So nobody in one process waits for SQLite's lock, which is polled; only other processes
 do. Reading needs neither.
+
+The thread is a daemon: it starts with the first submission and ends with the last ledger on its
+file. At the end of the process it writes what is queued; who submits later than that writes in his
+own thread. In the child of a fork there is none, and nothing is queued: that is the parent's.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import functools
 import re
 import unicodedata
 from collections.abc import Callable
@@ -104,6 +105,11 @@ _REQUEST_TOKENS = 96
 
 def text_tokens_max(text: str) -> int:
     """No tokenizer known makes more tokens of this text."""
+    # A run sends the same messages turn after turn.
+    return _known_bound(text) if len(text) <= _KNOWN_CHARS_MAX else _bound(text)
+
+
+def _bound(text: str) -> int:
     data = _encoded(text)
     most = len(data) + _marks(data)
     if text.isascii():
@@ -114,6 +120,10 @@ def text_tokens_max(text: str) -> int:
         words = _MARKS * len(_MARKED.findall(shaped.translate(_KINDS)))
         most = max(most, longest + words + _marks(_encoded(shaped)))
     return most
+
+
+_KNOWN_CHARS_MAX = 8_192
+_known_bound = functools.lru_cache(maxsize=1_024)(_bound)
 
 
 class _Kinds(dict[int, str]):

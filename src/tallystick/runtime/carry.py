@@ -11,6 +11,8 @@ Rule 3: bytes are put before the run is adopted, as intents of this process, and
 transaction that adopts it. Whoever dies in between leaves what a sweep collects.
 Rule 4: what the session holds here already stays as it is. Only what is missing or damaged is put,
 so importing a file again restores attachments and changes nothing else.
+Rule 5: a fork holds what the entries that it shares speak of, in a session of its own. The sessions
+of the runs it grew from hold nothing where only what is shared of them arrives.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -33,6 +35,7 @@ from tallystick.core.canonical import canonical
 from tallystick.core.chain import Sealed
 from tallystick.core.errors import InvalidName, LedgerError, TransferRefused
 from tallystick.core.ids import is_ulid
+from tallystick.ledger.ancestry import ancestors_of
 from tallystick.ledger.port import Carried, ExportHeader, Ledger, Receiver, TransferLedger
 from tallystick.ledger.transfer import export_run, import_run, name_of
 from tallystick.runtime.mention import mentions, other_run_of, own_session, session_in, session_of
@@ -78,9 +81,9 @@ def export_run_with_attachments(
         refs = _committed(attachments, session_id)
         held = {ref.id: ref.byte_len for ref in refs}
         sizes[:] = held.values()
-        for (id, byte_len), seq in mentioned().items():
+        for (id, byte_len), where in mentioned().items():
             if held.get(id) != byte_len:
-                why = f"attachment {id[:64]!r}, of which entry {seq} speaks, is not its own"
+                why = f"attachment {id[:64]!r}, of which {where} speaks, is not its own"
                 raise _not_exported(run, target, why)
         return [
             Carried(
@@ -165,19 +168,26 @@ def _pieces(
         )
 
 
-def _all_mentioned(ledger: Ledger, run: str) -> dict[tuple[str, int], int]:
+def _all_mentioned(ledger: Ledger, run: str) -> dict[tuple[str, int], str]:
     """Id and length of every attachment that the records name, each with the first that does.
 
-    Nothing if the start was erased: then nobody knows the session, and the run is no more than a
-    chain that holds.
+    Of a fork, also what those name that it shares. Nothing if the start was erased: then nobody
+    knows the session, and the run is no more than a chain that holds.
     """
-    found: dict[tuple[str, int], int] = {}
+    found: dict[tuple[str, int], str] = {}
+    if session_of(ledger, run) is None:
+        return found
     for seq, entry in enumerate(ledger.read(run)):
-        if seq == 0 and session_in(entry) is None:
-            break
-        for ref in mentions(entry):
-            found.setdefault((ref.id, ref.byte_len), seq)
+        _note(found, entry, f"entry {seq}")
+    for ancestor in ancestors_of(ledger, run):
+        for seq, entry in enumerate(ledger.read(ancestor.run, stop=ancestor.count)):
+            _note(found, entry, f"entry {seq} of run {ancestor.run}")
     return found
+
+
+def _note(found: dict[tuple[str, int], str], entry: Sealed, where: str) -> None:
+    for ref in mentions(entry):
+        found.setdefault((ref.id, ref.byte_len), where)
 
 
 def _not_exported(run: str, target: Path | BinaryIO, why: str) -> TransferRefused:
@@ -194,16 +204,23 @@ class _Incoming:
         self._ledger = ledger
         self._attachments = attachments
         self._session_id: str | None = None
-        self._mentioned: dict[tuple[str, int], int] = {}
+        self._sessions: dict[str, str] = {}
+        self._mentioned: dict[tuple[str, int], str] = {}
         self.carried: dict[str, int] = {}
         self.put_count = 0
+
+    def shared(self, run: str, seq: int, entry: Sealed) -> str | None:
+        session_id = session_in(entry) if seq == 0 else None
+        if session_id is not None:
+            self._sessions[run] = session_id
+        _note(self._mentioned, entry, f"entry {seq} of run {run}")
+        return None
 
     def entry(self, seq: int, entry: Sealed) -> str | None:
         if seq == 0:
             self._session_id = session_in(entry)
         if self._session_id is not None:
-            for ref in mentions(entry):
-                self._mentioned.setdefault((ref.id, ref.byte_len), seq)
+            _note(self._mentioned, entry, f"entry {seq}")
         return None
 
     def attachment(self, carried: Carried) -> str | None:
@@ -235,17 +252,31 @@ class _Incoming:
         if session_id is None:
             if header.attachments:
                 return "it carries attachments, and its first record names no session"
-            return None
-        for (id, byte_len), seq in self._mentioned.items():
-            if self.carried.get(id) != byte_len:
-                return f"entry {seq} speaks of attachment {id[:64]!r}, which it does not carry"
+        else:
+            for (id, byte_len), where in self._mentioned.items():
+                if self.carried.get(id) != byte_len:
+                    return f"{where} speaks of attachment {id[:64]!r}, which it does not carry"
+            why = self._unfit_session(header.run, session_id, self.carried)
+            if why is not None:
+                return f"its session {why}"
+            self._sessions[header.run] = session_id
+        if len(set(self._sessions.values())) < len(self._sessions):
+            return "two of its runs name the same session"
+        for run, each in self._sessions.items():
+            why = None if run == header.run else self._unfit_session(run, each, {})
+            if why is not None:
+                return f"the session of run {run}, which it shares, {why}"
+        return None
+
+    def _unfit_session(self, run: str, session_id: str, carried: Collection[str]) -> str | None:
+        """Say why a run that arrives cannot have a session."""
         if not is_ulid(session_id):
-            return f"its session {session_id[:40]!r} is none that a run has"
-        other = other_run_of(self._ledger, session_id, header.run)
+            return f"{session_id[:40]!r} is none that a run has"
+        other = other_run_of(self._ledger, session_id, run)
         if other is not None:
-            return f"its session is that of run {other}, which is here"
-        if self._is_strangers(session_id, header.run):
-            return "its session holds attachments here that it does not carry"
+            return f"is that of run {other}, which is here"
+        if self._is_strangers(session_id, run, carried):
+            return "holds attachments here that it does not carry"
         return None
 
     def take(self, carried: Carried) -> str | None:
@@ -284,7 +315,7 @@ class _Incoming:
         held = SessionAttachments(self._attachments, session_id=self._session_id)
         held.commit(list(self.carried), within=db)
 
-    def _is_strangers(self, session_id: str, run: str) -> bool:
+    def _is_strangers(self, session_id: str, run: str, carried: Collection[str]) -> bool:
         """Whether the session holds what is not this run's, as far as the file tells."""
         try:
             if session_of(self._ledger, run) == session_id:
@@ -292,7 +323,7 @@ class _Incoming:
         except LedgerError:
             pass  # the run is not here, or cannot be read
         held = _committed(self._attachments, session_id)
-        return any(ref.id not in self.carried for ref in held)
+        return any(ref.id not in carried for ref in held)
 
     def _is_whole(self, ref: AttachmentRef) -> bool:
         try:

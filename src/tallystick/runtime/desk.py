@@ -24,6 +24,8 @@ from tallystick.core.lookup import call_key
 from tallystick.core.prompt import request_digest
 from tallystick.core.records import (
     LEFT,
+    ChildBegun,
+    ChildEnded,
     QueryAsked,
     QueryFailed,
     QueryRecord,
@@ -57,7 +59,11 @@ class Written(Protocol):
         """On disk, before it is sent."""
         ...
 
-    async def ended(self, record: QueryReplied | QueryFailed | QueryRefused) -> None:
+    async def begun(self, record: ChildBegun) -> None:
+        """On disk, before the child is."""
+        ...
+
+    async def ended(self, record: QueryReplied | QueryFailed | QueryRefused | ChildEnded) -> None:
         """Committed, before anybody hears of it."""
         ...
 

@@ -12,6 +12,7 @@ from enum import Enum
 
 import msgspec
 
+from tallystick.core.errors import UsageError
 from tallystick.core.lookup import Lookup, call_key
 from tallystick.core.open_intents import OpenCall, open_calls, open_intents
 from tallystick.core.passage_errors import RunInDoubt
@@ -72,6 +73,11 @@ async def decided(
         asked = model if isinstance(call, AskModel) else call.model
         place = (call.intent, -1 if isinstance(call, AskModel) else call.item)
         reply = Lookup.NOT_RECEIVED if free(asked) else await find_reply(asked, key_of(run, call))
+        if not isinstance(reply, ModelReply | Lookup):
+            raise UsageError(
+                f"lookup of {asked}: a ModelReply, NOT_RECEIVED or UNKNOWN, not "
+                f"{type(reply).__name__}"
+            )
         if reply is Lookup.UNKNOWN:
             undecided.append(call)
         else:

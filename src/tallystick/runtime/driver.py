@@ -21,6 +21,7 @@ from tallystick.core.receipt import Tally
 from tallystick.core.records import (
     AskModel,
     CallHost,
+    ChildBegun,
     Event,
     HostAnswered,
     Intent,
@@ -331,7 +332,7 @@ class _Asked:
             key = (record.intent, record.item, record.attempt)
             if isinstance(record, QueryAsked):
                 self._queries.add(key)
-            else:
+            elif not isinstance(record, ChildBegun):
                 self._queries.discard(key)
                 driver._state, _ = advance(driver._state, record)
             driver._written(record)

@@ -28,6 +28,7 @@ from tallystick.core.step_receipt import holds_steps
 from tallystick.ledger.port import Ledger, find_row
 from tallystick.ledger.verify import verify
 from tallystick.model.port import Heard
+from tallystick.runtime.child_desk import ChildRunner
 from tallystick.runtime.history import records_of, whole_records
 from tallystick.runtime.live_run import Watch
 from tallystick.runtime.mention import references_in
@@ -61,7 +62,15 @@ class _Root:
     hash: str
 
 
-async def forked(parts: Parts, parent: str, fork: str, job: ForkJob, steps: RunSteps) -> Run:
+async def forked(
+    parts: Parts,
+    parent: str,
+    fork: str,
+    job: ForkJob,
+    steps: RunSteps,
+    *,
+    children: ChildRunner,
+) -> Run:
     """Grow a run from another and drive it to its end."""
     ledger = parts.ledger
     if find_row(ledger, parent) is None:
@@ -76,7 +85,7 @@ async def forked(parts: Parts, parent: str, fork: str, job: ForkJob, steps: RunS
     if open_calls(shared):
         raise UsageError(f"run {parent} has a call under way after turn {job.turn}")
     root = _root_of(ledger, parent, len(shared))
-    model = parts.model()
+    model = parts.model(None)
     before = start_now(shared)
     record = RunForked(
         parent=root.run,
@@ -105,6 +114,7 @@ async def forked(parts: Parts, parent: str, fork: str, job: ForkJob, steps: RunS
             started=changed(before, record),
             claim=lambda: ledger.claim(fork, create=True, grown_from=root.hash),
             passage=lambda fence: record,
+            children=children,
         )
 
 

@@ -31,6 +31,7 @@ from tallystick.core.records import (
     SnapshotTaken,
 )
 from tallystick.model.port import Heard, Model, ModelError, ModelRequest
+from tallystick.runtime.children import ChildDesk
 from tallystick.runtime.desk import WrittenDesk
 from tallystick.runtime.driver import Asked, CallRefused, WaitedTooLong, World
 from tallystick.runtime.functions import FunctionPolicy
@@ -78,8 +79,10 @@ class LiveWorld:
         teller: Teller,
         desk: WrittenDesk,
         queries: Queries,
+        children: ChildDesk,
         heard: Heard = lambda chars: None,
     ) -> None:
+        self._children = children
         self._run = run
         self._shelf = shelf
         self._teller = teller
@@ -233,6 +236,9 @@ class LiveWorld:
         self._shelf.outputs = state.outputs
         self._desk.written = asked.queries
         self._queries.limits = state.started.limits
+        context = program_context(intent, state)
+        self._children.written = asked.queries
+        self._children.ends_at = time.monotonic() + context.deadline_ms / 1000
         host = WrittenHost(
             self._table,
             self._names,
@@ -243,9 +249,7 @@ class LiveWorld:
             run=self._run,
             program=intent.intent,
         )
-        result = await self._session.execute(
-            source, context=program_context(intent, state), host=behind(host)
-        )
+        result = await self._session.execute(source, context=context, host=behind(host))
         outputs = tuple(
             self._shelf.keep_output(path, label=label)
             for path, label in output_files(intent, result)

@@ -10,6 +10,7 @@ from tallystick.core.chain import Head
 from tallystick.core.citation import Citation, checked, citations_of
 from tallystick.core.prompt import TEMPLATE
 from tallystick.core.records import (
+    Caller,
     Record,
     RunEnded,
     RunLimits,
@@ -19,6 +20,8 @@ from tallystick.core.records import (
 )
 from tallystick.ledger.port import Ledger
 from tallystick.model.port import Heard, Model
+from tallystick.runtime.child_desk import ChildRunner, LiveChildDesk, Parent
+from tallystick.runtime.children import Children
 from tallystick.runtime.desk import FindModel, LiveDesk
 from tallystick.runtime.driver import Driver
 from tallystick.runtime.functions import RunFunction
@@ -72,15 +75,38 @@ async def run_live(
     teller: Teller,
     find_model: FindModel,
     steps: RunSteps,
-) -> Run:
-    """Run a goal to its end. A cancel ends it too, written down."""
+    children: ChildRunner,
+    caller: Caller | None = None,
+) -> tuple[Run, Head]:
+    """Run a goal to its end. A cancel ends it too, written down.
+
+    Gives what it came to, and where its chain stands. `caller` is the run whose program began it.
+    """
     store = stored(job.inputs, shelf)
     layout = layout_of(store.inputs, question=job.goal)
     given = given_of(store, layout)
     desk = LiveDesk(run, teller, find_model, shelf)
     queries = Queries(desk, limits=job.limits)
+    parent_of = Parent(
+        run=run,
+        teller=teller,
+        limits=job.limits,
+        grants=job.grants,
+        seed=job.seed,
+        temperature=job.temperature,
+        functions=functions,
+        model=model,
+        depth=0 if caller is None else caller.depth,
+    )
+    child_desk = LiveChildDesk(parent_of, children, shelf)
     table = host_table(
-        functions, shelf=shelf, queries=queries, teller=teller, given=given, grants=job.grants
+        functions,
+        shelf=shelf,
+        queries=queries,
+        children=Children(child_desk, queries),
+        teller=teller,
+        given=given,
+        grants=job.grants,
     )
     parent, step = steps.begin(ledger)
     started = _canonical(
@@ -106,6 +132,7 @@ async def run_live(
             images=given.images,
             parent=parent,
             step=step,
+            caller=caller,
         )
     )
     pen = LedgerPen(
@@ -127,6 +154,7 @@ async def run_live(
         teller=teller,
         desk=desk,
         queries=queries,
+        children=child_desk,
         heard=job.heard,
     )
     driver = Driver(
@@ -144,7 +172,7 @@ async def run_live(
     finally:
         await session.close()
     shelf.run_over(driver.state.ended)
-    return run_of(
+    ended = run_of(
         run,
         driver.state,
         ledger=path_of(ledger),
@@ -152,6 +180,7 @@ async def run_live(
         parent=parent,
         step=step,
     )
+    return ended, pen.head
 
 
 def host_table(
@@ -159,6 +188,7 @@ def host_table(
     *,
     shelf: Shelf,
     queries: Queries,
+    children: Children,
     teller: Teller,
     given: Given,
     grants: Sequence[str],
@@ -169,6 +199,7 @@ def host_table(
         [
             *shelf.functions(),
             *queries.functions(),
+            *children.functions(),
             HostFunction(name="budget.remaining", function=remaining, local=True),
             *(each.hosted() for each in functions),
         ],

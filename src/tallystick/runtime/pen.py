@@ -48,21 +48,28 @@ class Writing:
 
     async def done(self) -> None:
         """Wait for it on a loop. A cancel is raised too, but not before it is done."""
-        if self.future is None or self.future.done():
-            self.result()
-            return
-        wrapped = asyncio.wrap_future(self.future)
         left: asyncio.CancelledError | None = None
-        while not wrapped.done():
+        while self.future is not None and not self.future.done():
             try:
-                await asyncio.shield(wrapped)
+                await _woken_by(self.future)
             except asyncio.CancelledError as error:
                 left = error
-            except Exception:
-                break
-        wrapped.result()
+        self.result()
         if left is not None:
             raise left
+
+
+def _woken_by(future: Future[None]) -> asyncio.Future[None]:
+    """A wait on this loop that ends with the write."""
+    loop = asyncio.get_running_loop()
+    waiting: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not waiting.done():
+            waiting.set_result(None)
+
+    future.add_done_callback(lambda _: loop.call_soon_threadsafe(wake))
+    return waiting
 
 
 class Pen(Protocol):

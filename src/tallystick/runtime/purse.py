@@ -57,6 +57,10 @@ class Purse:
         """The same with a nearer scope."""
         return Purse([place, *self._places], self._shared)
 
+    def inside(self, place: Place) -> Purse:
+        """The same from a scope that stands inside the nearest one, in the same tree."""
+        return Purse([place, *self._places[1:]], self._shared)
+
     def remaining(self) -> Remaining:
         """What is left of each dimension in the tightest scope."""
         found = []

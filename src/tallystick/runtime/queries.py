@@ -39,6 +39,7 @@ __all__ = [
     "QueryPlace",
     "QueryProblem",
     "QueryRequest",
+    "checked_text",
     "problem_of_refusal",
 ]
 
@@ -161,6 +162,10 @@ class Queries:
             ],
         }
 
+    async def asked(self, prompts: Sequence[str], model: str | None) -> list[object]:
+        """The outcomes of calls that a program makes in another way than by name."""
+        return await self._asked(prompts, model, None, fit="part")
+
     # -- inside --------------------------------------------------------------------------------
 
     async def _asked(
@@ -181,7 +186,7 @@ class Queries:
                 item=item,
                 attempt=1,
                 model=model,
-                messages=(_asking(_text(prompt, item), checked),),
+                messages=(_asking(checked_text(prompt, item), checked),),
                 tokens_out_max=self.limits.reply_tokens,
             )
             for item, prompt in enumerate(prompts)
@@ -272,7 +277,8 @@ def _again(
     )
 
 
-def _text(prompt: object, item: int) -> str:
+def checked_text(prompt: object, item: int) -> str:
+    """A prompt that a program gave, or what is wrong with it."""
     if not isinstance(prompt, str):
         raise UsageError(f"prompt {item}: text is needed, not {type(prompt).__name__}")
     if len(prompt.encode("utf-8", "surrogatepass")) > _PROMPT_BYTES_MAX:

@@ -28,6 +28,7 @@ from tallystick.core.records import (
     RunProgram,
     SnapshotTaken,
 )
+from tallystick.runtime.children import ChildDesk
 from tallystick.runtime.desk import WrittenDesk
 from tallystick.runtime.driver import Asked, CallRefused, WaitedTooLong, World
 from tallystick.runtime.live import finished_of, output_files, program_context
@@ -58,7 +59,9 @@ class RecordedWorld:
         shelf: Shelf,
         desk: WrittenDesk,
         queries: Queries,
+        children: ChildDesk,
     ) -> None:
+        self._children = children
         self._records = records
         self._table = table
         self._shelf = shelf
@@ -111,7 +114,7 @@ class RecordedWorld:
             return recorded
         self.programs += 1
         self._shelf.outputs = state.outputs
-        self._desk.written = asked.queries
+        self._desk.written = self._children.written = asked.queries
         self._queries.limits = state.started.limits
         host = NotedHost(
             self._records.answers.get(intent.intent, []),

@@ -16,6 +16,8 @@ import msgspec
 
 from tallystick.core.query_records import QueryRecord
 from tallystick.core.records import (
+    ChildBegun,
+    QueryAsked,
     ReceiptIssued,
     Record,
     RunEnded,
@@ -58,6 +60,7 @@ class Recording:
         self._queries = {
             _key(each): (seq, each) for seq, each in numbered if isinstance(each, QueryRecord)
         }
+        self._known = frozenset(self._queries)
         self._count = len(records)
         self._place = 0
         self._end: Sequence[tuple[int, Record]] = ()
@@ -87,6 +90,10 @@ class Recording:
 
     def has_query(self, record: QueryRecord) -> bool:
         return _key(record) in self._queries
+
+    def had_query(self, record: Record) -> bool:
+        """Whether it is of a program's model call and recorded, made again by now or not."""
+        return isinstance(record, QueryRecord) and _key(record) in self._known
 
     def passage(self, *, ending: bool) -> tuple[Passage | None, RunEnded | None] | None:
         """Take the record that the run was gone on with here, if it is the next one.
@@ -134,7 +141,7 @@ class Recording:
 
 def _key(record: QueryRecord) -> _Key:
     """Asked, or ended: an attempt has one of each."""
-    begun = "ask" if tag_of(record) == "query.ask" else "end"
+    begun = "ask" if isinstance(record, QueryAsked | ChildBegun) else "end"
     return begun, record.intent, record.item, record.attempt
 
 

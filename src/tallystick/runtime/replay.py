@@ -17,6 +17,8 @@ from tallystick.core.errors import LedgerError, ReplayDiverged
 from tallystick.core.prompt import TEMPLATE
 from tallystick.core.records import Record, RunEnded, RunStarted, tag_of
 from tallystick.ledger.verify import BadEntry
+from tallystick.runtime.child_desk import RecordedChildDesk
+from tallystick.runtime.children import Children
 from tallystick.runtime.comparing import ComparingPen
 from tallystick.runtime.driver import Driver
 from tallystick.runtime.given import given_again, texts_of
@@ -56,15 +58,18 @@ async def replay_records(
     given = given_again(started, shelf)
     desk = RecordedDesk(records, shelf)
     queries = Queries(desk, limits=started.limits)
+    depth = 0 if started.caller is None else started.caller.depth
+    children = RecordedChildDesk(records, shelf, depth_left=started.limits.depth - depth)
     recording = Recording(records)
     world = RecordedWorld(
         RunRecords(records),
         session,
         desk=desk,
         queries=queries,
+        children=children,
         names=names_of(started, given.values),
         table=HostTable(
-            [*shelf.functions(), *queries.functions()],
+            [*shelf.functions(), *queries.functions(), *Children(children, queries).functions()],
             texts=given.texts,
             granted=frozenset(started.grants),
             find_text=shelf.find_text,

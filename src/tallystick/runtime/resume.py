@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tallystick.attachments.errors import AttachmentError
 from tallystick.core.caps import over
 from tallystick.core.chain import Head
-from tallystick.core.errors import BackendError, RunNotFound, UsageError
+from tallystick.core.errors import RunNotFound, UsageError
 from tallystick.core.lookup import UNKNOWN, Lookup
+from tallystick.core.open_intents import open_calls
 from tallystick.core.passage_errors import ResumeRefused
-from tallystick.core.passage_records import InDoubt
+from tallystick.core.prompt import TEMPLATE
 from tallystick.core.records import (
-    HostAnswered,
+    QueryAsked,
     Record,
     RunEnded,
     RunLimits,
-    RunProgram,
     RunPruned,
     RunResumed,
     RunStarted,
@@ -26,37 +24,35 @@ from tallystick.core.records import (
 from tallystick.core.step_receipt import holds_steps
 from tallystick.ledger.port import Ledger, find_row
 from tallystick.ledger.verify import verify
-from tallystick.model.port import Heard, Model, ModelReply
-from tallystick.runtime.desk import FindModel, LiveDesk
+from tallystick.model.port import Model, ModelReply
+from tallystick.runtime.child_desk import (
+    ChildRunner,
+    Parent,
+)
+from tallystick.runtime.desk import FindModel
 from tallystick.runtime.doubts import Decisions, FindReply, decided
-from tallystick.runtime.driver import Asked, Driver
+from tallystick.runtime.driving_again import ResumeJob, driven_again
 from tallystick.runtime.functions import RunFunction
-from tallystick.runtime.given import given_again, texts_of
+from tallystick.runtime.given import given_again
 from tallystick.runtime.history import whole_records
-from tallystick.runtime.live import LiveWorld
-from tallystick.runtime.live_run import Watch, cited, host_table, path_of
-from tallystick.runtime.names import names_of
+from tallystick.runtime.live_run import cited, path_of
 from tallystick.runtime.pen import LedgerPen, Passage
-from tallystick.runtime.queries import Queries
-from tallystick.runtime.recorded_desk import RecordedDesk
-from tallystick.runtime.recorded_world import NotedHost, RecordedWorld, note_call
-from tallystick.runtime.recording import Recording
 from tallystick.runtime.replay import rerunnable
-from tallystick.runtime.resuming import ResumingPen, ResumingWorld
-from tallystick.runtime.resuming_desk import ResumingDesk
-from tallystick.runtime.run import Run, run_of
+from tallystick.runtime.run import Run
 from tallystick.runtime.run_lock import held_run
-from tallystick.runtime.run_records import RunRecords
 from tallystick.runtime.shelf import Shelf
-from tallystick.runtime.so_far import holder_of, holds_of, skip_answered, start_now
+from tallystick.runtime.so_far import (
+    holder_of,
+    holds_of,
+    open_children,
+    skip_answered,
+    start_now,
+)
 from tallystick.runtime.step_run import RunSteps
 from tallystick.runtime.teller import Teller
 from tallystick.runtime.till import Till
-from tallystick.sandbox.container import unpacked
 from tallystick.sandbox.identity import now_ms
-from tallystick.sandbox.port import Host
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.sandbox.wasm.session import WasmSession
 
 __all__ = ["FindReply", "Parts", "ResumeJob", "gone_on_with", "resumed"]
 
@@ -68,26 +64,26 @@ class Parts:
     ledger: Ledger
     till: Till
     functions: Sequence[RunFunction]
-    model: Callable[[], Model]
+    model: Callable[[str | None], Model]
     find_model: Callable[[Model], FindModel]
     sandbox: Callable[[], WasmSandbox]
     shelf: Callable[[str, Sequence[str]], Shelf]
     lookup: FindReply | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeJob:
-    """What was asked for. `limits` of None stay as they are."""
+async def resumed(
+    parts: Parts,
+    run: str,
+    job: ResumeJob,
+    steps: RunSteps,
+    *,
+    children: ChildRunner,
+    parent: Parent | None = None,
+) -> Run:
+    """Go on with a run. One that has its answer is returned as it is.
 
-    in_doubt: InDoubt
-    limits: RunLimits | None
-    steal: bool
-    watch: Watch
-    heard: Heard
-
-
-async def resumed(parts: Parts, run: str, job: ResumeJob, steps: RunSteps) -> Run:
-    """Go on with a run. One that has its answer is returned as it is."""
+    `parent` is for a child, which its parent's scopes pay for.
+    """
     ledger = parts.ledger
     with held_run(ledger, run, steal=job.steal) as stolen:
         head, records = _checked(ledger, run)
@@ -112,6 +108,8 @@ async def resumed(parts: Parts, run: str, job: ResumeJob, steps: RunSteps) -> Ru
             started=start_now(records),
             claim=lambda: ledger.claim(run, create=False),
             passage=passage,
+            children=children,
+            parent=parent,
         )
 
 
@@ -127,6 +125,8 @@ async def gone_on_with(
     started: RunStarted,
     claim: Callable[[], int],
     passage: Callable[[int], Passage],
+    children: ChildRunner,
+    parent: Parent | None = None,
 ) -> Run:
     """Decide what is in doubt, own the run, and go on behind its head.
 
@@ -135,28 +135,30 @@ async def gone_on_with(
     ledger, sandbox = parts.ledger, parts.sandbox()
     if not rerunnable(started, sandbox.guest.image.sha256):
         raise ResumeRefused(run=run, why="was made with another version of the sandbox")
-    model = parts.model()
+    if started.template != TEMPLATE:
+        why = f"was made with the prompts {started.template}, and this version writes {TEMPLATE}"
+        raise ResumeRefused(run=run, why=why)
+    model = parts.model(started.model)
     if model.name != started.model:
         raise ResumeRefused(run=run, why=f"asks {started.model}, and this is {model.name}")
     skip_answered(model, records)
     find_model = parts.find_model(model)
-    with parts.till.run(run, job.limits or started.limits, ledger, steps=steps) as teller:
-        decisions = await decided(
-            run,
-            records,
-            model=started.model,
-            policy=job.in_doubt,
-            functions={each.name: each for each in parts.functions},
-            free=lambda name: _is_free(teller, find_model, name),
-            find_reply=_find_reply(parts.lookup, find_model),
-        )
+    _check_models(run, records, find_model)
+    limits = job.limits or started.limits
+    paying = (
+        parts.till.run(run, limits, ledger, steps=steps)
+        if parent is None
+        else parts.till.child(parent.teller, run, limits, parent=parent.run)
+    )
+    with paying as teller:
+        decisions = await _decided(parts, run, records, job, teller, find_model)
         fence = claim()
         teller.purse.reconcile(*holds_of(records))
         session = await sandbox.open(
             session_id=started.session_id, seed=started.seed, clock_ns=started.clock_ns
         )
         try:
-            ended = await _driven(
+            ended = await driven_again(
                 job,
                 run=run,
                 records=records,
@@ -170,10 +172,39 @@ async def gone_on_with(
                 teller=teller,
                 find_model=find_model,
                 decisions=decisions,
+                children=children,
             )
         finally:
             await session.close()
         return steps.checked(ended, stopped_by=teller.stopped_by, rows=parts.till.rows)
+
+
+async def _decided(
+    parts: Parts,
+    run: str,
+    records: Sequence[Record],
+    job: ResumeJob,
+    teller: Teller,
+    find_model: FindModel,
+) -> Decisions:
+    """What becomes of the calls that are open, in the run and in the runs inside it.
+
+    For those inside it is decided again when they are gone on with; here it is only found out
+    whether somebody has to be asked, before anything is written.
+    """
+    for child in open_children(records):
+        if find_row(parts.ledger, child) is not None:
+            inside = whole_records(parts.ledger, child)
+            await _decided(parts, child, inside, job, teller, find_model)
+    return await decided(
+        run,
+        records,
+        model=start_now(records).model,
+        policy=job.in_doubt,
+        functions={each.name: each for each in parts.functions},
+        free=lambda name: _is_free(teller, find_model, name),
+        find_reply=_find_reply(parts.lookup, find_model),
+    )
 
 
 def _checked(ledger: Ledger, run: str) -> tuple[Head, list[Record]]:
@@ -185,6 +216,16 @@ def _checked(ledger: Ledger, run: str) -> tuple[Head, list[Record]]:
     if bad is not None:
         raise ResumeRefused(run=run, why=f"does not hold at entry {bad.seq}: {bad.why}")
     return row.head, whole_records(ledger, run)
+
+
+def _check_models(run: str, records: Sequence[Record], find_model: FindModel) -> None:
+    """Refuse where a call is open of a model that is not here: nobody could settle it."""
+    for call in open_calls(records):
+        if isinstance(call, QueryAsked):
+            try:
+                find_model(call.model)
+            except UsageError as error:
+                raise ResumeRefused(run=run, why=f"waits for a call of its own: {error}") from None
 
 
 def _is_free(teller: Teller, find_model: FindModel, name: str) -> bool:
@@ -215,14 +256,22 @@ def _find_reply(lookup: FindReply | None, find_model: FindModel) -> FindReply:
 
 def check_resumable(run: str, records: Sequence[Record], limits: RunLimits | None) -> None:
     """Refuse what cannot be gone on with, before anything is done."""
+    if not records:
+        why = "was cut off before anything of it was written; run it again"
+        raise ResumeRefused(run=run, why=why)
     if holds_steps(records):
         raise UsageError(f"{run} holds steps; resume one of its runs, or run the program again")
     if any(isinstance(each, RunPruned) for each in records):
         raise ResumeRefused(run=run, why="was pruned: what it would go on from is gone")
     ended = records[-1]
-    if isinstance(ended, RunEnded):
-        cap = over(limits or start_now(records).limits, ended.charge)
-        if ended.stop != "answered" and cap is not None:
+    if isinstance(ended, RunEnded) and ended.stop != "answered":
+        before = start_now(records).limits
+        allowed = limits or before
+        cap = over(allowed, ended.charge)
+        if cap is None and ended.stop == "deadline" and allowed.wall_ms <= before.wall_ms:
+            # What little is left pays for a call that nobody waits for.
+            cap = ended.stop, ended.detail
+        if cap is not None:
             raise ResumeRefused(
                 run=run, why=f"is at its cap ({cap[1]}); resume it with a higher one"
             )
@@ -245,129 +294,3 @@ def ended_run(run: str, records: Sequence[Record], *, ledger: Ledger, shelf: She
         parent=started.parent,
         step=started.step,
     )
-
-
-async def _driven(
-    job: ResumeJob,
-    *,
-    run: str,
-    records: Sequence[Record],
-    passage: Passage,
-    pen: LedgerPen,
-    model: Model,
-    session: WasmSession,
-    ledger: Ledger,
-    functions: Sequence[RunFunction],
-    shelf: Shelf,
-    teller: Teller,
-    find_model: FindModel,
-    decisions: Decisions,
-) -> Run:
-    """Go on with a run to its end. A cancel ends it too, written down."""
-    started = records[0]
-    assert isinstance(started, RunStarted)
-    given = given_again(started, shelf)
-    found = RunRecords(records)
-    live_desk = LiveDesk(run, teller, find_model, shelf)
-    recorded_desk = RecordedDesk(records, shelf)
-    desk = ResumingDesk(
-        recorded=recorded_desk,
-        live=live_desk,
-        decisions=decisions,
-        teller=teller,
-        terms_of=lambda name: teller.terms(find_model(name)),
-    )
-    queries = Queries(desk, limits=started.limits)
-    table = host_table(
-        functions, shelf=shelf, queries=queries, teller=teller, given=given, grants=started.grants
-    )
-    _check_functions(run, started, {each.name for each in table.names.functions})
-    names = names_of(started, given.values)
-    live = LiveWorld(
-        run=run,
-        model=model,
-        session=session,
-        table=table,
-        names=names,
-        policies={each.name: each.policy for each in functions},
-        shelf=shelf,
-        teller=teller,
-        desk=desk,
-        queries=queries,
-        heard=job.heard,
-    )
-    recorded = RecordedWorld(
-        found, session, names=names, table=table, shelf=shelf, desk=desk, queries=queries
-    )
-
-    def host_of(program: RunProgram, asked: Asked, then: Host) -> Host:
-        return NotedHost(
-            found.answers.get(program.intent, []),
-            names,
-            lambda answer: _noted(found, answer, asked),
-            again=table,
-            read=shelf.read,
-            queries=queries,
-            then=then,
-        )
-
-    restored = await _restored(session, found, shelf)
-    resuming = ResumingPen(Recording(records), pen, passage, run=run)
-    driver = Driver(
-        started,
-        world=ResumingWorld(
-            found,
-            recorded=recorded,
-            live=live,
-            decisions=decisions,
-            teller=teller,
-            terms=teller.terms(model),
-            host_of=host_of,
-            restored=restored,
-        ),
-        pen=resuming,
-        texts=texts_of(given.values),
-        watch=lambda record: job.watch(run, record) if resuming.live else None,
-    )
-    try:
-        await driver.drive()
-    except asyncio.CancelledError:
-        if driver.state.ended is None:
-            raise
-    shelf.run_over(driver.state.ended)
-    return run_of(
-        run,
-        driver.state,
-        ledger=path_of(ledger),
-        citations=cited(driver.state.ended, started, given.values),
-        parent=started.parent,
-        step=started.step,
-    )
-
-
-async def _restored(session: WasmSession, records: RunRecords, shelf: Shelf) -> int:
-    """Load the last snapshot. Gives the program it was taken after, 0 if there is none to load."""
-    for intent, taken in sorted(records.snapshots.items(), reverse=True):
-        try:
-            with shelf.read_snapshot(taken.image) as chunks:
-                _, image = unpacked(chunks)
-            await session.load(image)
-        except (AttachmentError, BackendError):
-            # Gone, damaged, or of another sandbox: the programs are run again.
-            continue
-        return intent
-    return 0
-
-
-def _noted(records: RunRecords, answer: HostAnswered, asked: Asked) -> None:
-    note_call(records, answer, asked)
-    asked.answered(answer)
-
-
-def _check_functions(run: str, started: RunStarted, known: set[str]) -> None:
-    missing = [name for name, _ in started.functions if name not in known]
-    if missing:
-        raise UsageError(
-            f"run {run} has programs that may call {', '.join(missing)}; resume it in a session "
-            f"with those functions"
-        )

@@ -21,10 +21,14 @@ from tallystick.core.records import (
     DOUBTED,
     AskModel,
     CallHost,
+    ChildEnded,
     ModelFailed,
     ModelReplied,
     ProgramFinished,
+    QueryAsked,
+    QueryFailed,
     QueryRecord,
+    QueryReplied,
     ReceiptIssued,
     Record,
     RunEnded,
@@ -36,9 +40,10 @@ from tallystick.runtime.doubts import Decision, Decisions
 from tallystick.runtime.driver import Asked, World
 from tallystick.runtime.live import LiveWorld
 from tallystick.runtime.pen import LedgerPen, Passage, Pen, Writing
-from tallystick.runtime.recorded_world import RecordedWorld, note_call
+from tallystick.runtime.recorded_world import SERVED, RecordedWorld, note_call
 from tallystick.runtime.recording import Divergence, Recording
 from tallystick.runtime.run_records import RunRecords
+from tallystick.runtime.so_far import spent_by
 from tallystick.runtime.teller import Teller, Terms
 from tallystick.runtime.written_host import WrittenHost
 from tallystick.sandbox.host import encoded_reply, error_reply, request_digest
@@ -98,6 +103,10 @@ class ResumingPen:
 
     def compare(self, ended: Sequence[Record]) -> None:
         self._check(self._recording.compare_end(ended))
+
+    def is_new(self, record: Record) -> bool:
+        """Whether a record that was just made was not there before."""
+        return self.live and not self._recording.had_query(record)
 
     def on_passage(self, hear: Callable[[Passage], None]) -> None:
         self._hear = hear
@@ -192,7 +201,7 @@ class ResumingWorld:
             return self._doubted(asked)
         turns = int(isinstance(reply, ModelReplied))
         self._teller.recalled(
-            self._terms.model, charge_of(reply) + Charge(turns=turns, wall_ms=reply.wall_ms)
+            self._terms.model, spent_by(reply) + Charge(turns=turns, wall_ms=reply.wall_ms)
         )
         return reply
 
@@ -219,7 +228,8 @@ class ResumingWorld:
             self._terms.model,
             Charge(fuel=finished.fuel, host_calls=finished.host_calls, wall_ms=finished.wall_ms),
         )
-        if intent.intent <= self._restored:
+        if intent.intent <= self._restored or finished.stop in SERVED:
+            self._recall_calls(intent)
             return self._recorded.serve(intent, asked)
         return await self._recorded.run(intent, source, asked, state=state)
 
@@ -227,6 +237,18 @@ class ResumingWorld:
         if finished.intent in self._records.finished:
             return await self._recorded.kept(finished, state=state)
         return await self._live.kept(finished, state=state)
+
+    def _recall_calls(self, program: RunProgram) -> None:
+        """Count what the calls of a program cost that is not run again."""
+        models: dict[tuple[int, int, int], str] = {}
+        for each in self._records.queries.get(program.intent, ()):
+            if isinstance(each, QueryAsked):
+                models[each.intent, each.item, each.attempt] = each.model
+            elif isinstance(each, QueryReplied | QueryFailed):
+                model = models[each.intent, each.item, each.attempt]
+                self._teller.recalled(model, spent_by(each))
+            elif isinstance(each, ChildEnded):
+                self._teller.recalled("", charge_of(each))
 
     def _doubted(self, asked: AskModel) -> ModelReplied | ModelFailed:
         """What is written of the call that the run was cut off in."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tallystick.core.caps import charge_of
+import msgspec
+
 from tallystick.core.records import DOUBTED, QueryAsked, QueryFailed, QueryRefused, QueryReplied
 from tallystick.model.port import ModelReply
 from tallystick.runtime.desk import LiveDesk, Written
@@ -12,6 +13,7 @@ from tallystick.runtime.doubts import Decision, Decisions
 from tallystick.runtime.queries import QueryDesk, QueryPlace, QueryRequest
 from tallystick.runtime.recorded_desk import RecordedDesk
 from tallystick.runtime.resuming import settled_doubt
+from tallystick.runtime.so_far import spent_by
 from tallystick.runtime.teller import Teller, Terms
 
 __all__ = ["ResumingDesk"]
@@ -46,20 +48,15 @@ class ResumingDesk:
     async def begin(self, requests: Sequence[QueryRequest], *, whole: bool) -> None:
         if self._recorded.refused_whole(requests[0].place):
             await self._recorded.begin(requests, whole=whole)
-        known = [each for each in requests if self._recorded.knows(each)]
-        if not known:
+        if not any(self._recorded.knows(each) for each in requests):
             await self._live.begin(requests, whole=whole)
-        elif whole:
-            # What was begun has its reservation; the rest of the batch is to have one as well.
-            fresh = [each for each in requests if not self._recorded.knows(each)]
-            if fresh:
-                await self._live.begin(fresh, whole=True)
+        # One that was begun is not refused as a whole any more: the rest of it pays by item.
 
     async def ask(self, request: QueryRequest) -> QueryReplied | QueryFailed | QueryRefused:
         asked, ended = self._recorded.found(request)
         if ended is not None:
-            model = asked.model if asked is not None else ""
-            self._teller.recalled(model, charge_of(ended))
+            if asked is not None and not isinstance(ended, QueryRefused):
+                self._teller.recalled(asked.model, spent_by(ended))
             return await self._recorded.ask(request)
         if asked is None:
             return await self._live.ask(request)
@@ -67,6 +64,10 @@ class ResumingDesk:
         await self.written.asked(self._recorded.again(request, asked))
         event = self._doubted(request, asked)
         await self.written.ended(event)
+        found = self._decisions.paid[asked.intent, asked.item]
+        if isinstance(event, QueryReplied) and isinstance(found, ModelReply):
+            # A long one is kept apart, and is not in the event.
+            return msgspec.structs.replace(event, text=found.text)
         return event
 
     def let_go(self, place: QueryPlace) -> None:

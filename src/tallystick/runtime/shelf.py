@@ -60,7 +60,7 @@ _TEXTS_OPEN_MAX = 64
 _PIECE_BYTES = 1 << 20
 _TEXT_TYPES = ("text/", "application/json")
 # Calls whose answers are made again from the records of their queries.
-_QUERIES = frozenset({"llm_query", "llm_query_batched"})
+_QUERIES = frozenset({"llm_query", "llm_query_batched", "rlm_query", "rlm_query_batched"})
 
 
 def is_pure(name: str, *, ok: bool) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import msgspec
+
 from tallystick.core.budget_amount import Amount
 from tallystick.core.caps import charge_of
 from tallystick.core.errors import LedgerError
@@ -12,6 +14,9 @@ from tallystick.core.records import (
     DOUBTED,
     LEFT,
     AskModel,
+    Charge,
+    ChildBegun,
+    ChildEnded,
     ModelFailed,
     ModelReplied,
     QueryAsked,
@@ -24,7 +29,7 @@ from tallystick.core.records import (
 from tallystick.model.port import Model
 from tallystick.runtime.pen import Passage
 
-__all__ = ["holder_of", "holds_of", "skip_answered", "start_now"]
+__all__ = ["holder_of", "holds_of", "open_children", "skip_answered", "spent_by", "start_now"]
 
 
 def start_now(records: Sequence[Record]) -> RunStarted:
@@ -58,8 +63,15 @@ def holds_of(records: Sequence[Record]) -> tuple[dict[int, Amount], set[int]]:
         elif isinstance(record, ModelReplied | ModelFailed | QueryReplied | QueryFailed):
             number = numbers.get(_place(record))
             if number is not None:
-                ended[number] = Amount.of_charge(charge_of(record))
+                ended[number] = Amount.of_charge(spent_by(record))
     return ended, set(numbers.values())
+
+
+def spent_by(event: ModelReplied | ModelFailed | QueryReplied | QueryFailed) -> Charge:
+    """What a call took from the budget. One whose hold was given back was made, and took none."""
+    charge = charge_of(event)
+    returned = event.settled is not None and event.settled.figures == "returned"
+    return msgspec.structs.replace(charge, model_calls=0) if returned else charge
 
 
 def _place(
@@ -68,6 +80,13 @@ def _place(
     if isinstance(record, AskModel | ModelReplied | ModelFailed):
         return record.intent, -1, 0
     return record.intent, record.item, record.attempt
+
+
+def open_children(records: Sequence[Record]) -> list[str]:
+    """The runs that programs began and that have not ended, as far as their parent knows."""
+    ended = {each.run for each in records if isinstance(each, ChildEnded)}
+    begun = [each.run for each in records if isinstance(each, ChildBegun)]
+    return [run for run in begun if run not in ended]
 
 
 def skip_answered(model: Model, records: Sequence[Record]) -> None:

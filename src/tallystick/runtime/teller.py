@@ -35,7 +35,7 @@ from tallystick.model.price_table import PriceTable, find_price
 from tallystick.model.prices import PriceDecision, cost, decided, worst_case
 from tallystick.model.tokens import TokenFigure, Tokenizer, input_bound
 from tallystick.model.usage import TokenUsage, token_usage
-from tallystick.runtime.purse import Hold, Purse
+from tallystick.runtime.purse import Hold, Place, Purse
 from tallystick.runtime.refused_call import RefusedCall
 
 __all__ = [
@@ -149,6 +149,10 @@ class Teller:
     @property
     def purse(self) -> Purse:
         return self._purse
+
+    def inside(self, place: Place) -> Teller:
+        """One that pays from a scope inside the first of this one's as well."""
+        return Teller(self._purse.inside(place), self._pricing, noted=self._noted)
 
     def terms(self, model: Model) -> Terms:
         """On which terms a model is asked. Caps matter only where no price is known."""

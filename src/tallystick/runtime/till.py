@@ -65,6 +65,21 @@ class Till:
             with self._account.lock:
                 self._account.tree.leave(run)
 
+    @contextmanager
+    def child(
+        self, teller: Teller, run: str, limits: RunLimits, *, parent: str
+    ) -> Iterator[Teller]:
+        """A teller for a run inside another, which pays for it with all that stands around."""
+        with self._account.lock:
+            self._account.tree.enter(
+                run, parent=parent, budget=budget_of(limits), kind="run", name=""
+            )
+        try:
+            yield teller.inside(Place(self._account, run))
+        finally:
+            with self._account.lock:
+                self._account.tree.leave(run)
+
     def rows(self) -> list[ScopeRow]:
         """Where the session stands, its runs, and what it shares with others."""
         with self._account.lock:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from tallystick.core.records import (
+    ChildBegun,
+    ChildEnded,
     QueryAsked,
     QueryFailed,
     QueryRecord,
@@ -97,7 +99,12 @@ class QueryWriter:
             raise asyncio.CancelledError
         await self._written(record, forced=True)
 
-    async def ended(self, record: QueryReplied | QueryFailed | QueryRefused) -> None:
+    async def begun(self, record: ChildBegun) -> None:
+        if self._over():
+            raise asyncio.CancelledError
+        await self._written(record, forced=True)
+
+    async def ended(self, record: QueryReplied | QueryFailed | QueryRefused | ChildEnded) -> None:
         await self._written(record, forced=False)
 
     async def _written(self, record: QueryRecord, *, forced: bool) -> None:

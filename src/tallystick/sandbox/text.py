@@ -20,14 +20,12 @@ import re
 import threading
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import re2
-
 from tallystick.core.errors import UsageError
 from tallystick.sandbox import interrupt
+from tallystick.sandbox.text_pattern import PATTERN_SMALL, Pattern, compiled, required_text
 
 __all__ = ["MATCH_BYTES_MAX", "SCANNED_BYTES_MAX", "SCANNING", "TEXT_FUNCTIONS", "HostText"]
 
@@ -40,9 +38,8 @@ MATCH_BYTES_MAX = 1024 * 1024
 _MATCHES_MAX = 10_000
 _SLICE_BYTES_MAX = 32 * 1024 * 1024
 _MATCH_TEXT_BYTES_MAX = 4_096
-_PATTERN_BYTES_MAX = 10_000
-_PATTERN_SMALL, _PATTERN_LARGE = 100, 500
-_PATTERN_MEMORY_BYTES = 16 * 1024 * 1024
+# A line that is longer is cut where it is shown.
+_LINE_BYTES_MAX = 65_536
 # The bytes of one character, or as many of a broken one as a decoder takes for one U+FFFD: those
 # that could still have become a character, and at least one.
 _CHARACTER = re.compile(
@@ -111,7 +108,9 @@ class HostText:
 
     def find(self, needle: str, start: int) -> int:
         """Return the character position of `needle` at or after `start`, or -1."""
-        at = self._find_bytes(_text(needle).encode("utf-8", "surrogatepass"), self._to_byte(start))
+        at = self._find_bytes(
+            required_text(needle).encode("utf-8", "surrogatepass"), self._to_byte(start)
+        )
         return -1 if at < 0 else self._to_char(at)
 
     def search(self, pattern: str, start: int, limit: int) -> list[tuple[int, int, str]]:
@@ -121,6 +120,51 @@ class HostText:
             return found
         positions = _Positions(self)
         return [(positions.at(low), positions.at(high), text) for low, high, text in found]
+
+    def count(self, needle: str) -> int:
+        """How often a text stands in it, not overlapping itself."""
+        raw = required_text(needle).encode("utf-8", "surrogatepass")
+        if not raw:
+            return self.length() + 1
+        found, position = 0, 0
+        while position < self._size:
+            interrupt.check()
+            # An occurrence that begins in a window may end behind it.
+            reach = min(self._size, position + _WINDOW_BYTES + len(raw) - 1)
+            parts = bytes(self._data[position:reach]).split(raw)
+            found += len(parts) - 1
+            rest = len(parts[-1])
+            position = reach if reach == self._size else reach - min(rest, len(raw) - 1)
+        return found
+
+    def grep(self, pattern: str, limit: int) -> list[tuple[int, str]]:
+        """The lines that a pattern matches in, each with its number from 1."""
+        limit = min(_whole(limit), _MATCHES_MAX)
+        found: list[tuple[int, str]] = []
+        number, counted, line_end = 1, 0, -1
+        if not limit:
+            return found
+        for low, _ in self._matches(compiled(pattern), 0):
+            if low <= line_end:
+                continue
+            start = self._data.rfind(b"\n", max(0, low - _LINE_BYTES_MAX), low) + 1
+            line_end = self._data.find(b"\n", low, min(self._size, low + _LINE_BYTES_MAX))
+            if line_end < 0:
+                line_end = min(self._size, low + _LINE_BYTES_MAX)
+            number += self._breaks(counted, low)
+            counted = low
+            shown = bytes(self._data[start : min(line_end, start + _MATCH_TEXT_BYTES_MAX)])
+            found.append((number, shown.decode("utf-8", "replace").removesuffix("\r")))
+            if len(found) == limit:
+                break
+        return found
+
+    def _breaks(self, start: int, stop: int) -> int:
+        total = 0
+        for low in range(start, stop, _WINDOW_BYTES):
+            interrupt.check()
+            total += bytes(self._data[low : min(stop, low + _WINDOW_BYTES)]).count(b"\n")
+        return total
 
     # -- by bytes --------------------------------------------------------------------------------
 
@@ -145,16 +189,16 @@ class HostText:
         limit = min(_whole(limit), _MATCHES_MAX)
         found = []
         if limit:
-            for low, high in self._matches(_compiled(pattern), _whole(start)):
+            for low, high in self._matches(compiled(pattern), _whole(start)):
                 shown = bytes(self._data[low : min(high, low + _MATCH_TEXT_BYTES_MAX)])
                 found.append((low, high, shown.decode("utf-8", "replace")))
                 if len(found) == limit:
                     break
         return found
 
-    def _matches(self, pattern: _Pattern, start: int) -> Iterator[tuple[int, int]]:
+    def _matches(self, pattern: Pattern, start: int) -> Iterator[tuple[int, int]]:
         """Yield matches window by window. Only those that start in a window's own part count."""
-        window = _WINDOW_BYTES if pattern.size <= _PATTERN_SMALL else _WINDOW_BYTES // 32
+        window = _WINDOW_BYTES if pattern.size <= PATTERN_SMALL else _WINDOW_BYTES // 32
         position = start
         edge = position + window  # where the next window's own part begins
         while position <= self._size:
@@ -275,46 +319,28 @@ class _Positions:
 
 
 # What looks at more of a text than it returns, and the size up to which that is no long work.
-SCANNING = frozenset({"text.length", "text.find", "text.search", "text.search_bytes"})
+SCANNING = frozenset(
+    {
+        "text.length",
+        "text.find",
+        "text.count",
+        "text.search",
+        "text.grep",
+        "text.search_bytes",
+    }
+)
 SCANNED_BYTES_MAX = 65_536
 
 TEXT_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "text.length": HostText.length,
     "text.slice": HostText.slice,
     "text.find": HostText.find,
+    "text.count": HostText.count,
     "text.search": HostText.search,
+    "text.grep": HostText.grep,
     "text.read_bytes": HostText.read_bytes,
     "text.search_bytes": HostText.search_bytes,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Pattern:
-    compiled: Any
-    size: int
-
-
-def _compiled(pattern: str) -> _Pattern:
-    raw = _text(pattern).encode("utf-8", "surrogatepass")
-    if len(raw) > _PATTERN_BYTES_MAX:
-        raise UsageError(f"the pattern is {len(raw):,} bytes; at most {_PATTERN_BYTES_MAX:,}")
-    options = re2.Options()
-    options.max_mem = _PATTERN_MEMORY_BYTES
-    options.log_errors = False
-    try:
-        compiled = re2.compile(raw, options)
-    except re2.error as error:
-        why = error.args[0] if error.args else "invalid"
-        shown = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
-        raise UsageError(f"the pattern {pattern[:80]!r} cannot be used: {shown}") from error
-    # Where its automaton grows too large, RE2 takes time in proportion to this.
-    size = compiled.programsize
-    if size > _PATTERN_LARGE:
-        raise UsageError(
-            f"the pattern {pattern[:80]!r} cannot be used: it compiles to {size:,} instructions; "
-            f"at most {_PATTERN_LARGE:,}"
-        )
-    return _Pattern(compiled, size)
 
 
 def _count_of(size: int) -> Callable[[list[bytes]], list[int]]:
@@ -342,12 +368,6 @@ def _decoded_length(block: bytes) -> int:
 def _whole(value: object) -> int:
     if type(value) is not int or value < 0:
         raise UsageError(f"a position is a whole number from 0, not {value!r}")
-    return value
-
-
-def _text(value: object) -> str:
-    if type(value) is not str:
-        raise UsageError(f"text is needed, not {type(value).__name__}")
     return value
 
 

@@ -130,21 +130,28 @@ _OUTPUTS = frozenset({"outputs.count", "outputs.get"})
 _outputs = text.Outputs()
 
 
-_BATCHED = "llm_query_batched"
+_ONE = "rlm_query"
+_BATCHED = frozenset({"llm_query_batched", "rlm_query_batched", _ONE})
 
 
-def _batch(reply: dict[str, list]) -> list[object]:
+def _batch(reply: dict[str, list], name: str) -> object:
     """The answers of a batch, with an error that is not raised in the place of one that failed."""
     answers = reply["answers"]
     for item, kind, message in reply["errors"]:
         answers[item] = wire.HostError(message, kind)
-    return answers
+    if reply.get("note"):
+        sys.__stderr__.write(f"{name}: {reply['note']}\n")
+    if name != _ONE:
+        return answers
+    if _isinstance(answers[0], wire.HostError):
+        raise answers[0]
+    return answers[0]
 
 
 def _proxy(name: str, doc: str) -> object:
     def function(*args: object, **kwargs: object) -> object:
         answer = _host_call(name, args, kwargs)
-        return _batch(answer) if name == _BATCHED else answer
+        return _batch(answer, name) if name in _BATCHED else answer
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
@@ -271,7 +278,7 @@ def failure_of(error: BaseException) -> dict[str, object]:
     if _isinstance(error, SystemExit):
         return _exit_of(error)
     try:
-        message = _str(error)
+        message = _str(error) + text.hint_for(error)
     except BaseException:
         message = "<the error's own text could not be made>"
     try:

@@ -1,0 +1,225 @@
+"""The driver put together for a run that is gone on with: its record first, then the live world."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tallystick.attachments.errors import AttachmentError
+from tallystick.core.errors import BackendError, UsageError
+from tallystick.core.passage_records import InDoubt
+from tallystick.core.records import (
+    HostAnswered,
+    Record,
+    RunLimits,
+    RunProgram,
+    RunStarted,
+)
+from tallystick.ledger.port import Ledger
+from tallystick.model.port import Heard, Model
+from tallystick.runtime.child_desk import (
+    ChildRunner,
+    LiveChildDesk,
+    Parent,
+    RecordedChildDesk,
+    ResumingChildDesk,
+)
+from tallystick.runtime.children import Children
+from tallystick.runtime.desk import FindModel, LiveDesk
+from tallystick.runtime.doubts import Decisions
+from tallystick.runtime.driver import Asked, Driver
+from tallystick.runtime.functions import RunFunction
+from tallystick.runtime.given import given_again, texts_of
+from tallystick.runtime.live import LiveWorld
+from tallystick.runtime.live_run import Watch, cited, host_table, path_of
+from tallystick.runtime.names import names_of
+from tallystick.runtime.pen import LedgerPen, Passage
+from tallystick.runtime.queries import Queries
+from tallystick.runtime.recorded_desk import RecordedDesk
+from tallystick.runtime.recorded_world import NotedHost, RecordedWorld, note_call
+from tallystick.runtime.recording import Recording
+from tallystick.runtime.resuming import ResumingPen, ResumingWorld
+from tallystick.runtime.resuming_desk import ResumingDesk
+from tallystick.runtime.run import Run, run_of
+from tallystick.runtime.run_records import RunRecords
+from tallystick.runtime.shelf import Shelf
+from tallystick.runtime.so_far import start_now
+from tallystick.runtime.teller import Teller
+from tallystick.sandbox.container import unpacked
+from tallystick.sandbox.port import Host
+from tallystick.sandbox.wasm.session import WasmSession
+
+__all__ = ["ResumeJob", "driven_again"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeJob:
+    """What was asked for. `limits` of None stay as they are."""
+
+    in_doubt: InDoubt
+    limits: RunLimits | None
+    steal: bool
+    watch: Watch
+    heard: Heard
+
+    def for_child(self) -> ResumeJob:
+        """The same for a run inside: its limits stay as they are."""
+        return dataclasses.replace(self, limits=None)
+
+
+async def driven_again(
+    job: ResumeJob,
+    *,
+    run: str,
+    records: Sequence[Record],
+    passage: Passage,
+    pen: LedgerPen,
+    model: Model,
+    session: WasmSession,
+    ledger: Ledger,
+    functions: Sequence[RunFunction],
+    shelf: Shelf,
+    teller: Teller,
+    find_model: FindModel,
+    decisions: Decisions,
+    children: ChildRunner,
+) -> Run:
+    """Go on with a run to its end. A cancel ends it too, written down."""
+    started = records[0]
+    assert isinstance(started, RunStarted)
+    given = given_again(started, shelf)
+    found = RunRecords(records)
+    live_desk = LiveDesk(run, teller, find_model, shelf)
+    recorded_desk = RecordedDesk(records, shelf)
+    desk = ResumingDesk(
+        recorded=recorded_desk,
+        live=live_desk,
+        decisions=decisions,
+        teller=teller,
+        terms_of=lambda name: teller.terms(find_model(name)),
+    )
+    queries = Queries(desk, limits=started.limits)
+    now = start_now(records)
+    parent = Parent(
+        run=run,
+        teller=teller,
+        limits=job.limits or now.limits,
+        grants=started.grants,
+        seed=started.seed,
+        temperature=now.temperature,
+        functions=functions,
+        model=model,
+        depth=0 if started.caller is None else started.caller.depth,
+    )
+    live_children = LiveChildDesk(parent, children, shelf)
+    recorded_children = RecordedChildDesk(records, shelf, depth_left=live_children.depth_left)
+    child_desk = ResumingChildDesk(recorded_children, live_children, teller)
+    table = host_table(
+        functions,
+        shelf=shelf,
+        queries=queries,
+        children=Children(child_desk, queries),
+        teller=teller,
+        given=given,
+        grants=started.grants,
+    )
+    _check_functions(run, started, {each.name for each in table.names.functions})
+    names = names_of(started, given.values)
+    live = LiveWorld(
+        run=run,
+        model=model,
+        session=session,
+        table=table,
+        names=names,
+        policies={each.name: each.policy for each in functions},
+        shelf=shelf,
+        teller=teller,
+        desk=desk,
+        queries=queries,
+        children=child_desk,
+        heard=job.heard,
+    )
+    recorded = RecordedWorld(
+        found,
+        session,
+        names=names,
+        table=table,
+        shelf=shelf,
+        desk=desk,
+        queries=queries,
+        children=child_desk,
+    )
+
+    def host_of(program: RunProgram, asked: Asked, then: Host) -> Host:
+        return NotedHost(
+            found.answers.get(program.intent, []),
+            names,
+            lambda answer: _noted(found, answer, asked),
+            again=table,
+            read=shelf.read,
+            queries=queries,
+            then=then,
+        )
+
+    restored = await _restored(session, found, shelf)
+    resuming = ResumingPen(Recording(records), pen, passage, run=run)
+    driver = Driver(
+        started,
+        world=ResumingWorld(
+            found,
+            recorded=recorded,
+            live=live,
+            decisions=decisions,
+            teller=teller,
+            terms=teller.terms(model),
+            host_of=host_of,
+            restored=restored,
+        ),
+        pen=resuming,
+        texts=texts_of(given.values),
+        watch=lambda record: job.watch(run, record) if resuming.is_new(record) else None,
+    )
+    try:
+        await driver.drive()
+    except asyncio.CancelledError:
+        if driver.state.ended is None:
+            raise
+    shelf.run_over(driver.state.ended)
+    return run_of(
+        run,
+        driver.state,
+        ledger=path_of(ledger),
+        citations=cited(driver.state.ended, started, given.values),
+        parent=started.parent,
+        step=started.step,
+    )
+
+
+async def _restored(session: WasmSession, records: RunRecords, shelf: Shelf) -> int:
+    """Load the last snapshot. Gives the program it was taken after, 0 if there is none to load."""
+    for intent, taken in sorted(records.snapshots.items(), reverse=True):
+        try:
+            with shelf.read_snapshot(taken.image) as chunks:
+                _, image = unpacked(chunks)
+            await session.load(image)
+        except (AttachmentError, BackendError):
+            # Gone, damaged, or of another sandbox: the programs are run again.
+            continue
+        return intent
+    return 0
+
+
+def _noted(records: RunRecords, answer: HostAnswered, asked: Asked) -> None:
+    note_call(records, answer, asked)
+    asked.answered(answer)
+
+
+def _check_functions(run: str, started: RunStarted, known: set[str]) -> None:
+    missing = [name for name, _ in started.functions if name not in known]
+    if missing:
+        raise UsageError(
+            f"run {run} has programs that may call {', '.join(missing)}; resume it in a session "
+            f"with those functions"
+        )
