@@ -1,7 +1,6 @@
 """What the records of a run say of it, gathered turn by turn.
 
-Any part of a run will do: of one that died, that was gone on with, whose bodies were taken out.
-What no record says stays empty.
+Any part of a run will do, also of one that died or was pruned. What no record says stays empty.
 """
 
 from __future__ import annotations

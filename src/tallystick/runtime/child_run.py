@@ -79,7 +79,9 @@ class Family:
         self, parent: Parent, run: str, request: ChildRequest, caller: Caller, *, wall_ms: int
     ) -> tuple[Run, Head]:
         parts = self._parts
-        if find_row(parts.ledger, run) is None:
+        row = find_row(parts.ledger, run)
+        if row is None or row.head.count == 0:
+            # Its process died before anything of it was written.
             return await self.begin(parent, run, request, caller, wall_ms=wall_ms)
         assert self._resuming is not None
         ended = await resumed(

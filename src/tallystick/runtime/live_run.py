@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tallystick.core.chain import Head
 from tallystick.core.citation import Citation, checked, citations_of
+from tallystick.core.errors import RunExists
 from tallystick.core.prompt import TEMPLATE
 from tallystick.core.records import (
     Caller,
@@ -138,7 +139,7 @@ async def run_live(
     pen = LedgerPen(
         ledger,
         run=run,
-        fence=ledger.claim(run, create=True),
+        fence=_claimed(ledger, run, child=caller is not None),
         head=Head.of_nothing(),
         to_commit=shelf.to_commit,
     )
@@ -208,6 +209,16 @@ def host_table(
         answering=True,
         find_text=shelf.find_text,
     )
+
+
+def _claimed(ledger: Ledger, run: str, *, child: bool) -> int:
+    try:
+        return ledger.claim(run, create=True)
+    except RunExists:
+        # A child whose process died at once is there already, and empty.
+        if not child:
+            raise
+        return ledger.claim(run, create=False)
 
 
 def _canonical(started: RunStarted) -> RunStarted:

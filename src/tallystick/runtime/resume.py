@@ -193,7 +193,8 @@ async def _decided(
     whether somebody has to be asked, before anything is written.
     """
     for child in open_children(records):
-        if find_row(parts.ledger, child) is not None:
+        row = find_row(parts.ledger, child)
+        if row is not None and row.head.count:
             inside = whole_records(parts.ledger, child)
             await _decided(parts, child, inside, job, teller, find_model)
     return await decided(
@@ -212,6 +213,9 @@ def _checked(ledger: Ledger, run: str) -> tuple[Head, list[Record]]:
     row = find_row(ledger, run)
     if row is None:
         raise RunNotFound(run=run)
+    if not row.head.count:
+        why = "was cut off before anything of it was written; run it again"
+        raise ResumeRefused(run=run, why=why)
     bad = verify(ledger, [run]).first_bad
     if bad is not None:
         raise ResumeRefused(run=run, why=f"does not hold at entry {bad.seq}: {bad.why}")
