@@ -28,7 +28,7 @@ from tallystick.core.step_receipt import StepLine, step_lines, step_totals
 from tallystick.ledger.port import Ledger, RunRow
 from tallystick.ledger.scopes import Hold, SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.history import records_of
+from tallystick.runtime.history import is_child, records_of
 from tallystick.runtime.in_doubt import DoubtfulRun, runs_in_doubt, standing_of
 from tallystick.runtime.paths import ledger_path
 
@@ -71,8 +71,9 @@ class _Listed(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--in-doubt", is_flag=True, help="Only runs with calls whose outcome nobody knows; all of them."
 )
+@click.option("--children", is_flag=True, help="Runs that programs began as well.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def command(limit: int, in_doubt: bool, as_json: bool) -> int:
+def command(limit: int, in_doubt: bool, children: bool, as_json: bool) -> int:
     r"""List the runs of the ledger, the newest last, and the steps that some were begun in.
 
     A run without an end is `running`, `cut off` (tally resume goes on with it), or `in doubt`: it
@@ -87,7 +88,7 @@ def command(limit: int, in_doubt: bool, as_json: bool) -> int:
     with SqliteLedger(ledger_path()) as ledger:
         if in_doubt:
             return _list_doubts(ledger, as_json=as_json)
-        rows = [_listed(ledger, row) for row in ledger.runs()[-limit:]]
+        rows = [_listed(ledger, row) for row in _newest(ledger, limit, children=children)]
     if as_json:
         click.echo(msgspec.json.encode(rows).decode())
         return 0
@@ -97,6 +98,17 @@ def command(limit: int, in_doubt: bool, as_json: bool) -> int:
             f"{_what(row)}"
         )
     return 0
+
+
+def _newest(ledger: Ledger, limit: int, *, children: bool) -> list[RunRow]:
+    """The newest chains, the oldest of them first."""
+    found: list[RunRow] = []
+    for row in reversed(ledger.runs()):
+        if children or not is_child(ledger, row.run):
+            found.append(row)
+        if len(found) == limit:
+            break
+    return found[::-1]
 
 
 def _what(row: _Listed) -> str:

@@ -22,9 +22,17 @@ from tallystick.core.step_receipt import holds_steps
 from tallystick.ledger.port import Ledger
 from tallystick.model.recorded import RecordedModel
 
-__all__ = ["recorded_model", "records_of", "resolve_run", "runs_inside", "whole_records"]
+__all__ = [
+    "is_child",
+    "recorded_model",
+    "records_of",
+    "resolve_run",
+    "runs_inside",
+    "whole_records",
+]
 
 _STEPS = "step."
+_CALLED = b'"caller":{'
 _decode_header = msgspec.json.Decoder(Header).decode
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -68,7 +76,7 @@ def resolve_run(ledger: Ledger, named: str) -> str:
     runs = [row.run for row in ledger.runs()]
     if named == "last":
         for run in reversed(runs):
-            if not _is_of_steps(ledger, run):
+            if not _is_of_steps(ledger, run) and not is_child(ledger, run):
                 return run
         raise UsageError("there is no run yet")
     found = [run for run in runs if run == named.upper()] or [
@@ -116,6 +124,18 @@ def runs_inside(ledger: Ledger, chain: str) -> list[str]:
         if isinstance(started, RunStarted) and started.parent == chain:
             found.append(row.run)
     return found
+
+
+def is_child(ledger: Ledger, run: str) -> bool:
+    """Whether a run was begun by a program of another."""
+    try:
+        first = next(ledger.read(run, stop=1), None)
+        if first is None or first.body is None or _CALLED not in first.body:
+            return False
+        started = decode_record(first.body)
+    except (LedgerError, *_UNREADABLE):
+        return False
+    return isinstance(started, RunStarted) and started.caller is not None
 
 
 def _is_of_steps(ledger: Ledger, run: str) -> bool:
