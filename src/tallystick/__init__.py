@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tallystick.core.passage_errors import RunInDoubt
     from tallystick.core.records import Charge, RunLimits
     from tallystick.core.step import CompletedStep
-    from tallystick.core.step_errors import StepBudgetError
+    from tallystick.core.step_errors import StepBudgetError, StepsDiverged
     from tallystick.ledger.memory import MemoryLedger
     from tallystick.ledger.sqlite import SqliteLedger
     from tallystick.model.port import ModelError, ModelReply
@@ -82,6 +82,7 @@ __all__ = [
     "SnapshotMismatch",
     "SqliteLedger",
     "StepBudgetError",
+    "StepsDiverged",
     "TallystickError",
     "UsageError",
     "WasmSandbox",
@@ -119,7 +120,7 @@ _HOMES = {
     "tallystick.runtime.session": ("Session",),
     "tallystick.runtime.snapshots": ("open_snapshots",),
     "tallystick.core.step": ("CompletedStep",),
-    "tallystick.core.step_errors": ("StepBudgetError",),
+    "tallystick.core.step_errors": ("StepBudgetError", "StepsDiverged"),
     "tallystick.runtime.step": ("completed_steps", "step", "step_log"),
     "tallystick.runtime.inputs": (
         "given_text",

@@ -73,10 +73,12 @@ def test_a_path_whose_surroundings_are_not_there_stands_for_itself() -> None:
     assert drawn(step_lines([left("x/y/z"), entered("x/y"), entered("q/r")])) == ["y", "  z", "r"]
 
 
-def test_the_first_of_two_records_counts() -> None:
-    lines = step_lines([entered("a", name="first"), entered("a"), left("a", 1), left("a", 2)])
+def test_the_last_of_two_receipts_counts_and_a_step_that_was_entered_again_is_open() -> None:
+    chain: list[Record] = [entered("a", name="first"), entered("a"), left("a", 1), left("a", 2)]
+    lines = step_lines(chain)
 
-    assert [(line.name, line.receipt.usd) for line in lines if line.receipt] == [("first", 1)]
+    assert [(line.name, line.receipt.usd) for line in lines if line.receipt] == [("first", 2)]
+    assert [line.status for line in step_lines([*chain, entered("a")])] == ["open"]
 
 
 def test_the_foreign_receipt_has_what_each_step_used_itself() -> None:

@@ -7,13 +7,14 @@ import contextvars
 import io
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.runtime.writer import ROOMY, TURN_NANO, Writer, opened
 
 from tallystick.attachments.memory import MemoryAttachments
-from tallystick.core.chain import Draft, Head
 from tallystick.core.errors import LedgerError, LedgerFull, UsageError
 from tallystick.core.receipt_records import Receipt, ReceiptIssued
 from tallystick.core.records import Record, RunStarted, StepEntered, StepLeft
@@ -27,7 +28,7 @@ from tallystick.core.step_records import (
     StepReceipt,
 )
 from tallystick.ledger.memory import MemoryLedger
-from tallystick.ledger.port import Also, Ledger
+from tallystick.ledger.port import Ledger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify
 from tallystick.runtime import step_book
@@ -52,19 +53,12 @@ class Failing(MemoryLedger):
 
     full = False
 
-    def append(
-        self,
-        run: str,
-        drafts: Sequence[Draft],
-        *,
-        expected: Head,
-        fence: int,
-        forced: bool,
-        also: Also | None = None,
-    ) -> Head:
+    def submit(self, run: str, drafts: Any, **more: Any) -> Any:
         if self.full and any(each.tag.startswith("step.") for each in drafts):
-            raise LedgerFull(path="memory")
-        return super().append(run, drafts, expected=expected, fence=fence, forced=forced, also=also)
+            failed: Future[None] = Future()
+            failed.set_exception(LedgerFull(path="memory"))
+            return more["expected"], failed
+        return super().submit(run, drafts, **more)
 
 
 def chains_in(ledger: Ledger) -> list[str]:

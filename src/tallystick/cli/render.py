@@ -111,7 +111,8 @@ def _step(record: StepEntered | StepLeft) -> str:
             tokens = "" if record.tokens_max is None else f"  tokens<={record.tokens_max}"
             usd = "" if record.usd_max is None else f"  usd<={shown_usd(record.usd_max)}"
             model = "" if record.model is None else f"  {plain(record.model)}"
-            return f"entered    {plain(record.path)}{model}{tokens}{usd}"
+            what = "entered" if record.note is None else "noted"
+            return f"{what:<10} {plain(record.path)}{model}{tokens}{usd}"
         case StepLeft():
             receipt = record.receipt
             error = "" if receipt.error is None else f"  {_short(receipt.error)}"

@@ -15,7 +15,7 @@ from tallystick.core.records import (
     StopReason,
 )
 
-__all__ = ["charge_of", "over", "share_notice", "tokens_out_max", "turn_is_last"]
+__all__ = ["charge_of", "charge_of_child", "over", "share_notice", "tokens_out_max", "turn_is_last"]
 
 # Beyond this part of the time, the next turn is treated as the last.
 _LATE = 0.8
@@ -38,19 +38,23 @@ def charge_of(
     if isinstance(event, QueryRefused):
         return Charge()
     if isinstance(event, ChildEnded):
-        # Its turns, programs and time are its own.
-        return Charge(
-            usd=event.charge.usd,
-            tokens_in=event.charge.tokens_in,
-            tokens_out=event.charge.tokens_out,
-            model_calls=event.charge.model_calls,
-        )
+        return charge_of_child(event.charge)
     figures = event.settled or event.usage
     return Charge(
         usd=None if event.settled is None else event.settled.usd,
         tokens_in=0 if figures is None else figures.tokens_in,
         tokens_out=0 if figures is None else figures.tokens_out,
         model_calls=1,
+    )
+
+
+def charge_of_child(charge: Charge) -> Charge:
+    """What a child costs its parent. Its turns, programs and time are its own."""
+    return Charge(
+        usd=charge.usd,
+        tokens_in=charge.tokens_in,
+        tokens_out=charge.tokens_out,
+        model_calls=charge.model_calls,
     )
 
 

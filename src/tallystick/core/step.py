@@ -21,7 +21,7 @@ from tallystick.core.charge import Charge
 from tallystick.core.errors import InvalidLimit, UsageError
 from tallystick.core.money import NANO_MAX, Money, nano_usd
 from tallystick.core.step_errors import InvalidStep, in_units
-from tallystick.core.step_records import ErrorBoundary, StepStatus
+from tallystick.core.step_records import ErrorBoundary, StepReceipt, StepStatus
 
 __all__ = [
     "CompletedStep",
@@ -121,6 +121,17 @@ class StepUsage(msgspec.Struct, frozen=True, kw_only=True):
             model=model or self.model,
         )
 
+    def with_step(self, receipt: StepReceipt) -> StepUsage:
+        """The same with all that a step used which is not run again."""
+        return StepUsage(
+            input_tokens=self.input_tokens + receipt.input_tokens,
+            output_tokens=self.output_tokens + receipt.output_tokens,
+            usd=self.usd + receipt.usd,
+            llm_calls=self.llm_calls + receipt.llm_calls,
+            unpriced=self.unpriced + receipt.unpriced,
+            model=receipt.model if receipt.llm_calls else self.model,
+        )
+
 
 class CompletedStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step that was left. `model` is the last that was asked, else the declared one.
@@ -163,6 +174,23 @@ class CompletedStep(msgspec.Struct, frozen=True, kw_only=True):
             error=error,
             unpriced=usage.unpriced,
             path=path,
+        )
+
+    @classmethod
+    def of_receipt(cls, receipt: StepReceipt) -> CompletedStep:
+        """A step that was left in an earlier life of its program."""
+        return cls(
+            name=receipt.name,
+            function=receipt.function,
+            model=receipt.model,
+            input_tokens=receipt.input_tokens,
+            output_tokens=receipt.output_tokens,
+            usd=receipt.usd,
+            llm_calls=receipt.llm_calls,
+            status=receipt.status,
+            error=receipt.error,
+            unpriced=receipt.unpriced,
+            path=receipt.path,
         )
 
     @property

@@ -1,7 +1,9 @@
-"""What a step raises: one error for every budget that is exhausted around it.
+"""What steps raise: one error for every budget that is exhausted, one for a record they left.
 
     TallystickError
     ├── StepBudgetError   a step passed its limit, or a call inside it is not paid for
+    ├── ReplayDiverged
+    │   └── StepsDiverged     run again on their record, steps did something else
     └── UsageError
         ├── InvalidStep       a definition that makes no sense, refused when it is made
         └── StepsNotReplayed  a chain of steps, asked to be run again
@@ -21,7 +23,7 @@ from typing import Literal
 import msgspec
 
 from tallystick.core.budget_amount import Dimension
-from tallystick.core.errors import TallystickError, UsageError
+from tallystick.core.errors import ReplayDiverged, TallystickError, UsageError
 from tallystick.core.money import shown_usd
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "StepBudgetError",
     "StepExhaustion",
     "StepLimit",
+    "StepsDiverged",
     "StepsNotReplayed",
     "budget_error_in",
     "escalated",
@@ -67,9 +70,38 @@ class StepsNotReplayed(UsageError):
     def __init__(self, *, chain: str, runs: list[str]) -> None:
         told = ", ".join(runs[:_RUNS_TOLD_MAX]) or "none is in this ledger"
         more = f" and {len(runs) - _RUNS_TOLD_MAX:,} more" if len(runs) > _RUNS_TOLD_MAX else ""
-        super().__init__(f"{chain} holds steps, which are host code; replay its runs: {told}{more}")
+        super().__init__(
+            f"{chain} holds steps, which are host code; replay its runs: {told}{more}; or call the "
+            f"program again inside `Session.replay_steps`"
+        )
         self.chain = chain
         self.runs = runs
+
+
+class StepsDiverged(ReplayDiverged):
+    """At the same place, a program of steps asked for something else than the record says.
+
+    `step` is the path of the step, `run` the recorded run, None where there is none.
+    """
+
+    code = "replay.diverged"
+
+    def __init__(
+        self,
+        *,
+        chain: str,
+        step: str,
+        run: str | None,
+        field: str,
+        recorded: object,
+        now: object,
+    ) -> None:
+        super().__init__(index=0, field=field, recorded=recorded, now=now)
+        named = "" if run is None else f", run {run}"
+        self.args = (f"steps {chain}, step {step}{named}: {field} was {recorded!r} and is {now!r}",)
+        self.chain = chain
+        self.step = step
+        self.run = run
 
 
 class StepExhaustion(msgspec.Struct, frozen=True, kw_only=True):

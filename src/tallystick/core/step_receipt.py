@@ -71,7 +71,11 @@ def holds_steps(records: Sequence[Record]) -> bool:
 
 
 def step_lines(records: Iterable[Record]) -> list[StepLine]:
-    """The steps of a chain, each behind the one it stands in. The first record of a kind counts."""
+    """The steps of a chain, each behind the one it stands in.
+
+    The first record that a step was entered counts, and the last receipt: a chain that was gone on
+    with may have several. One that was entered again since is open again.
+    """
     entered: dict[str, StepEntered] = {}
     left: dict[str, StepReceipt] = {}
     order: dict[str, None] = {}
@@ -79,9 +83,10 @@ def step_lines(records: Iterable[Record]) -> list[StepLine]:
         match record:
             case StepEntered():
                 entered.setdefault(record.path, record)
+                left.pop(record.path, None)
                 order.setdefault(record.path)
             case StepLeft():
-                left.setdefault(record.receipt.path, record.receipt)
+                left[record.receipt.path] = record.receipt
                 order.setdefault(record.receipt.path)
             case _:
                 pass

@@ -9,15 +9,19 @@ can always be encoded: a step that ends is no time to find fault with what it sa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
+
+from tallystick.core.step_value import ValueKind
 
 __all__ = [
     "FIGURE_MAX",
     "RUNS_NAMED_MAX",
     "STEP_SCHEMA",
     "ErrorBoundary",
+    "RunNote",
     "StepEntered",
     "StepLeft",
     "StepReceipt",
@@ -36,12 +40,32 @@ StepStatus = Literal["completed", "skipped", "escalated", "failed"]
 Figure = Annotated[int, msgspec.Meta(ge=0, le=FIGURE_MAX)]
 
 
+class RunNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What there is to say of a run that its own chain does not.
+
+    `caller` is the host call by which a program of another run began it, written before it begins.
+    `told` says that it ended without an answer and that the step knows, written before anything
+    that it began afterwards; `refused` is the error that it got instead, where a budget around the
+    run is exhausted.
+    """
+
+    run: str
+    caller: str = ""
+    told: bool = False
+    refused: Mapping[str, object] | None = None
+
+
 class StepEntered(msgspec.Struct, frozen=True, kw_only=True, tag="step.entered"):
     """A step was entered. On the ledger before a run inside it is begun, else with its receipt.
 
     `path` says which of the steps it is: those around it, its function, which time. The limits are
     those that it declares, money in nano-dollars, the time in milliseconds since 1970. `missed` is
     for the first record of a chain: how many steps were left before it and are not in it.
+    `arguments_sha256` is of what it was called with, "" where that has no canonical form. `caller`
+    is the host call by which a program reached it, if one did.
+
+    It stands there again if the step was entered again when the chain was gone on with, with other
+    arguments or after it had been left; and while it is open, with a `note` of a run inside.
     """
 
     path: str
@@ -54,6 +78,9 @@ class StepEntered(msgspec.Struct, frozen=True, kw_only=True, tag="step.entered")
     error_boundary: ErrorBoundary
     entered_at: Figure
     missed: Figure = 0
+    arguments_sha256: str = ""
+    caller: str = ""
+    note: RunNote | None = None
 
 
 class StepReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,9 +114,17 @@ class StepReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepLeft(msgspec.Struct, frozen=True, kw_only=True, tag="step.left"):
-    """A step was left, whichever way. One that has no such record is open, or was cut off."""
+    """A step was left, whichever way. One that has no such record is open, or was cut off.
+
+    Of one that completed, `value` is what it gave, if that can be read back exactly; `value_kind`
+    says how it is written. `notes` are those of its runs that were not written before. The last one
+    counts: a step that ran again may have come to more.
+    """
 
     receipt: StepReceipt
+    value: str = ""
+    value_kind: ValueKind = ""
+    notes: tuple[RunNote, ...] = ()
 
 
 def figure(value: int) -> int:

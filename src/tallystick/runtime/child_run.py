@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tallystick.core.caps import charge_of_child
 from tallystick.core.chain import Head
-from tallystick.core.records import Caller, RunLimits
+from tallystick.core.records import Caller, RunEnded, RunLimits
 from tallystick.ledger.port import find_row
 from tallystick.model.port import Heard
 from tallystick.runtime.child_desk import ChildRunner, Parent
 from tallystick.runtime.child_slots import ChildSlots
 from tallystick.runtime.children import ChildRequest, Context
+from tallystick.runtime.history import whole_records
 from tallystick.runtime.inputs import Input, given_text
 from tallystick.runtime.live_run import RunJob, Watch, run_live
-from tallystick.runtime.resume import Parts, ResumeJob, resumed
+from tallystick.runtime.resume import Parts, ResumeJob, ended_run, resumed
 from tallystick.runtime.run import Run
 from tallystick.runtime.run_lock import held_run
+from tallystick.runtime.so_far import holder_of
 from tallystick.runtime.step_run import RunSteps
 from tallystick.sandbox.identity import new_id
 
 __all__ = ["Family"]
+
+# Ends from outside: whoever goes on with the parent goes on with the child.
+_CUT_OFF = frozenset({"cancelled", "in_doubt", "sandbox_error"})
 
 
 class Family:
@@ -83,6 +89,13 @@ class Family:
         if row is None or row.head.count == 0:
             # Its process died before anything of it was written.
             return await self.begin(parent, run, request, caller, wall_ms=wall_ms)
+        records = whole_records(parts.ledger, run)
+        last = records[-1]
+        if isinstance(last, RunEnded) and last.stop not in _CUT_OFF:
+            # It had ended, and its parent was not told.
+            shelf = parts.shelf(holder_of(records), parent.grants)
+            parent.teller.recalled("", charge_of_child(last.charge))
+            return ended_run(run, records, ledger=parts.ledger, shelf=shelf), row.head
         assert self._resuming is not None
         ended = await resumed(
             parts, run, self._resuming.for_child(), RunSteps(None), children=self, parent=parent

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.attachments.port import Attachments
@@ -24,12 +25,13 @@ from tallystick.ledger.port import Ledger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify
 from tallystick.model.port import Heard, Model
+from tallystick.runtime.child_run import Family
 from tallystick.runtime.desk import FindModel
 from tallystick.runtime.fork import ForkJob, forked
 from tallystick.runtime.functions import RunFunction
 from tallystick.runtime.history import runs_inside, whole_records
 from tallystick.runtime.inputs import Input
-from tallystick.runtime.live_run import RunJob, Watch, run_live
+from tallystick.runtime.live_run import RunJob, Watch
 from tallystick.runtime.loop_thread import LoopThread
 from tallystick.runtime.paths import cache_directory, data_directory, ledger_path
 from tallystick.runtime.replay import (
@@ -40,10 +42,12 @@ from tallystick.runtime.replay import (
 )
 from tallystick.runtime.resume import FindReply, Parts, ResumeJob, resumed
 from tallystick.runtime.run import Run
-from tallystick.runtime.run_lock import held_run
 from tallystick.runtime.shelf import Shelf
 from tallystick.runtime.snapshots import holder_of as snapshots_of
 from tallystick.runtime.so_far import holder_of
+from tallystick.runtime.step_asked import run_asked, steps_for
+from tallystick.runtime.step_report import StepsReport
+from tallystick.runtime.step_resume import replayed_steps, resumed_steps
 from tallystick.runtime.step_run import RunSteps
 from tallystick.runtime.teller import Pricing
 from tallystick.runtime.till import NO_LIMIT, PRICING, Till
@@ -151,8 +155,8 @@ class Session:
         ledger, `Run.parent`, with a receipt for each.
         """
         job = RunJob(goal, inputs, limits, grants, seed, temperature, watch, heard, model)
-        run = new_id()
-        return self._loop.do(self._run(job, run, RunSteps.here(run)))
+        steps = steps_for(job, lambda: self.ledger, self._model_of)
+        return steps.heard(self._loop.do(self._run(job, steps)))
 
     async def arun(
         self,
@@ -169,8 +173,8 @@ class Session:
     ) -> Run:
         """Run a goal to its end, for callers that await."""
         job = RunJob(goal, inputs, limits, grants, seed, temperature, watch, heard, model)
-        run = new_id()
-        return await asyncio.wrap_future(self._loop.submit(self._run(job, run, RunSteps.here(run))))
+        steps = steps_for(job, lambda: self.ledger, self._model_of)
+        return steps.heard(await asyncio.wrap_future(self._loop.submit(self._run(job, steps))))
 
     def replay(self, run: str) -> ReplayReport:
         """Run it again from its record, with no model and no network, and compare."""
@@ -231,6 +235,23 @@ class Session:
         fork = new_id()
         return self._loop.do(self._fork(run, fork, job, RunSteps.here(fork)))
 
+    def resume_steps(
+        self, chain: str, *, in_doubt: InDoubt = "halt"
+    ) -> AbstractContextManager[None]:
+        """Inside, the outermost step that is entered next goes on with a chain, `Run.parent`.
+
+        Steps that had completed are served, runs that were cut off are gone on with, and what was
+        spent counts. Raises `StepsDiverged` where the program asks for something else.
+        """
+        return resumed_steps(self._parts(), chain, in_doubt=in_doubt)
+
+    def replay_steps(self, chain: str) -> AbstractContextManager[StepsReport]:
+        """Inside, the outermost step that is entered next runs again on a chain, nothing live.
+
+        Gives a report, whole at the end: whether all was asked for and came to what is recorded.
+        """
+        return replayed_steps(self._parts(), chain)
+
     def close(self) -> None:
         """Free everything. Closing twice is harmless."""
         self._by_name.clear()
@@ -247,27 +268,10 @@ class Session:
 
     # -- on the loop ---------------------------------------------------------------------------
 
-    async def _run(self, job: RunJob, run: str, steps: RunSteps) -> Run:
-        session_id = new_id()
-        ledger = self.ledger
-        till = self._till
-        with held_run(ledger, run), steps, till.run(run, job.limits, ledger, steps=steps) as teller:
-            model = self._model_of(job.model or steps.model)
-            shelf = self._shelf(session_id, job.grants)
-            ended = await run_live(
-                job,
-                run=run,
-                session_id=session_id,
-                model=model,
-                sandbox=self._opened(),
-                ledger=self.ledger,
-                functions=[steps.inside(each) for each in self._functions],
-                shelf=shelf,
-                teller=teller,
-                find_model=self._find_model(model),
-                steps=steps,
-            )
-            return steps.checked(ended, stopped_by=teller.stopped_by, rows=self._till.rows)
+    async def _run(self, job: RunJob, steps: RunSteps) -> Run:
+        return await run_asked(
+            self._parts(), job, steps, model_of=self._model_of, replay=self._replay
+        )
 
     def _model_of(self, name: str | None) -> Model:
         """The model to ask: the session's own, or one by a name that was given or is opened."""
@@ -283,6 +287,15 @@ class Session:
             self._by_name[name] = self._named_model(name)
         return self._by_name[name]
 
+    def _recorded_as(self, name: str | None) -> Model:
+        """The model that a run names; the session's own, if it has none of that name."""
+        known = [*self._models.values(), *self._by_name.values()]
+        if self._model is None and self._model_name is None:
+            found = next((each for each in known if each.name == name), None)
+            return found or self._model_of(name)
+        own = self._model_of(None)
+        return next((each for each in (own, *known) if each.name == name), own)
+
     def _named_model(self, name: str) -> Model:
         """A model that is opened as the settings say, and closed with the session."""
         # Names are resolved above this module, which recorded models read.
@@ -297,18 +310,22 @@ class Session:
 
     async def _resume(self, run: str, job: ResumeJob, steps: RunSteps) -> Run:
         with steps:
-            return await resumed(self._parts(), run, job, steps)
+            parts = self._parts()
+            family = Family(parts, watch=job.watch, heard=job.heard, resuming=job)
+            return await resumed(parts, run, job, steps, children=family)
 
     async def _fork(self, run: str, fork: str, job: ForkJob, steps: RunSteps) -> Run:
         with steps:
-            return await forked(self._parts(), run, fork, job, steps)
+            parts = self._parts()
+            family = Family(parts, watch=job.watch, heard=job.heard)
+            return await forked(parts, run, fork, job, steps, children=family)
 
     def _parts(self) -> Parts:
         return Parts(
             ledger=self.ledger,
             till=self._till,
             functions=self._functions,
-            model=lambda: self._model_of(None),
+            model=self._recorded_as,
             find_model=self._find_model,
             sandbox=self._opened,
             shelf=self._shelf,

@@ -15,24 +15,22 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
-from types import TracebackType
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar, assert_never, overload
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from tallystick.core.money import Money
-from tallystick.core.step import (
-    ErrorBoundary,
-    StepDefinition,
-    StepRegistry,
-    StepStatus,
-    charge_of_call,
-)
-from tallystick.core.step_errors import InvalidStep, budget_error_in
-from tallystick.runtime.active_step import ActiveStep, entered
+from tallystick.core.step import ErrorBoundary, StepDefinition, charge_of_call
+from tallystick.core.step_errors import InvalidStep
 from tallystick.runtime.purse import Place
-from tallystick.runtime.step_log import StepLog
+from tallystick.runtime.step_frame import (
+    StepFrame,
+    completed_steps,
+    current_step,
+    enter_step,
+    reset_steps,
+    step_log,
+    within_step,
+)
 
 __all__ = [
     "charge_step",
@@ -52,22 +50,8 @@ Result = TypeVar("Result")
 # Which of several siblings this is, said or found from what the step is called with.
 StepKey = str | Callable[..., str]
 
-# The module itself holds no step and no record: a context does, and hands them on to the contexts
-# that are copied from it.
-_CURRENT: ContextVar[ActiveStep | None] = ContextVar("tallystick_step", default=None)
-_LOG: ContextVar[StepLog | None] = ContextVar("tallystick_step_log", default=None)
-
 
 # -- what stands around this point ---------------------------------------------------------------
-
-
-def current_step() -> ActiveStep | None:
-    """The innermost step that is active here."""
-    found = _CURRENT.get()
-    # A task may outlive the step that began it; then it stands in the next one around.
-    while found is not None and found.ended:
-        found = found.outer
-    return found
 
 
 def step_places() -> list[Place]:
@@ -96,169 +80,6 @@ def charge_step(
     active = current_step()
     if active is not None:
         active.charge(charge, model=model)
-
-
-# -- what was left -------------------------------------------------------------------------------
-
-
-def completed_steps() -> StepLog:
-    """Where the steps of this context are written down when they are left.
-
-    Made when it is first needed, so tasks that are begun before then have logs of their own; open
-    one with `step_log` around them to have it all in one.
-    """
-    log = _LOG.get()
-    if log is None:
-        log = StepLog()
-        _LOG.set(log)
-    return log
-
-
-@contextmanager
-def step_log() -> Iterator[StepLog]:
-    """Have the steps inside written into one log of their own, those of tasks included."""
-    before, log = _LOG.get(), StepLog()
-    _LOG.set(log)
-    try:
-        yield log
-    finally:
-        _LOG.set(before)
-
-
-def reset_steps(registry: StepRegistry) -> None:
-    """Clear the registry, what is active here, and the log, together."""
-    registry.reset()
-    active = _CURRENT.get()
-    for each in [] if active is None else list(active.chain()):
-        each.forget()
-    _CURRENT.set(None)
-    completed_steps().reset()
-
-
-# -- being inside --------------------------------------------------------------------------------
-
-
-def enter_step(
-    definition: StepDefinition | None, *, depth: int | None = None, key: str = ""
-) -> AbstractContextManager[ActiveStep | None, bool]:
-    """Be inside a step for the length of a `with`. None is no step: nothing is entered.
-
-    `depth` is for hosts that count their own calls. A boundary of `continue` ends the `with`.
-    """
-    return _Frame(definition, depth, key)
-
-
-def within_step(
-    active: ActiveStep | None, function: Callable[Parameters, Result]
-) -> Callable[Parameters, Result]:
-    """The function as if it were called from inside a step, whichever thread calls it."""
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def wait(*args: Parameters.args, **kwargs: Parameters.kwargs) -> object:
-            with _standing_in(active):
-                return await function(*args, **kwargs)
-
-        # A coroutine function gives what its wrapper gives; the type of that cannot be said.
-        return wait  # type: ignore[return-value]
-
-    @functools.wraps(function)
-    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        with _standing_in(active):
-            return function(*args, **kwargs)
-
-    return call
-
-
-@contextmanager
-def _standing_in(active: ActiveStep | None) -> Iterator[None]:
-    before, log = _CURRENT.get(), _LOG.get()
-    _CURRENT.set(active)
-    if active is not None:
-        _LOG.set(active.log)
-    try:
-        yield
-    finally:
-        _CURRENT.set(before)
-        _LOG.set(log)
-
-
-class _Frame:
-    def __init__(self, definition: StepDefinition | None, depth: int | None, key: str) -> None:
-        self._definition = definition
-        self._depth = depth
-        self._key = key
-        self._active: ActiveStep | None = None
-
-    def __enter__(self) -> ActiveStep | None:
-        if self._definition is not None:
-            self._active = entered(
-                self._definition,
-                outer=current_step(),
-                log=completed_steps(),
-                depth=self._depth,
-                key=self._key,
-            )
-            _CURRENT.set(self._active)
-        return self._active
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        active, self._active = self._active, None
-        if active is None or active.ended:
-            return False
-        # A generator that holds a step open may be closed somewhere else than where it was made.
-        # What it leaves behind there is passed over, since it has ended.
-        if _CURRENT.get() is active:
-            _CURRENT.set(active.outer)
-        return _left(active, error)
-
-
-def _left(active: ActiveStep, error: BaseException | None) -> bool:
-    """Leave a step as its boundary says. True ends the error here.
-
-    Where the caller gets no error of the step, one of the ledger is raised: a record that cannot be
-    kept is not hidden. It never takes the place of another error, and is a note on that.
-    """
-    if error is None:
-        active.end("completed")
-        return False
-    exhausted = budget_error_in(error)
-    if exhausted is None:
-        _end_raising(active, "failed", _said(error), raised=error)
-        return False
-    boundary = active.definition.error_boundary
-    match boundary:
-        case "continue":
-            active.end("skipped", str(exhausted))
-            return True
-        case "fail":
-            _end_raising(active, "failed", str(exhausted), raised=error)
-            return False
-        case "escalate":
-            marked = exhausted.escalated_by(active.escalation)
-            _end_raising(active, "escalated", str(exhausted), raised=marked)
-            raise marked from error
-        case _:
-            assert_never(boundary)
-
-
-def _end_raising(
-    active: ActiveStep, status: StepStatus, said: str, *, raised: BaseException
-) -> None:
-    try:
-        active.end(status, said)
-    except Exception as unwritten:
-        raised.add_note(f"the receipt of step `{active.name}` was not written: {unwritten}")
-
-
-def _said(error: BaseException) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 # -- declaring -----------------------------------------------------------------------------------
@@ -344,13 +165,16 @@ def _called(
 ) -> Callable[..., object]:
     @functools.wraps(function)
     def call(*args: object, **kwargs: object) -> object:
-        with enter_step(definition, key=_key_of(key, args, kwargs)):
+        frame = StepFrame(definition, key=_key_of(key, args, kwargs), args=args, kwargs=kwargs)
+        with frame:
+            if frame.served is not None:
+                return frame.served.value
             result = function(*args, **kwargs)
             if inspect.iscoroutine(result):
                 result.close()
                 why = "it returned a coroutine, which would run outside of the step; use async def"
                 raise InvalidStep(field=definition.function, why=why)
-            return result
+            return frame.gives(result)
         return None
 
     return call
@@ -363,8 +187,11 @@ def _awaited(
 ) -> Callable[..., object]:
     @functools.wraps(function)
     async def call(*args: object, **kwargs: object) -> object:
-        with enter_step(definition, key=_key_of(key, args, kwargs)):
-            return await function(*args, **kwargs)
+        frame = StepFrame(definition, key=_key_of(key, args, kwargs), args=args, kwargs=kwargs)
+        with frame:
+            if frame.served is not None:
+                return frame.served.value
+            return frame.gives(await function(*args, **kwargs))
         return None
 
     return call

@@ -4,42 +4,108 @@ Rule: outside of steps a run always returns. Inside, one that ended because a bu
 exhausted raises instead, so that the steps' boundaries see it: a call that nobody pays for, or a
 bill that was higher than anyone could know. The run's own limits are the caller's, and return.
 
-A run belongs to the step that it was asked for in, also if it starts after that one was left.
+A run belongs to the step that it was asked for in, also if it starts after that one was left. Where
+the step runs again, it may be one of an earlier life: it is found when it is asked for.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tallystick.core.budget_amount import Dimension, ScopeRow
 from tallystick.core.budget_errors import BudgetExhausted
 from tallystick.core.charge import Charge
+from tallystick.core.records import Record
 from tallystick.core.step_errors import PreflightRefusal, StepBudgetError
+from tallystick.core.step_records import RunNote, figure, written
 from tallystick.ledger.port import Ledger
 from tallystick.runtime.active_step import ActiveStep
 from tallystick.runtime.functions import RunFunction
+from tallystick.runtime.history import whole_records
 from tallystick.runtime.purse import Place
 from tallystick.runtime.refused_call import RefusedCall
 from tallystick.runtime.run import Run
-from tallystick.runtime.step import current_step, within_step
+from tallystick.runtime.step_again import StepsAgain
+from tallystick.runtime.step_book import key_of
+from tallystick.runtime.step_frame import (
+    call_around,
+    current_step,
+    refuse_if_replaying,
+    within_step,
+)
+from tallystick.runtime.step_history import RecordedRun, RunAsked, charges_of
+from tallystick.sandbox.identity import new_id
 
 __all__ = ["RunSteps"]
 
 
 class RunSteps:
-    """The steps around a run, held from where it is begun until it ends, in another thread."""
+    """The steps around a run, held from where it is begun until it ends, in another thread.
 
-    def __init__(self, active: ActiveStep | None, *, run: str = "") -> None:
+    `recorded` is what an earlier life left of the run, None of a new one.
+    """
+
+    def __init__(
+        self,
+        active: ActiveStep | None,
+        *,
+        run: str = "",
+        recorded: RecordedRun | None = None,
+        caller: str = "",
+    ) -> None:
         self._active = active
-        self._run = run
+        self._caller = caller
         self._begun = False
+        self._ledger: Ledger | None = None
+        self.run = run
+        self.recorded = recorded
 
     @classmethod
     def here(cls, run: str) -> RunSteps:
         """Hold what stands around this point, for a run. A `with` lets go of it."""
+        refuse_if_replaying(run)
         active = current_step()
-        return cls(None if active is None else active.hold(run), run=run)
+        held = None if active is None else active.hold()
+        if held is not None:
+            held.name_run(run)
+        return cls(held, run=run)
+
+    @classmethod
+    def asked(
+        cls,
+        goal: str,
+        ledger: Callable[[], Ledger],
+        asked: Callable[[StepsAgain, str | None], RunAsked],
+    ) -> RunSteps:
+        """The same for a run that is asked for here: a new one, or one of an earlier life.
+
+        `asked` says with what, given the model of the step. Raises `StepsDiverged` if the step
+        asked for another one at this place.
+        """
+        active = current_step()
+        if active is None or active.again is None:
+            refuse_if_replaying(goal)
+        caller = call_around(active)
+        held = None if active is None else active.hold()
+        if held is None or held.again is None:
+            found, run = None, new_id()
+        else:
+            try:
+                found = held.again.find(
+                    held.facts.path,
+                    asked(held.again, held.model),
+                    key=key_of(ledger()),
+                    in_order=held.is_here(),
+                    caller=caller,
+                )
+            except BaseException:
+                held.let_go()
+                raise
+            run = new_id() if found is None else found.run
+        if held is not None:
+            held.name_run(run)
+        return cls(held, run=run, recorded=found, caller=caller)
 
     def __enter__(self) -> RunSteps:
         return self
@@ -47,7 +113,7 @@ class RunSteps:
     def __exit__(self, *exc: object) -> None:
         if self._active is not None:
             if not self._begun:
-                self._active.forget_run(self._run)
+                self._active.forget_run(self.run)
             self._active.let_go()
 
     def begin(self, ledger: Ledger) -> tuple[str, str] | tuple[None, None]:
@@ -57,9 +123,35 @@ class RunSteps:
         """
         if self._active is None:
             return None, None
-        chain = self._active.book.begin(self._active, ledger)
-        self._begun = True
+        new = self._caller and self.recorded is None
+        note = RunNote(run=self.run, caller=self._caller) if new else None
+        chain = self._active.book.begin(self._active, ledger, note)
+        self._begun, self._ledger = True, ledger
         return chain, self._active.facts.path
+
+    def recall(self, ledger: Ledger, records: Sequence[Record]) -> None:
+        """The run is over in the record: count in the steps around what it came to."""
+        assert self._active is not None
+        self._begun, self._ledger = True, ledger
+        for model, charge in charges_of(records, lambda run: whole_records(ledger, run)):
+            self._active.recall(charge, model=model)
+
+    @property
+    def again(self) -> StepsAgain | None:
+        """What an earlier life of the steps left."""
+        return None if self._active is None else self._active.again
+
+    @property
+    def path(self) -> str:
+        """The path of the step that the run is begun in."""
+        return "" if self._active is None else self._active.facts.path
+
+    @property
+    def limits_changed(self) -> bool:
+        """Whether a step around declares another budget than in an earlier life."""
+        again = self.again
+        around = () if self._active is None else self._active.chain()
+        return again is not None and any(again.limits_changed(each.facts) for each in around)
 
     @property
     def model(self) -> str | None:
@@ -95,11 +187,36 @@ class RunSteps:
         if stopped_by is not None and stopped_by.error.scope.kind != "run":
             scopes = [*rows(), *self._active.rows()]
             facts = _preflight(stopped_by, scopes, message=run.detail)
+            self._note(RunNote(run=run.run, told=True, refused=_fit(facts)))
             raise StepBudgetError(facts, run=run.run, answer=run.answer)
         over = self._active.overdrawn()
         if over is not None:
             raise StepBudgetError(over.facts, run=run.run, answer=run.answer)
         return run
+
+    def heard(self, run: Run) -> Run:
+        """The run, about to be told to the step; of one without an answer that is noted.
+
+        So a step that runs again is told the same.
+        """
+        known = self.recorded is not None and self.recorded.note.told
+        if not run.answered and not known:
+            self._note(RunNote(run=run.run, told=True))
+        return run
+
+    def _note(self, note: RunNote) -> None:
+        if self._active is not None and self._ledger is not None:
+            self._active.book.note(self._active, self._ledger, note)
+
+
+def _fit(facts: PreflightRefusal) -> dict[str, object]:
+    """An error as a record holds it."""
+    found: dict[str, object] = {}
+    for name in facts.__struct_fields__:
+        value = getattr(facts, name)
+        fits = written(value) if isinstance(value, str) else value
+        found[name] = figure(value) if isinstance(value, int) else fits
+    return found
 
 
 def _preflight(refused: RefusedCall, rows: list[ScopeRow], *, message: str) -> PreflightRefusal:
