@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest

@@ -88,6 +88,7 @@ def value_of(found: Settings, name: str) -> object:
         "reply_tokens": limits.reply_tokens,
         "retries": limits.retries,
         "temperature": found.temperature,
+        "strategy": found.strategy,
         "grants": found.grants,
         "max_usd": None if limits.usd is None else limits.usd / 10**9,
         "total_usd": None if found.total.usd is None else found.total.usd / 10**9,
@@ -107,6 +108,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "reply_tokens": st.integers(0, 10**9),
     "retries": st.integers(0, 100),
     "temperature": st.sampled_from([0, 0.5, 1, 2]),
+    "strategy": st.sampled_from(["auto", "direct", "code", "recursive"]),
     "max_usd": st.sampled_from([0, 0.5, 12, 0.0001]),
     "total_usd": st.sampled_from([0, 0.25, 100]),
     "allow_unpriced": st.booleans(),
@@ -167,6 +169,7 @@ def test_every_setting_changes_something(world: World, name: str) -> None:
     given: dict[str, object] = {
         "model": "ollama:x",
         "temperature": 0.5,
+        "strategy": "direct",
         "grants": ["net"],
         "allow_unpriced": True,
         "tokenizer": str(TOKENIZER),

@@ -8,8 +8,9 @@ from tallystick.cli.going import Shown, limits_from, opened, shown_options
 from tallystick.core.errors import UsageError
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.config_keys import SETTINGS, Value, from_text
-from tallystick.runtime.history import resolve_run, whole_records
+from tallystick.runtime.history import resolve_run
 from tallystick.runtime.paths import ledger_path
+from tallystick.runtime.resume import checked
 from tallystick.runtime.settings import load_settings
 from tallystick.runtime.so_far import start_now
 
@@ -66,7 +67,8 @@ def command(
     """
     ledger = SqliteLedger(ledger_path())
     found = resolve_run(ledger, run)
-    started = start_now(whole_records(ledger, found))
+    _, records = checked(ledger, found)
+    started = start_now(records)
     settings = load_settings(flags={"model": model or started.model})
     given = dict(_change(each) for each in changes)
     temperature = given.get("temperature")

@@ -31,6 +31,7 @@ from tallystick.core.records import (
     StepEntered,
     StepLeft,
 )
+from tallystick.core.step_records import FIGURE_MAX
 
 __all__ = ["outcome", "plain", "transcript_lines"]
 
@@ -71,10 +72,8 @@ def plain(text: str, *, chars_max: int = _SHOWN_CHARS_MAX) -> str:
 def _started(record: RunStarted) -> str:
     limits = record.limits
     named = "".join(f"  {each.name}={each.bytes}B" for each in record.contexts)
-    return (
-        f"started    goal={_short(record.goal)}{named}  turns<={limits.turns} "
-        f"tokens<={limits.tokens}"
-    )
+    tokens = "" if limits.tokens == FIGURE_MAX else f" tokens<={limits.tokens}"
+    return f"started    goal={_short(record.goal)}{named}  turns<={limits.turns}{tokens}"
 
 
 def _program(record: RunProgram | ProgramFinished) -> str:

@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from tallystick.core.money import shown_usd
-from tallystick.runtime.estimate import Estimate
+from tallystick.runtime.estimate import Estimate, StrategyEstimate
 from tallystick.runtime.run import Run
 
 __all__ = ["show_estimate", "show_run"]
@@ -77,5 +77,16 @@ def show_estimate(estimate: Estimate, *, as_json: bool) -> None:
     )
     click.echo(f"call      {first}")
     click.echo(f"run       {usual}; {cap}, {estimate.tokens_cap:,} tokens")
+    for each in estimate.strategies:
+        click.echo(f"{each.strategy:<10}{_taken(each)}")
+    click.echo(f"auto      {estimate.auto}: {estimate.auto_why}")
     if not estimate.fits:
         click.echo("refused   the first call does not fit: raise the cap, or ask for less")
+
+
+def _taken(estimate: StrategyEstimate) -> str:
+    if estimate.why_not:
+        return f"does not fit: {estimate.why_not}"
+    calls = f"{estimate.calls:,} call{'' if estimate.calls == 1 else 's'}"
+    cost = "unpriced" if estimate.usd is None else f"about {shown_usd(estimate.usd)}"
+    return f"{calls:<12}about {f'{estimate.tokens:,} tokens':<20}{cost}"

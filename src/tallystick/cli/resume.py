@@ -6,10 +6,13 @@ import click
 
 from tallystick.cli.going import Shown, limits_from, opened, shown_options, with_limits
 from tallystick.core.passage_records import InDoubt
+from tallystick.core.records import RunEnded
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.history import resolve_run, whole_records
+from tallystick.runtime.history import resolve_run
 from tallystick.runtime.paths import ledger_path
+from tallystick.runtime.resume import checked
 from tallystick.runtime.run_lock import is_running
+from tallystick.runtime.session import Session
 from tallystick.runtime.settings import load_settings
 from tallystick.runtime.so_far import start_now
 
@@ -70,10 +73,15 @@ def command(
     """
     ledger = SqliteLedger(ledger_path())
     found = resolve_run(ledger, run)
-    started = start_now(whole_records(ledger, found))
+    _, records = checked(ledger, found)
+    started = start_now(records)
     flags = {"model": model or started.model, "allow_unpriced": allow_unpriced}
-    settings = load_settings(flags=flags)
     shown = Shown(as_json=as_json, events=events, quiet=quiet)
+    ended = records[-1]
+    if isinstance(ended, RunEnded) and ended.stop == "answered":
+        # No model is needed to show it, and perhaps there is none any more.
+        with Session(ledger=ledger) as session:
+            return shown.end(session.resume(found))
     if steal and is_running(ledger, found):
         click.echo(
             f"warning: run {found} is taken from a process that still works on it: what that "
@@ -81,6 +89,7 @@ def command(
             "and lost",
             err=True,
         )
+    settings = load_settings(flags=flags)
     progress = shown.progress()
     with opened(settings, ledger) as (session, _, _):
         try:

@@ -9,9 +9,12 @@ import click
 from tallystick.cli.exit_codes import OK
 from tallystick.cli.going import Shown, opened, shown_options, with_limits
 from tallystick.cli.result import show_estimate
+from tallystick.core.records import Record, RunStarted
+from tallystick.core.strategy import STRATEGIES
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.estimate import estimated
 from tallystick.runtime.inputs import read_inputs
+from tallystick.runtime.live_run import Watch
 from tallystick.runtime.paths import ledger_path
 from tallystick.runtime.settings import load_settings
 
@@ -46,6 +49,12 @@ __all__ = ["command"]
     type=click.FloatRange(min=0, max=2),
     metavar="T",
     help="Of the model's choices.  [default: the server's]",
+)
+@click.option(
+    "--strategy",
+    type=click.Choice(STRATEGIES),
+    help="direct: read all at once. code: write programs. recursive: have them ask models. "
+    "auto: what fits.  [default: code]",
 )
 @click.option(
     "--grant",
@@ -115,9 +124,21 @@ def command(
                 grants=settings.grants,
                 seed=seed,
                 temperature=settings.temperature,
-                watch=shown.watch(progress),
+                strategy=settings.strategy,
+                watch=_told(shown.watch(progress), quiet=quiet or as_json or events),
                 heard=progress.heard,
             )
         finally:
             progress.close()
     return shown.end(result)
+
+
+def _told(watch: Watch, *, quiet: bool) -> Watch:
+    """Say which strategy was chosen, and why, before anything else."""
+
+    def told(run: str, record: Record) -> None:
+        if isinstance(record, RunStarted) and record.strategy_why and not quiet:
+            click.echo(f"strategy {record.strategy}: {record.strategy_why}", err=True)
+        watch(run, record)
+
+    return told

@@ -9,7 +9,7 @@ from tallystick.core.caps import tokens_out_max
 from tallystick.core.records import AskModel
 from tallystick.core.state import Phase, RunState
 
-__all__ = ["asked"]
+__all__ = ["asked", "asked_anew"]
 
 _WARM = 0.7
 
@@ -17,10 +17,7 @@ _WARM = 0.7
 def asked(state: RunState, *, attempt: int = 1, wait_ms: int = 0) -> tuple[RunState, AskModel]:
     """Ask with the messages as they stand. The first attempt begins a turn."""
     reply_max = tokens_out_max(state.started.limits, state.charge)
-    temperature = state.started.temperature
-    if temperature is not None and state.repeats:
-        # At the temperature that led here it would write the same again.
-        temperature = max(temperature, _WARM)
+    temperature = _temperature(state)
     intent = AskModel(
         intent=state.next_intent,
         turn=state.turn + (attempt == 1),
@@ -43,9 +40,35 @@ def asked(state: RunState, *, attempt: int = 1, wait_ms: int = 0) -> tuple[RunSt
         phase=Phase.ASKING,
         turn=intent.turn,
         attempt=attempt,
+        excused=0 if attempt == 1 else state.excused,
         next_intent=state.next_intent + 1,
         base=intent.intent,
         base_length=len(state.messages),
         sent=len(state.messages),
     )
     return state, intent
+
+
+def asked_anew(state: RunState, intent: AskModel) -> AskModel:
+    """A request that was not made yet, under the model and the limits that count now."""
+    reply_max = tokens_out_max(state.started.limits, state.charge)
+    temperature = _temperature(state)
+    return msgspec.structs.replace(
+        intent,
+        tokens_out_max=reply_max,
+        temperature=temperature,
+        request_sha256=prompt.request_digest(
+            state.started.model,
+            state.messages,
+            tokens_out_max=reply_max,
+            temperature=temperature,
+        ),
+    )
+
+
+def _temperature(state: RunState) -> float | None:
+    temperature = state.started.temperature
+    if temperature is not None and state.repeats:
+        # At the temperature that led here it would write the same again.
+        return max(temperature, _WARM)
+    return temperature

@@ -15,16 +15,16 @@ from typing import assert_never
 import msgspec
 
 from tallystick.core import prompt
-from tallystick.core.advice import data_names, named_in
+from tallystick.core.advice import named_in
 from tallystick.core.asking import asked
 from tallystick.core.canonical import canonical, digest
-from tallystick.core.caps import charge_of, over, share_notice, turn_is_last
+from tallystick.core.caps import charge_of, over
 from tallystick.core.commands import as_program, command_name, is_program, shown
+from tallystick.core.direct import as_code, direct_reply, fallen_back, is_direct, not_with_code
 from tallystick.core.doubt import (
     Doubt,
     doubt_of,
     named_values,
-    printed_empty,
     question,
     still_unnamed,
     written_blind,
@@ -56,6 +56,7 @@ from tallystick.core.records import (
 )
 from tallystick.core.reply import Code, Final, parse_reply
 from tallystick.core.state import Phase, RunState
+from tallystick.core.turn import came_to_nothing, end_of, told_next
 from tallystick.core.window import asked_again
 
 __all__ = ["TRANSITIONS", "Phase", "RunState", "advance", "begin", "ending", "program_of"]
@@ -84,7 +85,8 @@ TRANSITIONS: dict[Phase, frozenset[type[Event]]] = {
 def begin(started: RunStarted, texts: tuple[str, ...] = ()) -> tuple[RunState, tuple[Intent, ...]]:
     """Start a run over the texts it was given whole: its first intent is to ask the model."""
     unnamed = named_values(started.goal, texts)
-    messages = prompt.opening(started)
+    direct = started.strategy == "direct"
+    messages = prompt.direct(started, texts) if direct else prompt.opening(started)
     return _ask(RunState(started=started, texts=texts, messages=messages, unnamed=unnamed))
 
 
@@ -98,7 +100,7 @@ def advance(state: RunState, event: Event) -> tuple[RunState, tuple[Intent, ...]
         case ModelFailed():
             return _failed(state, event)
         case ModelRefused():
-            return _end(state, "budget", event.message)
+            return _refused(state, event)
         case HostAnswered() | QueryReplied() | QueryFailed() | QueryRefused() | ChildEnded():
             return _charged(state, charge_of(event)), ()
         case ProgramFinished():
@@ -133,21 +135,24 @@ def _failed(state: RunState, event: ModelFailed) -> tuple[RunState, tuple[Intent
     detail = f"{event.reason}: {event.message}"
     limits = state.started.limits
     if event.reason == LEFT or (event.reason == DOUBTED and event.kind == "transient"):
-        # It was not the model that failed.
-        cap = _over(state)
-        return _ask(state, attempt=state.attempt + 1) if cap is None else _end(state, *cap)
+        # It was not the model that failed. Whoever left ends the run, or goes on with it.
+        cap = None if event.reason == LEFT else _over(state)
+        excused = msgspec.structs.replace(state, excused=state.excused + 1)
+        return _ask(excused, attempt=state.attempt + 1) if cap is None else _end(state, *cap)
     if event.reason == DOUBTED:
         return _end(state, "in_doubt", event.message)
     if state.charge.wall_ms >= limits.wall_ms:
         return _end(state, "deadline", detail)
+    if is_direct(state) and (why := not_with_code(event)) is not None:
+        return _turn_over(fallen_back(state, why), afresh=True)
     if event.kind == "terminal":
         return _end(state, "model_error", detail)
-    if state.attempt > limits.retries:
+    if state.attempt - state.excused > limits.retries:
         tries = f" ({state.attempt} attempts)" if state.attempt > 1 else ""
         return _end(state, "model_error", detail + tries)
     if (cap := _over(state)) is not None:
         return _end(state, *cap)
-    wait_ms = max(event.retry_after_ms or 0, _WAIT_MS * 2 ** (state.attempt - 1))
+    wait_ms = max(event.retry_after_ms or 0, _WAIT_MS * 2 ** (state.attempt - state.excused - 1))
     if state.charge.wall_ms + wait_ms >= limits.wall_ms:
         return _end(
             state, "model_error", f"{detail}; asking again in {wait_ms:,} ms would be too late"
@@ -155,9 +160,27 @@ def _failed(state: RunState, event: ModelFailed) -> tuple[RunState, tuple[Intent
     return _ask(state, attempt=state.attempt + 1, wait_ms=wait_ms)
 
 
+def _refused(state: RunState, event: ModelRefused) -> tuple[RunState, tuple[Intent, ...]]:
+    """No budget pays for the call. What nobody asked for by name may be had for less."""
+    if is_direct(state) and state.started.strategy_why:
+        # Nothing was asked: the turn is the same.
+        state = msgspec.structs.replace(state, turn=state.turn - 1)
+        return _turn_over(fallen_back(state, "budget"), afresh=True)
+    return _end(state, "budget", event.message)
+
+
 def _replied(state: RunState, event: ModelReplied) -> tuple[RunState, tuple[Intent, ...]]:
     used = charge_of(event) + Charge(turns=1, wall_ms=event.wall_ms)
     reply = parse_reply(event.text, cut=event.cut)
+    if is_direct(state):
+        read = direct_reply(reply, event.text, cut=event.cut)
+        if read.kind == "answer":
+            answered = msgspec.structs.replace(_charged(state, used), answer=read.said)
+            return _end(answered, "answered", "direct")
+        if read.kind != "program":
+            state = fallen_back(_charged(state, used), read.kind, said=read.said)
+            return _turn_over(state, afresh=True)
+        state = as_code(state)
     said = "\n\n".join(shown(each) for each in reply.commands) or event.text[:_TEXT_CHARS_MAX]
     message = Message(role="assistant", part=f"reply:{event.intent}", text=said or "(nothing)")
     stays = state.messages[:-2] if state.passing else state.messages
@@ -241,7 +264,7 @@ def _finished(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[
         return _end(state, "deadline", f"{state.started.limits.wall_ms:,} ms passed")
     if state.repeats >= _REPEATS_MAX:
         return _end(state, "no_progress", "the same program gave the same result again")
-    if _came_to_nothing(state, event):
+    if came_to_nothing(state, event):
         return _doubted(state, "empty", event.stdout.strip(), source)
     notes = (prompt.REPEATED,) if repeated else ()
     message = prompt.observation(
@@ -253,17 +276,6 @@ def _finished(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[
         message = Message(role="user", part=message.part, text=prompt.REPEATED)
     state = msgspec.structs.replace(state, observed=(*state.observed, message))
     return _turn_over(state, afresh=True) if afresh else _next(state)
-
-
-def _came_to_nothing(state: RunState, event: ProgramFinished) -> bool:
-    """Whether a program over the data printed a zero or an empty list, and nothing else."""
-    return (
-        state.part == 1
-        and not state.queue
-        and printed_empty(event)
-        and state.read
-        and "empty" not in state.asked_about
-    )
 
 
 def _answered(
@@ -311,12 +323,7 @@ def _nudge(state: RunState, problem: str, intent: int) -> tuple[RunState, tuple[
     state = msgspec.structs.replace(state, idle=state.idle + 1)
     if state.idle >= _IDLE_MAX:
         return _end(state, "no_progress", f"{state.idle} replies in a row held nothing to run")
-    shown = f"\n\nThe last result was:\n{state.partial}" if state.partial else ""
-    names = data_names(state.started)
-    held = ", ".join(f"`{name}`" for name in names)
-    data = f" The data is in {held}: use it, do not type it in." if names else ""
-    text = f"{problem}.{data}{shown}\n\n{prompt.WRITE}"
-    message = Message(role="user", part=f"nudge:{intent}", text=text)
+    message = prompt.nudge(problem, state.started, partial=state.partial, part=f"nudge:{intent}")
     return _turn_over(msgspec.structs.replace(state, observed=(message,)), afresh=True)
 
 
@@ -327,7 +334,9 @@ def _gone_on(state: RunState, event: RunResumed | RunForked) -> tuple[RunState, 
     """Go on under what it says is another. What is under way stays so; an end may be undone."""
     state = msgspec.structs.replace(state, started=changed(state.started, event))
     ended = state.ended
-    undone = ended is not None and ended.stop in _BY_LIMITS and _over(state) is None
+    grown = isinstance(event, RunForked) and ended is not None and ended.stop != "answered"
+    undone = grown or (ended is not None and ended.stop in _BY_LIMITS)
+    undone = undone and _over(state) is None
     if not (state.phase is Phase.DONE or (state.phase is Phase.ENDING and undone)):
         return state, ()
     state = afresh_of(state)
@@ -346,19 +355,13 @@ def _turn_over(state: RunState, *, afresh: bool = False) -> tuple[RunState, tupl
     """Put the observations into the prompt and ask again, unless a cap says no."""
     if (cap := _over(state)) is not None:
         return _end(state, *cap)
-    observed = list(state.observed)
-    told = share_notice(state.started.limits, state.charge, told=state.told)
-    bound = sum(len(each.text) for each in (*state.messages, *observed))
-    if turn_is_last(state.started.limits, state.charge, prompt_bound=bound):
-        observed.append(Message(role="user", part="last", text=prompt.ANSWER_NOW))
-    elif told is not None:
-        observed.append(Message(role="user", part=f"spent:{told[0]}", text=told[1]))
+    observed, told = told_next(state)
     messages = asked_again(state.messages, observed, afresh=afresh)
     return _ask(
         msgspec.structs.replace(
             state,
             messages=messages,
-            told=state.told if told is None else told[0],
+            told=told,
             sent=min(state.sent, len(messages) - 1),
             observed=(),
             queue=(),
@@ -381,14 +384,7 @@ def _ask(
 
 
 def _end(state: RunState, stop: StopReason, detail: str) -> tuple[RunState, tuple[Intent, ...]]:
-    answered = stop == "answered"
-    ended = RunEnded(
-        stop=stop,
-        detail=detail,
-        answer=state.answer if answered else state.partial,
-        partial=not answered and state.partial is not None,
-        charge=state.charge,
-    )
+    ended = end_of(state, stop, detail)
     return msgspec.structs.replace(state, phase=Phase.ENDING, ended=ended, queue=()), ()
 
 

@@ -7,22 +7,27 @@ Programs are shown in exactly the form the model is asked to write. Roles altern
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
-from tallystick.core.advice import advice
+from tallystick.core.advice import advice, data_names
 from tallystick.core.attachment import AttachmentRef
 from tallystick.core.canonical import canonical, digest
 from tallystick.core.records import ProgramFinished, RunStarted
 
 __all__ = [
     "ANSWER_NOW",
+    "CANNOT",
+    "DIRECT",
     "REPEATED",
     "TEMPLATE",
     "WRITE",
     "Image",
     "Message",
+    "direct",
+    "nudge",
     "observation",
     "opening",
     "output",
@@ -53,6 +58,28 @@ Print what you find or compute. When you have seen the value that answers the ta
 block that calls FINAL(value): exactly what is asked for, nothing else. SHOW_VARS() lists your \
 variables; FINAL_VAR("name") answers with one of them."""
 
+# The first message of a prompt that asks for the answer itself.
+DIRECT = "system:direct"
+# What a model is to reply if it cannot answer.
+CANNOT = "CANNOT"
+_DIRECT = f"""\
+You are given data and a task. Reply with the answer to the task and nothing else: exactly what is \
+asked for, no explanation. If the data cannot answer it by reading alone, reply {CANNOT}."""
+
+# What only a recursive run is told.
+_RECURSIVE = """\
+What code cannot decide, programs ask a model: to read or classify text. llm_query(prompt) \
+returns text; llm_query_batched(prompts, schema=bool) a list (bool, int, list[str]), 1 MB at \
+most. rlm_query(task, text), rlm_query_batched(tasks, texts) give a part to programs of its own. \
+Select by code first, ask for short answers, heed budget.remaining():
+
+```python
+{pieces}
+found = llm_query_batched([f"About a delay? {{p}}" for p in pieces[:40]], schema=bool)
+print([p[:80] for p, yes in zip(pieces, found) if yes is True])
+```"""
+_PIECE_CHARS = 8_000
+
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
     """A picture in a prompt: its media type and its bytes, or a reference to them.
@@ -81,6 +108,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 def opening(started: RunStarted) -> tuple[Message, ...]:
     """The fixed part and the task, with the request for code last."""
     system = _SYSTEM
+    if started.strategy == "recursive":
+        system = f"{system}\n\n{_RECURSIVE.format(pieces=_pieces(started))}"
     listed = "\n".join(
         _described(name, doc) for name, doc in started.functions if not name.startswith(_TOLD_LATER)
     )
@@ -93,13 +122,42 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
     said += [f"The task: {started.goal}", WRITE]
     return (
         Message(role="system", part="system", text=system),
-        Message(
-            role="user",
-            part="task",
-            text="\n\n".join(said),
-            images=tuple(Image(media_type=each.media_type, ref=each) for each in started.images),
-        ),
+        Message(role="user", part="task", text="\n\n".join(said), images=_images(started)),
     )
+
+
+def _pieces(started: RunStarted) -> str:
+    """How a program of this run cuts its data into pieces."""
+    kept = [(each.name, each.key) for each in started.texts]
+    kept += [(each.name, each.key) for each in started.inputs]
+    if not kept:
+        return 'pieces = ["a text", "another text"]'
+    name, size = kept[0][0], _PIECE_CHARS
+    several = any(key is not None for _, key in kept)
+    text = "text" if several else name
+    each = f"for text in {name}.values() " if several else ""
+    if started.texts:
+        return f"pieces = [p {each}for p in {text}.chunks({size})]"
+    return f"pieces = [{text}[i:i+{size}] {each}for i in range(0, len({text}), {size})]"
+
+
+def direct(started: RunStarted, texts: Sequence[str]) -> tuple[Message, ...]:
+    """A prompt with the texts in it whole, which asks for the answer itself."""
+    said = [
+        f"--- {name!r} ---\n{text}"
+        for (name, _, _), text in zip(started.files, texts, strict=False)
+    ]
+    if started.images:
+        said.append(f"The pictures: {', '.join(map(_picture, started.images))}.")
+    said.append(f"The task: {started.goal}")
+    return (
+        Message(role="system", part=DIRECT, text=_DIRECT),
+        Message(role="user", part="task:direct", text="\n\n".join(said), images=_images(started)),
+    )
+
+
+def _images(started: RunStarted) -> tuple[Image, ...]:
+    return tuple(Image(media_type=each.media_type, ref=each) for each in started.images)
 
 
 def _picture(ref: AttachmentRef) -> str:
@@ -149,6 +207,15 @@ def observation(
         )
     said.extend(notes)
     return Message(role="user", part=part, text="\n\n".join(each for each in said if each))
+
+
+def nudge(problem: str, started: RunStarted, *, partial: str | None, part: str) -> Message:
+    """What is said to a reply without action: what was wrong, where the data is, what to do."""
+    shown = f"\n\nThe last result was:\n{partial}" if partial else ""
+    names = data_names(started)
+    held = ", ".join(f"`{name}`" for name in names)
+    data = f" The data is in {held}: use it, do not type it in." if names else ""
+    return Message(role="user", part=part, text=f"{problem}.{data}{shown}\n\n{WRITE}")
 
 
 def output(result: ProgramFinished, *, part: str) -> Message:

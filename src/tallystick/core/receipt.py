@@ -24,6 +24,7 @@ from tallystick.core.records import (
     Record,
     Reserved,
     RunEnded,
+    RunForked,
     RunStarted,
     Settled,
     StopReason,
@@ -69,6 +70,8 @@ class Tally:
         match record:
             case RunStarted():
                 self._model = record.model
+            case RunForked():
+                self._model = record.model or self._model
             case AskModel():
                 self._open[_key(record)] = self._model, _price(record.reserved)
             case QueryAsked():

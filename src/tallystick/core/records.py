@@ -12,14 +12,7 @@ from typing import Literal
 import msgspec
 
 from tallystick.core.attachment import AttachmentRef
-from tallystick.core.charge import (
-    Charge,
-    FailureKind,
-    ModelUsage,
-    Reserved,
-    RunLimits,
-    Settled,
-)
+from tallystick.core.charge import Charge, FailureKind, ModelUsage, Reserved, RunLimits, Settled
 from tallystick.core.child_records import Caller, ChildBegun, ChildEnded
 from tallystick.core.passage_records import RunForked, RunPruned, RunResumed, SnapshotTaken
 from tallystick.core.query_records import (
@@ -155,6 +148,7 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     were short enough to be given whole. `values` are those of runs from before there were
     attachments. `images` go to the model with the task. `parent` is the chain of the steps around
     the run, `step` the path of the one that began it; `caller` is the run whose program did.
+    `strategy` is how it is answered, `strategy_why` why; that is empty if it was asked for by name.
     """
 
     goal: str
@@ -180,6 +174,8 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     parent: str | None = None
     step: str | None = None
     caller: Caller | None = None
+    strategy: str = "code"
+    strategy_why: str = ""
 
 
 class AskModel(msgspec.Struct, frozen=True, kw_only=True, tag="model.ask"):

@@ -32,7 +32,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     has named the data, `unnamed` which values of the question none has, `asked_about` which doubts
     of an answer the model was told of, `doubted` the last such answer. `texts` are the data, as
     far as it was given whole; `outputs` what programs printed and was too long to be shown.
-    `told` is the share of the budget, in per cent, that the model was last told of.
+    `told` is the share of the budget, in per cent, that the model was last told of; `excused` how
+    many attempts of this turn came to nothing by no fault of the model.
     """
 
     started: RunStarted
@@ -41,6 +42,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase = Phase.ASKING
     turn: int = 0
     attempt: int = 1
+    excused: int = 0
     next_intent: int = 1
     messages: tuple[Message, ...] = ()
     base: int | None = None

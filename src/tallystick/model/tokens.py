@@ -8,9 +8,9 @@ Rule 3: nothing here opens a file or a connection, but `FileTokenizer.from_file`
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
-import functools
 import re
 import unicodedata
 from collections.abc import Callable

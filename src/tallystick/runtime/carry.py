@@ -29,7 +29,7 @@ import msgspec
 
 from tallystick.attachments.errors import AttachmentError
 from tallystick.attachments.media import LABEL_CHARS_MAX, SIDE_MAX, canonical_media_type
-from tallystick.attachments.port import AttachmentRef, Attachments, Intent, is_digest
+from tallystick.attachments.port import AttachmentRef, Attachments, Intent, Transaction, is_digest
 from tallystick.attachments.session import SessionAttachments
 from tallystick.core.canonical import canonical
 from tallystick.core.chain import Sealed
@@ -39,6 +39,7 @@ from tallystick.ledger.ancestry import ancestors_of
 from tallystick.ledger.port import Carried, ExportHeader, Ledger, Receiver, TransferLedger
 from tallystick.ledger.transfer import export_run, import_run, name_of
 from tallystick.runtime.mention import mentions, other_run_of, own_session, session_in, session_of
+from tallystick.runtime.snapshots import holder_of as snapshots_of
 
 __all__ = [
     "Transferred",
@@ -127,11 +128,17 @@ def remove_run_with_attachments(
     if session_id is None:
         ledger.remove(run)
         return ()
+    sessions = (session_id, snapshots_of(session_id))
     try:
-        ids = [each.ref.id for each in attachments.references(session_id)]
+        ids = [each.ref.id for held in sessions for each in attachments.references(held)]
     except AttachmentError:
         ids = []  # a row that cannot be read; the run can go in spite of it
-    ledger.remove(run, also=lambda db: attachments.forget_session(session_id, within=db))
+
+    def let_go(db: Transaction) -> None:
+        for held in sessions:
+            attachments.forget_session(held, within=db)
+
+    ledger.remove(run, also=let_go)
     try:
         return tuple(id for id in ids if not attachments.references(id=id))
     except AttachmentError:

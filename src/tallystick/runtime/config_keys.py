@@ -18,6 +18,7 @@ from typing import Literal, get_args
 from tallystick.core.errors import InvalidLimit, UsageError
 from tallystick.core.money import nano_usd
 from tallystick.core.records import RunLimits
+from tallystick.core.strategy import STRATEGIES
 from tallystick.model.endpoint import Dialect, Endpoint
 
 __all__ = [
@@ -118,6 +119,10 @@ def _accept_dialect(value: object) -> str | None:
     return value if isinstance(value, str) and value in DIALECTS else None
 
 
+def _accept_strategy(value: object) -> str | None:
+    return value if isinstance(value, str) and value in STRATEGIES else None
+
+
 def _accept_variable(value: object) -> str | None:
     if not isinstance(value, str):
         return None
@@ -159,6 +164,7 @@ def _parse_number(text: str) -> object:
 
 _TEXT = Kind(what="one line of text", accept=_accept_text)
 _FLAG = Kind(what="true or false", accept=_accept_flag, parse=_parse_flag)
+_STRATEGY = Kind(what=" or ".join(STRATEGIES), accept=_accept_strategy)
 _SECONDS = _number(0.001, 86_400)
 _USD = Kind(
     what="a sum of dollars with at most nine decimals", accept=_accept_usd, parse=_parse_number
@@ -204,6 +210,7 @@ SETTINGS: Mapping[str, Spec] = {
         _spec("reply_tokens", _whole(0, 10**9), _LIMITS.reply_tokens, limit=True),
         _spec("retries", _whole(0, 100), _LIMITS.retries, limit=True),
         _spec("temperature", _number(0, 2)),
+        _spec("strategy", _STRATEGY, "code"),
         _spec(
             "grants",
             Kind(what="a list of capabilities, each one line of text", accept=_accept_texts),

@@ -15,6 +15,7 @@ from typing import Protocol, assert_never
 import msgspec
 
 from tallystick.core.errors import SandboxError, TallystickError
+from tallystick.core.going_on import passed_between
 from tallystick.core.machine import Phase, RunState, advance, begin, ending, program_of
 from tallystick.core.prompt import Message
 from tallystick.core.receipt import Tally
@@ -105,6 +106,10 @@ class World(Protocol):
         self, intent: RunProgram, source: str, asked: Asked, *, state: RunState
     ) -> ProgramFinished: ...
 
+    def check_begun(self, intent: RunProgram) -> None:
+        """Raise what ended the run before a program of it was begun, if something did."""
+        ...
+
     async def kept(self, finished: ProgramFinished, *, state: RunState) -> SnapshotTaken | None:
         """The interpreter after a program, if it is worth keeping."""
         ...
@@ -126,6 +131,7 @@ class Driver:
         self._pen = pen
         self._watch = watch
         self._in_doubt: str | None = None
+        self._performed: Event | None = None
         self._together = Together(pen)
         self._tally = Tally()
         self._watch_failed: Exception | None = None
@@ -155,21 +161,12 @@ class Driver:
                 for intent in self._next:
                     event = await self._perform(intent)
                     self._state, self._next = advance(self._state, event)
+                    self._performed = None
                     if self._in_doubt is not None:
                         self._state, self._next = self._doubtful(self._in_doubt), ()
                 self._pass_on()
         except asyncio.CancelledError:
-            if not self._pen.live:
-                # Nothing was done yet that is not on the record.
-                raise
-            self._state = (
-                self._doubtful(self._in_doubt)
-                if self._in_doubt is not None
-                else ending(self._state, "cancelled", "cancelled by the user")
-            )
-            await self._finish()
-            if self._watch_failed is not None:
-                raise self._watch_failed from None
+            await self._left()
             raise
         except WaitedTooLong as error:
             self._state, self._next = ending(self._state, "deadline", str(error)), ()
@@ -177,6 +174,23 @@ class Driver:
             if not self._pen.live:
                 raise
             self._state, self._next = ending(self._state, "sandbox_error", str(error)), ()
+
+    async def _left(self) -> None:
+        """End a run that is cancelled, unless nothing was done yet that is not on the record."""
+        if not self._pen.live:
+            return
+        if self._performed is not None:
+            # It is written, and only nobody was there to go on from it.
+            self._state, self._next = advance(self._state, self._performed)
+            self._performed = None
+        self._state = (
+            self._doubtful(self._in_doubt)
+            if self._in_doubt is not None
+            else ending(self._state, "cancelled", "cancelled by the user")
+        )
+        await self._finish()
+        if self._watch_failed is not None:
+            raise self._watch_failed from None
 
     async def _finish(self) -> None:
         assert self._state.phase is Phase.ENDING
@@ -204,12 +218,12 @@ class Driver:
             passage, ended = found
             if ended is not None:
                 self._pen.compare(self._end_of(ending(self._state, ended.stop, ended.detail)))
-            self._passed(passage)
+            self._state, self._next = passed_between(self._state, passage, self._next)
+            self._written(passage)
 
     def _passed(self, passage: Passage) -> None:
-        self._state, intents = advance(self._state, passage)
-        # What is under way stays so.
-        self._next = intents or self._next
+        """The run is gone on with while something is under way, which stays so."""
+        self._state, _ = advance(self._state, passage)
         self._written(passage)
 
     async def _perform(self, intent: Intent) -> Event:
@@ -217,6 +231,7 @@ class Driver:
             case AskModel():
                 return await self._ask(intent)
             case RunProgram():
+                self._world.check_begun(intent)
                 self._ride(intent)
                 asked = _Asked(self, intent)
                 try:
@@ -228,6 +243,7 @@ class Driver:
                     self._in_doubt = asked.close()
                 # It can be run again with the answers that are written: it need not wait.
                 self._ride(finished)
+                self._performed = finished
                 kept = await self._world.kept(finished, state=self._state)
                 if kept is not None:
                     await self._wrote(kept)
@@ -252,12 +268,12 @@ class Driver:
                     event = await self._world.ask(begun, messages, wall_ms_left=left)
                 except asyncio.CancelledError:
                     # It may have been paid for: that much is written down.
-                    event = self._world.left(begun, sent=sent)
+                    event = self._performed = self._world.left(begun, sent=sent)
                     await self._wrote(event)
-                    self._state, self._next = advance(self._state, event)
                     raise
         except CallRefused as refused:
             event = refused.event
+        self._performed = event
         await self._wrote(event)
         return event
 

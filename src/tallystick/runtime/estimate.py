@@ -12,28 +12,37 @@ from tallystick.attachments.port import Declared
 from tallystick.attachments.session import SessionAttachments
 from tallystick.core import prompt
 from tallystick.core.attachment import AttachmentRef
+from tallystick.core.budget_amount import Remaining
 from tallystick.core.records import RunLimits, RunStarted
+from tallystick.core.strategy import Figures, Strategy, chosen, not_direct
 from tallystick.model.port import Model
 from tallystick.model.tokens import input_estimate
 from tallystick.runtime.functions import RunFunction
 from tallystick.runtime.inputs import Input, layout_of
 from tallystick.runtime.shelf import Shelf
+from tallystick.runtime.strategy import facts_of, window_of
 from tallystick.runtime.teller import Pricing, picture_size, prompt_figure
 from tallystick.sandbox.host import HostTable
 
-__all__ = ["Estimate", "estimated"]
+__all__ = ["Estimate", "StrategyEstimate", "estimated"]
 
-# What a turn writes and adds to the next prompt, where nothing better is known: a program of twenty
-# lines and its output.
-_TURN_TOKENS = 400
-_TURNS_USUAL = 4
+
+class StrategyEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """About what a run takes by one strategy. `why_not` says why it cannot be; else it is empty."""
+
+    strategy: Strategy
+    calls: int
+    tokens: int
+    usd: int | None
+    why_not: str = ""
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """Before a run. Money is in nano-dollars, None where no price is known.
 
     `first_call_usd_max` is what is reserved for the first call: a bound, not a guess. `usual_usd`
-    is a guess: four turns of four hundred tokens each.
+    is a guess: four turns of four hundred tokens each. `auto` is the strategy that would be taken
+    if nobody says which, and `auto_why` why.
     """
 
     model: str
@@ -48,6 +57,9 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     tokens_cap: int
     turns_cap: int
     fits: bool
+    strategies: tuple[StrategyEstimate, ...]
+    auto: Strategy
+    auto_why: str
 
 
 def estimated(
@@ -68,37 +80,35 @@ def estimated(
         granted=frozenset(grants),
         answering=True,
     )
-    messages = prompt.opening(
-        RunStarted(
-            goal=goal,
-            model=model.name,
-            limits=limits,
-            grants=(),
-            contexts=layout.contexts,
-            functions=tuple((each.name, each.doc) for each in table.names.functions),
-            texts=(),
-            seed=0,
-            clock_ns=0,
-            session_id="",
-            template=prompt.TEMPLATE,
-            guest="",
-            engine="",
-            started_at=0,
-            views=layout.views,
-            files=layout.files,
-            images=tuple(_picture(each) for each in inputs if each.is_picture),
-        )
+    started = RunStarted(
+        goal=goal,
+        model=model.name,
+        limits=limits,
+        grants=(),
+        contexts=layout.contexts,
+        functions=tuple((each.name, each.doc) for each in table.names.functions),
+        texts=(),
+        seed=0,
+        clock_ns=0,
+        session_id="",
+        template=prompt.TEMPLATE,
+        guest="",
+        engine="",
+        started_at=0,
+        views=layout.views,
+        files=layout.files,
+        images=tuple(_picture(each) for each in inputs if each.is_picture),
     )
+    messages = prompt.opening(started)
     terms = pricing.terms(model, usd_capped=limits.usd is not None)
     bound = prompt_figure(terms, messages).tokens
     about = input_estimate(messages, dialect=terms.dialect, size_of=picture_size).tokens
     cap = max(0, min(limits.reply_tokens, limits.tokens - bound))
     worst = terms.worst
     most = None if worst is None else worst(bound, cap)
-    usual = None
-    if worst is not None:
-        turns = range(min(_TURNS_USUAL, limits.turns))
-        usual = sum(worst(about + turn * _TURN_TOKENS * 2, _TURN_TOKENS) for turn in turns)
+    left = Remaining(tokens=limits.tokens, usd=limits.usd, model_calls=limits.model_calls)
+    facts = facts_of(started, layout=layout, terms=terms, left=left, window=window_of(model))
+    choice = chosen("auto", facts)
     return Estimate(
         model=model.name,
         price=terms.decision.policy,
@@ -107,13 +117,30 @@ def estimated(
         tokens_in_max=bound,
         tokens_out_max=cap,
         first_call_usd_max=most,
-        usual_usd=usual,
+        usual_usd=facts.code.usd,
         usd_cap=limits.usd,
         tokens_cap=limits.tokens,
         turns_cap=limits.turns,
         fits=cap > 0
         and terms.decision.policy != "refuse"
         and (limits.usd is None or most is None or worst is None or worst(bound, 1) <= limits.usd),
+        strategies=(
+            _estimate("direct", facts.direct, not_direct(facts) or ""),
+            _estimate("code", facts.code),
+            _estimate("recursive", facts.recursive),
+        ),
+        auto=choice.strategy,
+        auto_why=choice.why,
+    )
+
+
+def _estimate(strategy: Strategy, figures: Figures, why_not: str = "") -> StrategyEstimate:
+    return StrategyEstimate(
+        strategy=strategy,
+        calls=figures.calls,
+        tokens=figures.tokens,
+        usd=figures.usd,
+        why_not=why_not,
     )
 
 

@@ -33,13 +33,14 @@ from tallystick.runtime.history import records_of, whole_records
 from tallystick.runtime.live_run import Watch
 from tallystick.runtime.mention import references_in
 from tallystick.runtime.resume import Parts, ResumeJob, gone_on_with
+from tallystick.runtime.rlms_log import refuse_foreign
 from tallystick.runtime.run import Run
 from tallystick.runtime.run_lock import held_run
 from tallystick.runtime.so_far import holder_of, start_now
 from tallystick.runtime.step_run import RunSteps
 from tallystick.sandbox.identity import new_id, now_ms
 
-__all__ = ["ForkJob", "forked"]
+__all__ = ["ForkJob", "forked", "shared_records"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,8 @@ async def forked(
     whole = whole_records(ledger, parent)
     if holds_steps(whole):
         raise UsageError(f"{parent} holds steps, which are not forked; name one of its runs")
-    shared = whole[: _place_after(parent, whole, job.turn)]
+    refuse_foreign(parent, start_now(whole))
+    shared = shared_records(parent, whole, job.turn)
     if open_calls(shared):
         raise UsageError(f"run {parent} has a call under way after turn {job.turn}")
     root = _root_of(ledger, parent, len(shared))
@@ -116,6 +118,11 @@ async def forked(
             passage=lambda fence: record,
             children=children,
         )
+
+
+def shared_records(run: str, records: Sequence[Record], turn: int) -> Sequence[Record]:
+    """What a fork after a turn shares. Raises `UsageError` for a turn that a run does not have."""
+    return records[: _place_after(run, records, turn)]
 
 
 def _place_after(run: str, records: Sequence[Record], turn: int) -> int:

@@ -264,6 +264,9 @@ class LiveWorld:
         )
         return finished_of(intent, result, outputs)
 
+    def check_begun(self, intent: RunProgram) -> None:
+        """Nothing has ended it: it is live."""
+
     async def kept(self, finished: ProgramFinished, *, state: RunState) -> SnapshotTaken | None:
         """Keep the interpreter when running again what it has run would take seconds."""
         self._fuel_since_kept += finished.fuel

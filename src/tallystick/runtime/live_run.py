@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from tallystick.core.chain import Head
 from tallystick.core.citation import Citation, checked, citations_of
 from tallystick.core.errors import RunExists
@@ -19,6 +21,7 @@ from tallystick.core.records import (
     decode_record,
     encode_record,
 )
+from tallystick.core.strategy import AskedStrategy
 from tallystick.ledger.port import Ledger
 from tallystick.model.port import Heard, Model
 from tallystick.runtime.child_desk import ChildRunner, LiveChildDesk, Parent
@@ -36,6 +39,7 @@ from tallystick.runtime.queries import Queries
 from tallystick.runtime.run import Run, run_of
 from tallystick.runtime.shelf import Shelf
 from tallystick.runtime.step_run import RunSteps
+from tallystick.runtime.strategy import check_strategy, with_strategy
 from tallystick.runtime.teller import Teller
 from tallystick.sandbox.host import HostFunction, HostTable
 from tallystick.sandbox.identity import now_ms
@@ -61,6 +65,7 @@ class RunJob:
     heard: Heard
     # By name, None for the step's or the session's own.
     model: str | None = None
+    strategy: AskedStrategy = "code"
 
 
 async def run_live(
@@ -83,6 +88,7 @@ async def run_live(
 
     Gives what it came to, and where its chain stands. `caller` is the run whose program began it.
     """
+    check_strategy(job.strategy, job.inputs)
     store = stored(job.inputs, shelf)
     layout = layout_of(store.inputs, question=job.goal)
     given = given_of(store, layout)
@@ -109,8 +115,7 @@ async def run_live(
         given=given,
         grants=job.grants,
     )
-    parent, step = steps.begin(ledger)
-    started = _canonical(
+    planned = with_strategy(
         RunStarted(
             goal=job.goal,
             model=model.name,
@@ -131,11 +136,16 @@ async def run_live(
             files=layout.files,
             inputs=given.inputs,
             images=given.images,
-            parent=parent,
-            step=step,
             caller=caller,
-        )
+        ),
+        job.strategy,
+        layout=layout,
+        model=model,
+        teller=teller,
     )
+    # What is refused is refused before anything is written.
+    parent, step = steps.begin(ledger)
+    started = _canonical(msgspec.structs.replace(planned, parent=parent, step=step))
     pen = LedgerPen(
         ledger,
         run=run,

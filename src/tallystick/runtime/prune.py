@@ -22,6 +22,7 @@ import msgspec
 
 from tallystick.attachments.collect import reclaim_forgotten
 from tallystick.attachments.errors import AttachmentError
+from tallystick.attachments.port import Transaction
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.chain import Draft
 from tallystick.core.errors import (
@@ -50,6 +51,7 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.in_doubt import last_tag
 from tallystick.runtime.prunable import Plan, read_chain, record_in, stays
 from tallystick.runtime.run_lock import held_run, is_running
+from tallystick.runtime.snapshots import holder_of as snapshots_of
 
 __all__ = ["Kept", "Pruned", "Pruner", "age_ms", "disk_bytes"]
 
@@ -290,7 +292,7 @@ class Pruner:
         ids = [] if session is None else [e.ref.id for e in self._attachments.references(session)]
         if plan.marked or not plan.owned:
             if session is not None:
-                self._attachments.forget_session(session)
+                self._letting_go(session)(None)
             # If it was marked before, the rows that named them are gone.
             return [*ids, *(plan.mentioned - set(ids))] if session is not None else []
         records: list[Record] = [StepLeft(receipt=each) for each in plan.to_issue.values()]
@@ -319,7 +321,11 @@ class Pruner:
         return ids
 
     def _letting_go(self, session: str) -> Also:
-        return lambda db: self._attachments.forget_session(session, within=db)
+        def let_go(db: Transaction) -> None:
+            for held in (session, snapshots_of(session)):
+                self._attachments.forget_session(held, within=db)
+
+        return let_go
 
     def erase(self, plan: Plan) -> None:
         """Take the bodies out."""

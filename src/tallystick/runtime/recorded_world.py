@@ -135,6 +135,10 @@ class RecordedWorld:
         # The machine goes on with how long it took then, or the caps would fall elsewhere.
         return msgspec.structs.replace(now, wall_ms=recorded.wall_ms)
 
+    def check_begun(self, intent: RunProgram) -> None:
+        if intent.intent not in self._records.programs and self._records.ended is not None:
+            raise self._ended_here()
+
     async def kept(self, finished: ProgramFinished, *, state: RunState) -> SnapshotTaken | None:
         return self._records.snapshots.get(finished.intent)
 

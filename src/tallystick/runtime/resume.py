@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from tallystick.core.caps import over
 from tallystick.core.chain import Head
 from tallystick.core.errors import RunNotFound, UsageError
@@ -38,6 +40,7 @@ from tallystick.runtime.history import whole_records
 from tallystick.runtime.live_run import cited, path_of
 from tallystick.runtime.pen import LedgerPen, Passage
 from tallystick.runtime.replay import rerunnable
+from tallystick.runtime.rlms_log import refuse_foreign
 from tallystick.runtime.run import Run
 from tallystick.runtime.run_lock import held_run
 from tallystick.runtime.shelf import Shelf
@@ -54,7 +57,7 @@ from tallystick.runtime.till import Till
 from tallystick.sandbox.identity import now_ms
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
-__all__ = ["FindReply", "Parts", "ResumeJob", "gone_on_with", "resumed"]
+__all__ = ["FindReply", "Parts", "ResumeJob", "checked", "gone_on_with", "resumed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,7 @@ async def resumed(
     """
     ledger = parts.ledger
     with held_run(ledger, run, steal=job.steal) as stolen:
-        head, records = _checked(ledger, run)
+        head, records = checked(ledger, run)
         check_resumable(run, records, job.limits)
         shelf = parts.shelf(holder_of(records), start_now(records).grants)
         if isinstance(records[-1], RunEnded) and records[-1].stop == "answered":
@@ -208,8 +211,8 @@ async def _decided(
     )
 
 
-def _checked(ledger: Ledger, run: str) -> tuple[Head, list[Record]]:
-    """The records of a run, and where it stands; refused if the chain does not hold."""
+def checked(ledger: Ledger, run: str) -> tuple[Head, list[Record]]:
+    """The records of a run, and where it stands; refused if there is no run to go on with."""
     row = find_row(ledger, run)
     if row is None:
         raise RunNotFound(run=run)
@@ -219,7 +222,14 @@ def _checked(ledger: Ledger, run: str) -> tuple[Head, list[Record]]:
     bad = verify(ledger, [run]).first_bad
     if bad is not None:
         raise ResumeRefused(run=run, why=f"does not hold at entry {bad.seq}: {bad.why}")
-    return row.head, whole_records(ledger, run)
+    try:
+        records = whole_records(ledger, run)
+    except msgspec.MsgspecError:
+        raise ResumeRefused(run=run, why="has records that this version cannot read") from None
+    if holds_steps(records):
+        raise UsageError(f"{run} holds steps; resume one of its runs, or run the program again")
+    refuse_foreign(run, start_now(records))
+    return row.head, records
 
 
 def _check_models(run: str, records: Sequence[Record], find_model: FindModel) -> None:
@@ -260,11 +270,6 @@ def _find_reply(lookup: FindReply | None, find_model: FindModel) -> FindReply:
 
 def check_resumable(run: str, records: Sequence[Record], limits: RunLimits | None) -> None:
     """Refuse what cannot be gone on with, before anything is done."""
-    if not records:
-        why = "was cut off before anything of it was written; run it again"
-        raise ResumeRefused(run=run, why=why)
-    if holds_steps(records):
-        raise UsageError(f"{run} holds steps; resume one of its runs, or run the program again")
     if any(isinstance(each, RunPruned) for each in records):
         raise ResumeRefused(run=run, why="was pruned: what it would go on from is gone")
     ended = records[-1]

@@ -233,6 +233,9 @@ class ResumingWorld:
             return self._recorded.serve(intent, asked)
         return await self._recorded.run(intent, source, asked, state=state)
 
+    def check_begun(self, intent: RunProgram) -> None:
+        """Whatever ended it before, it is gone on with."""
+
     async def kept(self, finished: ProgramFinished, *, state: RunState) -> SnapshotTaken | None:
         if finished.intent in self._records.finished:
             return await self._recorded.kept(finished, state=state)

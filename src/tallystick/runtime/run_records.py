@@ -35,6 +35,7 @@ class RunRecords:
             each.intent: each for each in records if isinstance(each, ModelReplied | ModelFailed)
         }
         self.refused = _by_intent(records, ModelRefused)
+        self.programs = {each.intent for each in records if isinstance(each, RunProgram)}
         self.finished = _by_intent(records, ProgramFinished)
         self.snapshots = _by_intent(records, SnapshotTaken)
         calls = [each for each in records if isinstance(each, CallHost)]

@@ -21,6 +21,7 @@ from tallystick.core.passage_records import InDoubt
 from tallystick.core.records import RunLimits, RunStarted
 from tallystick.core.step_errors import StepsNotReplayed
 from tallystick.core.step_receipt import holds_steps
+from tallystick.core.strategy import AskedStrategy
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify
@@ -41,6 +42,7 @@ from tallystick.runtime.replay import (
     rerunnable,
 )
 from tallystick.runtime.resume import FindReply, Parts, ResumeJob, resumed
+from tallystick.runtime.rlms_log import refuse_foreign
 from tallystick.runtime.run import Run
 from tallystick.runtime.shelf import Shelf
 from tallystick.runtime.snapshots import holder_of as snapshots_of
@@ -146,15 +148,17 @@ class Session:
         watch: Watch = lambda run, record: None,
         heard: Heard = lambda chars: None,
         model: str | None = None,
+        strategy: AskedStrategy = "code",
     ) -> Run:
         """Run a goal to its end and return what it came to. Ctrl-C ends it, written down.
 
         `model` is one by name; without it the step's is asked, if this is inside a step that has
-        one, else the session's. Inside a step, raises `StepBudgetError` if a budget around the run
-        is exhausted; the error has what the run came to. The steps have a chain of their own on the
-        ledger, `Run.parent`, with a receipt for each.
+        one, else the session's. `strategy` is how it is answered, "auto" by what fits its texts and
+        the budget. Inside a step, raises `StepBudgetError` if a budget around the run is exhausted;
+        the error has what the run came to. The steps have a chain of their own on the ledger,
+        `Run.parent`, with a receipt for each.
         """
-        job = RunJob(goal, inputs, limits, grants, seed, temperature, watch, heard, model)
+        job = RunJob(goal, inputs, limits, grants, seed, temperature, watch, heard, model, strategy)
         steps = steps_for(job, lambda: self.ledger, self._model_of)
         return steps.heard(self._loop.do(self._run(job, steps)))
 
@@ -170,9 +174,10 @@ class Session:
         watch: Watch = lambda run, record: None,
         heard: Heard = lambda chars: None,
         model: str | None = None,
+        strategy: AskedStrategy = "code",
     ) -> Run:
         """Run a goal to its end, for callers that await."""
-        job = RunJob(goal, inputs, limits, grants, seed, temperature, watch, heard, model)
+        job = RunJob(goal, inputs, limits, grants, seed, temperature, watch, heard, model, strategy)
         steps = steps_for(job, lambda: self.ledger, self._model_of)
         return steps.heard(await asyncio.wrap_future(self._loop.submit(self._run(job, steps))))
 
@@ -343,6 +348,7 @@ class Session:
         if not records or not isinstance(records[0], RunStarted):
             raise RunNotFound(run=run)
         started = records[0]
+        refuse_foreign(run, started)
         sandbox = self._opened()
         shelf = self._shelf(holder_of(records), started.grants)
         if not rerunnable(started, sandbox.guest.image.sha256):

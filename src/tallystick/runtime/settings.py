@@ -16,6 +16,7 @@ from tallystick.core.budget_amount import Budget
 from tallystick.core.errors import UsageError
 from tallystick.core.money import nano_usd
 from tallystick.core.records import RunLimits
+from tallystick.core.strategy import AskedStrategy, checked
 from tallystick.model.price_table import PriceTable
 from tallystick.model.tokens import FileTokenizer, Tokenizer
 from tallystick.runtime.config_file import (
@@ -71,6 +72,7 @@ class Settings:
     model: str | None
     limits: RunLimits
     temperature: float | None
+    strategy: AskedStrategy
     grants: tuple[str, ...]
     aliases: Mapping[str, str]
     providers: Mapping[str, Provider]
@@ -127,6 +129,7 @@ def load_settings(
         model=str(values["model"]) if "model" in values else None,
         limits=_limits(values),
         temperature=_number(values["temperature"]) if "temperature" in values else None,
+        strategy=checked(str(values["strategy"])),
         grants=_texts(values.get("grants", ())),
         aliases=aliases,
         providers=providers,

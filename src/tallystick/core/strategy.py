@@ -1,0 +1,209 @@
+"""How a run is answered: at once by reading, by programs, or by programs that ask models in turn.
+
+direct: the texts go into one prompt whole, and the reply is the answer. code: the model writes
+programs. recursive: the same, and it is told how programs ask models about pieces of text.
+
+Rule 1: what is chosen follows from numbers alone, never from words of the question.
+Rule 2: a model that counts rows miscounts: tables and records of more than a few dozen rows are for
+programs, however short they are.
+Rule 3: exactly at a limit is allowed. What is not known is no reason against anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeGuard, get_args
+
+from tallystick.core.budget_amount import Remaining
+from tallystick.core.errors import UsageError
+from tallystick.core.money import shown_usd
+
+__all__ = [
+    "DIRECT_TOKENS_MAX",
+    "ROWS_MAX",
+    "STRATEGIES",
+    "WINDOW",
+    "AskedStrategy",
+    "Choice",
+    "Facts",
+    "Figures",
+    "Strategy",
+    "checked",
+    "chosen",
+    "not_direct",
+    "refusal",
+    "stay_on_host",
+]
+
+Strategy = Literal["direct", "code", "recursive"]
+# What a run can be asked for: one of them by name, or the one that fits.
+AskedStrategy = Literal["auto", "direct", "code", "recursive"]
+STRATEGIES: tuple[AskedStrategy, ...] = get_args(AskedStrategy)
+_KNOWN = f"{', '.join(STRATEGIES[:-1])} or {STRATEGIES[-1]}"
+
+DIRECT_TOKENS_MAX = 2**14
+ROWS_MAX = 36
+# Taken where nobody says how much a model holds: less than most that are in use.
+WINDOW = 32_768
+# At most this part of a window is kept free for the reply.
+_REPLY_PART = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """About what a strategy takes. `usd` is in nano-dollars, None where no price is known."""
+
+    calls: int
+    tokens: int
+    usd: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of a run before it begins. Tokens are estimates.
+
+    `rows` are of tables and records, `prose_tokens` of the texts that are neither. `on_host` says
+    that the texts are too long for the guest. `prompt_tokens` is the direct prompt with everything
+    in it, `prompt_tokens_max` what is reserved for it; `reply_tokens_least` the shortest reply that
+    is worth paying for, and `least_usd` what both cost at worst. `window` is None if nobody knows.
+    """
+
+    text_tokens: int
+    prose_tokens: int
+    rows: int
+    pictures: int
+    on_host: bool
+    prompt_tokens: int
+    prompt_tokens_max: int
+    reply_tokens: int
+    reply_tokens_least: int
+    least_usd: int | None
+    window: int | None
+    left: Remaining
+    direct: Figures
+    code: Figures
+    recursive: Figures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A strategy, and why it was taken; empty where it was asked for by name."""
+
+    strategy: Strategy
+    why: str = ""
+
+
+def checked(asked: str) -> AskedStrategy:
+    """A strategy by its name. Raises `UsageError` for what is none."""
+    if not _is_strategy(asked):
+        raise UsageError(f"strategy: must be {_KNOWN}, not {str(asked)[:40]!r}")
+    return asked
+
+
+def chosen(asked: AskedStrategy, facts: Facts) -> Choice:
+    """The strategy to take. Raises `UsageError` if direct was asked for and the texts do not fit.
+
+    A direct run that no budget pays for is not refused here but where every call is.
+    """
+    if asked == "auto":
+        return _auto(facts)
+    if asked == "direct" and (why := _does_not_fit(facts)) is not None:
+        raise refusal(why)
+    return Choice(strategy=asked)
+
+
+def refusal(why: str) -> UsageError:
+    """What is said to whoever asked for a direct run that cannot be."""
+    return UsageError(f"strategy direct: {why}; take code, recursive or auto")
+
+
+def stay_on_host(tokens: int) -> str:
+    """Why texts that are too long for the guest are not for a prompt."""
+    return f"texts of about {tokens:,} tokens stay on the host"
+
+
+def _is_strategy(asked: str) -> TypeGuard[AskedStrategy]:
+    return asked in STRATEGIES
+
+
+def not_direct(facts: Facts) -> str | None:
+    """Why a run cannot be direct, if it cannot: its texts do not fit, or are not paid for."""
+    return _does_not_fit(facts) or _is_not_paid(facts)
+
+
+def _does_not_fit(facts: Facts) -> str | None:
+    if facts.on_host:
+        return stay_on_host(facts.text_tokens)
+    window = WINDOW if facts.window is None else facts.window
+    reply = min(facts.reply_tokens, window // _REPLY_PART)
+    if facts.prompt_tokens + reply > window:
+        known = "is taken to have" if facts.window is None else "has"
+        return (
+            f"a prompt of about {facts.prompt_tokens:,} tokens and a reply of {reply:,} do not fit "
+            f"the model, which {known} room for {window:,}"
+        )
+    return None
+
+
+def _is_not_paid(facts: Facts) -> str | None:
+    left = facts.left
+    needed = facts.prompt_tokens_max + facts.reply_tokens_least
+    if left.tokens is not None and needed > left.tokens:
+        return f"its prompt may come to {needed:,} tokens, and {max(0, left.tokens):,} are left"
+    if left.usd is not None and facts.least_usd is not None and facts.least_usd > left.usd:
+        return (
+            f"its prompt may cost {shown_usd(facts.least_usd)}, and "
+            f"{shown_usd(max(0, left.usd))} is left"
+        )
+    return None
+
+
+def _auto(facts: Facts) -> Choice:
+    if not facts.text_tokens:
+        if not facts.pictures:
+            return Choice(strategy="code", why="there is no text to read")
+        if (why := not_direct(facts)) is not None:
+            return Choice(strategy="code", why=f"not direct: {why}")
+        return Choice(strategy="direct", why="there are only pictures, which no program sees")
+    if facts.rows > ROWS_MAX:
+        return Choice(
+            strategy="code",
+            why=f"{facts.rows:,} rows are counted by programs (more than {ROWS_MAX})",
+        )
+    if facts.on_host or facts.prompt_tokens > DIRECT_TOKENS_MAX:
+        return _long(facts)
+    if (why := not_direct(facts)) is not None:
+        return Choice(strategy="code", why=f"not direct: {why}")
+    direct, code = facts.direct.usd, facts.code.usd
+    if direct is None or code is None:
+        return Choice(strategy="direct", why=_short(facts))
+    costs = f"about {shown_usd(direct)} at once, {shown_usd(code)} by programs"
+    if direct > code:
+        return Choice(strategy="code", why=f"reading costs more: {costs}")
+    return Choice(strategy="direct", why=f"{_short(facts)}; {costs}" if code else _short(facts))
+
+
+def _short(facts: Facts) -> str:
+    return f"about {facts.prompt_tokens:,} tokens are read at once (up to {DIRECT_TOKENS_MAX:,})"
+
+
+def _long(facts: Facts) -> Choice:
+    """Too long to be read at once."""
+    prose, figures, left = facts.prose_tokens, facts.recursive, facts.left
+    if prose <= DIRECT_TOKENS_MAX:
+        said = (
+            f"about {facts.text_tokens:,} tokens, of which {prose:,} are neither table nor record"
+        )
+        return Choice(strategy="code", why=said)
+    said = f"about {prose:,} tokens of text that is neither table nor record"
+    for what, needed, held in (
+        ("tokens", figures.tokens, left.tokens),
+        ("model calls", figures.calls, left.model_calls),
+    ):
+        if held is not None and needed > held:
+            why = f"{said}: reading it in pieces takes about {needed:,} {what}, and "
+            return Choice(strategy="code", why=f"{why}{max(0, held):,} are left")
+    if left.usd is not None and figures.usd is not None and figures.usd > left.usd:
+        why = f"{said}: reading it in pieces costs about {shown_usd(figures.usd)}, and "
+        return Choice(strategy="code", why=f"{why}{shown_usd(max(0, left.usd))} is left")
+    return Choice(strategy="recursive", why=said)

@@ -1,0 +1,252 @@
+"""The numbers by which a run's strategy is chosen: texts, prompts, prices, and what is left."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from tallystick.core import prompt
+from tallystick.core.budget_amount import Remaining
+from tallystick.core.prompt import Message
+from tallystick.core.records import RunStarted
+from tallystick.core.strategy import (
+    WINDOW,
+    AskedStrategy,
+    Facts,
+    Figures,
+    checked,
+    chosen,
+    refusal,
+    stay_on_host,
+)
+from tallystick.model.port import Model
+from tallystick.model.tokens import input_estimate, text_tokens_estimated
+from tallystick.runtime.given import texts_of
+from tallystick.runtime.inputs import STR_BYTES_MAX, Input, Layout
+from tallystick.runtime.shapes import shape_of
+from tallystick.runtime.teller import REPLY_TOKENS_LEAST, Teller, Terms, picture_size, prompt_figure
+from tallystick.sandbox.text import HostText
+
+__all__ = ["check_strategy", "facts_of", "window_of", "with_strategy"]
+
+_Kind = Literal["lines", "table", "json_lines", "json", "numbers"]
+# What a turn writes and adds to the next prompt, where nothing better is known: a program of twenty
+# lines and its output.
+_TURN_TOKENS = 400
+_TURNS_USUAL = 4
+# A reply that is the answer; a piece of text as programs send it, the question to it, and what is
+# said of it.
+_ANSWER_TOKENS = 100
+_PIECE_TOKENS, _ASKED_TOKENS, _SAID_TOKENS = 2_000, 50, 20
+# No text makes fewer tokens than this many bytes each.
+_BYTES_PER_TOKEN = 4
+# Beyond this, a text is not gone through for an estimate.
+_ESTIMATED_BYTES_MAX = 1_000_000
+# What is looked at of a text that stays on the host.
+_HEAD_CHARS = 65_536
+_SAMPLED = 200
+_ALIKE_SHARE = 0.8
+_WORDS = re.compile(r"\S+")
+_BETWEEN = re.compile(r"[\s,;]+")
+_DIGITS, _LETTERS = re.compile(r"[0-9]+"), re.compile(r"[^\W\d_]+")
+
+
+def check_strategy(asked: AskedStrategy, inputs: Sequence[Input]) -> None:
+    """Refuse what cannot be, as far as that is seen without reading the texts: they may be long."""
+    size = sum(len(each.text) for each in inputs if not each.is_picture)
+    if checked(asked) == "direct" and size > STR_BYTES_MAX:
+        raise refusal(stay_on_host(size // _BYTES_PER_TOKEN))
+
+
+def with_strategy(
+    started: RunStarted,
+    asked: AskedStrategy,
+    *,
+    layout: Layout,
+    model: Model,
+    teller: Teller,
+) -> RunStarted:
+    """A start with the strategy it takes. Raises `UsageError` for one that cannot be."""
+    if asked in ("code", "recursive"):
+        return msgspec.structs.replace(started, strategy=asked)
+    facts = facts_of(
+        started,
+        layout=layout,
+        terms=teller.terms(model),
+        left=teller.purse.remaining(),
+        window=window_of(model),
+    )
+    choice = chosen(asked, facts)
+    return msgspec.structs.replace(started, strategy=choice.strategy, strategy_why=choice.why)
+
+
+def window_of(model: Model) -> int | None:
+    """How many tokens a model holds, where it says so itself."""
+    found = getattr(model, "window", None)
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+def facts_of(
+    started: RunStarted, *, layout: Layout, terms: Terms, left: Remaining, window: int | None
+) -> Facts:
+    """Measure a run that has not begun."""
+    sizes = _sizes(layout)
+    limits = started.limits
+    tokens = sum(each.tokens for each in sizes)
+    least = min(REPLY_TOKENS_LEAST, limits.reply_tokens)
+    bound, about = 0, tokens
+    if not layout.texts and tokens <= (WINDOW if window is None else window):
+        messages = prompt.direct(started, texts_of(layout.values))
+        figure = prompt_figure(terms, messages)
+        bound = figure.tokens
+        about = bound if figure.label == "counted" else _about(messages, terms)
+    worst = terms.worst
+    recursive = msgspec.structs.replace(started, strategy="recursive")
+    return Facts(
+        text_tokens=tokens,
+        prose_tokens=sum(each.tokens for each in sizes if not each.rows),
+        rows=sum(each.rows for each in sizes),
+        pictures=len(started.images),
+        on_host=bool(layout.texts),
+        prompt_tokens=about,
+        prompt_tokens_max=bound,
+        reply_tokens=limits.reply_tokens,
+        reply_tokens_least=least,
+        least_usd=None if worst is None else worst(bound, least),
+        window=window,
+        left=left,
+        direct=Figures(
+            calls=1,
+            tokens=about + _ANSWER_TOKENS,
+            usd=None if worst is None else worst(about, _ANSWER_TOKENS),
+        ),
+        code=_code(started, terms),
+        recursive=_recursive(_code(recursive, terms), tokens, terms),
+    )
+
+
+def _about(messages: tuple[Message, ...], terms: Terms) -> int:
+    return input_estimate(messages, dialect=terms.dialect, size_of=picture_size).tokens
+
+
+def _code(started: RunStarted, terms: Terms) -> Figures:
+    """A guess: four turns of four hundred tokens each."""
+    about = _about(prompt.opening(started), terms)
+    turns = range(min(_TURNS_USUAL, started.limits.turns))
+    asked = [about + turn * _TURN_TOKENS * 2 for turn in turns]
+    worst = terms.worst
+    return Figures(
+        calls=len(asked),
+        tokens=sum(asked) + len(asked) * _TURN_TOKENS,
+        usd=None if worst is None else sum(worst(each, _TURN_TOKENS) for each in asked),
+    )
+
+
+def _recursive(code: Figures, text_tokens: int, terms: Terms) -> Figures:
+    """The same, and every piece of the texts read once."""
+    pieces = -(-text_tokens // _PIECE_TOKENS)
+    each = min(_PIECE_TOKENS, text_tokens) + _ASKED_TOKENS
+    worst = terms.worst
+    return Figures(
+        calls=code.calls + pieces,
+        tokens=code.tokens + text_tokens + pieces * (_ASKED_TOKENS + _SAID_TOKENS),
+        usd=None
+        if code.usd is None or worst is None
+        else code.usd + pieces * worst(each, _SAID_TOKENS),
+    )
+
+
+# -- texts -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Size:
+    """About how long a text is. One that is neither table nor record has no rows."""
+
+    tokens: int
+    rows: int
+
+
+def _sizes(layout: Layout) -> list[_Size]:
+    kinds = {view.key: view.kind for view in layout.views if view.kind != "lines"}
+    # In the order of the files.
+    texts = zip(layout.files, texts_of(layout.values), strict=True)
+    found = [_of_text(text, kinds.get(key, "lines")) for (_, _, key), text in texts]
+    for value in layout.texts.values():
+        held = [value] if isinstance(value, HostText) else value.values()
+        found += map(_of_long, held)
+    return found
+
+
+def _of_text(text: str, kind: _Kind) -> _Size:
+    size = len(text.encode("utf-8", "replace"))
+    tokens = size // _BYTES_PER_TOKEN
+    if size <= _ESTIMATED_BYTES_MAX:
+        tokens = text_tokens_estimated(text)
+    return _Size(tokens=tokens, rows=_rows(text, kind))
+
+
+def _of_long(text: HostText) -> _Size:
+    """A text that nobody goes through: what its beginning shows is taken for the whole."""
+    head = text.slice(0, _HEAD_CHARS)
+    whole_lines = head[: head.rfind("\n") + 1] or head
+    rows = _rows(whole_lines, shape_of(whole_lines).kind)
+    if not rows and head.lstrip()[:1] in ("{", "["):
+        rows = whole_lines.count("\n") + 1
+    share = len(whole_lines.encode("utf-8", "replace"))
+    return _Size(
+        tokens=len(text) // _BYTES_PER_TOKEN, rows=-(-rows * len(text) // share) if share else 0
+    )
+
+
+def _rows(text: str, kind: _Kind) -> int:
+    """How many things there are in a text to be counted; of prose, none."""
+    match kind:
+        case "numbers":
+            return sum(1 for each in _BETWEEN.split(text) if each)
+        case "json":
+            return _longest(msgspec.json.decode(text.removeprefix("\ufeff")))
+        case "table":
+            return _filled(text) - 1
+        case "json_lines":
+            return _filled(text)
+        case "lines":
+            lines = [line for line in text.splitlines() if line.strip()]
+            return len(lines) if _alike(lines) else 0
+
+
+def _filled(text: str) -> int:
+    return sum(1 for line in text.splitlines() if line.strip())
+
+
+def _longest(value: object) -> int:
+    """The length of the longest list or table of keys in a document."""
+    longest = 0
+    waiting = [value]
+    while waiting:
+        held = waiting.pop()
+        if isinstance(held, dict):
+            held = list(held.values())
+        if isinstance(held, list):
+            longest = max(longest, len(held))
+            waiting.extend(held)
+    return longest
+
+
+def _alike(lines: Sequence[str]) -> bool:
+    """Whether lines are records, as in logs: nearly all begin in one form, with a number in it."""
+    sampled = lines[:: max(1, len(lines) // _SAMPLED)]
+    forms = Counter(_form(line) for line in sampled)
+    form, count = forms.most_common(1)[0] if forms else ("", 0)
+    return "9" in form and count >= _ALIKE_SHARE * len(sampled)
+
+
+def _form(line: str) -> str:
+    """The first three words of a line, with one letter for letters and one digit for digits."""
+    words = [found[0] for found, _ in zip(_WORDS.finditer(line[:200]), range(3), strict=False)]
+    return _DIGITS.sub("9", _LETTERS.sub("a", " ".join(words)))

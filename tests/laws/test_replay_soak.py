@@ -1,0 +1,34 @@
+"""A thousand generated runs, each replayed: no record differs from what is made again."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from tests.laws.test_resume_laws import SLOW, at_once, caps, plans, played_plan
+from tests.runtime.cut_runs import Planned
+
+from tallystick.core.records import RunLimits
+from tallystick.runtime.session import Session
+from tallystick.sandbox.wasm.sandbox import WasmSandbox
+
+__all__ = ["at_once"]
+
+EXAMPLES = 1_000 if os.environ.get("TALLYSTICK_SOAK") == "full" else 25
+
+
+@pytest.mark.soak
+@settings(max_examples=EXAMPLES, suppress_health_check=SLOW, deadline=None)
+@given(plan=plans, limits=caps)
+def test_generated_runs_replay_to_the_byte(
+    sandbox: WasmSandbox, plan: list[Planned], limits: RunLimits
+) -> None:
+    whole = played_plan(sandbox, plan, limits)
+
+    before = whole.world.session
+    with Session(ledger=before.ledger, attachments=before.attachments, sandbox=sandbox) as session:
+        report = session.replay(whole.id)
+
+    assert report.held, report.divergence
+    assert report.entries == len(whole.records)
