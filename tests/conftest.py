@@ -7,12 +7,14 @@ there are none.
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from tests.support import TestSession, open_session
 
 from tallystick.runtime.paths import cache_directory
+from tallystick.runtime.session import Session
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 settings.register_profile(
@@ -33,6 +35,23 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WasmSandbox]:
     )
     yield loaded
     asyncio.run(loaded.close())
+
+
+@pytest.fixture(autouse=True)
+def sessions_closed() -> Iterator[None]:
+    """Close what a test leaves open: each session has a loop, with files of its own."""
+    made: list[Session] = []
+    original = Session.__init__
+
+    def init(self: Session, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        made.append(self)
+
+    Session.__init__ = init  # type: ignore[method-assign]
+    yield
+    Session.__init__ = original  # type: ignore[method-assign]
+    for each in made:
+        each.close()
 
 
 @pytest.fixture

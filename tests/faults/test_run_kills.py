@@ -159,14 +159,19 @@ def sweep(
     listed = workers.traced(kill_at=None)
     assert listed.result == whole.result
     outcomes: Counter[tuple[str, Outcome]] = Counter()
-    for place in spread(listed.seen, count):
+    places = spread(listed.seen, count)
+    for place in places:
         workers.begin_anew()
         killed = workers.traced(kill_at=place, asked=asked)
-        # Threads take turns as they like: a run may make a call less than the one that was listed.
-        assert killed.killed or place > len(listed.seen) - 5
+        if not killed.killed:
+            # What is received in one piece or in two differs: this run made fewer calls.
+            assert len(killed.seen) < place
+            continue
         with at_calls([killed]):
             outcome = go_on(workers, killed, whole, asked=asked)
         outcomes[killed.seen[-1].split()[0], outcome] += 1
+    # Hitting nothing must not be the rule.
+    assert outcomes.total() >= 0.9 * len(places)
     return outcomes
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 WIDE = RunLimits(tokens=10_000_000)
 slow = pytest.mark.slow
+OPEN: list[Session] = []
 
 
 class Tree(Costed):
@@ -86,13 +87,23 @@ def opened(
     ledger: Any = None,
     attachments: MemoryAttachments | None = None,
 ) -> Session:
-    return Session(
+    session = Session(
         model=model,
         ledger=ledger or MemoryLedger(),
         attachments=attachments,
         sandbox=sandbox,
         pricing=PRICING,
     )
+    OPEN.append(session)
+    return session
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """No session is left open: each has a loop, with files of its own."""
+    yield
+    while OPEN:
+        OPEN.pop().close()
 
 
 def test_a_tree_of_runs_answers_as_one(sandbox: WasmSandbox) -> None:

@@ -8,6 +8,7 @@ from tallystick.cli.going import Shown, limits_from, opened, shown_options
 from tallystick.core.errors import UsageError
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.config_keys import SETTINGS, Value, from_text
+from tallystick.runtime.fork import shared_records
 from tallystick.runtime.history import resolve_run
 from tallystick.runtime.paths import ledger_path
 from tallystick.runtime.resume import checked
@@ -73,7 +74,7 @@ def command(
     given = dict(_change(each) for each in changes)
     temperature = given.get("temperature")
     shown = Shown(as_json=as_json, events=events, quiet=quiet)
-    progress = shown.progress()
+    progress = shown.progress(shared_records(found, records, turn))
     with opened(settings, ledger) as (session, _, _):
         try:
             result = session.fork(

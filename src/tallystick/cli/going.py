@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,8 +38,9 @@ class Shown:
     events: bool
     quiet: bool
 
-    def progress(self) -> Progress:
-        return progress_for(quiet=self.quiet or self.as_json or self.events)
+    def progress(self, before: Sequence[Record] = ()) -> Progress:
+        """`before` is what is recorded of a run that is gone on with."""
+        return progress_for(quiet=self.quiet or self.as_json or self.events, before=before)
 
     def watch(self, progress: Progress) -> Callable[[str, Record], None]:
         def watch(run: str, record: Record) -> None:

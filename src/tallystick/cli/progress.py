@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from tallystick.cli.render import outcome
@@ -27,8 +27,10 @@ from tallystick.core.records import (
     QueryFailed,
     QueryReplied,
     Record,
+    RunForked,
     RunLimits,
     RunProgram,
+    RunResumed,
     RunStarted,
 )
 from tallystick.core.reply import Code, parse_reply
@@ -52,15 +54,22 @@ class Progress(Protocol):
 
 
 def progress_for(
-    *, quiet: bool, stream: TextIO | None = None, environ: Mapping[str, str] = os.environ
+    *,
+    quiet: bool,
+    stream: TextIO | None = None,
+    environ: Mapping[str, str] = os.environ,
+    before: Sequence[Record] = (),
 ) -> Progress:
-    """The way to show progress that fits where it is shown; stderr, unless told."""
+    """The way to show progress that fits where it is shown; stderr, unless told.
+
+    `before` is what is recorded of a run that is gone on with: it is counted, and not told.
+    """
     if quiet:
         return _Silent()
     stream = sys.stderr if stream is None else stream
     if stream.isatty() and environ.get("TERM", "") not in ("", "dumb"):
-        return _Live(stream, plain="NO_COLOR" in environ)
-    return _Lines(lambda line: print(line, file=stream, flush=True))
+        return _Live(stream, plain="NO_COLOR" in environ, before=before)
+    return _Lines(lambda line: print(line, file=stream, flush=True), before)
 
 
 class _Silent:
@@ -76,7 +85,7 @@ class _Silent:
 class Tally:
     """What a run has used so far, counted from its records."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Sequence[Record] = ()) -> None:
         self.limits = RunLimits()
         self.used = Charge()
         self.turn = 0
@@ -84,11 +93,15 @@ class Tally:
         self.estimated = False
         self.lines = 0
         self._programs: list[str] = []
+        for record in before:
+            self.add(record)
 
     def add(self, record: Record) -> None:
         match record:
             case RunStarted():
                 self.limits = record.limits
+            case RunResumed() | RunForked():
+                self.limits = record.limits or self.limits
             case AskModel():
                 self.turn = record.turn
             case ModelReplied():
@@ -133,10 +146,10 @@ class Tally:
 class _Lines:
     """One line for everything a person would want to have been told."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], before: Sequence[Record] = ()) -> None:
         self._say = say
-        self._tally = Tally()
-        self._told_turn = 0
+        self._tally = Tally(before)
+        self._told_turn = self._tally.turn
 
     def watch(self, run: str, record: Record) -> None:
         self._tally.add(record)
@@ -189,15 +202,15 @@ def _counted(count: int, noun: str) -> str:
 class _Live:
     """The same lines, and below them one that moves."""
 
-    def __init__(self, stream: TextIO, *, plain: bool) -> None:
+    def __init__(self, stream: TextIO, *, plain: bool, before: Sequence[Record] = ()) -> None:
         # Slow to import, and wanted on terminals only.
         from rich.console import Console
         from rich.live import Live
 
         self._console = Console(file=stream, no_color=plain, highlight=False, soft_wrap=True)
-        self._lines = _Lines(lambda line: self._console.print(line, markup=False))
+        self._lines = _Lines(lambda line: self._console.print(line, markup=False), before)
         self._guard = threading.Lock()
-        self._tally = Tally()
+        self._tally = Tally(before)
         self._doing = "starting"
         self._since = time.monotonic()
         self._chars = 0

@@ -90,7 +90,7 @@ def command(
             err=True,
         )
     settings = load_settings(flags=flags)
-    progress = shown.progress()
+    progress = shown.progress(records)
     with opened(settings, ledger) as (session, _, _):
         try:
             result = session.resume(

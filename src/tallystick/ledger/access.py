@@ -11,6 +11,7 @@ Rejected: looking at the process id at each use. It is noticed too late, when th
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import threading
@@ -58,13 +59,35 @@ _CARRIED = (
 
 def made(path: Path) -> os.stat_result:
     """See to it that there is a file, private to the user, and say which one it is."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _make_directory(path.parent)
     # Made by us first, so that it never exists with wider rights. One that is there is not
     # opened: closing it would drop the locks that another connection of this process has on it.
     with contextlib.suppress(FileExistsError):
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         os.close(os.open(path, flags, 0o600))
+        # Its name, too, is to survive the power.
+        _force_directory(path.parent)
     return os.stat(path)
+
+
+def _make_directory(path: Path) -> None:
+    """Make a directory and those above it, private, each forced into the one that holds it."""
+    if path.is_dir():
+        return
+    if path.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    _make_directory(path.parent)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    _force_directory(path.parent)
+
+
+def _force_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class Access:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tallystick.core.budget_amount import Amount, Breach, Budget, Remaining
+from tallystick.core.budget_errors import HoldExists, ReservationClosed
+from tallystick.core.errors import LedgerConflict
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite_file import LedgerFile
 
@@ -35,7 +39,7 @@ class SharedPurse:
     def reserve(self, worst: Amount, *, usd_waived: bool) -> int:
         """Hold it, committed: what dies with it held stays held until somebody resolves it."""
         number = next(self._numbers)
-        with self._file.writing(forced=False) as db:
+        with self._ours(), self._file.writing(forced=False) as db:
             self._scopes.hold(
                 db,
                 scope=DEPLOYMENT,
@@ -56,9 +60,19 @@ class SharedPurse:
         self._numbers = itertools.count(max([last, *self.open()]) + 1)
 
     def settle(self, number: int, used: Amount) -> list[Breach]:
-        with self._file.writing(forced=False) as db:
+        with self._ours(), self._file.writing(forced=False) as db:
             return self._scopes.settle(db, run=self._run, intent=number, actual=used)
 
     def release(self, number: int) -> None:
-        with self._file.writing(forced=False) as db:
+        with self._ours(), self._file.writing(forced=False) as db:
             self._scopes.release(db, run=self._run, intent=number)
+
+    @contextmanager
+    def _ours(self) -> Iterator[None]:
+        """A hold that is not as we left it was closed by whoever took the run from us."""
+        try:
+            yield
+        except (ReservationClosed, HoldExists) as error:
+            raise LedgerConflict(
+                run=self._run, field="hold", expected="this process's", found="another's"
+            ) from error
