@@ -161,10 +161,14 @@ class WatchedTree(BudgetTree):
         self._add(self.held, reservation.scope, figures(reservation.amount), times=-1)
         self._checked()
 
-    def spend(self, scope: str, amount: Amount) -> list[Breach]:
-        breaches = super().spend(scope, amount)
+    def spend(self, scope: str, amount: Amount, *, below: str | None = None) -> list[Breach]:
+        breaches = super().spend(scope, amount, below=below)
         self._add(self.spent, scope, figures(amount))
         self._alone(scope, figures(amount))
+        if below is not None:
+            # What is above has it already: there, it only moves into the scope.
+            self._add(self.spent, below, figures(amount), times=-1)
+            self._alone(below, figures(amount), times=-1)
         self._checked()
         return breaches
 
@@ -189,9 +193,9 @@ class WatchedTree(BudgetTree):
             for dimension, figure in some.items():
                 sums[each][dimension] += times * figure
 
-    def _alone(self, scope: str, some: Figures) -> None:
+    def _alone(self, scope: str, some: Figures, *, times: int = 1) -> None:
         for dimension, figure in some.items():
-            self.alone[scope][dimension] += figure
+            self.alone[scope][dimension] += times * figure
 
     def _checked(self) -> None:
         """Limit = remaining + reserved + spent, in every scope, by sums that are not the tree's."""

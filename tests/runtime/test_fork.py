@@ -317,7 +317,6 @@ def test_other_limits_are_for_the_whole_of_it(whole: Whole, sandbox: WasmSandbox
     check_sound(made, none)
 
 
-@pytest.mark.xfail(reason="a session pays once more for what a fork shares")
 def test_a_session_pays_for_what_is_new_in_a_fork_and_not_for_what_is_shared(
     whole: Whole, sandbox: WasmSandbox
 ) -> None:

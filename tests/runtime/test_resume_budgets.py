@@ -149,7 +149,6 @@ def test_what_another_process_spent_counts_against_the_session_that_goes_on(
     assert spent.turns == run.charge.turns
 
 
-@pytest.mark.xfail(reason="a session counts once more what it spent itself")
 def test_a_session_that_goes_on_with_its_own_run_counts_it_once(sandbox: WasmSandbox) -> None:
     stopped = played(sandbox, *PLAN, limits=RunLimits(turns=2), budget=Budget.of(usd=1))
     session = stopped.world.session

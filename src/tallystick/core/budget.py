@@ -195,11 +195,14 @@ class BudgetTree:
         """Give back what was reserved for an attempt that is known to have cost nothing."""
         self._close(reservation)
 
-    def spend(self, scope: str, amount: Amount) -> list[Breach]:
-        """Record what needed no reservation: turns, fuel, time. Then say what is over."""
+    def spend(self, scope: str, amount: Amount, *, below: str | None = None) -> list[Breach]:
+        """Record what needed no reservation: turns, fuel, time. Then say what is over.
+
+        With `below`, only in the scopes inside that one: it has it already.
+        """
         used = figures_of(amount)
         node = self._known(scope)
-        _record(node, used, unpriced=amount.usd is None)
+        _record(node, used, unpriced=amount.usd is None, below=below)
         return _breaches(node)
 
     # -- views ---------------------------------------------------------------------------------
@@ -293,9 +296,13 @@ def _lefts(node: _Node) -> Iterator[tuple[int, int, Scope]]:
             yield place, limit - each.spent[place] - each.reserved[place], each.scope
 
 
-def _record(node: _Node, figures: Sequence[int], *, unpriced: bool) -> None:
+def _record(
+    node: _Node, figures: Sequence[int], *, unpriced: bool, below: str | None = None
+) -> None:
     some = [(place, figure) for place, figure in enumerate(figures) if figure]
     for each in node.chain:
+        if each.scope.id == below:
+            break
         spent = each.spent
         for place, figure in some:
             spent[place] += figure

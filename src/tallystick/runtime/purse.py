@@ -49,17 +49,25 @@ class Hold:
 class Purse:
     """The scopes that pay for something, the nearest first."""
 
-    def __init__(self, places: Sequence[Place], shared: SharedPurse | None = None) -> None:
+    def __init__(
+        self,
+        places: Sequence[Place],
+        shared: SharedPurse | None = None,
+        *,
+        knows_before: str | None = None,
+    ) -> None:
         self._places = tuple(places)
         self._shared = shared
+        # The scope, of the first tree, that has counted already what was spent before.
+        self._knows_before = knows_before
 
     def within(self, place: Place) -> Purse:
         """The same with a nearer scope."""
-        return Purse([place, *self._places], self._shared)
+        return Purse([place, *self._places], self._shared, knows_before=self._knows_before)
 
     def inside(self, place: Place) -> Purse:
         """The same from a scope that stands inside the nearest one, in the same tree."""
-        return Purse([place, *self._places[1:]], self._shared)
+        return Purse([place, *self._places[1:]], self._shared, knows_before=self._knows_before)
 
     def remaining(self) -> Remaining:
         """What is left of each dimension in the tightest scope."""
@@ -133,6 +141,13 @@ class Purse:
         for place in self._places:
             with place.account.lock:
                 place.account.tree.spend(place.scope, used)
+
+    def recall(self, used: Amount) -> None:
+        """Note what was spent before, wherever it is not counted yet."""
+        for number, place in enumerate(self._places):
+            below = self._knows_before if number == 0 else None
+            with place.account.lock:
+                place.account.tree.spend(place.scope, used, below=below)
 
     def is_held(self, scope: str, dimension: Dimension) -> bool:
         """Whether calls under way hold some of a scope here, and so may give it back."""

@@ -149,7 +149,7 @@ async def gone_on_with(
     _check_models(run, records, find_model)
     limits = job.limits or started.limits
     paying = (
-        parts.till.run(run, limits, ledger, steps=steps)
+        parts.till.run(run, limits, ledger, steps=steps, shared_before=not head.count)
         if parent is None
         else parts.till.child(parent.teller, run, limits, parent=parent.run)
     )

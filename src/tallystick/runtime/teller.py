@@ -240,7 +240,7 @@ class Teller:
 
     def recalled(self, model: str, charge: Charge) -> None:
         """Count what was spent before a run was gone on with. What is shared has it already."""
-        self._purse.spend(Amount.of_charge(charge))
+        self._purse.recall(Amount.of_charge(charge))
         if charge.model_calls:
             self._noted(model, msgspec.structs.replace(charge, turns=0, wall_ms=0))
 

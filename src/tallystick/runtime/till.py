@@ -45,21 +45,36 @@ class Till:
         self._total = total
         self._pricing = pricing
         self._scopes: SharedScopes | None = None
+        self._paid_for: set[str] = set()
 
     @contextmanager
     def run(
-        self, run: str, limits: RunLimits, ledger: Ledger, *, steps: RunSteps = NO_STEPS
+        self,
+        run: str,
+        limits: RunLimits,
+        ledger: Ledger,
+        *,
+        steps: RunSteps = NO_STEPS,
+        shared_before: bool = False,
     ) -> Iterator[Teller]:
         """A teller for one run, whose scope is open as long as the run goes.
 
-        The steps around it stand in another tree; they pay too, and count each call.
+        The steps around it stand in another tree; they pay too, and count each call. What a run
+        spent before it was gone on with counts in the session, unless that paid for it, or the run
+        only shares it with another (`shared_before`).
         """
+        counted = shared_before or run in self._paid_for
+        self._paid_for.add(run)
         with self._account.lock:
             self._account.tree.enter(
                 run, parent=_SESSION, budget=budget_of(limits), kind="run", name=""
             )
         try:
-            purse = Purse([Place(self._account, run), *steps.places], self._shared(run, ledger))
+            purse = Purse(
+                [Place(self._account, run), *steps.places],
+                self._shared(run, ledger),
+                knows_before=_SESSION if counted else None,
+            )
             yield Teller(purse, self._pricing, noted=steps.noted)
         finally:
             with self._account.lock:
