@@ -42,14 +42,15 @@ def outcome_table(outcomes: Counter[tuple[str, Outcome]]) -> list[str]:
 
 
 def _where() -> str:
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
+    # What the sweeps write themselves makes nothing else of what they measure.
+    dirty = _git("status", "--porcelain", "--", ".", ":!bench/results")
+    commit = _git("rev-parse", "--short", "HEAD") + ("-dirty" if dirty else "")
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%MZ")
     return (
         f"{commit or 'no commit'}  {now}  {platform.platform()}  Python {platform.python_version()}"
     )
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
