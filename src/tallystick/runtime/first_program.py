@@ -9,23 +9,67 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tallystick.runtime.shapes import Shape
+from tallystick.runtime.variables import CONTEXT, called, view_name
 
-__all__ = ["first_program"]
+__all__ = ["Placed", "asking_over", "first_program", "program_over"]
+
+_ITEMS = {"table": "row", "json_lines": "record"}
+_QUESTION_CHARS_MAX = 400
+
+# A text: the variable it is in, its key if that is a dictionary, and what it is made of.
+Placed = tuple[str, str | None, Shape]
 
 
 def first_program(shapes: Mapping[str, Shape]) -> str:
     """A program over the data of these names; one that joins, if two tables share a column."""
-    if len(shapes) == 1:
-        (shape,) = shapes.values()
-        return _over(shape, shape.name)
-    joined = _join([(name, shape) for name, shape in shapes.items() if shape.kind == "table"])
+    single = len(shapes) == 1
+    return program_over(
+        [(CONTEXT, None if single else name, shape) for name, shape in shapes.items()]
+    )
+
+
+def program_over(placed: Sequence[Placed]) -> str:
+    """The same for texts in any variables."""
+    joined = _join([(_view(each), each[2]) for each in placed if each[2].kind == "table"])
     if joined is not None:
         return joined
-    name, shape = next(iter(shapes.items()))
-    return _over(shape, f"{shape.name}[{name!r}]")
+    # An empty text has nothing to be shown.
+    return _over(next((each for each in placed if each[2].examples), placed[0]))
 
 
-def _over(shape: Shape, name: str) -> str:
+def asking_over(placed: Sequence[Placed], *, question: str) -> str | None:
+    """A program that asks a model about the text of each item; None if there are no such texts.
+
+    It asks with the words of the task: a weak model leaves the question as it is.
+    """
+    for each in placed:
+        shape = each[2]
+        item = _ITEMS.get(shape.kind)
+        if item is not None and shape.read:
+            name = _view(each)
+            return (
+                f"question = {_cut(question)!r}\n"
+                f'asked = [f"{{question}} For this one alone, yes or no: {{{item}{shape.read}}}" '
+                f"for {item} in {name}]\n"
+                f"said = llm_query_batched(asked, schema=bool)\n"
+                f"for {item}, yes in list(zip({name}, said))[:3]:\n"
+                f"    print(yes, {item})"
+            )
+    return None
+
+
+def _cut(question: str) -> str:
+    return question if len(question) <= _QUESTION_CHARS_MAX else question[-_QUESTION_CHARS_MAX:]
+
+
+def _view(placed: Placed) -> str:
+    of, key, shape = placed
+    return called(view_name(shape.name, of), key)
+
+
+def _over(placed: Placed) -> str:
+    of, key, shape = placed
+    name = _view(placed)
     match shape.kind:
         case "table":
             return _over_rows(shape, name)
@@ -36,7 +80,7 @@ def _over(shape: Shape, name: str) -> str:
         case "numbers":
             return f"print(len({name}), min({name}), max({name}))"
         case "lines" if shape.prose:
-            return f"print({name.replace(shape.name, 'context', 1)}[:500])"
+            return f"print({called(of, key)}[:500])"
         case "lines":
             return f"for line in {name}[:3]:\n    print(line)"
 
@@ -70,8 +114,8 @@ def _join(tables: Sequence[tuple[str, Shape]]) -> str | None:
                 mine, theirs = shared
                 shown = next(name for name, _ in (*right_shape.columns[1:], right_shape.columns[0]))
                 return (
-                    f"by_key = {{row[{theirs!r}]: row for row in rows[{right!r}]}}\n"
-                    f"for row in rows[{left!r}][:3]:\n"
+                    f"by_key = {{row[{theirs!r}]: row for row in {right}}}\n"
+                    f"for row in {left}[:3]:\n"
                     f"    print(row, by_key[row[{mine!r}]][{shown!r}])"
                 )
     return None

@@ -15,7 +15,7 @@ from tallystick.runtime.inputs import Input, Layout
 from tallystick.runtime.shelf import Shelf
 from tallystick.sandbox.text import HostText
 
-__all__ = ["Given", "Stored", "given_again", "given_of", "stored", "texts_of"]
+__all__ = ["Given", "Stored", "given_again", "given_of", "named_texts", "stored", "texts_of"]
 
 _LABEL_CHARS_MAX = 1_000
 _PIECE_BYTES = 1 << 20
@@ -38,45 +38,51 @@ class Stored:
     """Inputs that are kept. Their texts are of the copies: nobody else changes those."""
 
     inputs: tuple[Input, ...]
-    refs: Mapping[str, AttachmentRef]
+    # By variable and name: a file can be in several.
+    refs: Mapping[tuple[str, str], AttachmentRef]
+
+    @property
+    def encodings(self) -> tuple[tuple[str, str], ...]:
+        """The files that were decoded, each with what it was in."""
+        found = {each.name: each.encoding for each in self.inputs if each.encoding}
+        return tuple(found.items())
 
 
 def stored(inputs: Sequence[Input], shelf: Shelf) -> Stored:
     """Keep the inputs of a new run. They are committed with its first records."""
     batch = shelf.batch()
-    refs: dict[str, AttachmentRef] = {}
+    refs: dict[tuple[str, str], AttachmentRef] = {}
     held: list[Input] = []
     for each in inputs:
-        refs[each.name], text = _kept(each, batch, shelf)
+        refs[each.variable, each.name], text = _kept(each, batch, shelf)
         held.append(dataclasses.replace(each, text=text, path=None))
     return Stored(inputs=tuple(held), refs=refs)
 
 
 def given_of(store: Stored, layout: Layout) -> Given:
     """The data of a new run, as it is laid out."""
-    inputs, refs = store.inputs, store.refs
-    if layout.values:
-        return Given(
-            values=layout.values,
-            inputs=tuple(
-                InputRef(name=variable, key=key, attachment=refs[name])
-                for name, variable, key in layout.files
-            ),
-            images=_pictures(inputs, refs),
-        )
-    texts: _Texts = {}
+    refs = store.refs
+    only = {each.variable: each.name for each in store.inputs if not each.is_picture}
     numbered: list[TextRef] = []
     for variable, held in layout.texts.items():
-        entries = [(None, held)] if isinstance(held, HostText) else list(held.items())
-        for key, text in entries:
-            ref = refs[key if key is not None else _only(inputs)]
-            _place(texts, variable, key, text)
+        names = [None] if isinstance(held, HostText) else list(held)
+        for key in names:
+            ref = refs[variable, only[variable] if key is None else key]
             numbered.append(
                 TextRef(
                     name=variable, key=key, id=len(numbered), bytes=ref.byte_len, attachment=ref
                 )
             )
-    return Given(texts=texts, refs=tuple(numbered), images=_pictures(inputs, refs))
+    return Given(
+        values=layout.values,
+        texts=layout.texts,
+        inputs=tuple(
+            InputRef(name=variable, key=key, attachment=refs[variable, name])
+            for name, variable, key in layout.files
+        ),
+        refs=tuple(numbered),
+        images=tuple(refs[each.variable, each.name] for each in store.inputs if each.is_picture),
+    )
 
 
 def given_again(started: RunStarted, shelf: Shelf) -> Given:
@@ -108,6 +114,21 @@ def texts_of(values: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(each for each in held if isinstance(each, str))
 
 
+def named_texts(started: RunStarted, values: Mapping[str, object]) -> dict[str, str]:
+    """The texts that a run was given whole, by the names of their files."""
+    held: dict[str, str] = {}
+    for name, variable, key in started.files:
+        value = values.get(variable)
+        text = value.get(key) if isinstance(value, Mapping) else value
+        if isinstance(text, str):
+            held.setdefault(name, text)
+    # Older runs do not say which files there were.
+    older = values.get("context") if not started.files else None
+    if isinstance(older, Mapping):
+        held |= {name: text for name, text in older.items() if isinstance(text, str)}
+    return held
+
+
 def _kept(given: Input, batch: Batch, shelf: Shelf) -> tuple[AttachmentRef, HostText]:
     # A name from a directory may hold bytes that are no text.
     label = given.name.encode("utf-8", "replace").decode()[-_LABEL_CHARS_MAX:]
@@ -131,16 +152,6 @@ def _kept(given: Input, batch: Batch, shelf: Shelf) -> tuple[AttachmentRef, Host
             file.seek(0)
         data = file.read()
     return batch.add(data, media_type=declared, label=label), HostText(data)
-
-
-def _pictures(
-    inputs: Sequence[Input], refs: Mapping[str, AttachmentRef]
-) -> tuple[AttachmentRef, ...]:
-    return tuple(refs[each.name] for each in inputs if each.is_picture)
-
-
-def _only(inputs: Sequence[Input]) -> str:
-    return next(each.name for each in inputs if not each.is_picture)
 
 
 def _place(held: dict[str, object] | _Texts, name: str, key: str | None, value: object) -> None:

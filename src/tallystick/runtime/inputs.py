@@ -1,27 +1,39 @@
 """What a run is given to read: files, directories and patterns, as texts a program finds.
 
-One file is `context`; several are a dictionary of texts under their names. Up to 4 MB in all they
-are real `str`, beyond that they stay on the host. Pictures are not for programs: the model sees
-them beside the task. Nothing outside what was named is read: links that lead out of a directory
-are refused.
+What is given without a name is `context`; `NAME=FILE` makes a variable of that name beside it. One
+text is the variable itself, several are a dictionary of texts under their file names. Up to 4 MB in
+all they are real `str`; beyond that the largest variables stay on the host. Texts are UTF-8 from
+here on, whatever their files were in. Pictures are not for programs: the model sees them beside the
+task. Nothing outside what was named is read: links that lead out of a directory are refused.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import glob
 import hashlib
 import os
-import stat
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tallystick.attachments.media import HEAD_BYTES, image_size, sniffed
+import msgspec
+
 from tallystick.core.errors import UsageError
 from tallystick.core.records import ContextRef, ViewRef
-from tallystick.runtime.first_program import first_program
-from tallystick.runtime.shapes import Shape, described, shape_of
+from tallystick.runtime.decode import DAMAGED, UTF_8
+from tallystick.runtime.first_program import Placed, asking_over, program_over
+from tallystick.runtime.opening import PICTURES, Opened, expanded, is_there, opened, opened_bytes
+from tallystick.runtime.shapes import shape_of
+from tallystick.runtime.told import (
+    FILES_SHOWN,
+    files_shown,
+    told_in_short,
+    told_of,
+    told_of_corpus,
+    told_of_long,
+    told_of_names,
+)
+from tallystick.runtime.variables import CONTEXT, check_variables
 from tallystick.sandbox.text import HostText
 
 __all__ = [
@@ -29,140 +41,147 @@ __all__ = [
     "STR_BYTES_MAX",
     "Input",
     "Layout",
+    "encodings_told",
     "given_text",
     "layout_of",
     "read_inputs",
+    "wants_stdin",
 ]
 
-CONTEXT = "context"
 STR_BYTES_MAX = 4_000_000
 _FILES_MAX = 10_000
-_SAMPLE_CHARS = 300
-_WHOLE_CHARS_MAX = 1_500
-_WHOLE_OF_SEVERAL_CHARS_MAX = 400
-_FILES_SHOWN = 4
-_NAMES_SHOWN = 20
 _HASH_BYTES = 1024 * 1024
-_READ_BYTES_MAX = 1024 * 1024
-_PICTURE_BYTES_MAX = 20_000_000
-_PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_STDIN = "-"
+_TOLD_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
     """One text, or picture, and the name it came under. A text has no `media_type`.
 
-    A long one has a `path`: its text is that file, which others may change.
+    A long one has a `path`: its text is that file, which others may change. `variable` is where
+    programs find it, `encoding` what its file was in, if that is not UTF-8.
     """
 
     name: str
     text: HostText
     media_type: str | None = None
     path: Path | None = None
+    variable: str = CONTEXT
+    encoding: str = UTF_8
 
     @property
     def is_picture(self) -> bool:
-        return self.media_type in _PICTURES
+        return self.media_type in PICTURES
 
 
-def given_text(text: str, *, name: str = CONTEXT) -> Input:
-    """A text that is there already."""
-    return Input(name=name, text=HostText.of(text))
+def given_text(text: str, *, name: str | None = None, variable: str = CONTEXT) -> Input:
+    """A text that is there already, for programs in `variable`.
+
+    Several in one variable are a dictionary there, each under its `name`.
+    """
+    check_variables([variable])
+    called = variable if name is None else name
+    return Input(name=called, text=HostText.of(text), variable=variable)
+
+
+def wants_stdin(named: Sequence[str]) -> bool:
+    """Whether standard input is among what was named."""
+    return any(_split(each)[1] == _STDIN for each in named)
 
 
 def read_inputs(named: Sequence[str], *, stdin: bytes | None = None) -> list[Input]:
-    """Open everything that was named. The same file is taken once."""
+    """Open everything that was named, each `FILE`, `NAME=FILE` or `-` for standard input.
+
+    For FILE there can be a directory or a pattern. The same file is taken once in a variable. What
+    is not UTF-8 is decoded. Raises `UsageError` for what cannot be read, and if all of it is empty.
+    """
     inputs: list[Input] = []
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()
     for each in named:
-        if each == "-":
-            inputs.append(_checked(HostText(stdin or b""), "stdin"))
+        variable, what = _split(each)
+        if what == _STDIN:
+            if (variable, _STDIN) not in seen:
+                seen.add((variable, _STDIN))
+                inputs.append(_input("stdin", variable, opened_bytes(stdin or b"", name="stdin")))
             continue
-        for path in _expanded(each):
+        for path in expanded(what):
             real = os.path.realpath(path)
-            if real not in seen:
-                seen.add(real)
-                inputs.append(_opened(path))
+            if (variable, real) not in seen:
+                seen.add((variable, real))
+                inputs.append(_input(str(path), variable, opened(path)))
         if len(inputs) > _FILES_MAX:
             raise UsageError(f"{each}: more than {_FILES_MAX:,} files")
+    _check_texts(inputs)
     return inputs
 
 
-def _expanded(named: str) -> Iterator[Path]:
-    if not named:
-        raise UsageError("-f: an empty name; a variable in it may not be set")
-    path = Path(named)
-    if path.is_dir():
-        found = list(_files_below(path))
-        if not found:
-            raise UsageError(f"{named}: no files in this directory")
-        yield from found
-    elif path.exists() or path.is_symlink():
-        yield path
-    elif glob.has_magic(named):
-        matches = sorted(Path(match) for match in glob.glob(named, recursive=True))
-        files = [match for match in matches if match.is_file()]
-        if not files:
-            raise UsageError(f"{named}: no file matches")
-        yield from files
-    else:
-        raise UsageError(f"{named}: no such file")
+def encodings_told(inputs: Sequence[Input]) -> list[str]:
+    """A line for each text that was not UTF-8; a single one if they are many."""
+    found = [each for each in inputs if each.encoding not in (UTF_8, "utf-8-sig")]
+    if len(found) > _TOLD_MAX:
+        kinds = Counter(each.encoding for each in found).most_common()
+        listed = ", ".join(f"{count:,} {encoding}" for encoding, count in kinds)
+        return [f"{len(found):,} files are not UTF-8 and were decoded: {listed}"]
+    return [
+        f"{each.name}: has bytes that are not UTF-8; they are read as U+FFFD"
+        if each.encoding == DAMAGED
+        else f"{each.name}: not UTF-8; read as {each.encoding}"
+        for each in found
+    ]
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
-    """Files below a folder, in order. Hidden ones are passed over, links that lead out refused."""
-    root = os.path.realpath(folder)
-    for where, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            path = Path(where) / name
-            if name.startswith("."):
-                continue
-            if path.is_symlink() and not os.path.realpath(path).startswith(root + os.sep):
-                raise UsageError(f"{path}: a link that leads out of {folder}; name the file itself")
-            if path.is_file():
-                yield path
+def _split(named: str) -> tuple[str, str]:
+    """The variable and what goes into it. What exists under the whole name has no variable."""
+    name, equals, what = named.partition("=")
+    if not equals or is_there(named):
+        return CONTEXT, named
+    if not name.isidentifier() and not is_there(what):
+        # Then it is no name at all, but a part of a path.
+        return CONTEXT, named
+    check_variables([name])
+    if not what:
+        raise UsageError(f"-f {name}=: an empty name; a variable in it may not be set")
+    return name, what
 
 
-def _opened(path: Path) -> Input:
-    try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise UsageError(f"{path}: not a regular file")
-        # Short files are read at once; long ones are only copied, and read from the copy.
-        if found.st_size <= _READ_BYTES_MAX:
-            return _checked(HostText(path.read_bytes()), str(path))
-        return dataclasses.replace(_checked(HostText.open(path), str(path)), path=path)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from error
+def _input(name: str, variable: str, found: Opened) -> Input:
+    return Input(
+        name=name,
+        text=found.text,
+        media_type=found.media_type,
+        path=found.path,
+        variable=variable,
+        encoding=found.encoding,
+    )
 
 
-def _checked(text: HostText, name: str) -> Input:
-    if len(text) == 0:
-        raise UsageError(f"{name}: empty; there is nothing to read in it")
-    head = text.read_raw(0, HEAD_BYTES)
-    media_type = sniffed(head, whole=len(head) == len(text))
-    if media_type in _PICTURES:
-        if len(text) > _PICTURE_BYTES_MAX:
+def _check_texts(inputs: Sequence[Input]) -> None:
+    """Refuse what holds nothing, and variables that would not be there."""
+    check_variables(each.variable for each in inputs)
+    with_text = {CONTEXT, *(each.variable for each in inputs if not each.is_picture)}
+    for each in inputs:
+        if each.variable not in with_text:
             raise UsageError(
-                f"{name}: a picture of {len(text):,} bytes; at most {_PICTURE_BYTES_MAX:,}"
+                f"{each.name}: a picture, which is in no variable; leave `{each.variable}=` away"
             )
-        if image_size(head) is None:
-            raise UsageError(f"{name}: a picture that is cut off, or larger than any can be")
-        return Input(name=name, text=text, media_type=media_type)
-    if b"\0" in head[:8_192]:
-        raise UsageError(f"{name}: neither text nor a picture; only those can be read")
-    return Input(name=name, text=text)
+    if inputs and not any(len(each.text) for each in inputs):
+        if len(inputs) == 1:
+            raise UsageError(f"{inputs[0].name}: empty; there is nothing to read in it")
+        raise UsageError(f"all {len(inputs):,} files are empty; there is nothing to read in them")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """How the inputs of a run lie in its programs' namespace, and what the model is told of them.
 
-    Up to 4 MB in all they are `values`, with views of what they are made of; beyond that `texts`.
+    Variables of up to 4 MB in all are `values`, with views of what they are made of; others are
+    `texts`.
     """
 
     contexts: tuple[ContextRef, ...] = ()
+    # The same for a run whose programs are to ask models, where that makes a difference.
+    asking: tuple[ContextRef, ...] = ()
     values: dict[str, object] = field(default_factory=dict)
     texts: dict[str, HostText | dict[str, HostText]] = field(default_factory=dict)
     views: tuple[ViewRef, ...] = ()
@@ -170,102 +189,149 @@ class Layout:
 
 
 def layout_of(inputs: Sequence[Input], *, question: str = "") -> Layout:
-    """Lay out the inputs: one is `context` itself, several are a dictionary by name.
+    """Lay out the inputs: one in a variable is that itself, several are a dictionary by name.
 
     What the model is told of them depends a little on the question.
     """
-    inputs = [each for each in inputs if not each.is_picture]
-    if not inputs:
+    variables = _by_variable(inputs)
+    if not variables:
         return Layout()
-    if sum(len(each.text) for each in inputs) > STR_BYTES_MAX:
-        return _on_the_host(inputs)
-    single = len(inputs) == 1
-    whole = {each.name: each.text.slice(0, each.text.length()) for each in inputs}
-    shapes = {name: shape_of(text) for name, text in whole.items()}
-    views: list[ViewRef] = []
-    said: list[str] = []
-    for name, text in whole.items():
-        key = None if single else name
-        shape = shapes[name]
-        views.extend(shape.views(of=CONTEXT, key=key))
-        if len(said) < _FILES_SHOWN:
-            said.append(_told(text, shape, key, question))
-    said.append(f"A block can begin like this:\n```python\n{first_program(shapes)}\n```")
-    return Layout(
-        contexts=(
-            _ref(
-                inputs,
-                "\n\n".join([*_headed(inputs), *said]),
-                whole=single and len(whole[inputs[0].name]) <= _WHOLE_CHARS_MAX,
-            ),
-        ),
-        values={CONTEXT: whole[inputs[0].name] if single else whole},
-        views=tuple(views),
-        files=tuple((name, CONTEXT, None if single else name) for name in whole),
-    )
+    on_host = _on_host(variables)
+    laid = _Laying(alone=len(variables) == 1, question=question)
+    for place, (variable, held) in enumerate(variables.items()):
+        # Each variable has its share of what is told, as far as that goes.
+        shown = max(1, FILES_SHOWN // len(variables)) if place < FILES_SHOWN else 0
+        if variable in on_host:
+            laid.on_host(variable, held, shown=shown)
+        else:
+            laid.in_guest(variable, held, shown=shown)
+    return laid.layout()
 
 
-def _on_the_host(inputs: Sequence[Input]) -> Layout:
-    held = {each.name: each.text for each in inputs}
-    single = len(inputs) == 1
-    said = [_told_of_long(each, None if single else each.name) for each in inputs[:_FILES_SHOWN]]
-    return Layout(
-        contexts=(_ref(inputs, "\n\n".join([*_headed(inputs), *said])),),
-        texts={CONTEXT: inputs[0].text if single else held},
-    )
-
-
-def _ref(inputs: Sequence[Input], sample: str, *, whole: bool = False) -> ContextRef:
-    if len(inputs) == 1:
-        (only,) = inputs
-        return ContextRef(
-            name=CONTEXT,
-            sha256=_sha256(only.text),
-            bytes=len(only.text),
-            chars=only.text.length(),
-            sample=sample,
-            whole=whole,
-        )
-    digest = hashlib.sha256()
+def _by_variable(inputs: Sequence[Input]) -> dict[str, list[Input]]:
+    found: dict[str, list[Input]] = {}
     for each in inputs:
-        digest.update(_sha256(each.text).encode() + each.name.encode("utf-8", "replace"))
+        if not each.is_picture:
+            found.setdefault(each.variable, []).append(each)
+    for variable, held in found.items():
+        name, count = Counter(each.name for each in held).most_common(1)[0]
+        if count > 1:
+            raise UsageError(f"{count} texts in `{variable}` are called {name!r}; name each")
+    return found
+
+
+def _on_host(variables: dict[str, list[Input]]) -> frozenset[str]:
+    """The variables that stay on the host: the largest, until the others fit into the guest."""
+    sizes = {name: sum(len(each.text) for each in held) for name, held in variables.items()}
+    left = sum(sizes.values())
+    found: set[str] = set()
+    for name in sorted(sizes, key=lambda name: sizes[name], reverse=True):
+        if left <= STR_BYTES_MAX:
+            break
+        found.add(name)
+        left -= sizes[name]
+    return frozenset(found)
+
+
+class _Laying:
+    """A layout in the making, one variable after the other."""
+
+    def __init__(self, *, alone: bool, question: str) -> None:
+        self._alone = alone
+        self._question = question
+        self._contexts: list[ContextRef] = []
+        self._values: dict[str, object] = {}
+        self._texts: dict[str, HostText | dict[str, HostText]] = {}
+        self._views: list[ViewRef] = []
+        self._files: list[tuple[str, str, str | None]] = []
+        self._placed: list[Placed] = []
+
+    def in_guest(self, variable: str, held: Sequence[Input], *, shown: int) -> None:
+        single, count = len(held) == 1, len(held)
+        told = _headed(variable, held)
+        shown = files_shown(count, at_most=shown)
+        whole = {each.name: each.text.slice(0, each.text.length()) for each in held}
+        all_shown = single
+        for place, (name, text) in enumerate(whole.items()):
+            key = None if single else name
+            shape = shape_of(text)
+            self._views.extend(shape.views(of=variable, key=key))
+            self._files.append((name, variable, key))
+            self._placed.append((variable, key, shape))
+            if place < shown:
+                said, in_full = told_of(
+                    text,
+                    shape,
+                    of=variable,
+                    key=key,
+                    alone=self._alone and single,
+                    count=count,
+                    question=self._question,
+                )
+                told.append(said)
+                all_shown = all_shown and in_full
+            elif single:
+                told.append(told_in_short(shape, of=variable, key=key))
+                all_shown = False
+        self._values[variable] = whole[held[0].name] if single else whole
+        self._contexts.append(_ref(variable, held, told, whole=all_shown))
+
+    def on_host(self, variable: str, held: Sequence[Input], *, shown: int) -> None:
+        single, count = len(held) == 1, len(held)
+        told = _headed(variable, held)
+        if not single:
+            told[0] = f"{told[0]} {told_of_corpus(variable)}"
+        for each in held[: files_shown(count, at_most=shown)]:
+            key = None if single else each.name
+            told.append(told_of_long(each.text, of=variable, key=key, count=count))
+        if single and not shown:
+            told.append(told_in_short(None, of=variable, key=None))
+        texts = {each.name: each.text for each in held}
+        self._texts[variable] = held[0].text if single else texts
+        self._contexts.append(_ref(variable, held, told))
+
+    def layout(self) -> Layout:
+        program = program_over(self._placed) if self._placed else None
+        asking = asking_over(self._placed, question=self._question)
+        return Layout(
+            contexts=self._shown(program),
+            asking=() if asking is None else self._shown(asking),
+            values=self._values,
+            texts=self._texts,
+            views=tuple(self._views),
+            files=tuple(self._files),
+        )
+
+    def _shown(self, program: str | None) -> tuple[ContextRef, ...]:
+        """What is told of the variables, with a program at the end."""
+        if program is None:
+            return tuple(self._contexts)
+        *others, last = self._contexts
+        said = f"A block can begin like this:\n```python\n{program}\n```"
+        return (*others, msgspec.structs.replace(last, sample=f"{last.sample}\n\n{said}"))
+
+
+def _headed(variable: str, held: Sequence[Input]) -> list[str]:
+    return [] if len(held) == 1 else [told_of_names(variable, [each.name for each in held])]
+
+
+def _ref(
+    variable: str, held: Sequence[Input], told: Sequence[str], *, whole: bool = False
+) -> ContextRef:
+    if len(held) == 1:
+        sha256, chars = _sha256(held[0].text), held[0].text.length()
+    else:
+        digest = hashlib.sha256()
+        for each in held:
+            digest.update(_sha256(each.text).encode() + each.name.encode("utf-8", "replace"))
+        sha256, chars = digest.hexdigest(), -1
     return ContextRef(
-        name=CONTEXT,
-        sha256=digest.hexdigest(),
-        bytes=sum(len(each.text) for each in inputs),
-        chars=-1,
-        sample=sample,
-    )
-
-
-def _headed(inputs: Sequence[Input]) -> list[str]:
-    """For several files: that they are a dictionary, and its keys."""
-    if len(inputs) == 1:
-        return []
-    names = ", ".join(repr(each.name) for each in inputs[:_NAMES_SHOWN])
-    more = f" and {len(inputs) - _NAMES_SHOWN:,} more" if len(inputs) > _NAMES_SHOWN else ""
-    return [f"`{CONTEXT}` is a dict of texts by file name: {names}{more}."]
-
-
-def _told(text: str, shape: Shape, key: str | None, question: str) -> str:
-    name = CONTEXT if key is None else f"{CONTEXT}[{key!r}]"
-    if len(text) <= (_WHOLE_CHARS_MAX if key is None else _WHOLE_OF_SEVERAL_CHARS_MAX):
-        told = described(shape, key=key, question=question)
-        return f"`{name}` is this text (str), whole:\n{text}\n{told}"
-    if shape.prose:
-        lines = shape.name if key is None else f"{shape.name}[{key!r}]"
-        parts = _sample(HostText.of(text))
-        return f"`{name}` is a long text (str), `{lines}` the list of its lines. Parts:\n{parts}"
-    # Of a text that was taken apart, the whole is not named: weak models would parse it again.
-    return described(shape, key=key, question=question)
-
-
-def _told_of_long(given: Input, key: str | None) -> str:
-    name = CONTEXT if key is None else f"{CONTEXT}[{key!r}]"
-    return (
-        f"`{name}` is a long text that stays outside: slice it ({name}[0:500]), or find in it with "
-        f"{name}.search(pattern), which gives (start, end, text) of each match. Parts of it:\n"
-        f"{_sample(given.text)}"
+        name=variable,
+        sha256=sha256,
+        bytes=sum(len(each.text) for each in held),
+        chars=chars,
+        sample="\n\n".join(told),
+        whole=whole,
     )
 
 
@@ -274,15 +340,3 @@ def _sha256(text: HostText) -> str:
     for start in range(0, len(text), _HASH_BYTES):
         digest.update(text.read_raw(start, start + _HASH_BYTES))
     return digest.hexdigest()
-
-
-def _sample(text: HostText) -> str:
-    """Head, middle and tail of a long text."""
-    chars = text.length()
-    middle = chars // 2
-    parts = [
-        text.slice(0, _SAMPLE_CHARS),
-        text.slice(middle - _SAMPLE_CHARS // 2, middle + _SAMPLE_CHARS // 2),
-        text.slice(chars - _SAMPLE_CHARS, chars),
-    ]
-    return "\n[...]\n".join(parts)

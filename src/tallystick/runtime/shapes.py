@@ -25,6 +25,7 @@ from tallystick.runtime.remarks import (
     dates_in_lines,
     differing_in_case,
 )
+from tallystick.runtime.variables import CONTEXT, called, view_name
 
 __all__ = ["Shape", "described", "shape_of"]
 
@@ -38,6 +39,9 @@ _VALUES_SHOWN = 8
 _CELL_CHARS_MAX = 30
 # Lines that are longer on average are paragraphs, and read as one text.
 _PROSE_CHARS = 200
+# Values that are longer on average are texts to be read; as many records are looked at.
+_READ_CHARS = 30
+_LOOKED_AT = 200
 _INT = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,17})\Z")
 _FLOAT = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,17})?(?:[eE][+-]?[0-9]{1,2})?\Z")
 _BETWEEN = re.compile(r"[\s,;]+")
@@ -60,19 +64,21 @@ class Shape:
     examples: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     on_dates: tuple[str, ...] = ()
-    # What a first program can be made of: whether lines are paragraphs, the way to a key, and for
-    # tables the values of each column with the columns that have no value twice.
+    # What a first program can be made of: whether lines are paragraphs, the way to a key and to the
+    # text that is read, and for tables the values of each column with the columns that have no
+    # value twice.
     prose: bool = False
     path: str = ""
+    read: str = ""
     keys: Mapping[str, frozenset[str]] = field(default_factory=dict)
     unique: frozenset[str] = frozenset()
 
     def views(self, *, of: str, key: str | None) -> tuple[ViewRef, ...]:
-        lines = ViewRef(name="lines", kind="lines", of=of, key=key)
+        lines = ViewRef(name=view_name("lines", of), kind="lines", of=of, key=key)
         if self.kind == "lines":
             return (lines,)
         view = ViewRef(
-            name=self.name,
+            name=view_name(self.name, of),
             kind=self.kind,
             of=of,
             key=key,
@@ -92,12 +98,12 @@ def shape_of(text: str) -> Shape:
     return _lines(text)
 
 
-def described(shape: Shape, *, key: str | None, question: str) -> str:
+def described(shape: Shape, *, key: str | None, question: str, of: str = CONTEXT) -> str:
     """What the model is told: the view, some of it, and what to know of it.
 
     How dates are written is told if the question is about time; else it leads astray.
     """
-    name = shape.name if key is None else f"{shape.name}[{key!r}]"
+    name = called(view_name(shape.name, of), key)
     lines = [f"`{name}` is {shape.says}. Some of it:"]
     lines += [f"    {shown}" for shown in shape.examples]
     lines += shape.remarks
@@ -141,6 +147,7 @@ def _json_lines(text: str) -> Shape | None:
         examples=_some(records, _shown, each=1),
         remarks=tuple(f"{key!r} is one of {_listed(values)}." for key, values in few.items()),
         path=_path(records),
+        read=_longest([each for each in records[:_LOOKED_AT] if isinstance(each, dict)]),
     )
 
 
@@ -203,6 +210,7 @@ def _table(text: str) -> Shape | None:
         columns=typed,
         says="a list with a dict for each record; numbers are int or float already",
         examples=_some(body, lambda record: _row(record, typed), each=1),
+        read=_longest([dict(zip(header, record, strict=True)) for record in body[:_LOOKED_AT]]),
         remarks=_values(header, columns, kinds),
         on_dates=tuple(
             remark
@@ -318,6 +326,18 @@ def _values_of_keys(records: Sequence[object]) -> dict[str, list[str]]:
         for key, values in list(found.items())[:_COLUMNS_MAX]
         if values and len(values) <= _VALUES_SHOWN and len(values) * 2 < len(records)
     }
+
+
+def _longest(records: Sequence[Mapping[str, object]]) -> str:
+    """The way to the text that is to be read in each record, such as `['note']`; or nothing."""
+    chars = {
+        key: sum(len(text) for text in texts)
+        for key in (records[0] if records else ())
+        if all(isinstance(each.get(key), str) for each in records)
+        and (texts := [str(each[key]) for each in records])
+    }
+    key = max(chars, key=lambda key: chars[key], default="")
+    return f"[{key!r}]" if key and chars[key] >= _READ_CHARS * len(records) else ""
 
 
 def _path(records: Sequence[object]) -> str:

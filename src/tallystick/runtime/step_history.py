@@ -49,24 +49,26 @@ class RunAsked(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None
     seed: int
     temperature: float | None
+    schema: str | None
     limits: RunLimits
     grants: tuple[str, ...]
 
     @classmethod
     def of_record(cls, started: RunStarted) -> RunAsked:
-        held = [each.attachment for each in started.inputs]
-        held += [each.attachment for each in started.texts if each.attachment is not None]
+        held = [(each.name, each.attachment) for each in started.inputs]
+        held += [(each.name, each.attachment) for each in started.texts if each.attachment]
         return cls(
             goal=started.goal,
             inputs=_digest_of(
-                [(each.label, each.id) for each in held],
-                [(each.label, each.id) for each in started.images],
+                [(name, ref.label, ref.id) for name, ref in held],
+                [("", each.label, each.id) for each in started.images],
             ),
             model=started.model,
             limits=started.limits,
             grants=started.grants,
             seed=started.seed,
             temperature=started.temperature,
+            schema=started.schema,
         )
 
     def is_twin(self, now: RunAsked) -> bool:
@@ -245,16 +247,18 @@ def charges_of(
 
 def inputs_digest(inputs: Sequence[Input]) -> str:
     """The digest of what a run is given to read, as the record of such a run has it."""
-    found = {each.name: (_label(each), _sha256(each)) for each in inputs}
-    texts = dict.fromkeys(each.name for each in inputs if not each.is_picture)
-    pictures = [each.name for each in inputs if each.is_picture]
-    return _digest_of([found[name] for name in texts], [found[name] for name in pictures])
+    found = [
+        ("" if each.is_picture else each.variable, _label(each), _sha256(each)) for each in inputs
+    ]
+    return _digest_of([each for each in found if each[0]], [each for each in found if not each[0]])
 
 
 def _digest_of(
-    texts: Sequence[tuple[str | None, str]], pictures: Sequence[tuple[str | None, str]]
+    texts: Sequence[tuple[str, str | None, str]], pictures: Sequence[tuple[str, str | None, str]]
 ) -> str:
-    return digest(canonical([texts, pictures])) if texts or pictures else ""
+    """Of texts by variable, name and digest. Those that stay on the host come last in a record."""
+    by_variable = sorted(texts, key=lambda each: each[0])
+    return digest(canonical([by_variable, pictures])) if texts or pictures else ""
 
 
 def _label(given: Input) -> str:

@@ -26,8 +26,10 @@ from tallystick.core.errors import (
     TallystickError,
     UsageError,
 )
+from tallystick.core.passage_errors import ResumeRefused, RunInDoubt
 from tallystick.sandbox.port import Host, HostCall, HostName, HostNames, HostTextName
 from tallystick.sandbox.text import SCANNED_BYTES_MAX, SCANNING, TEXT_FUNCTIONS, HostText
+from tallystick.sandbox.text_corpus import CORPUS_FUNCTIONS
 
 __all__ = [
     "Answer",
@@ -161,12 +163,14 @@ class HostTable:
         except ValueError:
             return error_reply(UsageError("a host call has bytes that cannot be read"))
         if function.awaited:
-            return _awaited(function.function, args, kwargs)
+            return _Later(function.function, args, kwargs)
         if function.local:
             return _called(function.function, args, kwargs)
         return Blocking(lambda: _called(function.function, args, kwargs))
 
     def _serve_text(self, name: str, args: list[Any]) -> bytes | Awaitable[bytes]:
+        if name in CORPUS_FUNCTIONS:
+            return self._serve_corpus(CORPUS_FUNCTIONS[name], args)
         method = TEXT_FUNCTIONS.get(name)
         if method is None or not args or type(args[0]) not in (int, str):
             return error_reply(CapabilityDenied(capability=f"host.{name[:80]}", what="this call"))
@@ -179,6 +183,14 @@ class HostTable:
             # Long work is done where it can be left behind, so that a limit need not wait for it.
             return Blocking(lambda: _called(method, [text, *args[1:]], {}))
         return _called(method, [text, *args[1:]], {})
+
+    def _serve_corpus(self, function: Callable[..., Any], args: list[Any]) -> bytes | Blocking:
+        ids = args[0] if args else None
+        if type(ids) is not list or len(ids) > len(self._texts):
+            return error_reply(CapabilityDenied(capability="host.text", what="these texts"))
+        if not all(type(each) is int and 0 <= each < len(self._texts) for each in ids):
+            return error_reply(CapabilityDenied(capability="host.text", what="these texts"))
+        return Blocking(lambda: _called(function, [[self._texts[id] for id in ids], *args[1:]], {}))
 
     def _called_on_held(self, method: Callable[..., Any], args: list[Any]) -> bytes:
         try:
@@ -275,7 +287,7 @@ class Blocking:
 
 
 # The record itself failed, or is another: that is not the program's to handle.
-_NOT_THE_PROGRAMS = (LedgerError, ReplayDiverged)
+_NOT_THE_PROGRAMS = (LedgerError, ReplayDiverged, ResumeRefused, RunInDoubt)
 
 
 def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bytes:
@@ -285,6 +297,18 @@ def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any
         raise
     except Exception as error:
         return error_reply(error)
+
+
+class _Later:
+    """A call that begins when it is awaited: one that nobody waits for leaves nothing behind."""
+
+    def __init__(
+        self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
+    ) -> None:
+        self._call = function, args, kwargs
+
+    def __await__(self) -> Generator[Any, None, bytes]:
+        return _awaited(*self._call).__await__()
 
 
 async def _awaited(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bytes:

@@ -113,7 +113,7 @@ class HostText:
         )
         return -1 if at < 0 else self._to_char(at)
 
-    def search(self, pattern: str, start: int, limit: int) -> list[tuple[int, int, str]]:
+    def search(self, pattern: str | Pattern, start: int, limit: int) -> list[tuple[int, int, str]]:
         """Find a pattern; positions are characters."""
         found = self.search_bytes(pattern, self._to_byte(start), limit)
         if self._is_ascii():
@@ -137,7 +137,7 @@ class HostText:
             position = reach if reach == self._size else reach - min(rest, len(raw) - 1)
         return found
 
-    def grep(self, pattern: str, limit: int) -> list[tuple[int, str]]:
+    def grep(self, pattern: str | Pattern, limit: int) -> list[tuple[int, str]]:
         """The lines that a pattern matches in, each with its number from 1."""
         limit = min(_whole(limit), _MATCHES_MAX)
         found: list[tuple[int, str]] = []
@@ -184,7 +184,9 @@ class HostText:
         """The bytes themselves, for the host."""
         return self._bytes(start, min(stop, self._size))
 
-    def search_bytes(self, pattern: str, start: int, limit: int) -> list[tuple[int, int, str]]:
+    def search_bytes(
+        self, pattern: str | Pattern, start: int, limit: int
+    ) -> list[tuple[int, int, str]]:
         """Find a pattern; positions are bytes."""
         limit = min(_whole(limit), _MATCHES_MAX)
         found = []

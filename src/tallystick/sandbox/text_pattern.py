@@ -25,8 +25,10 @@ class Pattern:
     size: int
 
 
-def compiled(pattern: str) -> Pattern:
+def compiled(pattern: str | Pattern) -> Pattern:
     """Compile a pattern in the engine that is linear in the text. Raises what a program sees."""
+    if isinstance(pattern, Pattern):
+        return pattern
     raw = required_text(pattern).encode("utf-8", "surrogatepass")
     if len(raw) > _PATTERN_BYTES_MAX:
         raise UsageError(f"the pattern is {len(raw):,} bytes; at most {_PATTERN_BYTES_MAX:,}")

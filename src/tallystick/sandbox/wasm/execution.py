@@ -296,9 +296,10 @@ class Execution:
 
     def _begin(self, answer: Awaitable[bytes], box: _Box) -> None:
         """Start a coroutine on the loop; its end wakes the program."""
-        if box.abandoned and inspect.iscoroutine(answer):
+        if box.abandoned and not isinstance(answer, asyncio.Future):
             # Nobody waits for it any more, and it has not begun.
-            answer.close()
+            if inspect.iscoroutine(answer):
+                answer.close()
             return
         task: asyncio.Task[bytes] = asyncio.ensure_future(answer)
         box.task = self.task = task

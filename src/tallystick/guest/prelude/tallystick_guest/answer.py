@@ -51,6 +51,13 @@ class Answering:
 
     def _final(self, value: object = None) -> None:
         """Finish with this value as the answer."""
+        if value is self._answer:
+            value = self._answer["content"]
+            if value is None:
+                raise NameError(
+                    "`answer` is a name of the run itself, and holds nothing: keep your value "
+                    "under another name and give that to FINAL"
+                )
         self._answer["content"] = value
         self._answer["ready"] = True
 

@@ -95,7 +95,7 @@ def bind(payload: bytes) -> dict[str, object]:
         if entry["key"] is None:
             _injected[entry["name"]] = held
         else:
-            _injected.setdefault(entry["name"], {})[entry["key"]] = held
+            _injected.setdefault(entry["name"], text.Corpus())[entry["key"]] = held
     if names.get("answering"):
         _injected.update(_answering.injected())
     _given.bind(names.get("views", ()), names.get("files", ()))

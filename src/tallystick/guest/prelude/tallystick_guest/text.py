@@ -13,6 +13,10 @@ _call = wire.host_call
 _PIECE_BYTES = 1 << 20
 _MATCHES_MAX = 10_000
 _HINT = "it is a long text on the host: slice it (text[a:b]), or use text.search, .grep, .chunks"
+_CORPUS_HINT = (
+    "it is a dict of long texts on the host: take one (texts[name]), or look through all with "
+    "texts.grep(pattern), texts.search(pattern)"
+)
 
 
 class HostText:
@@ -164,6 +168,46 @@ class HostText:
 
     def __repr__(self) -> str:
         return f"<HostText {self._name!r}: {self.bytes_length:,} bytes on the host>"
+
+
+class Corpus(dict):
+    """Long texts by name, all on the host: `corpus["a.txt"]` is one of them.
+
+    `corpus.grep(pattern)` and `corpus.search(pattern)` look through all of them at once, and say
+    in which text each match is. `corpus.names()` lists the names. The rest is as of a `dict`.
+    """
+
+    def search(self, pattern: str, limit: int = 100) -> list[tuple[str, int, int, str]]:
+        """Find a regular expression: (name, start, end, matched text) of at most `limit`."""
+        return self._each("text.search_each", pattern, limit)
+
+    def grep(self, pattern: str, limit: int = 100) -> list[tuple[str, int, str]]:
+        """Return the lines that match: (name, line number from 1, line) of at most `limit`."""
+        return self._each("text.grep_each", pattern, limit)
+
+    def names(self) -> list[str]:
+        """The names of the texts, in their order."""
+        return [*self]
+
+    def _each(self, function: str, pattern: str, limit: int) -> list[tuple[object, ...]]:
+        held = {name: text._id for name, text in self.items() if type(text) is HostText}
+        names = [*held]
+        found = _call(function, ([*held.values()], pattern, limit), {})
+        return [(names[place], *rest) for place, *rest in found]
+
+    def __missing__(self, key: object) -> object:
+        if isinstance(key, str):
+            raise KeyError(key)
+        raise TypeError(f"a text is taken by its name, not by {key!r}; {_CORPUS_HINT}")
+
+    def __getattr__(self, name: str) -> object:
+        if not name.startswith("_") and (hasattr(str, name) or hasattr(HostText, name)):
+            raise AttributeError(f"{name}: {_CORPUS_HINT}")
+        raise AttributeError(name)
+
+    def __repr__(self) -> str:
+        shown = ", ".join([*map(repr, [*self][:5]), *(["..."] if len(self) > 5 else [])])
+        return f"<{len(self):,} long texts by name: {shown}>"
 
 
 class Lines:
@@ -319,8 +363,11 @@ def _all_matches(string: HostText, pattern: str) -> list[Match]:
 
 def hint_for(error: BaseException) -> str:
     """What to do instead, where an error is about a long text."""
-    shown = type(error) is TypeError and "HostText" in str(error)
-    return f"; {_HINT}" if shown else ""
+    if type(error) is not TypeError:
+        return ""
+    if "Corpus" in str(error):
+        return f"; {_CORPUS_HINT}"
+    return f"; {_HINT}" if "HostText" in str(error) else ""
 
 
 wire.make_held(HostText)

@@ -1,0 +1,76 @@
+"""The names that a run's data has in its programs: `context`, or those that were given with it.
+
+A text given without a name is in `context`, and its views are `lines`, `rows` and so on. Those of a
+text with a name of its own carry it: `orders_lines`, `orders_rows`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import unicodedata
+from collections.abc import Iterable
+
+from tallystick.core.errors import UsageError
+
+__all__ = ["CONTEXT", "VARIABLES_MAX", "called", "check_variables", "view_name"]
+
+CONTEXT = "context"
+VARIABLES_MAX = 20
+_VIEWS = ("lines", "rows", "records", "data", "numbers")
+_NAME_CHARS_MAX = 60
+# What the runtime puts there itself.
+_TAKEN = frozenset(
+    {
+        *("FINAL", "FINAL_VAR", "SHOW_VARS", "answer", "outputs", "budget", "attachments"),
+        *("llm_query", "llm_query_batched", "rlm_query", "rlm_query_batched"),
+        *("HostError", "SandboxViolation", "Final", "final", "final_answer"),
+    }
+)
+# Without what is there for interactive use only.
+_BUILT_IN = frozenset(dir(builtins)) - {"copyright", "credits", "license"}
+
+
+def view_name(view: str, of: str) -> str:
+    """What a view of a variable is called."""
+    return view if of == CONTEXT else f"{of}_{view}"
+
+
+def called(name: str, key: str | None) -> str:
+    """How a program writes it: the name, or the entry if that is a dictionary."""
+    return name if key is None else f"{name}[{key!r}]"
+
+
+def check_variables(names: Iterable[str], *, functions: Iterable[str] = ()) -> None:
+    """Refuse names that a program cannot have for its data. `functions` are those of the run."""
+    given = list(dict.fromkeys(names))
+    if len(given) > VARIABLES_MAX:
+        raise UsageError(f"{len(given):,} names for data; at most {VARIABLES_MAX}")
+    taken = {each.partition(".")[0] for each in functions}
+    for name in given:
+        if name != CONTEXT:
+            _check(name)
+        if name in taken:
+            raise UsageError(f"{name[:_NAME_CHARS_MAX]}: a function of this run has that name")
+    for of in given:
+        for view in _VIEWS:
+            if view_name(view, of) in given:
+                both = view_name(view, of)
+                raise UsageError(f"{both}: what `{of}` is made of can have that name; use another")
+
+
+def _check(name: str) -> None:
+    shown = name[:_NAME_CHARS_MAX]
+    if (
+        not name.isidentifier()
+        or name.startswith("_")
+        or len(name) > _NAME_CHARS_MAX
+        # The compiler would read it as another name.
+        or unicodedata.normalize("NFKC", name) != name
+    ):
+        raise UsageError(
+            f"{shown!r} is no name for a variable: a letter, then letters, digits and '_', at most "
+            f"{_NAME_CHARS_MAX}"
+        )
+    if keyword.iskeyword(name) or name in _BUILT_IN or name in _TAKEN:
+        raise UsageError(f"{name} is taken: programs have it for something else; use another name")
