@@ -150,3 +150,17 @@ def test_a_reply_without_a_value_says_so(text: str) -> None:
 )
 def test_a_yes_is_a_yes_however_it_is_written(text: str, value: bool) -> None:
     assert found_in(text, {"type": "boolean"}) is value
+
+
+@pytest.mark.parametrize(
+    ("said", "value"),
+    [("42.", 42), ("**7**", 7), ("It is 1,234", 1234), ("-3", -3), ("It is -3.5 now", -3.5)],
+)
+def test_a_bare_number_is_found_among_words(said: str, value: float) -> None:
+    assert found_in(said, {"type": "number"}) == value
+
+
+@pytest.mark.parametrize("said", ["3 or 4", "12-14", "007", "1.2.3", "v2", "none"])
+def test_what_is_not_one_number_is_none(said: str) -> None:
+    with pytest.raises(ValueError, match="no JSON value"):
+        found_in(said, {"type": "number"})

@@ -79,10 +79,10 @@ def why(**changes: object) -> str:
     return chosen("auto", facts(**changes)).why
 
 
-def usd(direct: int | None, code: int | None) -> dict[str, Figures]:
+def usd(direct: int | None, pieces: int | None) -> dict[str, Figures]:
     return {
         "direct": dataclasses.replace(FREE, usd=direct),
-        "code": dataclasses.replace(FREE, usd=code),
+        "recursive": dataclasses.replace(FREE, usd=pieces),
     }
 
 
@@ -97,9 +97,15 @@ def test_short_prose_is_read_at_once_and_the_reason_has_the_numbers() -> None:
 def test_a_prompt_of_exactly_the_limit_is_read_at_once_and_one_token_more_is_not() -> None:
     at, over = DIRECT_TOKENS_MAX, DIRECT_TOKENS_MAX + 1
 
-    assert auto(prompt_tokens=at, prose_tokens=at) == "direct"
-    assert auto(prompt_tokens=over, prose_tokens=over) == "recursive"
-    assert auto(prompt_tokens=over, prose_tokens=at) == "code"
+    assert auto(prompt_tokens=at, text_tokens=at - 90, prose_tokens=at - 90) == "direct"
+    assert auto(prompt_tokens=over, text_tokens=over - 90, prose_tokens=over - 90) == "recursive"
+
+
+def test_of_what_is_too_long_only_prose_counts_with_the_prompt_around_it() -> None:
+    long = {"prompt_tokens": 20_090, "text_tokens": 20_000}
+
+    assert auto(**long, prose_tokens=DIRECT_TOKENS_MAX - 90) == "code"
+    assert auto(**long, prose_tokens=DIRECT_TOKENS_MAX - 89) == "recursive"
 
 
 def test_tables_and_records_of_more_than_a_few_dozen_rows_are_for_programs() -> None:
@@ -112,11 +118,16 @@ def test_long_prose_beside_a_long_table_is_still_for_programs() -> None:
     assert auto(prompt_tokens=99_999, prose_tokens=99_999, rows=ROWS_MAX + 1) == "code"
 
 
-def test_reading_is_chosen_only_if_it_costs_no_more_than_programs_usually_do() -> None:
+def test_reading_at_once_is_chosen_only_if_it_costs_no_more_than_reading_in_pieces() -> None:
     assert auto(**usd(500, 500)) == "direct"
-    assert auto(**usd(501, 500)) == "code"
-    assert "reading costs more" in why(**usd(2_000_000, 1_000_000))
+    assert auto(**usd(501, 500)) == "recursive"
+    assert "reading at once costs more" in why(**usd(2_000_000, 1_000_000))
     assert "$0.002" in why(**usd(2_000_000, 1_000_000))
+    assert auto(**usd(501, 500), left=Remaining(tokens=9_000, usd=499)) == "code"
+
+
+def test_that_programs_alone_would_be_cheaper_is_no_reason_not_to_read() -> None:
+    assert auto(code=dataclasses.replace(FREE, usd=1), **usd(500, 500)) == "direct"
 
 
 @pytest.mark.parametrize("price", [usd(None, None), usd(None, 5), usd(5, None), usd(0, 0)])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import unicodedata
+
+from tallystick.core.compaction import BRIEF, EARLIER
 from tallystick.core.money import shown_usd
 from tallystick.core.records import (
     AskModel,
@@ -33,9 +36,13 @@ from tallystick.core.records import (
 )
 from tallystick.core.step_records import FIGURE_MAX
 
-__all__ = ["outcome", "plain", "transcript_lines"]
+__all__ = ["outcome", "plain", "safe", "transcript_lines"]
 
 _SHOWN_CHARS_MAX = 70
+# Letters, by their category, that show nothing.
+_FILLERS = frozenset("\u115f\u1160\u3164\uffa0")
+# Marks that stand on one letter; more of them would cover the lines around it.
+_MARKS_MAX = 2
 
 
 def transcript_lines(record: Record) -> list[str]:
@@ -44,7 +51,7 @@ def transcript_lines(record: Record) -> list[str]:
         case RunStarted():
             return [f"run       {_started(record)}"]
         case AskModel() | ModelReplied() | ModelFailed() | ModelRefused():
-            return [f"turn {record.turn:<4} {_model(record)}"]
+            return [f"turn {record.turn:<4} {each}" for each in _model(record)]
         case record if isinstance(record, QueryRecord):
             return [f"          {_query(record)}"]
         case RunProgram() | ProgramFinished():
@@ -66,14 +73,39 @@ def plain(text: str, *, chars_max: int = _SHOWN_CHARS_MAX) -> str:
     # Cut first: what was imported may be as long as a body is.
     line = " ".join(text[: 4 * chars_max].split())
     line = line if len(line) <= chars_max else f"{line[: chars_max - 3]}..."
-    return "".join(each if each.isprintable() else "?" for each in line)
+    return safe(line)
+
+
+def safe(text: str) -> str:
+    """A text with nothing in it that a terminal would act on, or that shows as something else.
+
+    Control characters, those that turn the direction of writing, and those without width are "?".
+    """
+    if text.isascii():
+        return text if text.isprintable() else "".join(map(_shown_ascii, text))
+    kept: list[str] = []
+    marks = 0
+    for each in text:
+        if each.isprintable() and unicodedata.category(each) in ("Mn", "Me"):
+            marks += 1
+            if marks <= _MARKS_MAX:
+                kept.append(each)
+            continue
+        marks = 0
+        kept.append(each if each.isprintable() and each not in _FILLERS else "?")
+    return "".join(kept)
+
+
+def _shown_ascii(char: str) -> str:
+    return char if char.isprintable() else "?"
 
 
 def _started(record: RunStarted) -> str:
     limits = record.limits
     named = "".join(f"  {each.name}={each.bytes}B" for each in record.contexts)
     tokens = "" if limits.tokens == FIGURE_MAX else f" tokens<={limits.tokens}"
-    return f"started    goal={_short(record.goal)}{named}  turns<={limits.turns}{tokens}"
+    typed = "" if record.schema is None else f"  schema={len(record.schema)}B"
+    return f"started    goal={_short(record.goal)}{named}{typed}  turns<={limits.turns}{tokens}"
 
 
 def _program(record: RunProgram | ProgramFinished) -> str:
@@ -138,17 +170,26 @@ def _size(record: HostAnswered) -> str:
     return f"{len(record.reply)} bytes"
 
 
-def _model(record: AskModel | ModelReplied | ModelFailed | ModelRefused) -> str:
+def _compacted(record: AskModel) -> list[str]:
+    """That a prompt was made shorter before it was sent, as the names of its parts say."""
+    short = sum(each.startswith(BRIEF) for each in record.added)
+    parts = [part for each in record.added for part in each.split("+")]
+    gone = [each.removeprefix(EARLIER) for each in parts if each.startswith(EARLIER)]
+    said = [f"{short} in short"] * (short > 0) + [f"{each} left out" for each in gone]
+    return [f"compacted  turns: {', '.join(said)}"] if said else []
+
+
+def _model(record: AskModel | ModelReplied | ModelFailed | ModelRefused) -> list[str]:
     match record:
         case AskModel():
-            return f"asked      added={','.join(record.added)}"
+            return [*_compacted(record), f"asked      added={','.join(record.added)}"]
         case ModelReplied():
             cut = "  cut" if record.cut else ""
-            return f"replied    {len(record.text)} characters{cut}"
+            return [f"replied    {len(record.text)} characters{cut}"]
         case ModelFailed():
-            return f"failed     {record.reason}: {_short(record.message)}"
+            return [f"failed     {record.reason}: {_short(record.message)}"]
         case ModelRefused():
-            return f"refused    {_short(record.message)}"
+            return [f"refused    {_short(record.message)}"]
 
 
 def _query(record: QueryRecord) -> str:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import click
 import msgspec
 
+from tallystick.cli.render import plain
 from tallystick.core.money import shown_usd
 from tallystick.runtime.estimate import Estimate, StrategyEstimate
 from tallystick.runtime.run import Run
 
-__all__ = ["show_estimate", "show_run"]
+__all__ = ["run_json", "show_estimate", "show_run"]
 
 _QUOTE_CHARS_MAX = 100
+_NAME_CHARS_MAX = 300
+
+
+def run_json(result: Run) -> str:
+    """What a run came to, as JSON. What it claims in vain is there, also if that is nothing."""
+    told: dict[str, object] = msgspec.to_builtins(result)
+    return msgspec.json.encode({**told, "unchecked": told.get("unchecked", [])}).decode()
 
 
 def show_run(result: Run, *, quiet: bool, answer: bool = True) -> None:
@@ -22,7 +30,11 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True) -> None:
         return
     for number, citation in enumerate(result.citations, 1):
         quote = citation.quote[:_QUOTE_CHARS_MAX]
-        click.echo(f"cited    [{number}] {citation.name}:{citation.line}  {quote!r}", err=True)
+        name = plain(citation.name, chars_max=_NAME_CHARS_MAX)
+        click.echo(f"cited    [{number}] {name}:{citation.lines}  {quote!r}", err=True)
+    for each in result.unchecked:
+        why = plain(each.why, chars_max=_NAME_CHARS_MAX)
+        click.echo(f"unchecked: {plain(each.claim, chars_max=_QUOTE_CHARS_MAX)} ({why})", err=True)
     if not result.answered:
         what = "a partial answer" if result.partial else "no answer"
         click.echo(f"stopped  {result.stop}: {result.detail} ({what})", err=True)

@@ -11,7 +11,10 @@ import msgspec
 from tallystick.core.attachment import AttachmentRef
 from tallystick.core.charge import Charge
 
-__all__ = ["Caller", "ChildBegun", "ChildEnded"]
+__all__ = ["CUT_OFF", "Caller", "ChildBegun", "ChildEnded"]
+
+# Ends from outside: whoever goes on with the parent goes on with the child, in a next attempt.
+CUT_OFF = frozenset({"cancelled", "in_doubt", "sandbox_error"})
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@
         ├── LedgerReadOnly        it may not be written
         ├── LedgerUnavailable     it cannot be opened, or its disk failed
         ├── NotALedger            another kind of file
+        ├── RecordUnreadable      a record of a kind that this version does not know
         ├── RunExists             a run of that id is there
         ├── RunNotFound           no run of that id
         ├── RunNotOwned           moved away, or an imported copy: to read, not to go on with
@@ -56,6 +57,7 @@ __all__ = [
     "MaxSnapshotsReached",
     "NotALedger",
     "NotSupported",
+    "RecordUnreadable",
     "Refused",
     "ReplayDiverged",
     "RunExists",
@@ -239,6 +241,21 @@ class LedgerCorrupt(LedgerError):
     def __init__(self, *, path: str, why: str) -> None:
         super().__init__(f"{path} is damaged: {why}; put a good copy in its place")
         self.path = path
+        self.why = why
+
+
+class RecordUnreadable(LedgerError):
+    """A record is of a kind, or has a form, that this version does not know."""
+
+    code = "ledger.record"
+
+    def __init__(self, *, run: str, seq: int, why: str) -> None:
+        super().__init__(
+            f"entry {seq} of run {run} cannot be read ({why[:200]}); a later version may have "
+            "written it"
+        )
+        self.run = run
+        self.seq = seq
         self.why = why
 
 

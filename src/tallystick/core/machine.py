@@ -20,6 +20,7 @@ from tallystick.core.asking import asked
 from tallystick.core.canonical import canonical, digest
 from tallystick.core.caps import charge_of, over
 from tallystick.core.commands import as_program, command_name, is_program, shown
+from tallystick.core.compaction import compacted, results_with, seen
 from tallystick.core.direct import as_code, direct_reply, fallen_back, is_direct, not_with_code
 from tallystick.core.doubt import (
     Doubt,
@@ -57,6 +58,7 @@ from tallystick.core.records import (
 from tallystick.core.reply import Code, Final, parse_reply
 from tallystick.core.state import Phase, RunState
 from tallystick.core.turn import came_to_nothing, end_of, told_next
+from tallystick.core.typed_answer import Fit, fit_of, unfit
 from tallystick.core.window import asked_again
 
 __all__ = ["TRANSITIONS", "Phase", "RunState", "advance", "begin", "ending", "program_of"]
@@ -69,7 +71,6 @@ _TEXT_CHARS_MAX = 2_000
 _WAIT_MS = 250
 # Ends that other limits may undo.
 _BY_LIMITS = frozenset({"budget", "max_turns", "deadline"})
-
 
 _GONE_ON: frozenset[type[Event]] = frozenset({RunResumed, RunForked})
 
@@ -154,9 +155,8 @@ def _failed(state: RunState, event: ModelFailed) -> tuple[RunState, tuple[Intent
         return _end(state, *cap)
     wait_ms = max(event.retry_after_ms or 0, _WAIT_MS * 2 ** (state.attempt - state.excused - 1))
     if state.charge.wall_ms + wait_ms >= limits.wall_ms:
-        return _end(
-            state, "model_error", f"{detail}; asking again in {wait_ms:,} ms would be too late"
-        )
+        late = f"{detail}; asking again in {wait_ms:,} ms would be too late"
+        return _end(state, "model_error", late)
     return _ask(state, attempt=state.attempt + 1, wait_ms=wait_ms)
 
 
@@ -175,8 +175,7 @@ def _replied(state: RunState, event: ModelReplied) -> tuple[RunState, tuple[Inte
     if is_direct(state):
         read = direct_reply(reply, event.text, cut=event.cut)
         if read.kind == "answer":
-            answered = msgspec.structs.replace(_charged(state, used), answer=read.said)
-            return _end(answered, "answered", "direct")
+            return _taken(_charged(state, used), fit_of(read.said, state.started), "direct")
         if read.kind != "program":
             state = fallen_back(_charged(state, used), read.kind, said=read.said)
             return _turn_over(state, afresh=True)
@@ -246,6 +245,7 @@ def _finished(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[
         read=state.read or named_in(source, state.started),
         unnamed=still_unnamed(state.unnamed, source, event),
         outputs=state.outputs + event.outputs,
+        results=results_with(state, event),
         part=state.part + 1,
         seen=state.seen if repeated else (*state.seen, pair),
         repeats=state.repeats + repeated,
@@ -255,7 +255,7 @@ def _finished(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[
         # With what the program printed, in case the answer is asked about.
         in_part = not all(each.whole for each in state.started.contexts)
         blind = in_part and written_blind(
-            source, event.answer, printed=bool(event.stdout.strip()), messages=state.messages
+            source, event.answer, printed=bool(event.stdout.strip()), messages=seen(state, event)
         )
         shown = (prompt.output(event, part=f"result:{event.intent}"),) if event.stdout else ()
         return _answered(state, event.answer, "program", seen=not blind, source=source, shown=shown)
@@ -288,15 +288,24 @@ def _answered(
     shown: tuple[Message, ...] = (),
 ) -> tuple[RunState, tuple[Intent, ...]]:
     """Take an answer, unless it looks like a slip and there is a turn left to say so, once."""
+    fit = fit_of(answer, state.started)
+    answer, again = fit.text, fit.problem is not None or fit.text == state.doubted
     doubt = doubt_of(answer, state.started, read=state.read, seen=seen, unnamed=state.unnamed)
-    again = answer == state.doubted
     if doubt is None or again or doubt in state.asked_about or _over(state) is not None:
-        return _end(msgspec.structs.replace(state, answer=answer), "answered", how)
+        return _taken(state, fit, how)
     if doubt == "unseen":
         state = msgspec.structs.replace(state, observed=(*state.observed, *shown))
     else:
         state = msgspec.structs.replace(state, partial=answer or state.partial)
     return _doubted(state, doubt, answer, source)
+
+
+def _taken(state: RunState, fit: Fit, how: str) -> tuple[RunState, tuple[Intent, ...]]:
+    """End with an answer that fits. For another one the model is asked again, and not for ever."""
+    if fit.problem is None:
+        return _end(msgspec.structs.replace(state, answer=fit.text), "answered", how)
+    state, why = unfit(state, fit, _over(state))
+    return _turn_over(state) if why is None else _end(state, "no_progress", why)
 
 
 def _doubted(
@@ -357,17 +366,16 @@ def _turn_over(state: RunState, *, afresh: bool = False) -> tuple[RunState, tupl
         return _end(state, *cap)
     observed, told = told_next(state)
     messages = asked_again(state.messages, observed, afresh=afresh)
-    return _ask(
-        msgspec.structs.replace(
-            state,
-            messages=messages,
-            told=told,
-            sent=min(state.sent, len(messages) - 1),
-            observed=(),
-            queue=(),
-            passing=state.passing and not afresh,
-        )
+    state = msgspec.structs.replace(
+        state,
+        messages=messages,
+        told=told,
+        sent=min(state.sent, len(messages) - 1),
+        observed=(),
+        queue=(),
+        passing=state.passing and not afresh,
     )
+    return _ask(compacted(state))
 
 
 def _over(state: RunState) -> tuple[StopReason, str] | None:

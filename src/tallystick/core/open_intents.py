@@ -25,7 +25,7 @@ from tallystick.core.records import (
     RunResumed,
 )
 
-__all__ = ["OpenCall", "OpenIntent", "open_calls", "open_intents"]
+__all__ = ["OpenCall", "OpenIntent", "of_child", "open_calls", "open_intents"]
 
 OpenCall = AskModel | QueryAsked | CallHost
 _Key = tuple[int, int]
@@ -34,6 +34,7 @@ _Key = tuple[int, int]
 class OpenIntent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An intent that is open: `items` are the places of a batch that are.
 
+    `run` is the one it belongs to, where that is a run inside the one that was asked about.
     What is reserved is the worst that it can have cost; `usd` is nano-dollars, None if unknown.
     """
 
@@ -44,6 +45,12 @@ class OpenIntent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     items: tuple[int, ...] = ()
     tokens: int = 0
     usd: int | None = None
+    run: str = ""
+
+
+def of_child(intents: Iterable[OpenIntent], run: str) -> list[OpenIntent]:
+    """Open intents as the run outside names them: those of a run inside it, and of runs in that."""
+    return [msgspec.structs.replace(each, run=each.run or run) for each in intents]
 
 
 def open_calls(records: Iterable[Record]) -> list[OpenCall]:

@@ -10,7 +10,10 @@ __all__ = ["LeftInDoubt", "ResumeDiverged", "ResumeRefused", "RunInDoubt"]
 
 
 class RunInDoubt(TallystickError):
-    """Calls of a run were begun and nobody knows what came of them. Nothing was done."""
+    """Calls of a run were begun and nobody knows what came of them. Nothing was done.
+
+    `open` has those of the runs inside it too.
+    """
 
     code = "in_doubt"
 
@@ -58,6 +61,8 @@ class LeftInDoubt(TallystickError):
 
 def _told(each: OpenIntent) -> str:
     place = f"turn {each.turn}, intent {each.intent}"
+    if each.run:
+        place = f"run {each.run}, {place}"
     if each.kind == "effect":
         return f"{each.what} ({place})"
     cost = f", at most {shown_usd(each.usd)}" if each.usd is not None else ""

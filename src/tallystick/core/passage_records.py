@@ -56,7 +56,7 @@ class RunPruned(msgspec.Struct, frozen=True, kw_only=True, tag="run.pruned"):
     """The bodies of a run were taken out, but for receipts and what proves its chain.
 
     `before` is the place of this record: what was removed stands before it. `why` is a word for
-    whoever asks later.
+    whoever asks later, `caller` the run that had begun it, if one had.
     """
 
     at: int
@@ -64,6 +64,7 @@ class RunPruned(msgspec.Struct, frozen=True, kw_only=True, tag="run.pruned"):
     removed: int
     bytes: int
     why: str
+    caller: str | None = None
 
 
 class SnapshotTaken(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot.taken"):

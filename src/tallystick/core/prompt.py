@@ -1,7 +1,8 @@
 """What the model reads: a fixed part that stays small, the task, and the run so far.
 
-The prompt only grows: each message is made once, from one record, and keeps its bytes, so a server
-that keeps a prefix keeps it, and the ledger can name a prompt by what was added to the last one.
+The prompt only grows, until it is compacted: each message is made once, from one record, and keeps
+its bytes, so a server that keeps a prefix keeps it, and the ledger can name a prompt by what was
+added to the last one.
 Programs are shown in exactly the form the model is asked to write. Roles alternate strictly.
 """
 
@@ -66,13 +67,19 @@ _DIRECT = f"""\
 You are given data and a task. Reply with the answer to the task and nothing else: exactly what is \
 asked for, no explanation. If the data cannot answer it by reading alone, reply {CANNOT}."""
 
+# What is told only where an answer has to fit a schema.
+_TYPED = "The answer is a JSON value. Call FINAL with a dict, list, number or text that fits this \
+JSON schema:"
+_TYPED_DIRECT = "Reply with a JSON value and nothing else. It has to fit this JSON schema:"
+_SCHEMA_CHARS_MAX = 4_000
+
 # What only a recursive run is told.
 _RECURSIVE = """\
 What code cannot decide, programs ask a model: to read or classify text. llm_query(prompt) \
 returns text; llm_query_batched(prompts, schema=bool) a list (bool, int, list[str]), 1 MB at \
 most. rlm_query(task, text), rlm_query_batched(tasks, texts) give a part to programs of its own. \
-Select by code first, ask for short answers, heed budget.remaining():
-
+Select by code first, ask for short answers, heed budget.remaining()."""
+_EXAMPLE = """\
 ```python
 {pieces}
 found = llm_query_batched([f"About a delay? {{p}}" for p in pieces[:40]], schema=bool)
@@ -109,7 +116,7 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
     """The fixed part and the task, with the request for code last."""
     system = _SYSTEM
     if started.strategy == "recursive":
-        system = f"{system}\n\n{_RECURSIVE.format(pieces=_pieces(started))}"
+        system = f"{system}\n\n{_recursive(started)}"
     listed = "\n".join(
         _described(name, doc) for name, doc in started.functions if not name.startswith(_TOLD_LATER)
     )
@@ -119,11 +126,21 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
     said = [f"The data:\n{data}"] if data else []
     if started.images:
         said.append(f"The pictures: {', '.join(map(_picture, started.images))}.")
-    said += [f"The task: {started.goal}", WRITE]
+    said.append(f"The task: {started.goal}")
+    if started.schema is not None:
+        said.append(f"{_TYPED}\n{_shown_schema(started.schema)}")
+    said.append(WRITE)
     return (
         Message(role="system", part="system", text=system),
         Message(role="user", part="task", text="\n\n".join(said), images=_images(started)),
     )
+
+
+def _recursive(started: RunStarted) -> str:
+    """How programs ask models. Where there are rows or records, the data has the example."""
+    if any(each.kind in ("table", "json_lines") for each in started.views):
+        return _RECURSIVE
+    return f"{_RECURSIVE}\n\n{_EXAMPLE.format(pieces=_pieces(started))}"
 
 
 def _pieces(started: RunStarted) -> str:
@@ -133,7 +150,7 @@ def _pieces(started: RunStarted) -> str:
     if not kept:
         return 'pieces = ["a text", "another text"]'
     name, size = kept[0][0], _PIECE_CHARS
-    several = any(key is not None for _, key in kept)
+    several = any(key is not None for each, key in kept if each == name)
     text = "text" if several else name
     each = f"for text in {name}.values() " if several else ""
     if started.texts:
@@ -145,15 +162,25 @@ def direct(started: RunStarted, texts: Sequence[str]) -> tuple[Message, ...]:
     """A prompt with the texts in it whole, which asks for the answer itself."""
     said = [
         f"--- {name!r} ---\n{text}"
-        for (name, _, _), text in zip(started.files, texts, strict=False)
+        if variable == "context"
+        else f"--- {variable}: {name!r} ---\n{text}"
+        for (name, variable, _), text in zip(started.files, texts, strict=False)
     ]
     if started.images:
         said.append(f"The pictures: {', '.join(map(_picture, started.images))}.")
     said.append(f"The task: {started.goal}")
+    if started.schema is not None:
+        said.append(f"{_TYPED_DIRECT}\n{_shown_schema(started.schema)}")
     return (
         Message(role="system", part=DIRECT, text=_DIRECT),
         Message(role="user", part="task:direct", text="\n\n".join(said), images=_images(started)),
     )
+
+
+def _shown_schema(schema: str) -> str:
+    """A schema, or the beginning of a very long one: the rest is told where it is broken."""
+    cut = schema[:_SCHEMA_CHARS_MAX]
+    return cut if cut == schema else f"{cut} ... (and {len(schema) - len(cut):,} characters more)"
 
 
 def _images(started: RunStarted) -> tuple[Image, ...]:

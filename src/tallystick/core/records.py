@@ -144,11 +144,12 @@ class ViewRef(msgspec.Struct, frozen=True, kw_only=True):
 class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     """A goal under limits. Everything a replay needs beside the answers of the world.
 
-    `functions`, `inputs` and `texts` are the names the program finds: `inputs` are the texts that
-    were short enough to be given whole. `values` are those of runs from before there were
-    attachments. `images` go to the model with the task. `parent` is the chain of the steps around
-    the run, `step` the path of the one that began it; `caller` is the run whose program did.
-    `strategy` is how it is answered, `strategy_why` why; that is empty if it was asked for by name.
+    `functions`, `inputs` (texts short enough to be given whole) and `texts` are the names the
+    program finds, `values` those of runs from before there were attachments. `images` go to the
+    model with the task. `parent` is the chain of the steps around the run, `step` the path of the
+    one that began it; `caller` is the run whose program did. `strategy` is how it is answered,
+    `strategy_why` why, if nobody asked for it by name. A prompt of more than `compact_at` tokens is
+    shortened, if it is not 0. `encodings` are of files that were not UTF-8, `schema` of the answer.
     """
 
     goal: str
@@ -176,6 +177,9 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     caller: Caller | None = None
     strategy: str = "code"
     strategy_why: str = ""
+    compact_at: int = 0
+    encodings: tuple[tuple[str, str], ...] = ()
+    schema: str | None = None
 
 
 class AskModel(msgspec.Struct, frozen=True, kw_only=True, tag="model.ask"):

@@ -308,7 +308,7 @@ def _added(outline: Outline, asked: AskModel) -> dict[str, object]:
         name = f"{kind} of turn {number}" + (f", part {at}" if at else "")
         if kind == "reply" and turn is not None:
             made[name] = commands_of(turn) or (turn.replied and turn.replied.text)
-        elif kind == "result" and turn is not None:
+        elif kind in ("result", "brief") and turn is not None:
             made[name] = None if at is None else outputs_of(turn, at)
         elif kind == "nudge" and turn is not None:
             made[name] = None

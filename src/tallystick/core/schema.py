@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tallystick.core.errors import UsageError
+from tallystick.core.json_text import finite, no_constant, shown
 
-__all__ = ["check_schema", "found_in", "problem_of"]
+__all__ = ["check_schema", "found_in", "problem_of", "takes_text"]
 
 _DEPTH_MAX = 16
 _NODES_MAX = 500
@@ -66,6 +66,9 @@ _KNOWN = frozenset(
 )
 _FENCED = re.compile(r"```[a-zA-Z]*\n(.*?)```", re.DOTALL)
 _YES, _NO = frozenset({"yes", "true"}), frozenset({"no", "false"})
+_BARE_NUMBER = re.compile(
+    r"(?<![\w.])-?(?:[1-9]\d{0,2}(?:,\d{3})+|0|[1-9]\d{0,30})(?:\.\d{1,30})?(?![\w]|\.\d)"
+)
 _WORD = re.compile(r"[A-Za-z]+")
 
 
@@ -127,6 +130,17 @@ def _check_parts(schema: Mapping[str, Any], where: str, depth: int, count: list[
             _check(each, f"{where}.{word}[{number}]", depth + 1, count)
 
 
+def takes_text(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema names strings among what fits it."""
+    named = [*schema.get("enum", []), schema.get("const")]
+    parts = [each for word in _LISTS for each in schema.get(word, [])]
+    return (
+        "string" in _listed(schema.get("type", []))
+        or any(isinstance(each, str) for each in named)
+        or any(takes_text(part) for part in parts)
+    )
+
+
 # -- values ------------------------------------------------------------------------------------
 
 
@@ -146,9 +160,9 @@ def _problem(value: object, schema: Mapping[str, Any], where: str, steps: list[i
     if kinds and not any(_TYPES[kind](value) for kind in kinds):
         return f"{where} is {_kind(value)}, not {' or '.join(kinds)}"
     if "enum" in schema and not any(_same(value, each) for each in schema["enum"]):
-        return f"{where} is {_shown(value)}, which is none of {_shown(schema['enum'])}"
+        return f"{where} is {shown(value)}, which is none of {shown(schema['enum'])}"
     if "const" in schema and not _same(value, schema["const"]):
-        return f"{where} is {_shown(value)}, not {_shown(schema['const'])}"
+        return f"{where} is {shown(value)}, not {shown(schema['const'])}"
     problem = _size_problem(value, schema, where)
     if problem is None and isinstance(value, dict):
         problem = _object_problem(value, schema, where, steps)
@@ -220,7 +234,7 @@ def found_in(text: str, schema: Mapping[str, Any]) -> object:
     kinds = _listed(schema.get("type", []))
     for part in (text.strip(), *(each.strip() for each in _FENCED.findall(text))):
         try:
-            return json.loads(part, parse_constant=_no_constant, parse_float=_finite)
+            return json.loads(part, parse_constant=no_constant, parse_float=finite)
         except (ValueError, RecursionError):
             continue
     if "boolean" in kinds:
@@ -228,6 +242,12 @@ def found_in(text: str, schema: Mapping[str, Any]) -> object:
         word = first[0].lower() if first else ""
         if word in _YES or word in _NO:
             return word in _YES
+    if kinds in (["integer"], ["number"]):
+        numbers = {
+            each.replace(",", "") for each in _BARE_NUMBER.findall(text[:_EMBEDDED_CHARS_MAX])
+        }
+        if len(numbers) == 1:
+            return json.loads(numbers.pop(), parse_float=finite)
     if kinds == ["string"] or "enum" in schema:
         return text.strip().strip("\"'")
     return _embedded(text)
@@ -235,7 +255,7 @@ def found_in(text: str, schema: Mapping[str, Any]) -> object:
 
 def _embedded(text: str) -> object:
     """The first JSON object or list inside prose."""
-    decoder = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+    decoder = json.JSONDecoder(parse_constant=no_constant, parse_float=finite)
     text = text[:_EMBEDDED_CHARS_MAX]
     for match in itertools.islice(re.finditer(r"[\[{]", text), _STARTS_MAX):
         try:
@@ -243,17 +263,6 @@ def _embedded(text: str) -> object:
         except (ValueError, RecursionError):
             continue
     raise ValueError("the reply holds no JSON value")
-
-
-def _finite(number: str) -> float:
-    value = float(number)
-    if math.isinf(value):
-        raise ValueError(f"{number[:40]} is too large a number")
-    return value
-
-
-def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON value")
 
 
 def _listed(kinds: object) -> list[str]:
@@ -265,14 +274,13 @@ def _is_number(value: object) -> bool:
 
 
 def _same(one: object, other: object) -> bool:
-    """Equal as JSON: true is not 1."""
+    """Equal as JSON: true is not 1, and 1.0 is."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 def _kind(value: object) -> str:
     return next(name for name, is_it in _TYPES.items() if is_it(value))
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else f"{text[:77]}..."

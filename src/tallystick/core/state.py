@@ -6,10 +6,10 @@ from enum import Enum
 
 import msgspec
 
-from tallystick.core.attachment import AttachmentRef
 from tallystick.core.doubt import Doubt
+from tallystick.core.kept import Output, Past
 from tallystick.core.prompt import Message
-from tallystick.core.records import Charge, RunEnded, RunStarted
+from tallystick.core.records import Charge, ProgramFinished, RunEnded, RunStarted
 from tallystick.core.reply import Command
 
 __all__ = ["Phase", "RunState"]
@@ -31,14 +31,17 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     better one: a failed program is copied as readily as a good one. `read` says that a program
     has named the data, `unnamed` which values of the question none has, `asked_about` which doubts
     of an answer the model was told of, `doubted` the last such answer. `texts` are the data, as
-    far as it was given whole; `outputs` what programs printed and was too long to be shown.
+    far as it was given whole; `outputs` what programs printed and was too long to be shown, or is
+    not shown any more. `results` are what programs came to, and `past` the turns that left a prompt
+    that was too long: both are there only for `compaction`.
     `told` is the share of the budget, in per cent, that the model was last told of; `excused` how
-    many attempts of this turn came to nothing by no fault of the model.
+    many attempts of this turn came to nothing by no fault of the model; `unfit` how many answers
+    did not fit the schema.
     """
 
     started: RunStarted
     texts: tuple[str, ...] = ()
-    outputs: tuple[AttachmentRef, ...] = ()
+    outputs: tuple[Output, ...] = ()
     phase: Phase = Phase.ASKING
     turn: int = 0
     attempt: int = 1
@@ -65,3 +68,6 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     refusals: int = 0
     told: int = 0
     ended: RunEnded | None = None
+    results: tuple[ProgramFinished, ...] = ()
+    past: Past | None = None
+    unfit: int = 0

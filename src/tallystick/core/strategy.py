@@ -5,7 +5,8 @@ programs. recursive: the same, and it is told how programs ask models about piec
 
 Rule 1: what is chosen follows from numbers alone, never from words of the question.
 Rule 2: a model that counts rows miscounts: tables and records of more than a few dozen rows are for
-programs, however short they are.
+programs, however short they are. Lines in which something is told are no rows: no program
+understands them.
 Rule 3: exactly at a limit is allowed. What is not known is no reason against anything.
 """
 
@@ -62,7 +63,8 @@ class Figures:
 class Facts:
     """What is known of a run before it begins. Tokens are estimates.
 
-    `rows` are of tables and records, `prose_tokens` of the texts that are neither. `on_host` says
+    `rows` are of tables and records, `prose_tokens` of the texts that are neither, or that tell
+    something in every line. `on_host` says
     that the texts are too long for the guest. `prompt_tokens` is the direct prompt with everything
     in it, `prompt_tokens_max` what is reserved for it; `reply_tokens_least` the shortest reply that
     is worth paying for, and `least_usd` what both cost at worst. `window` is None if nobody knows.
@@ -174,13 +176,15 @@ def _auto(facts: Facts) -> Choice:
         return _long(facts)
     if (why := not_direct(facts)) is not None:
         return Choice(strategy="code", why=f"not direct: {why}")
-    direct, code = facts.direct.usd, facts.code.usd
-    if direct is None or code is None:
+    # Programs alone are often cheaper, and understand nothing: what reading at once is weighed
+    # against is reading in pieces.
+    direct, pieces = facts.direct.usd, facts.recursive.usd
+    if direct is None or pieces is None:
         return Choice(strategy="direct", why=_short(facts))
-    costs = f"about {shown_usd(direct)} at once, {shown_usd(code)} by programs"
-    if direct > code:
-        return Choice(strategy="code", why=f"reading costs more: {costs}")
-    return Choice(strategy="direct", why=f"{_short(facts)}; {costs}" if code else _short(facts))
+    costs = f"about {shown_usd(direct)} at once, {shown_usd(pieces)} in pieces"
+    if direct > pieces:
+        return _in_pieces(facts, f"reading at once costs more: {costs}")
+    return Choice(strategy="direct", why=f"{_short(facts)}; {costs}" if pieces else _short(facts))
 
 
 def _short(facts: Facts) -> str:
@@ -189,13 +193,20 @@ def _short(facts: Facts) -> str:
 
 def _long(facts: Facts) -> Choice:
     """Too long to be read at once."""
-    prose, figures, left = facts.prose_tokens, facts.recursive, facts.left
-    if prose <= DIRECT_TOKENS_MAX:
+    prose = facts.prose_tokens
+    # What is neither table nor record would make a prompt of its own of so many tokens.
+    alone = prose + max(0, facts.prompt_tokens - facts.text_tokens)
+    if alone <= DIRECT_TOKENS_MAX:
         said = (
             f"about {facts.text_tokens:,} tokens, of which {prose:,} are neither table nor record"
         )
         return Choice(strategy="code", why=said)
-    said = f"about {prose:,} tokens of text that is neither table nor record"
+    return _in_pieces(facts, f"about {prose:,} tokens of text that is neither table nor record")
+
+
+def _in_pieces(facts: Facts, said: str) -> Choice:
+    """To be read in pieces, if what is left pays for that."""
+    figures, left = facts.recursive, facts.left
     for what, needed, held in (
         ("tokens", figures.tokens, left.tokens),
         ("model calls", figures.calls, left.model_calls),

@@ -52,7 +52,8 @@ _SPENT, _LAST = "spent:", "last"
 
 def turn_asked(at: At, record: AskModel, *, model: str) -> Iterator[BudgetWarning | LlmCall]:
     """An attempt of a turn, after what its prompt tells the model of its budget."""
-    for part in [each for name in record.added for each in name.split("+")]:
+    # What is listed again, or was told before, is no news.
+    for part in [name.split("+")[-1] for name in record.added[-1:]]:
         share = part.removeprefix(_SPENT)
         if part == _LAST:
             yield BudgetWarning(**at, kind="last_turn")

@@ -7,11 +7,13 @@ import msgspec
 from tallystick.core import prompt
 from tallystick.core.caps import share_notice, turn_is_last
 from tallystick.core.charge import Charge, RunLimits
-from tallystick.core.direct import is_fallback
+from tallystick.core.compaction import compacted
+from tallystick.core.direct import is_direct, is_fallback
 from tallystick.core.doubt import printed_empty
 from tallystick.core.prompt import Message
 from tallystick.core.records import ProgramFinished, RunEnded, StopReason
 from tallystick.core.state import RunState
+from tallystick.core.window import asked_again
 
 __all__ = ["came_to_nothing", "end_of", "told_next"]
 
@@ -32,15 +34,24 @@ def told_next(state: RunState) -> tuple[list[Message], int]:
     observed = list(state.observed)
     limits, used = state.started.limits, state.charge
     told = share_notice(limits, used, told=state.told)
-    bound = sum(len(each.text) for each in (*state.messages, *observed))
+    bound = sum(len(each.text) for each in (*state.messages, *observed)) - _saved(state, observed)
     if any(is_fallback(each) for each in observed):
         # What the direct prompt took says nothing of the turns that come.
         limits, used = _from_here(limits, used)
-    if turn_is_last(limits, used, prompt_bound=bound):
+    if turn_is_last(limits, used, prompt_bound=bound) and not is_direct(state):
         observed.append(Message(role="user", part="last", text=prompt.ANSWER_NOW))
     elif told is not None:
         observed.append(Message(role="user", part=f"spent:{told[0]}", text=told[1]))
     return observed, state.told if told is None else told[0]
+
+
+def _saved(state: RunState, observed: list[Message]) -> int:
+    """How many characters of the next prompt compaction leaves out."""
+    if not state.started.compact_at:
+        return 0
+    messages = asked_again(state.messages, observed, afresh=False)
+    shorter = compacted(msgspec.structs.replace(state, messages=messages)).messages
+    return sum(len(each.text) for each in messages) - sum(len(each.text) for each in shorter)
 
 
 def _from_here(limits: RunLimits, used: Charge) -> tuple[RunLimits, Charge]:

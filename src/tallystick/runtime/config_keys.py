@@ -211,6 +211,7 @@ SETTINGS: Mapping[str, Spec] = {
         _spec("retries", _whole(0, 100), _LIMITS.retries, limit=True),
         _spec("temperature", _number(0, 2)),
         _spec("strategy", _STRATEGY, "code"),
+        _spec("compact_at", _whole(0, 10**9)),
         _spec(
             "grants",
             Kind(what="a list of capabilities, each one line of text", accept=_accept_texts),

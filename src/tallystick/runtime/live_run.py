@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from tallystick.core.chain import Head
-from tallystick.core.citation import Citation, checked, citations_of
+from tallystick.core.compaction import bound_for, checked_bound
 from tallystick.core.errors import RunExists
 from tallystick.core.prompt import TEMPLATE
 from tallystick.core.records import (
     Caller,
     Record,
-    RunEnded,
     RunLimits,
     RunStarted,
     decode_record,
@@ -26,11 +25,12 @@ from tallystick.ledger.port import Ledger
 from tallystick.model.port import Heard, Model
 from tallystick.runtime.child_desk import ChildRunner, LiveChildDesk, Parent
 from tallystick.runtime.children import Children
+from tallystick.runtime.citing import cited_aside
 from tallystick.runtime.desk import FindModel, LiveDesk
 from tallystick.runtime.driver import Driver
 from tallystick.runtime.functions import RunFunction
 from tallystick.runtime.given import Given, given_of, stored, texts_of
-from tallystick.runtime.inputs import CONTEXT, Input, layout_of
+from tallystick.runtime.inputs import Input, layout_of
 from tallystick.runtime.live import LiveWorld
 from tallystick.runtime.names import names_of
 from tallystick.runtime.pen import LedgerPen
@@ -39,14 +39,15 @@ from tallystick.runtime.queries import Queries
 from tallystick.runtime.run import Run, run_of
 from tallystick.runtime.shelf import Shelf
 from tallystick.runtime.step_run import RunSteps
-from tallystick.runtime.strategy import check_strategy, with_strategy
+from tallystick.runtime.strategy import check_strategy, window_of, with_strategy
 from tallystick.runtime.teller import Teller
+from tallystick.runtime.variables import check_variables
 from tallystick.sandbox.host import HostFunction, HostTable
 from tallystick.sandbox.identity import now_ms
 from tallystick.sandbox.wasm.engine import ENGINE
 from tallystick.sandbox.wasm.sandbox import CLOCK_NS, WasmSandbox
 
-__all__ = ["RunJob", "Watch", "cited", "host_table", "path_of", "run_live"]
+__all__ = ["RunJob", "Watch", "host_table", "path_of", "run_live"]
 
 Watch = Callable[[str, Record], None]
 
@@ -66,6 +67,10 @@ class RunJob:
     # By name, None for the step's or the session's own.
     model: str | None = None
     strategy: AskedStrategy = "code"
+    # In tokens, 0 for never, None for what suits the model.
+    compact_at: int | None = None
+    # What the answer has to fit, JSON as text.
+    schema: str | None = None
 
 
 async def run_live(
@@ -89,6 +94,9 @@ async def run_live(
     Gives what it came to, and where its chain stands. `caller` is the run whose program began it.
     """
     check_strategy(job.strategy, job.inputs)
+    check_variables(
+        (each.variable for each in job.inputs), functions=(each.name for each in functions)
+    )
     store = stored(job.inputs, shelf)
     layout = layout_of(store.inputs, question=job.goal)
     given = given_of(store, layout)
@@ -104,6 +112,7 @@ async def run_live(
         functions=functions,
         model=model,
         depth=0 if caller is None else caller.depth,
+        compact_at=job.compact_at,
     )
     child_desk = LiveChildDesk(parent_of, children, shelf)
     table = host_table(
@@ -136,7 +145,10 @@ async def run_live(
             files=layout.files,
             inputs=given.inputs,
             images=given.images,
+            encodings=store.encodings,
             caller=caller,
+            compact_at=_compact_at(job, model),
+            schema=job.schema,
         ),
         job.strategy,
         layout=layout,
@@ -187,7 +199,7 @@ async def run_live(
         run,
         driver.state,
         ledger=path_of(ledger),
-        citations=cited(driver.state.ended, started, given.values),
+        cited=await cited_aside(driver.state.ended, started, given, shelf),
         parent=parent,
         step=step,
     )
@@ -221,6 +233,12 @@ def host_table(
     )
 
 
+def _compact_at(job: RunJob, model: Model) -> int:
+    if job.compact_at is not None:
+        return checked_bound(job.compact_at)
+    return bound_for(window_of(model), reply_tokens=job.limits.reply_tokens)
+
+
 def _claimed(ledger: Ledger, run: str, *, child: bool) -> int:
     try:
         return ledger.claim(run, create=True)
@@ -236,23 +254,6 @@ def _canonical(started: RunStarted) -> RunStarted:
     read = decode_record(encode_record(started))
     assert isinstance(read, RunStarted)
     return read
-
-
-def cited(
-    ended: RunEnded | None, started: RunStarted, values: Mapping[str, object]
-) -> tuple[Citation, ...]:
-    """Where the answer stands in the texts that the run holds. Each place was read again."""
-    if ended is None or ended.answer is None:
-        return ()
-    held = values.get(CONTEXT)
-    names = [name for name, _, _ in started.files]
-    texts = {names[0]: held} if isinstance(held, str) and names else held
-    if not isinstance(texts, dict):
-        return ()
-    found = citations_of(ended.answer, question=started.goal, texts=texts)
-    return tuple(
-        each for each in found if checked(each, texts[each.name].encode("utf-8", "surrogatepass"))
-    )
 
 
 def path_of(ledger: Ledger) -> str:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import msgspec
 
 from tallystick.core.citation import Citation
+from tallystick.core.citing import Cited, Unchecked
 from tallystick.core.machine import RunState
 from tallystick.core.records import Charge, StopReason
+from tallystick.core.typed_answer import value_of
 
 __all__ = ["Run", "run_of"]
+
+_NOTHING = Cited()
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A run that has ended. `answer` is partial unless `stop` is `answered`.
 
+    `citations` are places in what it was given that were checked against the bytes; `unchecked` is
+    what the answer says of where it is from and could not be. Under a schema, `answer` is JSON and
+    `value` what that says.
     Inside steps, `parent` is the id of their chain in the ledger and `step` the path of the one
     that began it.
     """
@@ -29,6 +36,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ledger: str
     parent: str | None = None
     step: str | None = None
+    unchecked: tuple[Unchecked, ...] = ()
+    value: object = None
 
     @property
     def answered(self) -> bool:
@@ -40,7 +49,7 @@ def run_of(
     state: RunState,
     *,
     ledger: str,
-    citations: tuple[Citation, ...] = (),
+    cited: Cited = _NOTHING,
     parent: str | None = None,
     step: str | None = None,
 ) -> Run:
@@ -54,8 +63,10 @@ def run_of(
         partial=state.ended.partial,
         turns=state.charge.turns,
         charge=state.ended.charge,
-        citations=citations,
+        citations=cited.citations,
         ledger=ledger,
         parent=parent,
         step=step,
+        unchecked=cited.unchecked,
+        value=value_of(state.answer, state.started) if state.ended.stop == "answered" else None,
     )

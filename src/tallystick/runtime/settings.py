@@ -73,6 +73,7 @@ class Settings:
     limits: RunLimits
     temperature: float | None
     strategy: AskedStrategy
+    compact_at: int | None
     grants: tuple[str, ...]
     aliases: Mapping[str, str]
     providers: Mapping[str, Provider]
@@ -130,6 +131,7 @@ def load_settings(
         limits=_limits(values),
         temperature=_number(values["temperature"]) if "temperature" in values else None,
         strategy=checked(str(values["strategy"])),
+        compact_at=_whole(values["compact_at"]) if "compact_at" in values else None,
         grants=_texts(values.get("grants", ())),
         aliases=aliases,
         providers=providers,

@@ -31,6 +31,7 @@ from tallystick.attachments.port import (
 from tallystick.attachments.session import Batch, SessionAttachments
 from tallystick.core.attachment import AttachmentRef
 from tallystick.core.errors import CapabilityDenied, LedgerError, UsageError
+from tallystick.core.kept import KeptText, Output
 from tallystick.core.records import RunEnded
 from tallystick.ledger.port import Also
 from tallystick.sandbox.host import HeldText, HostFunction
@@ -59,6 +60,8 @@ _STR_BYTES_MAX = 4_000_000
 _TEXTS_OPEN_MAX = 64
 _PIECE_BYTES = 1 << 20
 _TEXT_TYPES = ("text/", "application/json")
+# What was printed before, by its place; and the keys of such texts that are no attachments.
+_OUTPUT, _KEPT = "outputs.get", "kept:"
 # Calls whose answers are made again from the records of their queries.
 _QUERIES = frozenset({"llm_query", "llm_query_batched", "rlm_query", "rlm_query_batched"})
 
@@ -69,7 +72,7 @@ def is_pure(name: str, *, ok: bool) -> bool:
     What bytes say never changes; whether they were there at the time does, so that a text was not
     found is written down.
     """
-    return name in _QUERIES or (ok and name.startswith("text."))
+    return name in _QUERIES or (ok and name.startswith(("text.", _OUTPUT)))
 
 
 class Shelf:
@@ -92,7 +95,7 @@ class Shelf:
         self._batches: list[Batch] = []
         self._put_bytes = 0
         self._puts = 0
-        self.outputs: tuple[AttachmentRef, ...] = ()
+        self.outputs: tuple[Output, ...] = ()
 
     # -- keeping -------------------------------------------------------------------------------
 
@@ -194,8 +197,11 @@ class Shelf:
                 for _ in chunks:
                     pass
             text = HostText.open(path)
+        return self._remembered(id, text)
+
+    def _remembered(self, key: str, text: HostText) -> HostText:
         with self._guard:
-            self._texts[id] = text
+            self._texts[key] = text
             while len(self._texts) > _TEXTS_OPEN_MAX:
                 self._texts.popitem(last=False)
         return text
@@ -215,9 +221,20 @@ class Shelf:
 
     def find_text(self, key: str) -> HostText:
         """A text that a program names: what the run printed, or what it was granted to read."""
-        if key not in {ref.id for ref in self.outputs} and READ not in self._grants:
+        for place, each in enumerate(self.outputs if key.startswith(_KEPT) else ()):
+            if isinstance(each, KeptText) and key == f"{_KEPT}{place}":
+                return self._kept_text(key, each)
+        printed = {each.id for each in self.outputs if isinstance(each, AttachmentRef)}
+        if key not in printed and READ not in self._grants:
             raise CapabilityDenied(capability=READ, what="this text")
         return self.text(key)
+
+    def _kept_text(self, key: str, kept: KeptText) -> HostText:
+        """A text that left the prompt. Where it stands in `outputs`, it stays."""
+        with self._guard:
+            if key in self._texts:
+                return self._texts[key]
+        return self._remembered(key, HostText(kept.text.encode("utf-8", "replace")))
 
     # -- for programs --------------------------------------------------------------------------
 
@@ -225,7 +242,7 @@ class Shelf:
         """What programs call; those of `attachments` need their grants."""
         made: list[tuple[str, Callable[..., Any], str]] = [
             ("outputs.count", lambda: len(self.outputs), ""),
-            ("outputs.get", self._output, ""),
+            (_OUTPUT, self._output, ""),
             ("attachments.put", self.put, WRITE),
             ("attachments.get", self.get, READ),
             ("attachments.ls", self.ls, READ),
@@ -235,10 +252,16 @@ class Shelf:
             for name, function, needs in made
         ]
 
-    def _output(self, place: int) -> HeldText:
+    def _output(self, place: int) -> HeldText | str:
         if type(place) is not int or not 0 <= place < len(self.outputs):
             raise UsageError(f"there are {len(self.outputs)} kept outputs")
-        return _handle(self.outputs[place])
+        found = self.outputs[place]
+        if isinstance(found, AttachmentRef):
+            return _handle(found)
+        raw = found.text.encode("utf-8", "replace")
+        if len(raw) <= INLINE_BYTES_MAX:
+            return raw.decode()
+        return HeldText(key=f"{_KEPT}{place}", bytes=len(raw), name=found.label)
 
     def put(
         self, data: object, label: str | None = None, media_type: str | None = None

@@ -1,0 +1,109 @@
+"""JSON that others wrote, read strictly: one value, its size and depth bounded, nothing ambiguous.
+
+What is read here follows from the text alone: how deep a value and how long a number may be is
+said here, far below where the interpreter's own stack and settings would end it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+__all__ = ["CHARS_MAX", "DEPTH_MAX", "finite", "no_constant", "read_json", "shown"]
+
+CHARS_MAX = 4_000_000
+DEPTH_MAX = 64
+_DIGITS_MAX = 1_000
+_DEEP = f"it is nested deeper than {DEPTH_MAX} levels"
+_SHOWN_CHARS_MAX = 80
+
+
+def read_json(text: str, *, chars_max: int = CHARS_MAX) -> object:
+    """The value that a text is. Raises `ValueError`, which says in a line why it is none.
+
+    Refused beside what is no JSON: NaN and Infinity, numbers that are too large or too long, a name
+    that stands twice in an object, and halves of characters.
+    """
+    if len(text) > chars_max:
+        raise ValueError(f"it has {len(text):,} characters; at most {chars_max:,}")
+    try:
+        value: object = json.loads(
+            text,
+            parse_constant=no_constant,
+            parse_float=finite,
+            parse_int=_whole,
+            object_pairs_hook=_object,
+        )
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON: {error.msg} at character {error.pos + 1:,}") from None
+    except RecursionError:
+        raise ValueError(_DEEP) from None
+    if text.count("[") + text.count("{") > DEPTH_MAX:
+        _check_depth(value)
+    if "\\u" in text or not text.isascii():
+        _check_characters(value)
+    return value
+
+
+def shown(value: object) -> str:
+    """A value as JSON, cut to a few words."""
+    text = json.dumps(value, ensure_ascii=False)
+    cut = text if len(text) <= _SHOWN_CHARS_MAX else f"{text[: _SHOWN_CHARS_MAX - 3]}..."
+    return cut.encode("utf-8", "replace").decode()
+
+
+def _check_depth(value: object) -> None:
+    level = [value]
+    for _ in range(DEPTH_MAX):
+        level = [each for held in level for each in _inside(held)]
+    if any(isinstance(each, dict | list) for each in level):
+        raise ValueError(_DEEP)
+
+
+def _inside(held: object) -> Iterable[object]:
+    """What a list or an object holds; anything else is no level of its own."""
+    if isinstance(held, dict):
+        return held.values()
+    return held if isinstance(held, list) else ()
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        (twice, _), *_ = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"{shown(twice)} stands twice in one object")
+    return made
+
+
+def _check_characters(value: object) -> None:
+    waiting = [value]
+    while waiting:
+        held = waiting.pop()
+        if isinstance(held, dict):
+            waiting.extend(held)
+            waiting.extend(held.values())
+        elif isinstance(held, list):
+            waiting.extend(held)
+        elif isinstance(held, str) and any("\ud800" <= each <= "\udfff" for each in held):
+            raise ValueError(f"{shown(held)} holds half of a character")
+
+
+def _whole(number: str) -> int:
+    if len(number) > _DIGITS_MAX:
+        raise ValueError(f"{number[:20]}... has {len(number):,} digits; at most {_DIGITS_MAX:,}")
+    return int(number)
+
+
+def finite(number: str) -> float:
+    """A number that is one. Raises `ValueError` for what only infinity is as large as."""
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"{number[:40]} is too large a number")
+    return value
+
+
+def no_constant(name: str) -> object:
+    """What becomes of NaN and Infinity, which are no JSON."""
+    raise ValueError(f"{name} is no JSON value")
