@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+# Each starts processes: CI runs them.
+pytestmark = pytest.mark.slow
+
 Attach = Callable[..., subprocess.CompletedProcess[bytes]]
 
 

@@ -12,6 +12,9 @@ from tallystick.core.chain import Head
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.signing import signing_available
 
+# Each starts processes: CI runs them.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def tally(tmp_path: Path) -> Tally:

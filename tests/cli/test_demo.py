@@ -12,6 +12,7 @@ from tests.play import Played, play
 from tallystick.cli.demo import corpus_sha256
 from tallystick.cli.main import cli
 from tallystick.core.citation import checked
+from tallystick.core.document import Documents
 from tallystick.core.errors import LedgerError, UsageError
 from tallystick.core.records import AskModel
 from tallystick.demo import corpus as corpus_module
@@ -20,6 +21,7 @@ from tallystick.demo.recording import recording
 from tallystick.model.recorded import RecordedModel
 from tallystick.runtime.inputs import given_text
 from tallystick.runtime.paths import cache_directory
+from tallystick.sandbox.text import HostText
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 
@@ -142,7 +144,8 @@ def test_the_recorded_replies_lead_to_the_answer_and_its_line(
     assert run.answer is not None
     assert all(part in run.answer for part in expected())
     assert all(part in citation.quote for part in expected())
-    assert checked(citation, corpus[citation.name].encode())
+    held = {name: HostText(text.encode()) for name, text in corpus.items()}
+    assert checked(citation, Documents(held))
     assert corpus[citation.name].splitlines()[citation.line - 1] == citation.quote
 
 

@@ -34,6 +34,9 @@ from tallystick.runtime.history import records_of
 from tallystick.runtime.session import Session
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+# Each starts processes: CI runs them.
+pytestmark = pytest.mark.slow
+
 A, B = run_id(1), run_id(2)
 # What a terminal acts on: titles, colours, a cleared line, text that runs backwards, a bell.
 HOSTILE = "\x1b]0;gone\x07\x1b[2K\r\u202egnp\u0085\x9b31m\x00"

@@ -13,6 +13,9 @@ import pytest
 
 from tallystick.runtime.paths import cache_directory
 
+# Each starts processes: CI runs them.
+pytestmark = pytest.mark.slow
+
 
 class Tally:
     """Runs the command with data of its own and the shared cache."""

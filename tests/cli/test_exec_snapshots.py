@@ -10,6 +10,9 @@ from tests.cli.test_exec import Tally
 
 from tallystick.runtime.snapshots import MEDIA_TYPE
 
+# Each starts processes: CI runs them.
+pytestmark = pytest.mark.slow
+
 COUNT = "n = globals().get('n', 0) + 1; n"
 
 

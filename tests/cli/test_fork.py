@@ -12,6 +12,9 @@ from tallystick.core.records import AskModel, ReceiptIssued, RunForked, RunLimit
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.history import records_of
 
+# Each starts processes: CI runs them.
+pytestmark = pytest.mark.slow
+
 __all__ = ["tally"]
 
 

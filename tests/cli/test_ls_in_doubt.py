@@ -17,6 +17,9 @@ from tallystick.core.records import AskModel, CallHost, QueryAsked, Reserved, Ru
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.run_lock import held_run
 
+# Each starts processes: CI runs them.
+pytestmark = pytest.mark.slow
+
 RESERVED = Reserved(tokens_in=10, tokens_out=90, usd=2_500_000)
 ASKED = AskModel(intent=1, turn=3, base=None, added=(), request_sha256="0", reserved=RESERVED)
 EFFECT = CallHost(

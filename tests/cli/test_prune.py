@@ -18,6 +18,9 @@ from tallystick.core.records import Record, RunForked
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify
 
+# Each starts processes: CI runs them.
+pytestmark = pytest.mark.slow
+
 SCRIPT = json.dumps({"text": "```python\nprint(len(context))\nFINAL('harbour answer')\n```"})
 
 

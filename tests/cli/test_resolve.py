@@ -16,6 +16,9 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.history import records_of
 from tallystick.runtime.shared_purse import DEPLOYMENT
 
+# Each starts processes: CI runs them.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 RUN = "01M7H9059YPYTCBKVW1YQJBKX4"
 # Holds two calls of a run, and dies.

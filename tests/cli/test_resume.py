@@ -35,6 +35,9 @@ from tallystick.runtime.history import whole_records
 from tallystick.runtime.paths import cache_directory
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+# Each starts processes: CI runs them.
+pytestmark = pytest.mark.slow
+
 REPLIES = [
     "n = 20\nprint(n)",
     "n += 1\nprint(n)",

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 from tests.cli.test_exec import Tally
 
+# Each starts processes: CI runs them.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def tally(tmp_path: Path) -> Tally:
@@ -249,3 +252,68 @@ def test_config_says_where_each_value_came_from(tally: Tally) -> None:
 
     assert found["data"]["source"] == "environment TALLYSTICK_DATA_DIR"
     assert found["max_turns"] == {"name": "max_turns", "value": "30", "source": "default"}
+
+
+def typed(tally: Tally, *answers: str) -> Any:
+    """A run under a schema whose programs answer so, one a turn."""
+    schema = {"type": "object", "required": ["sum"], "properties": {"sum": {"type": "integer"}}}
+    (tally.directory / "s.json").write_text(json.dumps(schema))
+    replies = [json.dumps({"text": f"```python\nFINAL({each})\n```"}) for each in answers]
+    (tally.directory / "typed.jsonl").write_text("\n".join(replies))
+    return tally("run", "the sum?", "-m", "scripted:typed.jsonl", "--schema", "s.json", "--json")
+
+
+def test_a_typed_answer_is_json_with_its_value(tally: Tally) -> None:
+    done = typed(tally, "{'sum': '6'}", "{'sum': 6}")
+    result = json.loads(done.stdout)
+
+    assert (done.returncode, result["answer"], result["value"]) == (0, '{"sum":6}', {"sum": 6})
+    assert (result["turns"], result["unchecked"]) == (2, [])
+
+
+def test_answers_that_never_fit_end_with_exit_code_1_and_the_last_as_partial(tally: Tally) -> None:
+    done = typed(tally, "1", "2", "3", "4")
+    result = json.loads(done.stdout)
+
+    assert (done.returncode, result["stop"]) == (1, "no_progress")
+    assert (result["answer"], result["partial"], result["turns"]) == ("3", True, 3)
+    assert "value" not in result
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ('{"pattern": "a"}', "s.json: schema: 'pattern' is not supported in a schema"),
+        (None, "s.json: No such file or directory"),
+    ],
+)
+def test_a_bad_schema_is_wrong_usage_and_nothing_is_written(
+    tally: Tally, written: str | None, said: str
+) -> None:
+    if written is not None:
+        (tally.directory / "s.json").write_text(written)
+
+    done = run(tally, "--schema", "s.json")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert json.loads(tally("ls", "--json").stdout) == []
+
+
+def test_what_an_answer_claims_is_cited_or_marked(tally: Tally) -> None:
+    said = 'It is "b,2 c,3" [data.txt:2], and "four words stand nowhere".'
+    (tally.directory / "said.jsonl").write_text(json.dumps({"text": said}))
+    words = ("run", "what?", "-f", "data.txt", "-m", "scripted:said.jsonl", "--strategy", "direct")
+
+    lines = tally(*words).stderr.splitlines()
+    result = json.loads(tally(*words, "--json").stdout)
+
+    assert "cited    [1] data.txt:2-3  'b,2\\nc,3'" in lines
+    assert 'unchecked: "four words stand nowhere" (stands nowhere in the data)' in lines
+    assert result["citations"] == [
+        {"name": "data.txt", "line": 2, "start": 4, "end": 11, "quote": "b,2\nc,3", "line_end": 3}
+    ]
+    assert result["unchecked"] == [
+        {"claim": '"four words stand nowhere"', "why": "stands nowhere in the data"}
+    ]

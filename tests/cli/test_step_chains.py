@@ -25,6 +25,9 @@ from tallystick.runtime.run import Run
 from tallystick.runtime.step import charge_step, step, step_log
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+# Each starts processes: CI runs them.
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Done:

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from tests.cli.test_exec import Tally
 
+# Each starts processes: CI runs them.
+pytestmark = pytest.mark.slow
+
 STORY = "The ship left Riga in the night. Nobody saw the captain again.\n" * 40
 
 

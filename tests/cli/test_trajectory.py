@@ -27,6 +27,9 @@ from tallystick.runtime.step import step
 from tallystick.runtime.trajectories import export_trajectory
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+# Each starts processes: CI runs them.
+pytestmark = pytest.mark.slow
+
 # So long that it is kept apart from the records.
 LONG = "so very long " * 6_000
 REPLIES = (

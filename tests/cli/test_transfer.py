@@ -11,6 +11,9 @@ from tests.cli.test_exec import Tally
 from tests.ledger.builders import OTHER, RUN
 from tests.runtime.carry_builders import LARGE, SESSION, Place, attached_run, in_files, session_id
 
+# Each starts processes: CI runs them.
+pytestmark = pytest.mark.slow
+
 GIVEN = ((b"small-and-secret", "notes", None), (LARGE, "large", None))
 
 

@@ -539,8 +539,10 @@ def test_a_run_that_others_grew_from_stays_until_they_are_gone(ledger: Ledger) -
     for number in (4, 3):
         grown(ledger, run=run_id(number), parent=RUN)
     grown(ledger, run=run_id(5), parent=run_id(3))
-    # Of one that is to grow from it and has no entry yet, nobody can know that.
+    # One that is about to grow from it has no entry yet that says so.
     ledger.claim(run_id(6), create=True, grown_from=ledger.runs()[0].head.hash)
+    # One that nobody began to write grows from nothing.
+    ledger.claim(run_id(2), create=True)
     done: list[object] = []
 
     with pytest.raises(UsageError, match=f"run {RUN} stays: run {run_id(3)} grew from it") as told:
@@ -548,13 +550,37 @@ def test_a_run_that_others_grew_from_stays_until_they_are_gone(ledger: Ledger) -
 
     assert "\n" not in str(told.value)
     assert done == []
-    assert ledger.forks_of(RUN) == [run_id(3), run_id(4)]
+    assert ledger.forks_of(RUN) == [run_id(3), run_id(4), run_id(6)]
     assert ledger.forks_of(run_id(3)) == [run_id(5)]
     assert ledger.forks_of(run_id(77)) == []
     for number in (5, 4, 3):
         ledger.remove(run_id(number))
+    with pytest.raises(UsageError, match=f"run {RUN} stays: run {run_id(6)} grew from it"):
+        ledger.remove(RUN)
+    ledger.remove(run_id(6))
     ledger.remove(RUN)
-    assert [row.run for row in ledger.runs()] == [run_id(6)]
+    assert [row.run for row in ledger.runs()] == [run_id(2)]
+
+
+@pytest.mark.parametrize("shared", [1, 2, 3])
+def test_a_run_that_is_about_to_grow_keeps_the_one_whose_entry_it_names(
+    ledger: Ledger, shared: int
+) -> None:
+    """Also where that is no longer, or not only, the last one; and no other."""
+    filled(ledger, run=RUN)
+    filled(ledger, run=OTHER)
+    *_, named = ledger.read(RUN, stop=shared)
+    fork = run_id(9)
+
+    ledger.claim(fork, create=True, grown_from=named.hash)
+
+    assert (ledger.forks_of(RUN), ledger.forks_of(OTHER)) == ([fork], [])
+    ledger.remove(OTHER)
+    with pytest.raises(UsageError, match=f"run {fork} grew from it"):
+        ledger.remove(RUN)
+    ledger.remove(fork)
+    ledger.remove(RUN)
+    assert list(ledger.runs()) == []
 
 
 def test_the_first_entry_of_a_fork_cannot_be_erased(ledger: TransferLedger) -> None:

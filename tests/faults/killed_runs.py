@@ -9,22 +9,23 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
 import msgspec
+from tests.faults.call_places import Place, Places, named_in, open_places, place_of
 from tests.faults.paid_server import PaidServer
-from tests.faults.run_worker import Order
+from tests.faults.run_shape import Shape, shape_of
+from tests.faults.run_worker import Order, Subject
 from tests.faults.tracer import run_traced
 
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.attachments.verify import verify_attachments
 from tallystick.core.budget_amount import Amount
 from tallystick.core.chain import Head
-from tallystick.core.open_intents import open_calls
 from tallystick.core.records import (
     AskModel,
     CallHost,
@@ -41,8 +42,6 @@ from tallystick.runtime.history import records_of
 ROOT = Path(__file__).parents[2]
 # How a point ended: the run had not begun, it went on by itself, or somebody had to say so.
 Outcome = Literal["not begun", "went on", "in doubt"]
-# Calls, by their intent and their item in a batch.
-Places = frozenset[tuple[int, int]]
 # Records that ride along with the next that is written. All of it comes out the same again.
 RIDING = (
     "run.started",
@@ -96,8 +95,11 @@ class Ended:
 class Workers:
     """Makes processes that play the run, one at a time."""
 
-    def __init__(self, folder: Path, server: PaidServer, *, name: str = "said") -> None:
+    def __init__(
+        self, folder: Path, server: PaidServer, *, name: str = "said", subject: Subject = "run"
+    ) -> None:
         self.folder = folder
+        self.subject: Subject = subject
         self._said = folder / name
         self.server = server
         self.snapshots = False
@@ -199,6 +201,7 @@ class Workers:
         ledger, out = str(self.data / "ledger.db"), str(self._said)
         return Order(
             work=work,
+            subject=self.subject,
             ledger=ledger,
             url=self.server.url,
             out=out,
@@ -237,6 +240,16 @@ class Whole:
 
     result: dict[str, Any]
     paid: Counter[str]
+    shape: Shape
+
+
+def played_whole(workers: Workers) -> Whole:
+    """Play it with nothing happening to it."""
+    workers.begin_anew()
+    ended = workers.run()
+    assert ended.result is not None, ended.lines[-3:]
+    paid = Counter(workers.server.contents)
+    return Whole(result=ended.result, paid=paid, shape=shape_of(workers.data))
 
 
 def expected(whole: Whole, data: Path) -> dict[str, Any]:
@@ -283,14 +296,14 @@ def check_written(data: Path, keys: Collection[str]) -> None:
     """Calls that were sent, by their keys: the intent of each stands on the ledger."""
     if not keys:
         return
-    begun: set[tuple[str, int, int]] = set()
+    begun: set[Place] = set()
     with SqliteLedger(data / "ledger.db") as ledger:
         for row in ledger.runs():
             for record in records_of(ledger, row.run):
                 if isinstance(record, AskModel | CallHost | QueryAsked):
                     begun.add((row.run, record.intent, getattr(record, "item", -1)))
     for key in keys:
-        assert (key.split("-")[0], *place_of(key)) in begun, f"{key} was sent and is not written"
+        assert place_of(key) in begun, f"{key} was sent and is not written"
 
 
 def go_on(
@@ -311,8 +324,7 @@ def go_on(
         assert not asked, f"the provider could have been asked about {doubt}"
         assert server.contents == before, "something was paid for in spite of the doubt"
         assert check_kept(workers.data, killed.heads) == stood, "something was written"
-        (intent,) = doubt
-        doubted |= {(intent["intent"], item) for item in intent.get("items") or [-1]}
+        doubted |= check_named(workers, doubt)
         ended = workers.resumed("retry")
     elif not doubted:
         assert ended.result == expected(whole, workers.data), ended.lines[-3:]
@@ -326,10 +338,21 @@ def go_on(
     # Of what was in doubt, the most that it can have cost is charged.
     assert server.billed == charged or (doubted and server.billed < charged)
     check_shared(workers.data, billed=server.billed, charged=charged)
+    assert shape_of(workers.data) == whole.shape
     if "not begun" in ended.lines:
         assert not before
         return "not begun"
     return "went on" if doubt is None else "in doubt"
+
+
+def check_named(workers: Workers, doubt: Sequence[Mapping[str, Any]]) -> Places:
+    """What is in doubt is what is open, all of it: one intent for each run that was under way."""
+    named = named_in(doubt)
+    assert named == open_places(workers.data)
+    assert len({each["run"] for each in doubt}) == len(doubt)
+    if workers.subject == "run":
+        assert len(doubt) == 1
+    return named
 
 
 def check_paid(server: PaidServer, whole: Whole, doubted: Places) -> None:
@@ -354,19 +377,3 @@ def check_shared(data: Path, *, billed: int, charged: int) -> None:
         (row,) = scopes.rows()
         assert billed <= (row.spent.usd or 0) <= charged
         assert row.reserved == (holds[0].row.amount if holds else Amount())
-
-
-def open_places(data: Path) -> Places:
-    """The calls of all runs that were begun and have no outcome."""
-    with SqliteLedger(data / "ledger.db") as ledger:
-        return frozenset(
-            (call.intent, getattr(call, "item", -1))
-            for row in ledger.runs()
-            for call in open_calls(records_of(ledger, row.run))
-        )
-
-
-def place_of(key: str) -> tuple[int, int]:
-    """The intent and the item of a call, by its key."""
-    intent, _, item = key.split("-")[1].partition(".")
-    return int(intent), int(item or -1)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from tests.faults.family_play import FAMILY_PROGRAMS
 from tests.model import fake_server as fake
 from tests.model.fake_server import FakeServer, Seen, Step
 from tests.play import block
@@ -46,6 +47,9 @@ text = attachments.get(note["id"])
 FINAL(f"{first}, {second}, {word}, {last}, {total}, {len(text)}, {attachments.get(small['id'])}")
 """,
 )
+
+# By what a run is asked to do.
+_PLAYS = {GOAL: PROGRAMS, **FAMILY_PROGRAMS}
 
 
 class Held:
@@ -164,10 +168,15 @@ def _reply(seen: Seen) -> tuple[str, dict[str, int]]:
     said = str(messages[-1]["content"])
     if messages[0]["role"] == "system":
         turn = sum(message["role"] == "assistant" for message in messages)
-        text = block(PROGRAMS[turn].strip())
+        text = block(_programs(str(messages[1]["content"]))[turn].strip())
     elif said.startswith("How large"):
         text = str(sum(map(ord, said)) % 100)
     else:
         text = said.split()[1].upper()
     sent = sum(len(str(message["content"])) for message in messages)
     return text, {"prompt_tokens": sent // 4, "completion_tokens": len(text) // 4 + 1}
+
+
+def _programs(asked: str) -> tuple[str, ...]:
+    """The programs of a run, by the message that says its task."""
+    return next(programs for task, programs in _PLAYS.items() if f"The task: {task}" in asked)

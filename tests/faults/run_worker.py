@@ -22,6 +22,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
+from tests.faults.family_play import FAMILY_GOAL
 from tests.faults.in_process import die_at
 from tests.faults.paid_server import GOAL, KEY_HEADER
 from tests.faults.tracer import stop_at_calls
@@ -32,7 +33,7 @@ from tallystick.core.chain import Draft, Head
 from tallystick.core.lookup import NOT_RECEIVED, Lookup
 from tallystick.core.passage_errors import RunInDoubt
 from tallystick.core.passage_records import InDoubt
-from tallystick.core.records import ModelUsage, Record, RunStarted, tag_of
+from tallystick.core.records import ModelUsage, Record, RunLimits, RunStarted, tag_of
 from tallystick.ledger.port import Also
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.endpoint import Endpoint
@@ -47,12 +48,17 @@ from tallystick.runtime.step import step
 
 CHILD_SECONDS_MAX = 120
 GRANTS = ("attachments.read", "attachments.write")
+# What is played: one run, or a tree of them.
+Subject = Literal["run", "tree"]
+# Of what was in doubt the most that it can have cost is charged, each time: that has to fit.
+_TREE_LIMITS = RunLimits(tokens=10_000_000)
 
 
 class Order(msgspec.Struct, kw_only=True):
     """What a child is to do."""
 
     work: Literal["run", "resume"]
+    subject: Subject = "run"
     ledger: str
     url: str
     # None is its own output.
@@ -203,8 +209,10 @@ def watched(run: str, record: Record) -> None:
 # -- what a child does --------------------------------------------------------------------------
 
 
-def play(session: Session) -> Run:
-    """The run, in a step that is in a step."""
+def play(session: Session, subject: Subject) -> Run:
+    """The run, in a step that is in a step; or the tree."""
+    if subject == "tree":
+        return session.run(FAMILY_GOAL, grants=GRANTS, limits=_TREE_LIMITS, watch=watched)
 
     @step("inner", budget={"max_usd": 1})
     def inner() -> Run:
@@ -217,24 +225,31 @@ def play(session: Session) -> Run:
     return outer()
 
 
-def begun(session: Session) -> str | None:
-    """The run of an earlier process, if it came so far as to be one."""
+def runs_of(session: Session) -> list[tuple[str, RunStarted]]:
+    """The runs that came so far as to be one, with their starts."""
+    found = []
     for row in session.ledger.runs():
         first = next(records_of(session.ledger, row.run), None) if row.head.count else None
         if isinstance(first, RunStarted):
-            return row.run
-    return None
+            found.append((row.run, first))
+    return found
+
+
+def begun(session: Session) -> str | None:
+    """The run of an earlier process: the one that no other began."""
+    return next((run for run, started in runs_of(session) if started.caller is None), None)
 
 
 def resumed(session: Session, order: Order) -> Run | None:
     run = begun(session)
     if run is None:
         tell("not begun")
-        return play(session)
+        return play(session, order.subject)
     try:
         return session.resume(run, in_doubt=order.in_doubt, steal=order.steal, watch=watched)
     except RunInDoubt as error:
-        tell(f"in_doubt {msgspec.json.encode(error.open).decode()}")
+        opened = [msgspec.to_builtins(each) | {"run": each.run or error.run} for each in error.open]
+        tell(f"in_doubt {json.dumps(opened)}")
         return None
 
 
@@ -264,10 +279,12 @@ def child(order: Order) -> None:
     if order.die_at is not None:
         die_at(order.die_at or None, lambda name: tell(f"seen {name}"))
     with opened(order) as session:
-        run = play(session) if order.work == "run" else resumed(session, order)
+        run = play(session, order.subject) if order.work == "run" else resumed(session, order)
         if run is not None:
             # A child that is to be killed does not come here before its run has ended.
-            held = order.work == "run" or session.replay(run.run).held
+            held = order.work == "run" or all(
+                session.replay(each).held for each, _ in runs_of(session)
+            )
             tell(f"result {json.dumps(result_of(run, replay_held=held))}")
 
 

@@ -11,7 +11,15 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from tests.faults.killed_runs import Whole, Workers, check_kept, check_shared, check_written, go_on
+from tests.faults.killed_runs import (
+    Whole,
+    Workers,
+    check_kept,
+    check_shared,
+    check_written,
+    go_on,
+    played_whole,
+)
 from tests.faults.paid_server import ITEMS, PaidServer
 
 pytestmark = pytest.mark.slow
@@ -42,10 +50,7 @@ def second(first: Workers) -> Iterator[Workers]:
 
 @pytest.fixture(scope="module")
 def whole(first: Workers) -> Whole:
-    first.begin_anew()
-    ended = first.run()
-    assert ended.result is not None, ended.lines[-3:]
-    return Whole(result=ended.result, paid=Counter(first.server.contents))
+    return played_whole(first)
 
 
 @pytest.mark.parametrize("number", [1, 2, PAID])

@@ -7,31 +7,27 @@ call in doubt, by name.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 
 import pytest
 from tests.faults.killed_runs import (
-    Ended,
-    Outcome,
-    Places,
     Whole,
     Workers,
     check_kept,
     check_paid,
     check_shared,
     go_on,
-    open_places,
+    played_whole,
 )
 from tests.faults.paid_server import ITEMS, PaidServer
 from tests.faults.soak_record import noted, outcome_table
+from tests.faults.sweeps import at_calls, die_again_and_again, of, provider, sweep
 from tests.faults.tracer import available, run_traced
 
 ROOT = Path(__file__).parents[2]
@@ -60,10 +56,7 @@ def snapshots(workers: Workers) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def whole(workers: Workers) -> Whole:
     """The run with nothing happening to it."""
-    workers.begin_anew()
-    ended = workers.run()
-    assert ended.result is not None, ended.lines[-3:]
-    return Whole(result=ended.result, paid=Counter(workers.server.contents))
+    return played_whole(workers)
 
 
 def test_a_run_is_the_same_each_time_and_pays_for_everything_once(
@@ -138,80 +131,6 @@ def test_a_run_that_is_begun_again_instead_is_seen_to_pay_twice(
 
     with pytest.raises(AssertionError, match="was paid for twice"):
         check_paid(workers.server, whole, frozenset())
-
-
-def spread(seen: Sequence[str], count: int | None) -> list[int]:
-    """Places among the calls that were seen, counted from 1: all, or some and one of each kind."""
-    if count is None:
-        return list(range(1, len(seen) + 1))
-    kinds: dict[str, list[int]] = {}
-    for place, each in enumerate(seen, start=1):
-        kinds.setdefault(each.split()[0], []).append(place)
-    rest = range(1, len(seen) + 1, max(1, len(seen) // count))
-    return sorted({*rest, *(places[len(places) // 2] for places in kinds.values())})
-
-
-def sweep(
-    workers: Workers, whole: Whole, *, count: int | None, asked: bool
-) -> Counter[tuple[str, Outcome]]:
-    """Kill the run at system calls, each time in a process of its own. Returns what came of it."""
-    workers.begin_anew()
-    listed = workers.traced(kill_at=None)
-    assert listed.result == whole.result
-    outcomes: Counter[tuple[str, Outcome]] = Counter()
-    places = spread(listed.seen, count)
-    for place in places:
-        workers.begin_anew()
-        killed = workers.traced(kill_at=place, asked=asked)
-        if not killed.killed:
-            # What is received in one piece or in two differs: this run made fewer calls.
-            assert len(killed.seen) < place
-            continue
-        with at_calls([killed]):
-            outcome = go_on(workers, killed, whole, asked=asked)
-        outcomes[killed.seen[-1].split()[0], outcome] += 1
-    # Hitting nothing must not be the rule.
-    assert outcomes.total() >= 0.9 * len(places)
-    return outcomes
-
-
-def die_again_and_again(
-    workers: Workers, whole: Whole, *, count: int, seed: int, asked: bool
-) -> Counter[tuple[str, Outcome]]:
-    """Kill the run, and one to three times the process that goes on with it."""
-    chance = Random(seed)
-    workers.begin_anew()
-    calls = len(workers.traced(kill_at=None).seen)
-    outcomes: Counter[tuple[str, Outcome]] = Counter()
-    for _ in range(count):
-        workers.begin_anew()
-        deaths = [workers.traced(kill_at=chance.randrange(calls // 5, calls), asked=asked)]
-        doubted: Places = frozenset()
-        with at_calls(deaths):
-            for _ in range(chance.randint(1, 3)):
-                doubted |= frozenset() if asked else open_places(workers.data)
-                place = chance.randrange(1, calls // 2)
-                deaths.append(workers.traced(kill_at=place, asked=asked, work="resume"))
-            said = [line for death in deaths for line in death.lines]
-            dead = Ended(code=deaths[-1].code, lines=said)
-            outcome = go_on(workers, dead, whole, asked=asked, doubted=doubted)
-        outcomes[f"{sum(each.killed for each in deaths)} deaths", outcome] += 1
-    return outcomes
-
-
-@contextlib.contextmanager
-def at_calls(deaths: Sequence[Ended]) -> Iterator[None]:
-    """Say where the deaths were, if something is wrong after them."""
-    try:
-        yield
-    except AssertionError as error:
-        for each in deaths:
-            error.add_note(f"killed at call {len(each.seen)}, {each.seen[-1]}")
-        raise
-
-
-def of(outcomes: Counter[tuple[str, Outcome]], wanted: Outcome) -> int:
-    return sum(count for (_, outcome), count in outcomes.items() if outcome == wanted)
 
 
 @needs_tracer
@@ -299,7 +218,3 @@ def test_any_number_of_deaths_is_made_good(asked: bool, workers: Workers, whole:
 
     noted(f"runs killed again and again; {provider(asked)}", outcome_table(outcomes))
     assert outcomes.total() == DEATHS_SOAK
-
-
-def provider(asked: bool) -> str:
-    return "the provider can be asked" if asked else "the provider cannot be asked"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.faults.call_places import Places, named_in, place_of
 from tests.faults.disk_trace import Change, record
 from tests.faults.killed_runs import (
     Ended,
@@ -23,7 +24,6 @@ from tests.faults.killed_runs import (
     Workers,
     check_kept,
     check_written,
-    place_of,
 )
 from tests.faults.paid_server import PaidServer
 from tests.faults.power_loss import Image, images, said_before
@@ -108,12 +108,12 @@ def go_on(run: Recorded, image: Image, workers: Workers, *, asked: bool) -> Outc
     server.forget(but={key: run.replies[key] for key in sent})
     ended = workers.resumed("halt", asked=asked)
     doubt = ended.in_doubt
-    doubtful: set[tuple[int, int]] = set()
+    doubtful: Places = frozenset()
     if doubt is not None:
         assert not asked
         assert not server.contents
-        (intent,) = doubt
-        doubtful = {(intent["intent"], item) for item in intent.get("items") or [-1]}
+        assert len(doubt) == 1
+        doubtful = named_in(doubt)
         ended = workers.resumed("retry")
     assert ended.result is not None, ended.lines[-3:]
     assert ended.result["answer"] == run.result["answer"]

@@ -35,6 +35,7 @@ from tallystick.core.records import (
     AskModel,
     CallHost,
     Charge,
+    HostAnswered,
     ModelFailed,
     ModelReplied,
     ModelUsage,
@@ -255,16 +256,17 @@ def in_doubt(records: Iterable[Record]) -> bool:
     return doubted or again or bool(open_calls(kept))
 
 
-def keys_of(run: str, records: Iterable[Record]) -> set[str]:
-    """The keys of all calls that were begun."""
+def keys_of(run: str, records: Sequence[Record]) -> set[str]:
+    """The keys of all calls that were begun; of effects, which keep theirs, if they have ended."""
+    answered = {each.intent for each in records if isinstance(each, HostAnswered)}
     found = set()
     for record in records:
         if isinstance(record, AskModel):
             found.add(call_key(run, record.intent))
         elif isinstance(record, QueryAsked):
             found.add(call_key(run, record.intent, item=record.item, attempt=record.attempt))
-        elif isinstance(record, CallHost):
-            found.add(call_key(run, record.intent, attempt=record.attempt))
+        elif isinstance(record, CallHost) and record.intent in answered:
+            found.add(call_key(run, record.intent))
     return found
 
 

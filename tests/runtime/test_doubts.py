@@ -204,7 +204,8 @@ def test_an_effect_that_is_made_again_is_a_second_attempt(
 
     calls = [each for each in made.records(whole.id) if isinstance(each, CallHost)]
     assert [each.attempt for each in calls] == [1, 2]
-    assert made.effects.keys == [f"{whole.id}-{calls[0].intent}-2"]
+    # Under the key that it had: whoever got it twice can tell.
+    assert made.effects.keys == [f"{whole.id}-{calls[0].intent}"]
     assert run.answer == ANSWER
     assert run.charge.host_calls == whole.run.charge.host_calls
     check_held(made, run)
@@ -218,12 +219,33 @@ def test_an_effect_may_be_in_doubt_as_often_as_the_process_dies(
     for attempt in range(2, 5):
         made = reopened(whole, sandbox, records)
         made.session.resume(whole.id, in_doubt="retry")
-        assert made.effects.keys == [f"{whole.id}-{open_calls(records)[0].intent}-{attempt}"]
+        assert made.effects.keys == [f"{whole.id}-{open_calls(records)[0].intent}"]
         after = made.records(whole.id)
         begun = [place for place, each in enumerate(after) if isinstance(each, CallHost)]
         assert len(begun) == attempt
         records = after[: begun[-1] + 1]
         assert made.session.replay(whole.id).held
+
+
+def test_an_effect_that_was_made_twice_is_asked_for_by_the_one_key_it_had(
+    whole: Whole, sandbox: WasmSandbox
+) -> None:
+    made, before = cut(whole, sandbox, "effect")
+    made.session.resume(whole.id, in_doubt="retry")
+    records = made.records(whole.id)
+    *_, second = [place for place, each in enumerate(records) if isinstance(each, CallHost)]
+    asked: list[str] = []
+
+    def look(key: str) -> int:
+        asked.append(key)
+        return 4
+
+    again = reopened(whole, sandbox, records[: second + 1], **with_send(lookup=look))
+    run = again.session.resume(whole.id)
+
+    assert asked == made.effects.keys == [f"{whole.id}-{open_calls(before)[0].intent}"]
+    assert run.answer == ANSWER
+    check_held(again, run)
 
 
 # -- abandon -----------------------------------------------------------------------------------
@@ -535,7 +557,7 @@ def test_what_may_be_made_twice_is_simply_made_again(whole: Whole, sandbox: Wasm
     run = made.session.resume(whole.id)
 
     (opened,) = open_calls(before)
-    assert [f"{whole.id}-{opened.intent}-2"] == SENT
+    assert [f"{whole.id}-{opened.intent}"] == SENT
     assert run.answer == ANSWER
     check_held(made, run)
 

@@ -33,9 +33,12 @@ from tallystick.attachments.collect import reclaim
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.chain import Head
 from tallystick.core.errors import RunNotFound, UsageError
+from tallystick.core.lookup import call_key
+from tallystick.core.open_intents import open_calls
 from tallystick.core.passage_errors import ResumeRefused, RunInDoubt
 from tallystick.core.records import (
     AskModel,
+    CallHost,
     QueryAsked,
     ReceiptIssued,
     Record,
@@ -373,7 +376,12 @@ def test_a_fork_that_was_cut_off_goes_on_from_every_place(
         run = made.session.resume(fork.run, in_doubt="retry")
 
         assert run.answer == fork.answer
-        assert not set(made.asked) & keys_of(fork.run, own(first, fork.run)[:at])
+        # Nothing is asked for again but the effect that is in doubt, under the key that it had.
+        doubtful = [each for each in open_calls(recorded) if isinstance(each, CallHost)]
+        again = {call_key(fork.run, each.intent) for each in doubtful}
+        before = keys_of(fork.run, own(first, fork.run)[:at])
+        assert not set(made.asked) & (before - again)
+        assert again <= set(made.effects.keys)
         if not in_doubt(recorded):
             assert without_time(run.charge) == without_time(fork.charge)
         check_sound(made, run)

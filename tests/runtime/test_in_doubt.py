@@ -46,6 +46,9 @@ from tallystick.runtime.session import Session
 from tallystick.runtime.shared_purse import DEPLOYMENT
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+# They take long: CI runs them.
+pytestmark = pytest.mark.slow
+
 AT = 1_700_000_000_000
 SENT: list[str] = []
 

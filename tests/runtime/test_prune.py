@@ -49,7 +49,7 @@ from tallystick.ledger.verify import verify
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.audit import head_of, proof_of, verify_proof
 from tallystick.runtime.carry import import_run_with_attachments
-from tallystick.runtime.history import records_of
+from tallystick.runtime.history import is_child, records_of, resolve_run
 from tallystick.runtime.inputs import given_text
 from tallystick.runtime.prunable import read_chain
 from tallystick.runtime.prune import Kept, Pruned, Pruner, age_ms, disk_bytes
@@ -490,6 +490,93 @@ def test_runs_are_chosen_by_age_and_by_number_the_newest_first(kit: Kit) -> None
     assert chosen(keep=0, older_than_ms=45 * DAY) == [runs[0]]
     assert chosen(keep=4, older_than_ms=DAY) == [runs[0]]
     assert chosen(keep=99) == []
+
+
+def test_runs_that_programs_began_are_kept_with_the_run_that_began_them(kit: Kit) -> None:
+    """They are not listed, so whoever keeps so many does not count them."""
+    old = made(kit, 1)
+    olds = [begun_by(kit, 2, caller=old), begun_by(kit, 3, caller=old)]
+    inner = begun_by(kit, 4, caller=olds[0])
+    new = made(kit, 5)
+    news = [begun_by(kit, number, caller=new) for number in (6, 7, 8)]
+    # One whose caller is gone is kept with nobody.
+    orphan = begun_by(kit, 9, caller=run_id(77))
+
+    def chosen(keep: int) -> list[str]:
+        return [each.run for each in kit.pruner().chosen(keep=keep)]
+
+    everything = [orphan, *reversed(news), new, inner, *reversed(olds), old]
+    assert chosen(0) == everything
+    assert chosen(1) == [orphan, inner, *reversed(olds), old]
+    assert chosen(2) == [orphan]
+    assert chosen(9) == [orphan]
+
+
+def test_runs_that_call_each_other_do_not_keep_the_survey_going(kit: Kit) -> None:
+    first = begun_by(kit, 1, caller=run_id(2))
+    second = begun_by(kit, 2, caller=first)
+
+    assert [each.run for each in kit.pruner().chosen(keep=1)] == [second, first]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_child_that_was_pruned_is_still_known_as_one(kit: Kit, killed: bool) -> None:
+    parent = made(kit, 1)
+    child = begun_by(kit, 2, caller=parent)
+    if killed:
+        row = find_row(kit.ledger, child)
+        assert row is not None
+        kit.pruner().mark(read_chain(kit.ledger, row), why="")
+
+    for run in (child, parent):
+        assert isinstance(kit.prune(run), Pruned)
+
+    assert [is_child(kit.ledger, run) for run in (parent, child)] == [False, True]
+    assert resolve_run(kit.ledger, "last") == parent
+    (record,) = [each for each in records_of(kit.ledger, child) if isinstance(each, RunPruned)]
+    assert record.caller == parent
+    assert verify(kit.ledger).ok
+
+
+def test_a_run_that_a_fork_is_about_to_grow_from_is_kept(kit: Kit) -> None:
+    """A pruner that has looked before does not believe what it saw."""
+    parent = made(kit, 1)
+    pruner = kit.pruner()
+    assert isinstance(pruner.look(parent), Pruned)
+    *_, last = kit.ledger.read(parent, stop=2)
+    kit.ledger.claim(run_id(2), create=True, grown_from=last.hash)
+
+    why = f"is what run {run_id(2)} grew from, which needs it"
+    assert pruner.prune(parent, why="") == Kept(run=parent, why=why)
+    kit.ledger.remove(run_id(2))
+    assert isinstance(pruner.prune(parent, why=""), Pruned)
+
+
+def test_a_fork_that_began_to_grow_since_the_last_look_is_seen(kit: Kit) -> None:
+    """It was there before, and said nothing yet."""
+    parent = made(kit, 1)
+    *_, last = kit.ledger.read(parent, stop=2)
+    fence = kit.ledger.claim(run_id(2), create=True, grown_from=last.hash)
+    pruner = kit.pruner()
+    assert isinstance(pruner.look(parent), Kept)
+    fork = RunForked(parent=parent, count=2, hash=last.hash, turn=1, at=2, session_id=session_id(2))
+    before = Head(count=0, hash=last.hash)
+    kit.ledger.append(run_id(2), [drafted(fork)], expected=before, fence=fence, forced=False)
+
+    why = f"is what run {run_id(2)} grew from, which needs it"
+    assert pruner.prune(parent, why="") == Kept(run=parent, why=why)
+
+
+def test_the_file_is_not_written_anew_while_somebody_works(kit: Kit) -> None:
+    run, other = made(kit, 1), made(kit, 2, stop=None)
+    pruner = kit.pruner()
+    assert isinstance(pruner.prune(run, why=""), Pruned)
+
+    with held_run(kit.ledger, other):
+        note = pruner.shrink()
+
+    assert note == f"the ledger's file keeps its size for now: run {other} is running"
+    assert pruner.shrink() is None
 
 
 # -- in the middle ---------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tests.play import block
 from tests.runtime.costed import Costed
 from tests.unprivileged import unprivileged
 
-from tallystick.core.errors import LedgerUnavailable, UsageError
+from tallystick.core.errors import LedgerUnavailable, RunNotFound, UsageError
 from tallystick.core.passage_errors import RunInDoubt
 from tallystick.core.records import RunResumed
 from tallystick.ledger.memory import MemoryLedger
@@ -121,6 +121,38 @@ def test_a_stolen_lock_is_the_thiefs_when_the_other_leaves(ledger: SqliteLedger)
     assert locks(ledger) == []
 
 
+def test_whoever_steals_and_writes_nothing_gives_it_back(ledger: SqliteLedger) -> None:
+    ledger.claim(RUN, create=True)
+    with held_run(ledger, RUN):
+        for _ in range(2):
+            with held_run(ledger, RUN, steal=True) as stolen:
+                assert stolen
+            assert is_running(ledger, RUN)
+            assert locks(ledger) == [f"{RUN}.lock"]
+    assert locks(ledger) == []
+
+
+def test_whoever_steals_and_claims_the_run_keeps_it(ledger: SqliteLedger) -> None:
+    ledger.claim(RUN, create=True)
+    with held_run(ledger, RUN):
+        with held_run(ledger, RUN, steal=True):
+            ledger.claim(RUN, create=False)
+        # The first can write nothing any more: there is nobody to wait for.
+        assert not is_running(ledger, RUN)
+    assert locks(ledger) == []
+
+
+def test_a_thief_that_fails_leaves_no_descriptor(ledger: SqliteLedger) -> None:
+    ledger.claim(RUN, create=True)
+    assert len(ledger.runs()) == 1
+    with held_run(ledger, RUN):
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            with pytest.raises(KeyError), held_run(ledger, RUN, steal=True):
+                raise KeyError
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_nothing_is_stolen_where_nobody_holds_it(ledger: SqliteLedger) -> None:
     with held_run(ledger, RUN, steal=True) as stolen:
         assert not stolen
@@ -216,6 +248,56 @@ def test_where_no_lock_can_be_made_it_is_said() -> None:
             pass
         folder.chmod(0o700)
         ledger.close()
+
+
+def test_a_lock_that_cannot_be_read_is_no_answer(ledger: SqliteLedger) -> None:
+    """Neither that the run is running nor that it is not."""
+    path = ledger.path.with_name("ledger.db-runs") / f"{RUN}.lock"
+    path.mkdir(parents=True)
+
+    for ask in (is_running, require_idle):
+        with pytest.raises(LedgerUnavailable, match="Is a directory") as caught:
+            ask(ledger, RUN)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(LedgerUnavailable), held_run(ledger, RUN):
+        pass
+
+
+def test_a_lock_that_belongs_to_somebody_else_is_no_answer() -> None:
+    with (
+        unprivileged() as folder,
+        SqliteLedger(folder / "ledger.db") as ledger,
+        held_run(ledger, RUN),
+    ):
+        (folder / "ledger.db-runs" / f"{RUN}.lock").chmod(0o000)
+
+        with pytest.raises(LedgerUnavailable, match="Permission denied"):
+            is_running(ledger, RUN)
+
+
+@pytest.mark.parametrize("name", ["../victim", "", RUN.lower(), RUN + "0", "x\0y", "last"])
+def test_what_is_no_id_is_locked_nowhere(ledger: SqliteLedger, name: str) -> None:
+    assert list(ledger.runs()) == []
+    (ledger.path.parent / "victim.lock").write_text("precious")
+
+    with pytest.raises(RunNotFound), held_run(ledger, name):
+        pass
+
+    assert (ledger.path.parent / "victim.lock").read_text() == "precious"
+    assert not ledger.path.with_name("ledger.db-runs").exists()
+
+
+def test_a_ledger_has_the_same_locks_by_whichever_name(
+    ledger: SqliteLedger, tmp_path: Path
+) -> None:
+    assert list(ledger.runs()) == []
+    (tmp_path / "link.db").symlink_to(ledger.path)
+
+    with SqliteLedger(tmp_path / "link.db") as other, held_run(ledger, RUN):
+        assert is_running(other, RUN)
+        with pytest.raises(UsageError, match="is running"), held_run(other, RUN):
+            pass
+    assert not (tmp_path / "link.db-runs").exists()
 
 
 # -- between processes -------------------------------------------------------------------------
@@ -320,6 +402,7 @@ def test_a_zombie_that_ends_takes_no_lock_with_it(ledger: SqliteLedger, worker: 
         said = worker.go_on()
         assert said[-1] == "ended answered"
         assert stolen
-        assert locks(ledger) == [f"{row.run}.lock"]
+        # The lock is the thief's. What was the zombie's lies beside it until the thief is done.
+        assert f"{row.run}.lock" in locks(ledger)
         assert is_running(ledger, row.run)
     assert locks(ledger) == []

@@ -54,6 +54,9 @@ from tallystick.runtime.session import Session
 from tallystick.runtime.step import completed_steps, step, step_log
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+# They take long: CI runs them.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def lives(sandbox: WasmSandbox) -> Lives:

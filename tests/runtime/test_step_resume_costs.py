@@ -45,6 +45,9 @@ from tallystick.runtime.step import charge_step, step, step_log
 from tallystick.runtime.teller import REPLY_TOKENS_LEAST
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+# They take long: CI runs them.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def lives(sandbox: WasmSandbox) -> Lives:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -43,6 +45,7 @@ from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify
 from tallystick.model.port import Heard, ModelError, ModelReply, ModelRequest
+from tallystick.model.price_table import PriceTable
 from tallystick.model.scripted import ScriptedReply
 from tallystick.runtime.estimate import Estimate, estimated
 from tallystick.runtime.history import records_of
@@ -306,13 +309,50 @@ def test_auto_adds_up_the_rows_of_all_files(sandbox: WasmSandbox) -> None:
     assert chosen(sandbox, table, table.replace("Riga", "Oslo"), STORY)[0] == "code"
 
 
-def test_auto_takes_programs_where_reading_costs_more(sandbox: WasmSandbox) -> None:
-    long = SENTENCE * 1_900
+def test_auto_reads_at_once_though_programs_might_cost_less(sandbox: WasmSandbox) -> None:
+    strategy, why = chosen(sandbox, SENTENCE * 1_900, limits=ROOMY)
 
-    strategy, why = chosen(sandbox, long, limits=ROOMY)
+    assert (strategy, "at once" in why) == ("direct", True)
 
-    assert (strategy, "reading costs more" in why) == ("code", True)
-    assert chosen(sandbox, long, limits=ROOMY, pricing=Pricing())[0] == "direct"
+
+def test_auto_reads_in_pieces_where_a_long_prompt_costs_more_for_each_token(
+    sandbox: WasmSandbox,
+) -> None:
+    dear = {"input": "1", "output": "4", "bands": [{"above": 8_000, "input": "10"}]}
+    pricing = Pricing(declared=PriceTable.of_user({"fake:*": dear}))
+
+    strategy, why = chosen(sandbox, SENTENCE * 1_900, limits=ROOMY, pricing=pricing)
+
+    assert (strategy, "reading at once costs more" in why) == ("recursive", True)
+
+
+def _messages(count: int) -> str:
+    """Lines of a chat: each begins alike, with a time, and then says something of its own."""
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abdegiklmnorstu", k=draw.randrange(3, 9))) for _ in range(2_000)]
+    said = (" ".join(draw.choices(words, k=12)) for _ in range(count))
+    return "".join(f"[10:{n % 60:02}] user{n % 9}: {line}.\n" for n, line in enumerate(said))
+
+
+def test_auto_reads_lines_that_tell_something_though_they_begin_alike(sandbox: WasmSandbox) -> None:
+    assert chosen(sandbox, _messages(100))[0] == "direct"
+    assert chosen(sandbox, _messages(2_000), limits=ROOMY)[0] == "recursive"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2024-03-01 10:00:{:02} WARN pool: the connection to the server was lost and is made again",
+        "10:00:{:02} disk full",
+        "{:02} Anna Berg, Riga, 12 Elm Road, anna.berg@example.org, paid",
+    ],
+)
+def test_auto_has_programs_count_lines_that_say_the_same_or_little(
+    sandbox: WasmSandbox, line: str
+) -> None:
+    text = "\n".join(line.format(n) for n in range(60))
+
+    assert chosen(sandbox, text) == ("code", "60 rows are counted by programs (more than 36)")
 
 
 def test_auto_reads_long_prose_in_pieces_if_that_is_paid_for(sandbox: WasmSandbox) -> None:
@@ -457,6 +497,49 @@ def test_the_example_of_a_recursive_run_runs_on_its_data(
     first = of(played, ProgramFinished)[0]
     assert first.failure is None
     assert first.stdout.count("'") == 2 * sum("late" in text for text in texts)
+    assert played.replayed().held
+
+
+class Judge(Kept):
+    """Runs the example of its data as it stands, and says in words which texts are late."""
+
+    last = ""
+
+    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
+        text = request.messages[-1].text
+        if request.messages[0].role != "system":
+            self.last = text
+            self.said.insert(0, "Yes." if "comes late" in text else "No, it does not.")
+        elif not self.requests:
+            assert "pieces" not in request.messages[0].text
+            example = text.split("```python\n")[1].split("\n```")[0]
+            self.said.insert(0, block(example))
+        return await super().ask(request)
+
+
+NOTES = [("a", "the train comes late today, says {it}"), ("b", "nothing to report on this day")] * 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(json.dumps({"id": id, "note": note}) + "\n" for id, note in NOTES),
+        "id,note\n" + "".join(f'{id},"{note}"\n' for id, note in NOTES),
+    ],
+    ids=["records", "rows"],
+)
+def test_the_example_over_rows_asks_about_the_text_of_each_with_the_words_of_the_task(
+    sandbox: WasmSandbox, text: str
+) -> None:
+    model = Judge(block("FINAL(said.count(True))"))
+
+    played = play(sandbox, model, inputs=[given_text(text, name="n")], strategy="recursive")
+
+    assert played.run.answer == "3"
+    assert len(of(played, QueryReplied)) == len(NOTES)
+    assert played.run.stop == "answered"
+    assert started_of(played).goal in model.last
+    assert model.last.endswith("Reply with only yes or no.")
     assert played.replayed().held
 
 

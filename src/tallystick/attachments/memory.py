@@ -151,6 +151,9 @@ class MemoryAttachments:
         self, session_id: str | None = None, id: str | None = None, *, within: Transaction = None
     ) -> Sequence[Reference]:
         with self._guard:
+            if session_id is not None and id is not None:
+                one = self._rows.get((session_id, id))
+                return [] if one is None else [one]
             return [
                 row
                 for (session, attachment), row in self._rows.items()

@@ -75,14 +75,14 @@ def command(
     temperature = given.get("temperature")
     shown = Shown(as_json=as_json, events=events, quiet=quiet)
     progress = shown.progress(shared_records(found, records, turn))
-    with opened(settings, ledger) as (session, _, _):
+    with shown.going(progress) as watch, opened(settings, ledger) as (session, _, _):
         try:
             result = session.fork(
                 found,
                 turn=turn,
                 limits=limits_from(started.limits, given),
                 temperature=temperature if isinstance(temperature, float) else None,
-                watch=shown.watch(progress),
+                watch=watch,
                 heard=progress.heard,
             )
         finally:

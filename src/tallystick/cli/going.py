@@ -11,10 +11,11 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import exit_code_of_stop
-from tallystick.cli.progress import Progress, progress_for
-from tallystick.cli.result import show_run
+from tallystick.cli.interrupted import interruptible
+from tallystick.cli.progress import Before, Progress, progress_for
+from tallystick.cli.result import run_json, show_run
 from tallystick.core.money import nano_usd
-from tallystick.core.records import Record, RunLimits, encode_record, tag_of
+from tallystick.core.records import Record, RunLimits, RunStarted, encode_record, tag_of
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.pacing import Pacing
 from tallystick.model.port import Model
@@ -24,7 +25,7 @@ from tallystick.runtime.session import Session
 from tallystick.runtime.settings import Settings
 from tallystick.runtime.teller import Pricing
 
-__all__ = ["Shown", "limits_from", "opened", "shown_options", "with_limits"]
+__all__ = ["Shown", "Watcher", "limits_from", "opened", "shown_options", "with_limits"]
 
 Command = Callable[..., Any]
 _DEFAULTS = RunLimits()
@@ -38,26 +39,58 @@ class Shown:
     events: bool
     quiet: bool
 
-    def progress(self, before: Sequence[Record] = ()) -> Progress:
-        """`before` is what is recorded of a run that is gone on with."""
-        return progress_for(quiet=self.quiet or self.as_json or self.events, before=before)
+    @property
+    def tells(self) -> bool:
+        """Whether anything but the outcome is told."""
+        return not (self.quiet or self.as_json or self.events)
 
-    def watch(self, progress: Progress) -> Callable[[str, Record], None]:
-        def watch(run: str, record: Record) -> None:
-            if self.events:
-                body = msgspec.Raw(encode_record(record))
-                click.echo(msgspec.json.encode({"run": run, "tag": tag_of(record), "record": body}))
-            progress.watch(run, record)
+    def progress(self, before: Sequence[Record] = (), inside: Before = ()) -> Progress:
+        """`before` is what is recorded of a run that is gone on with, `inside` of its children."""
+        return progress_for(quiet=not self.tells, before=before, inside=inside)
 
-        return watch
+    def watch(self, progress: Progress) -> Watcher:
+        return Watcher(self, progress)
+
+    @contextmanager
+    def going(self, progress: Progress, run: str | None = None) -> Iterator[Watcher]:
+        """Inside, a run may go on: it is watched, Ctrl-C stops it, and a second one leaves.
+
+        `run` is the one that is gone on with; else it is the first that is heard of.
+        """
+        watcher = self.watch(progress)
+        watcher.run = run
+        with interruptible(progress, lambda: watcher.run, tells=self.tells):
+            yield watcher
 
     def end(self, result: Run) -> int:
         """Show what it came to; the exit code says how it ended."""
         if self.as_json:
-            click.echo(msgspec.json.encode(result).decode())
+            click.echo(run_json(result))
         else:
             show_run(result, quiet=self.quiet or self.events, answer=not self.events)
         return exit_code_of_stop(result.stop)
+
+
+class Watcher:
+    """Sees every record of a tree of runs, and how many of it wait. `run` is the root."""
+
+    def __init__(self, shown: Shown, progress: Progress) -> None:
+        self._shown = shown
+        self._progress = progress
+        self.run: str | None = None
+
+    def __call__(self, run: str, record: Record) -> None:
+        self.run = self.run or run
+        if self._shown.events:
+            body = msgspec.Raw(encode_record(record))
+            click.echo(msgspec.json.encode({"run": run, "tag": tag_of(record), "record": body}))
+        elif self._shown.tells and isinstance(record, RunStarted) and record.strategy_why:
+            # Which strategy was chosen, and why, before anything else.
+            click.echo(f"strategy {record.strategy}: {record.strategy_why}", err=True)
+        self._progress.watch(run, record)
+
+    def waits(self, parent: str, change: int) -> None:
+        self._progress.waits(parent, change)
 
 
 @contextmanager

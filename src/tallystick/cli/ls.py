@@ -12,7 +12,7 @@ import msgspec
 
 from tallystick.cli.render import plain
 from tallystick.core.chain import Header, Sealed
-from tallystick.core.errors import RunNotFound
+from tallystick.core.errors import LedgerError, RunNotFound
 from tallystick.core.money import shown_usd
 from tallystick.core.open_intents import OpenIntent
 from tallystick.core.records import (
@@ -28,7 +28,7 @@ from tallystick.core.step_receipt import StepLine, step_lines, step_totals
 from tallystick.ledger.port import Ledger, RunRow
 from tallystick.ledger.scopes import Hold, SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.history import is_child, records_of
+from tallystick.runtime.history import UNREADABLE, is_child, records_of
 from tallystick.runtime.in_doubt import DoubtfulRun, runs_in_doubt, standing_of
 from tallystick.runtime.paths import ledger_path
 
@@ -124,6 +124,24 @@ def _what(row: _Listed) -> str:
 
 
 def _listed(ledger: Ledger, row: RunRow) -> _Listed:
+    """What is said of one chain. One that cannot be read does not hide the others."""
+    try:
+        return _read(ledger, row)
+    except (LedgerError, *UNREADABLE):
+        return _Listed(
+            kind="run",
+            run=row.run,
+            created_at=row.created_at,
+            entries=row.head.count,
+            goal="",
+            model="",
+            stop="unreadable",
+            answer=None,
+            usd=None,
+        )
+
+
+def _read(ledger: Ledger, row: RunRow) -> _Listed:
     first = next(ledger.read(row.run, stop=1), None)
     if first is not None and _is_of_steps(first):
         lines = step_lines(records := list(records_of(ledger, row.run)))

@@ -8,6 +8,7 @@ from tallystick.cli.going import Shown, limits_from, opened, shown_options, with
 from tallystick.core.passage_records import InDoubt
 from tallystick.core.records import RunEnded
 from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.runtime.family_tree import open_records
 from tallystick.runtime.history import resolve_run
 from tallystick.runtime.paths import ledger_path
 from tallystick.runtime.resume import checked
@@ -90,15 +91,15 @@ def command(
             err=True,
         )
     settings = load_settings(flags=flags)
-    progress = shown.progress(records)
-    with opened(settings, ledger) as (session, _, _):
+    progress = shown.progress(records, open_records(ledger, records))
+    with shown.going(progress, found) as watch, opened(settings, ledger) as (session, _, _):
         try:
             result = session.resume(
                 found,
                 in_doubt=in_doubt,
                 limits=limits_from(started.limits, given),
                 steal=steal,
-                watch=shown.watch(progress),
+                watch=watch,
                 heard=progress.heard,
             )
         finally:

@@ -13,7 +13,7 @@ from tallystick.core.errors import LedgerError
 from tallystick.ledger.custody import check_removable
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.carry import remove_run_with_attachments
-from tallystick.runtime.history import resolve_run
+from tallystick.runtime.history import require_not_awaited, resolve_run
 from tallystick.runtime.paths import ledger_path
 from tallystick.runtime.run_lock import require_idle
 
@@ -37,6 +37,7 @@ def command(run: str, yes: bool) -> int:
     ledger = SqliteLedger(ledger_path())
     found = resolve_run(ledger, run)
     require_idle(ledger, found)
+    require_not_awaited(ledger, found)
     # Before it is asked for. The ledger looks again when it is done.
     check_removable(found, ledger.forks_of(found))
     if not yes:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 
 import click
 
 from tallystick.cli.exit_codes import OK
 from tallystick.cli.going import Shown, opened, shown_options, with_limits
 from tallystick.cli.result import show_estimate
-from tallystick.core.records import Record, RunStarted
+from tallystick.core.compaction import COMPACT_AT
+from tallystick.core.errors import UsageError
 from tallystick.core.strategy import STRATEGIES
+from tallystick.core.typed_answer import SCHEMA_BYTES_MAX, read_schema
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.estimate import estimated
-from tallystick.runtime.inputs import read_inputs
-from tallystick.runtime.live_run import Watch
+from tallystick.runtime.inputs import encodings_told, read_inputs, wants_stdin
 from tallystick.runtime.paths import ledger_path
 from tallystick.runtime.settings import load_settings
 
@@ -28,8 +31,8 @@ __all__ = ["command"]
     "--file",
     "files",
     multiple=True,
-    metavar="FILE|DIR|GLOB|-",
-    help="Give the program text to read, as `context`. May be repeated.",
+    metavar="[NAME=]FILE|DIR|GLOB|-",
+    help="Give the program text to read, as `context` or as NAME. May be repeated.",
 )
 @click.option(
     "-m",
@@ -57,6 +60,19 @@ __all__ = ["command"]
     "auto: what fits.  [default: code]",
 )
 @click.option(
+    "--compact-at",
+    type=click.IntRange(min=0),
+    metavar="TOKENS",
+    help="Shorten old turns when a prompt passes this; 0: never.  "
+    f"[default: {COMPACT_AT}, or what fits]",
+)
+@click.option(
+    "--schema",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A JSON Schema: the answer is JSON that fits it.",
+)
+@click.option(
     "--grant",
     "grants",
     multiple=True,
@@ -76,6 +92,7 @@ __all__ = ["command"]
 def command(
     question: str,
     files: tuple[str, ...],
+    schema: Path | None,
     seed: int,
     dry_run: bool,
     as_json: bool,
@@ -100,11 +117,18 @@ def command(
     if not quiet:
         for warning in settings.warnings:
             click.echo(f"warning: {warning}", err=True)
-    stdin = sys.stdin.buffer.read() if "-" in files else None
+    rule = None if schema is None else _read(schema)
+    stdin = sys.stdin.buffer.read() if wants_stdin(files) else None
     inputs = read_inputs(files, stdin=stdin)
+    if not quiet:
+        for line in encodings_told(inputs):
+            click.echo(line, err=True)
     shown = Shown(as_json=as_json, events=events, quiet=quiet)
     progress = shown.progress()
-    with opened(settings, SqliteLedger(ledger_path())) as (session, model, pricing):
+    with (
+        shown.going(progress) as watch,
+        opened(settings, SqliteLedger(ledger_path())) as (session, model, pricing),
+    ):
         if dry_run:
             estimate = estimated(
                 model,
@@ -112,6 +136,7 @@ def command(
                 inputs=inputs,
                 limits=settings.limits,
                 grants=settings.grants,
+                schema=rule,
                 pricing=pricing,
             )
             show_estimate(estimate, as_json=as_json)
@@ -125,7 +150,9 @@ def command(
                 seed=seed,
                 temperature=settings.temperature,
                 strategy=settings.strategy,
-                watch=_told(shown.watch(progress), quiet=quiet or as_json or events),
+                compact_at=settings.compact_at,
+                schema=rule,
+                watch=watch,
                 heard=progress.heard,
             )
         finally:
@@ -133,12 +160,11 @@ def command(
     return shown.end(result)
 
 
-def _told(watch: Watch, *, quiet: bool) -> Watch:
-    """Say which strategy was chosen, and why, before anything else."""
-
-    def told(run: str, record: Record) -> None:
-        if isinstance(record, RunStarted) and record.strategy_why and not quiet:
-            click.echo(f"strategy {record.strategy}: {record.strategy_why}", err=True)
-        watch(run, record)
-
-    return told
+def _read(path: Path) -> Mapping[str, object]:
+    """The schema in a file."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(SCHEMA_BYTES_MAX + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+    return read_schema(raw, name=str(path))

@@ -16,7 +16,7 @@ from tallystick.runtime.carry import (
     export_run_with_attachments,
     import_run_with_attachments,
 )
-from tallystick.runtime.history import resolve_run
+from tallystick.runtime.history import require_no_children, resolve_run
 from tallystick.runtime.paths import ledger_path
 from tallystick.runtime.rlms_format import HEAD_BYTES, is_rlms_log
 from tallystick.runtime.rlms_log import ImportedLog, import_rlms_log
@@ -79,6 +79,7 @@ def export_command(
             return 0
         if move:
             require_idle(ledger, found)
+            require_no_children(ledger, found)
         done = export_run_with_attachments(ledger, attachments, found, target, move=move)
     click.echo(f"{'moved' if move else 'exported'} {found} to {file}{_with(done)}", err=True)
     return 0

@@ -11,6 +11,7 @@ from tallystick.cli.exit_codes import LEDGER, OK
 from tallystick.core.chain import Head
 from tallystick.core.errors import UsageError
 from tallystick.core.head_file import HeadFile
+from tallystick.ledger.ancestry import bad_entry_of
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import BadEntry, VerifyReport, verify
 from tallystick.runtime.audit import HeadReport, read_head, read_proof, verify_head, verify_proof
@@ -68,7 +69,11 @@ def command(
 
 def _of_ledger(run: str | None, as_json: bool) -> int:
     ledger = SqliteLedger(ledger_path())
-    report = verify(ledger, runs=[resolve_run(ledger, run)] if run is not None else None)
+    named = None if run is None else resolve_run(ledger, run)
+    report = verify(ledger, runs=None if named is None else [named])
+    if named is not None and report.ok and (bad := bad_entry_of(ledger, named)) is not None:
+        # What it shares with the run that it grew from is a part of it.
+        report = msgspec.structs.replace(report, ok=False, first_bad=bad)
     click.echo(msgspec.json.encode(report).decode() if as_json else _told(report))
     return OK if report.ok else LEDGER
 

@@ -74,7 +74,8 @@ def _make_directory(path: Path) -> None:
     """Make a directory and those above it, private, each forced into the one that holds it."""
     if path.is_dir():
         return
-    if path.exists():
+    # Somebody else may just have made it.
+    if path.exists() and not path.is_dir():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     _make_directory(path.parent)
     with contextlib.suppress(FileExistsError):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tallystick.core.chain import Head
 from tallystick.core.entry import root_of
-from tallystick.core.errors import LedgerCorrupt
+from tallystick.core.errors import LedgerCorrupt, RunNotFound
 from tallystick.ledger.custody import required
 from tallystick.ledger.port import ANCESTORS_MAX, Ancestor, Ledger, find_row
 from tallystick.ledger.verify import BadEntry, check_shared, verify
 
-__all__ = ["ancestors_of", "whole_ancestors_of"]
+__all__ = ["ancestors_of", "bad_entry_of", "whole_ancestors_of"]
 
 
 def ancestors_of(ledger: Ledger, run: str) -> tuple[Ancestor, ...]:
@@ -33,6 +33,21 @@ def ancestors_of(ledger: Ledger, run: str) -> tuple[Ancestor, ...]:
         seen.add(fork.parent)
         found.append(Ancestor(run=fork.parent, count=fork.count, hash=fork.hash))
         run = fork.parent
+
+
+def bad_entry_of(ledger: Ledger, run: str) -> BadEntry | None:
+    """The first entry that does not hold of a run, or of what it shares with others."""
+    bad = verify(ledger, [run]).first_bad
+    if bad is not None:
+        return bad
+    try:
+        ancestors = ancestors_of(ledger, run)
+    except RunNotFound as error:
+        return BadEntry(run=run, seq=0, why=f"what it grew from is not here: {error}")
+    except LedgerCorrupt as error:
+        return BadEntry(run=run, seq=0, why=error.why)
+    found = (check_shared(ledger, each.run, each.head) for each in ancestors)
+    return next((each for each in found if each is not None), None)
 
 
 def whole_ancestors_of(ledger: Ledger, run: str) -> tuple[Ancestor, ...]:

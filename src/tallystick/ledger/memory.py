@@ -139,10 +139,18 @@ class MemoryLedger:
         found = []
         for each in sorted(self._rows):
             first = self._entries[each][:1]
+            if not first and self._grows_from(each, run):
+                found.append(each)
             root = root_of(first[0], run=each) if first else None
             if isinstance(root, Root) and root.fork is not None and root.fork.parent == run:
                 found.append(each)
         return found
+
+    def _grows_from(self, fork: str, run: str) -> bool:
+        """Whether a run that has no entry yet was claimed to grow from this one."""
+        root = self._rows[fork].head
+        known = root != Head.of_nothing()
+        return known and any(each.hash == root.hash for each in self._entries.get(run, ()))
 
     def _append(
         self,

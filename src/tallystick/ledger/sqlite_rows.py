@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from tallystick.core.chain import Head, Sealed
+from tallystick.core.chain import GENESIS, Head, Sealed
 from tallystick.core.entry import FORKED, Root, root_of
 from tallystick.core.errors import LedgerCorrupt
 from tallystick.ledger.port import RunRow
@@ -71,8 +71,13 @@ class Rows:
         return row[0] if row is not None and type(row[0]) is bytes else b""
 
     def forks_of(self, db: sqlite3.Connection, run: str) -> list[str]:
-        """The runs that say they grew from a run. What cannot be read says nothing."""
-        found = []
+        """The runs that grew from a run, or are about to. What cannot be read says nothing."""
+        begun = db.execute("SELECT id, hash FROM run WHERE count = 0 AND hash <> ?", (GENESIS,))
+        found = [
+            fork
+            for fork, root in begun.fetchall()
+            if db.execute("SELECT 1 FROM entry WHERE run = ? AND hash = ?", (run, root)).fetchone()
+        ]
         for fork, *columns in db.execute(_FORKS).fetchall():
             try:
                 first = self._as_entry(tuple(columns), fork, 0)
@@ -81,7 +86,7 @@ class Rows:
             root = root_of(first, run=fork)
             if isinstance(root, Root) and root.fork is not None and root.fork.parent == run:
                 found.append(fork)
-        return found
+        return sorted(found)
 
     def _as_entry(self, found: _FoundEntry, run: str, seq: int) -> Sealed:
         place, header, entry_hash, body_place, salt, body = found

@@ -27,6 +27,8 @@ __all__ = [
     "ModelReply",
     "ModelRequest",
     "estimated_usage",
+    "readable",
+    "writable",
 ]
 
 # Why a model gave no reply. The set is closed; transports map what they see into it.
@@ -78,6 +80,21 @@ class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
     finish: str = ""
 
 
+def writable(text: str) -> str:
+    """A text that can be written down: half of a surrogate pair has no bytes, and is replaced."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def readable(reply: ModelReply) -> ModelReply:
+    """A reply as it can be written down, whatever its backend made of what came."""
+    return msgspec.structs.replace(
+        reply,
+        text=writable(reply.text),
+        served_by=writable(reply.served_by),
+        finish=writable(reply.finish),
+    )
+
+
 class ModelError(BackendError):
     """A model gave no reply.
 
@@ -100,7 +117,7 @@ class ModelError(BackendError):
     ) -> None:
         super().__init__(f"{reason}: {message}")
         self.reason: ModelReason = reason
-        self.message = message
+        self.message = writable(message)
         self.kind: FailureKind = kind or ("transient" if reason in TRANSIENT else "terminal")
         self.status = status
         self.retry_after_ms = retry_after_ms

@@ -2,63 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import time
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 import msgspec
 
-from tallystick.core.caps import charge_of
+from tallystick.attachments.errors import AttachmentError
+from tallystick.core.budget_errors import BudgetExhausted
+from tallystick.core.caps import charge_of_child
 from tallystick.core.chain import Head
-from tallystick.core.errors import ReplayDiverged
-from tallystick.core.records import Caller, ChildBegun, ChildEnded, Record, RunLimits
-from tallystick.model.port import Model
-from tallystick.runtime.child_slots import ChildSlots
-from tallystick.runtime.children import ChildDesk, ChildRequest, request_sha256
+from tallystick.core.child_records import CUT_OFF
+from tallystick.core.errors import BackendError, ReplayDiverged, UsageError
+from tallystick.core.passage_errors import ResumeRefused
+from tallystick.core.records import (
+    Caller,
+    Charge,
+    ChildBegun,
+    ChildEnded,
+    HostAnswered,
+    QueryRefused,
+    Record,
+    RunStarted,
+)
+from tallystick.runtime.child_runner import ChildRunner, Parent
+from tallystick.runtime.children import ChildDesk, ChildRequest, request_sha256, until_ended
 from tallystick.runtime.desk import Written
-from tallystick.runtime.functions import RunFunction
+from tallystick.runtime.queries import MODEL, WHOLE, problem_of_refusal
 from tallystick.runtime.run import Run
 from tallystick.runtime.shelf import INLINE_BYTES_MAX, Shelf
 from tallystick.runtime.teller import Teller
 from tallystick.sandbox.identity import new_id
 
-__all__ = ["ChildRunner", "LiveChildDesk", "Parent", "RecordedChildDesk", "ResumingChildDesk"]
+__all__ = [
+    "ChildRunner",
+    "LiveChildDesk",
+    "Parent",
+    "RecordedChildDesk",
+    "ResumingChildDesk",
+]
 
 _Place = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parent:
-    """What a run hands on to its children."""
-
-    run: str
-    teller: Teller
-    limits: RunLimits
-    grants: Sequence[str]
-    seed: int
-    temperature: float | None
-    functions: Sequence[RunFunction]
-    model: Model
-    depth: int
-
-
-class ChildRunner(Protocol):
-    """Drives children to their end; the session's part."""
-
-    @property
-    def slots(self) -> ChildSlots: ...
-
-    async def begin(
-        self, parent: Parent, run: str, request: ChildRequest, caller: Caller, *, wall_ms: int
-    ) -> tuple[Run, Head]: ...
-
-    async def resume(
-        self, parent: Parent, run: str, request: ChildRequest, caller: Caller, *, wall_ms: int
-    ) -> tuple[Run, Head]:
-        """Go on with a child that was begun; also if nothing of it was written."""
-        ...
+# Each time that a child was begun or gone on with, and what came of it.
+_Attempts = list[tuple[ChildBegun, ChildEnded | None]]
 
 
 class LiveChildDesk:
@@ -70,18 +58,44 @@ class LiveChildDesk:
         self._slots = runner.slots
         self._shelf = shelf
         self._depth = parent.depth
+        self._under_way: set[asyncio.Task[object]] = set()
         self.ends_at = 0.0
         self.written: Written | None = None
 
     @property
-    def depth_left(self) -> int:
-        return self._parent.limits.depth - self._depth
+    def depth(self) -> int:
+        return self._depth
+
+    async def over(self) -> None:
+        # Whoever waited for them has left, and so they were cancelled.
+        await until_ended(list(self._under_way))
 
     def waiting(self) -> AbstractAsyncContextManager[None]:
         return self._slots.lent(depth=self._depth)
 
-    async def run(self, request: ChildRequest) -> ChildEnded:
-        async with self._slots.held(depth=self._depth + 1):
+    async def begin(self, requests: Sequence[ChildRequest]) -> None:
+        try:
+            self._runner.check_model(self._parent, requests[0].model)
+        except UsageError as error:
+            batch = dataclasses.replace(requests[0], item=WHOLE)
+            refused = _refused(batch, message=str(error), dimension=MODEL, attempt=0)
+            assert self.written is not None
+            await self.written.ended(refused)
+            raise problem_of_refusal(refused) from error
+
+    async def run(self, request: ChildRequest) -> ChildEnded | QueryRefused:
+        async with self._place():
+            refused = self._runner.refusal(self._parent, request)
+            assert self.written is not None
+            if refused is not None:
+                told = _refused(
+                    request,
+                    message=str(refused),
+                    dimension=refused.dimension if isinstance(refused, BudgetExhausted) else "usd",
+                    scope=str(refused.scope),
+                )
+                await self.written.ended(told)
+                return told
             begun = ChildBegun(
                 intent=request.place.intent,
                 program=request.place.program,
@@ -89,20 +103,30 @@ class LiveChildDesk:
                 run=new_id(),
                 request_sha256=request_sha256(request),
             )
-            assert self.written is not None
             await self.written.begun(begun)
-            run, head = await self._runner.begin(
-                self._parent,
-                begun.run,
-                request,
-                self._caller(request),
-                wall_ms=self._wall_ms_left(),
-            )
-        return await self._ended(request, run, head)
+            try:
+                run, head = await self._runner.begin(
+                    self._parent,
+                    begun.run,
+                    request,
+                    self._caller(request),
+                    wall_ms=self._wall_ms_left(),
+                )
+            except BackendError as error:
+                run, head = _never_begun(begun.run, error), Head.of_nothing()
+        return await self._ended(begun, run, head)
 
-    async def go_on(self, request: ChildRequest, begun: ChildBegun) -> ChildEnded:
-        """Go on with a child that another process began."""
-        async with self._slots.held(depth=self._depth + 1):
+    async def go_on(
+        self, request: ChildRequest, begun: ChildBegun, charged: Charge, *, again: bool
+    ) -> ChildEnded:
+        """Go on with a child that was cut off; `again` if that is to be written.
+
+        `charged` is what of its cost its parent has on record already.
+        """
+        async with self._place():
+            if again:
+                assert self.written is not None
+                await self.written.begun(begun)
             run, head = await self._runner.resume(
                 self._parent,
                 begun.run,
@@ -110,7 +134,28 @@ class LiveChildDesk:
                 self._caller(request),
                 wall_ms=self._wall_ms_left(),
             )
-        return await self._ended(request, run, head)
+        return await self._ended(begun, run, head, charged)
+
+    def _enter(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        """A place among the live children of the tree, while inside."""
+        waiting = True
+        self._enter()
+        self._runner.waits(self._parent.run, 1)
+        try:
+            async with self._slots.held(depth=self._depth + 1):
+                waiting = False
+                self._runner.waits(self._parent.run, -1)
+                yield
+        finally:
+            if waiting:
+                self._runner.waits(self._parent.run, -1)
 
     def _wall_ms_left(self) -> int:
         return max(0, round((self.ends_at - time.monotonic()) * 1000))
@@ -123,23 +168,26 @@ class LiveChildDesk:
             depth=self._depth + 1,
         )
 
-    async def _ended(self, request: ChildRequest, run: Run, head: Head) -> ChildEnded:
+    async def _ended(
+        self, begun: ChildBegun, run: Run, head: Head, charged: Charge | None = None
+    ) -> ChildEnded:
         answer, ref = run.answer or "", None
         if len(answer) > INLINE_BYTES_MAX:
             raw = answer.encode("utf-8", "surrogatepass")
             ref = self._shelf.keep(raw, media_type="text/plain", label="answer of a child")
         ended = ChildEnded(
-            intent=request.place.intent,
-            item=request.item,
+            intent=begun.intent,
+            item=begun.item,
             run=run.run,
             stop=run.stop,
             detail=run.detail,
             answer=answer if ref is None else "",
             answer_ref=ref,
             partial=run.partial,
-            charge=run.charge,
+            charge=run.charge if charged is None else _more_than(charged, run.charge),
             count=head.count,
             hash=head.hash,
+            attempt=begun.attempt,
         )
         assert self.written is not None
         await self.written.ended(ended)
@@ -149,49 +197,86 @@ class LiveChildDesk:
 class RecordedChildDesk:
     """Serves the children of a recorded run."""
 
-    def __init__(self, records: Sequence[Record], shelf: Shelf, *, depth_left: int) -> None:
+    def __init__(self, records: Sequence[Record], shelf: Shelf) -> None:
         self.ends_at = 0.0
-        self._begun: dict[_Place, ChildBegun] = {}
-        self._ended: dict[_Place, ChildEnded] = {}
+        self._begun: dict[_Place, list[ChildBegun]] = {}
+        self._ended: dict[tuple[int, int, int], ChildEnded] = {}
+        self._answered: set[int] = set()
+        self._refused: dict[_Place, QueryRefused] = {}
         for record in records:
             if isinstance(record, ChildBegun):
-                self._begun[record.intent, record.item] = record
+                self._begun.setdefault((record.intent, record.item), []).append(record)
             elif isinstance(record, ChildEnded):
-                self._ended[record.intent, record.item] = record
+                self._ended[record.intent, record.item, record.attempt] = record
+            elif isinstance(record, HostAnswered):
+                self._answered.add(record.intent)
+            elif isinstance(record, QueryRefused):
+                self._refused[record.intent, record.item] = record
         self._shelf = shelf
-        self._depth_left = depth_left
+        started = records[0]
+        assert isinstance(started, RunStarted)
+        self.depth = 0 if started.caller is None else started.caller.depth
         self.written: Written | None = None
-
-    @property
-    def depth_left(self) -> int:
-        return self._depth_left
 
     def waiting(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
-    def found(self, request: ChildRequest) -> tuple[ChildBegun | None, ChildEnded | None]:
-        place = request.place.intent, request.item
-        return self._begun.get(place), self._ended.get(place)
+    async def over(self) -> None:
+        """None is under way."""
 
-    async def run(self, request: ChildRequest) -> ChildEnded:
-        begun, ended = self.found(request)
-        if begun is None or ended is None:
+    def found(self, request: ChildRequest) -> _Attempts:
+        """What is recorded of a child: every time that it was begun, and what came of it."""
+        begun = self._begun.get((request.place.intent, request.item), ())
+        return [
+            (each, self._ended.get((each.intent, each.item, each.attempt)))
+            for each in sorted(begun, key=lambda each: each.attempt)
+        ]
+
+    def refusal(self, request: ChildRequest) -> QueryRefused | None:
+        """That a child was not begun, if that is recorded."""
+        return self._refused.get((request.place.intent, request.item))
+
+    def refused_whole(self, requests: Sequence[ChildRequest]) -> bool:
+        """Whether a batch was refused as a whole."""
+        return (requests[0].place.intent, WHOLE) in self._refused
+
+    def is_told(self, request: ChildRequest) -> bool:
+        """Whether the program had the outcome of its call."""
+        return request.place.intent in self._answered
+
+    async def begin(self, requests: Sequence[ChildRequest]) -> None:
+        refused = self._refused.get((requests[0].place.intent, WHOLE))
+        if refused is not None:
+            assert self.written is not None
+            await self.written.ended(refused)
+            raise problem_of_refusal(refused)
+
+    async def run(self, request: ChildRequest) -> ChildEnded | QueryRefused:
+        refused = self.refusal(request)
+        if refused is not None:
+            assert self.written is not None
+            await self.written.ended(refused)
+            return refused
+        ended = await self.note(request)
+        if ended is None:
             raise ReplayDiverged(
                 index=request.item, field="child", recorded=None, now=request.prompt[:80]
             )
-        await self.note_begun(request, begun)
-        assert self.written is not None
-        await self.written.ended(ended)
         if ended.answer_ref is not None:
             answer = self._shelf.read(ended.answer_ref).decode("utf-8", "surrogatepass")
             return msgspec.structs.replace(ended, answer=answer)
         return ended
 
-    async def note_begun(self, request: ChildRequest, begun: ChildBegun) -> None:
-        """Note that a child was begun, as it would be written now."""
+    async def note(self, request: ChildRequest) -> ChildEnded | None:
+        """Note what is recorded of a child, as it would be written now. Gives its last end."""
         assert self.written is not None
-        now = msgspec.structs.replace(begun, request_sha256=request_sha256(request))
-        await self.written.begun(now)
+        last: ChildEnded | None = None
+        for begun, last in self.found(request):
+            now = msgspec.structs.replace(begun, request_sha256=request_sha256(request))
+            await self.written.begun(now)
+            if last is not None:
+                await self.written.ended(last)
+        return last
 
 
 class ResumingChildDesk:
@@ -219,21 +304,88 @@ class ResumingChildDesk:
         self._live.ends_at = ends_at
 
     @property
-    def depth_left(self) -> int:
-        return self._live.depth_left
+    def depth(self) -> int:
+        return self._live.depth
 
     def waiting(self) -> AbstractAsyncContextManager[None]:
         return self._live.waiting()
 
-    async def run(self, request: ChildRequest) -> ChildEnded:
-        begun, ended = self._recorded.found(request)
-        if begun is None:
-            return await self._live.run(request)
-        if ended is not None:
-            self._teller.recalled("", charge_of(ended))
+    async def over(self) -> None:
+        await self._live.over()
+
+    async def begin(self, requests: Sequence[ChildRequest]) -> None:
+        if self._recorded.refused_whole(requests):
+            await self._recorded.begin(requests)
+        elif not any(self._recorded.found(each) for each in requests):
+            await self._live.begin(requests)
+
+    async def run(self, request: ChildRequest) -> ChildEnded | QueryRefused:
+        if self._recorded.refusal(request) is not None:
             return await self._recorded.run(request)
-        await self._recorded.note_begun(request, begun)
-        return await self._live.go_on(request, begun)
+        attempts = self._recorded.found(request)
+        if not attempts:
+            return await self._live.run(request)
+        begun, ended = attempts[-1]
+        charged = Charge()
+        for _, each in attempts:
+            charged += Charge() if each is None else each.charge
+        if ended is not None and (ended.stop not in CUT_OFF or self._recorded.is_told(request)):
+            self._teller.recalled("", charge_of_child(charged))
+            return await self._recorded.run(request)
+        # What it has spent is counted by the child, which runs again on its record.
+        await self._recorded.note(request)
+        if ended is not None:
+            begun = msgspec.structs.replace(begun, attempt=begun.attempt + 1)
+        try:
+            return await self._live.go_on(request, begun, charged, again=ended is not None)
+        except AttachmentError as error:
+            # Not the program's to handle: the run stays as it is.
+            why = f"cannot be gone on with: {error}"
+            raise ResumeRefused(run=begun.run, why=why) from error
+
+
+def _refused(
+    request: ChildRequest, *, message: str, dimension: str, scope: str = "", attempt: int = 1
+) -> QueryRefused:
+    """What is written of a child that is not begun."""
+    return QueryRefused(
+        intent=request.place.intent,
+        item=request.item,
+        attempt=attempt,
+        message=message,
+        dimension=dimension,
+        scope=scope,
+    )
+
+
+def _never_begun(run: str, error: BackendError) -> Run:
+    """What a child came to whose interpreter could not be had."""
+    return Run(
+        run=run,
+        answer=None,
+        stop="sandbox_error",
+        detail=str(error),
+        partial=True,
+        turns=0,
+        charge=Charge(),
+        citations=(),
+        ledger="",
+    )
+
+
+def _more_than(before: Charge, now: Charge) -> Charge:
+    """What a charge has grown by."""
+    known = now.usd is not None
+    return Charge(
+        usd=(now.usd or 0) - (before.usd or 0) if known else None,
+        tokens_in=now.tokens_in - before.tokens_in,
+        tokens_out=now.tokens_out - before.tokens_out,
+        model_calls=now.model_calls - before.model_calls,
+        turns=now.turns - before.turns,
+        host_calls=now.host_calls - before.host_calls,
+        fuel=now.fuel - before.fuel,
+        wall_ms=now.wall_ms - before.wall_ms,
+    )
 
 
 _live: type[ChildDesk] = LiveChildDesk

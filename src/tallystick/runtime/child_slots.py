@@ -2,8 +2,10 @@
 
 Rule 1: a run that waits for its own children lends its place to them: else a tree that is as wide
 as there are places would wait for itself for ever.
-Rule 2: who stands deeper goes first. So a tree is worked off branch by branch, and the runs that
-were begun and wait are as many as a few branches hold, not as the tree is wide.
+Rule 2: who stands deeper goes first. So a tree is worked off branch by branch.
+Rule 3: a run that waits has an interpreter too. Once so many are begun, live or waiting, only a few
+more are live at a time: memory is bounded by the depth of the tree and not by its width. A few may
+always be: those that wait, wait for them.
 """
 
 from __future__ import annotations
@@ -14,27 +16,36 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-__all__ = ["CHILDREN_LIVE_MAX", "ChildSlots"]
+__all__ = ["CHILDREN_BEGUN_MAX", "CHILDREN_LIVE_MAX", "ChildSlots"]
 
 CHILDREN_LIVE_MAX = 32
+CHILDREN_BEGUN_MAX = 64
+_FEW = 4
+
+# Those who wait, the deepest first, and of them whoever came first.
+_Line = list[tuple[int, int, asyncio.Future[None]]]
 
 
 class ChildSlots:
     """The places of one tree of runs. Used on one event loop."""
 
-    def __init__(self, most: int = CHILDREN_LIVE_MAX) -> None:
-        self._free = most
+    def __init__(self, most: int = CHILDREN_LIVE_MAX, begun_most: int = CHILDREN_BEGUN_MAX) -> None:
+        self._most = most
+        self._begun_most = begun_most
+        self._live = 0
+        self._begun = 0
         self._order = itertools.count()
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._beginning: _Line = []
+        self._returning: _Line = []
 
     @asynccontextmanager
     async def held(self, *, depth: int) -> AsyncIterator[None]:
-        """Have a place while inside."""
-        await self._take(depth)
+        """Have a place while inside: to begin a run, or to go on with one."""
+        await self._turn(self._beginning, depth)
         try:
             yield
         finally:
-            self._give()
+            self._leave(self._beginning)
 
     @asynccontextmanager
     async def lent(self, *, depth: int) -> AsyncIterator[None]:
@@ -42,34 +53,49 @@ class ChildSlots:
         if depth == 0:
             yield
             return
-        self._give()
+        self._leave(self._returning)
         try:
             yield
         finally:
             try:
-                await self._take(depth)
+                await self._turn(self._returning, depth)
             except asyncio.CancelledError:
-                # It is given back once more by whoever holds it.
-                self._free -= 1
+                # Whoever holds it gives it back at once: until then they are one too many.
+                self._live += 1
                 raise
 
-    async def _take(self, depth: int) -> None:
-        if self._free > 0:
-            self._free -= 1
-            return
+    async def _turn(self, line: _Line, depth: int) -> None:
         turn = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (-depth, next(self._order), turn))
+        heapq.heappush(line, (-depth, next(self._order), turn))
+        self._call()
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._give()
+            if not turn.cancelled():
+                self._leave(line)
             raise
 
-    def _give(self) -> None:
-        while self._waiting:
-            _, _, turn = heapq.heappop(self._waiting)
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._free += 1
+    def _leave(self, line: _Line) -> None:
+        """Give a place back that was got from a line."""
+        self._live -= 1
+        self._begun -= line is self._beginning
+        self._call()
+
+    def _call(self) -> None:
+        """Call those whose turn it is."""
+        while (line := self._next()) is not None:
+            _, _, turn = heapq.heappop(line)
+            self._live += 1
+            self._begun += line is self._beginning
+            turn.set_result(None)
+
+    def _next(self) -> _Line | None:
+        """The line whose first may have a place now; None if nobody may."""
+        for line in (self._returning, self._beginning):
+            while line and line[0][2].done():
+                heapq.heappop(line)
+        if self._live >= self._most:
+            return None
+        full = self._begun >= self._begun_most and self._live >= _FEW
+        lines = [self._returning] if full else [self._returning, self._beginning]
+        return min((line for line in lines if line), key=lambda line: line[0], default=None)

@@ -9,21 +9,30 @@ here is the same.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 from tallystick.core.canonical import canonical, digest
 from tallystick.core.errors import UsageError
-from tallystick.core.records import ChildEnded
+from tallystick.core.records import ChildEnded, QueryRefused
 from tallystick.runtime.desk import Written
-from tallystick.runtime.queries import BATCH_MAX, Queries, QueryPlace, QueryProblem, checked_text
+from tallystick.runtime.queries import (
+    BATCH_MAX,
+    Queries,
+    QueryPlace,
+    QueryProblem,
+    checked_text,
+    problem_of_refusal,
+)
 from tallystick.sandbox.host import HostFunction
 
-__all__ = ["ChildDesk", "ChildRequest", "Children", "request_sha256"]
+__all__ = ["ChildDesk", "ChildRequest", "Children", "request_sha256", "until_ended"]
 
 _CONTEXT_BYTES_MAX = 4_000_000
+# Each is an input of its own, with a name, a shape and a place in the interpreter.
+_CONTEXT_TEXTS_MAX = 10_000
 Context = str | Mapping[str, str] | None
 
 
@@ -42,16 +51,24 @@ class ChildDesk(Protocol):
     """Where children are begun."""
 
     @property
-    def depth_left(self) -> int:
-        """How many runs may still stand inside each other here."""
+    def depth(self) -> int:
+        """How many runs this one stands inside."""
         ...
 
-    async def run(self, request: ChildRequest) -> ChildEnded:
-        """Have a child, written down before and after."""
+    async def begin(self, requests: Sequence[ChildRequest]) -> None:
+        """Find the model of a batch, or raise."""
+        ...
+
+    async def run(self, request: ChildRequest) -> ChildEnded | QueryRefused:
+        """Have a child, written down before and after; or say why there is none."""
         ...
 
     def waiting(self) -> AbstractAsyncContextManager[None]:
         """Be waiting for children while inside."""
+        ...
+
+    async def over(self) -> None:
+        """Wait until every child has ended: none outlives the program that began it."""
         ...
 
     # For each program: where what is done is written, and when the run's time is over.
@@ -110,10 +127,13 @@ class Children:
             for item, (prompt, context) in enumerate(zip(prompts, contexts, strict=True))
         ]
         note = None
-        if self.desk.depth_left <= 0:
+        if not requests:
+            answers: list[object] = []
+        elif self.desk.depth >= self._queries.limits.depth:
             note = "no run may stand deeper here: the model was asked directly, as by llm_query"
             answers = await self._directly(requests)
         else:
+            await self.desk.begin(requests)
             answers = await self._at_once([self._one(each) for each in requests])
         errors = [
             [item, each.kind, str(each)]
@@ -124,8 +144,6 @@ class Children:
         return {"answers": told, "errors": errors, "note": note}
 
     async def _directly(self, requests: Sequence[ChildRequest]) -> list[object]:
-        if not requests:
-            return []
         prompts = [_flat(each) for each in requests]
         return await self._queries.asked(prompts, requests[0].model)
 
@@ -138,16 +156,34 @@ class Children:
             for task in tasks:
                 task.cancel()
             # Each writes down how it ended.
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await until_ended(tasks)
 
     async def _one(self, request: ChildRequest) -> object:
         ended = await self.desk.run(request)
+        if isinstance(ended, QueryRefused):
+            return problem_of_refusal(ended)
         if ended.stop == "answered":
             return ended.answer
         said = f"{ended.stop}: {ended.detail}"
         if ended.partial and ended.answer:
             said += f". What it had: {ended.answer[:1_000]}"
         return QueryProblem("ChildStopped", said)
+
+
+async def until_ended(tasks: Collection[asyncio.Future[object]]) -> None:
+    """Wait until all have ended. A cancel waits too: what is under way is being written down."""
+    left: asyncio.CancelledError | None = None
+    while any(not each.done() for each in tasks):
+        try:
+            await asyncio.wait([each for each in tasks if not each.done()])
+        except asyncio.CancelledError as error:
+            left = error
+    for each in tasks:
+        if not each.cancelled():
+            # Whoever waited for it has heard of it, or is gone.
+            each.exception()
+    if left is not None:
+        raise left
 
 
 def request_sha256(request: ChildRequest) -> str:
@@ -179,6 +215,8 @@ def _context(given: object, item: int) -> Context:
     else:
         raise UsageError(f"context {item}: a text, a list of texts, or texts by name are needed")
     texts = [held] if isinstance(held, str) else [] if held is None else list(held.values())
+    if len(texts) > _CONTEXT_TEXTS_MAX:
+        raise UsageError(f"context {item}: {len(texts):,} texts; at most {_CONTEXT_TEXTS_MAX:,}")
     size = sum(len(each.encode("utf-8", "surrogatepass")) for each in texts)
     if size > _CONTEXT_BYTES_MAX:
         raise UsageError(f"context {item}: {size:,} bytes; at most {_CONTEXT_BYTES_MAX:,}")

@@ -34,7 +34,7 @@ from tallystick.core.records import (
     Reserved,
     Settled,
 )
-from tallystick.model.port import Model, ModelError, ModelReply, ModelRequest
+from tallystick.model.port import Model, ModelError, ModelReply, ModelRequest, readable
 from tallystick.runtime.queries import (
     MODEL,
     WHOLE,
@@ -203,7 +203,7 @@ class LiveDesk:
         try:
             await self._written().asked(self._asked(request, model, ticket))
             sent = True
-            reply = await model.ask(
+            said = await model.ask(
                 ModelRequest(
                     messages=request.messages,
                     tokens_out_max=ticket.tokens_out_max,
@@ -216,6 +216,7 @@ class LiveDesk:
                 ),
                 heard=lambda chars: None,
             )
+            reply = readable(said)
         except Exception as error:
             if not sent:
                 # It could not be written down.

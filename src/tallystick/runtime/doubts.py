@@ -109,8 +109,10 @@ def key_of(run: str, call: OpenCall) -> str:
     if isinstance(call, AskModel):
         # Each attempt has an intent of its own.
         return call_key(run, call.intent)
-    item = None if isinstance(call, CallHost) else call.item
-    return call_key(run, call.intent, item=item, attempt=call.attempt)
+    if isinstance(call, CallHost):
+        # However often it is made: whoever got it can tell that it is the same.
+        return call_key(run, call.intent)
+    return call_key(run, call.intent, item=call.item, attempt=call.attempt)
 
 
 async def _effect(call: CallHost, function: RunFunction | None, run: str) -> object:

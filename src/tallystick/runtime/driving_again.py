@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tallystick.attachments.errors import AttachmentError
 from tallystick.core.errors import BackendError, UsageError
+from tallystick.core.passage import changed
 from tallystick.core.passage_records import InDoubt
 from tallystick.core.records import (
     HostAnswered,
@@ -27,13 +28,14 @@ from tallystick.runtime.child_desk import (
     ResumingChildDesk,
 )
 from tallystick.runtime.children import Children
+from tallystick.runtime.citing import cited_aside
 from tallystick.runtime.desk import FindModel, LiveDesk
 from tallystick.runtime.doubts import Decisions
 from tallystick.runtime.driver import Asked, Driver
 from tallystick.runtime.functions import RunFunction
 from tallystick.runtime.given import given_again, texts_of
 from tallystick.runtime.live import LiveWorld
-from tallystick.runtime.live_run import Watch, cited, host_table, path_of
+from tallystick.runtime.live_run import Watch, host_table, path_of
 from tallystick.runtime.names import names_of
 from tallystick.runtime.pen import LedgerPen, Passage
 from tallystick.runtime.queries import Queries
@@ -101,7 +103,7 @@ async def driven_again(
         terms_of=lambda name: teller.terms(find_model(name)),
     )
     queries = Queries(desk, limits=started.limits)
-    now = start_now(records)
+    now = changed(start_now(records), passage)
     parent = Parent(
         run=run,
         teller=teller,
@@ -112,9 +114,10 @@ async def driven_again(
         functions=functions,
         model=model,
         depth=0 if started.caller is None else started.caller.depth,
+        compact_at=started.compact_at,
     )
     live_children = LiveChildDesk(parent, children, shelf)
-    recorded_children = RecordedChildDesk(records, shelf, depth_left=live_children.depth_left)
+    recorded_children = RecordedChildDesk(records, shelf)
     child_desk = ResumingChildDesk(recorded_children, live_children, teller)
     table = host_table(
         functions,
@@ -191,7 +194,7 @@ async def driven_again(
         run,
         driver.state,
         ledger=path_of(ledger),
-        citations=cited(driver.state.ended, started, given.values),
+        cited=await cited_aside(driver.state.ended, started, given, shelf),
         parent=started.parent,
         step=started.step,
     )

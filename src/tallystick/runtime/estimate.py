@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -15,6 +15,7 @@ from tallystick.core.attachment import AttachmentRef
 from tallystick.core.budget_amount import Remaining
 from tallystick.core.records import RunLimits, RunStarted
 from tallystick.core.strategy import Figures, Strategy, chosen, not_direct
+from tallystick.core.typed_answer import schema_text
 from tallystick.model.port import Model
 from tallystick.model.tokens import input_estimate
 from tallystick.runtime.functions import RunFunction
@@ -70,6 +71,7 @@ def estimated(
     limits: RunLimits,
     functions: Sequence[RunFunction] = (),
     grants: Sequence[str] = (),
+    schema: Mapping[str, object] | None = None,
     pricing: Pricing,
 ) -> Estimate:
     """Say what a run would begin with, and what that costs at most."""
@@ -98,6 +100,7 @@ def estimated(
         views=layout.views,
         files=layout.files,
         images=tuple(_picture(each) for each in inputs if each.is_picture),
+        schema=schema_text(schema),
     )
     messages = prompt.opening(started)
     terms = pricing.terms(model, usd_capped=limits.usd is not None)

@@ -13,7 +13,7 @@ import msgspec
 
 from tallystick.core.attachment import AttachmentRef
 from tallystick.core.chain import Head
-from tallystick.core.errors import RunNotFound, UsageError
+from tallystick.core.errors import RunNotFound, TallystickError, UsageError
 from tallystick.core.open_intents import open_calls
 from tallystick.core.passage import changed
 from tallystick.core.records import (
@@ -25,11 +25,11 @@ from tallystick.core.records import (
     RunLimits,
 )
 from tallystick.core.step_receipt import holds_steps
+from tallystick.ledger.ancestry import bad_entry_of
 from tallystick.ledger.port import Ledger, find_row
-from tallystick.ledger.verify import verify
 from tallystick.model.port import Heard
 from tallystick.runtime.child_desk import ChildRunner
-from tallystick.runtime.history import records_of, whole_records
+from tallystick.runtime.history import awaited_children, records_of, whole_records
 from tallystick.runtime.live_run import Watch
 from tallystick.runtime.mention import references_in
 from tallystick.runtime.resume import Parts, ResumeJob, gone_on_with
@@ -76,9 +76,9 @@ async def forked(
     ledger = parts.ledger
     if find_row(ledger, parent) is None:
         raise RunNotFound(run=parent)
-    bad = verify(ledger, [parent]).first_bad
+    bad = bad_entry_of(ledger, parent)
     if bad is not None:
-        raise UsageError(f"run {parent} does not hold at entry {bad.seq}: {bad.why}")
+        raise UsageError(f"run {bad.run} does not hold at entry {bad.seq}: {bad.why}")
     whole = whole_records(ledger, parent)
     if holds_steps(whole):
         raise UsageError(f"{parent} holds steps, which are not forked; name one of its runs")
@@ -86,6 +86,11 @@ async def forked(
     shared = shared_records(parent, whole, job.turn)
     if open_calls(shared):
         raise UsageError(f"run {parent} has a call under way after turn {job.turn}")
+    if inside := awaited_children(shared):
+        raise UsageError(
+            f"run {parent} was cut off inside run {inside[0]} in turn {job.turn}; resume it first, "
+            f"or fork it at an earlier turn"
+        )
     root = _root_of(ledger, parent, len(shared))
     model = parts.model(None)
     before = start_now(shared)
@@ -101,6 +106,17 @@ async def forked(
         temperature=job.temperature,
     )
     shelf = parts.shelf(record.session_id, before.grants)
+
+    def claim() -> int:
+        fence = ledger.claim(fork, create=True, grown_from=root.hash)
+        try:
+            # It cannot be removed or pruned from here on; it may have been since it was read.
+            whole_records(ledger, parent)
+        except TallystickError:
+            ledger.remove(fork)
+            raise
+        return fence
+
     with held_run(ledger, fork):
         shelf.share(_needed(parts, shared))
         return await gone_on_with(
@@ -114,7 +130,7 @@ async def forked(
             head=Head(count=0, hash=root.hash),
             shelf=shelf,
             started=changed(before, record),
-            claim=lambda: ledger.claim(fork, create=True, grown_from=root.hash),
+            claim=claim,
             passage=lambda fence: record,
             children=children,
         )
@@ -135,9 +151,9 @@ def _place_after(run: str, records: Sequence[Record], turn: int) -> int:
         if isinstance(record, AskModel) and record.turn > turn:
             return place
         if turn == last and place and isinstance(record, ReceiptIssued):
-            # How it ended is not shared.
-            after = [each for each in records[place:] if isinstance(each, AskModel)]
-            if not after:
+            # How it ended is not shared, unless it was gone on with behind that.
+            later = records[place + 1 :]
+            if not any(isinstance(each, AskModel | ReceiptIssued) for each in later):
                 return place
     return len(records)
 

@@ -22,7 +22,7 @@ from tallystick.core.billing import AttemptCancelled, settlement
 from tallystick.core.chain import Draft, Sealed
 from tallystick.core.charge import Charge, Reserved, Settled
 from tallystick.core.entry import read_header
-from tallystick.core.errors import RunNotFound
+from tallystick.core.errors import RecordUnreadable, RunNotFound
 from tallystick.core.open_intents import OpenIntent, open_calls, open_intents
 from tallystick.core.passage_errors import ResumeRefused
 from tallystick.core.records import (
@@ -45,7 +45,7 @@ from tallystick.ledger.port import Ledger, RunRow, find_row
 from tallystick.ledger.scopes import Hold, SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify
-from tallystick.runtime.history import records_of
+from tallystick.runtime.history import UNREADABLE, records_of
 from tallystick.runtime.run_lock import held_run, is_running
 from tallystick.runtime.so_far import holds_of
 
@@ -120,8 +120,8 @@ def doubt_of(ledger: Ledger, row: RunRow) -> DoubtfulRun | None:
         if row.moved or row.imported or not _may_wait(ledger, row) or is_running(ledger, row.run):
             return None
         records = list(records_of(ledger, row.run))
-    except RunNotFound:
-        return None  # removed just now
+    except (RunNotFound, RecordUnreadable, *UNREADABLE):
+        return None  # removed just now, or of a version that has to look itself
     open = open_intents(_billed(records))
     return DoubtfulRun(run=row.run, since=_since(row, records), open=open) if open else None
 

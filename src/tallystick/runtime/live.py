@@ -30,7 +30,7 @@ from tallystick.core.records import (
     RunProgram,
     SnapshotTaken,
 )
-from tallystick.model.port import Heard, Model, ModelError, ModelRequest
+from tallystick.model.port import Heard, Model, ModelError, ModelRequest, readable
 from tallystick.runtime.children import ChildDesk
 from tallystick.runtime.desk import WrittenDesk
 from tallystick.runtime.driver import Asked, CallRefused, WaitedTooLong, World
@@ -193,7 +193,7 @@ class LiveWorld:
         )
         try:
             async with asyncio.timeout(max(0.0, wall_ms_left / 1000 - (time.monotonic() - began))):
-                reply = await self._model.ask(request, heard=self._heard)
+                reply = readable(await self._model.ask(request, heard=self._heard))
         except ModelError as error:
             return self._failed(intent, error)
         except TimeoutError:
@@ -249,7 +249,10 @@ class LiveWorld:
             run=self._run,
             program=intent.intent,
         )
-        result = await self._session.execute(source, context=context, host=behind(host))
+        try:
+            result = await self._session.execute(source, context=context, host=behind(host))
+        finally:
+            await self._children.over()
         outputs = tuple(
             self._shelf.keep_output(path, label=label)
             for path, label in output_files(intent, result)

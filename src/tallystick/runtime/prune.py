@@ -24,7 +24,7 @@ from tallystick.attachments.collect import reclaim_forgotten
 from tallystick.attachments.errors import AttachmentError
 from tallystick.attachments.port import Transaction
 from tallystick.attachments.sqlite import SqliteAttachments
-from tallystick.core.chain import Draft
+from tallystick.core.chain import Draft, Head
 from tallystick.core.errors import (
     InvalidLimit,
     LedgerConflict,
@@ -115,6 +115,8 @@ class Pruner:
         self._erased: dict[str, bool] = {}
         self._sessions: Counter[str] = Counter()
         self._forks: dict[str, list[str]] = {}
+        self._callers: dict[str, str] = {}
+        self._growing = False
         self._left: set[str] = set()
         # What was pruned; and with it what a look found fit to be.
         self._gone: set[str] = set()
@@ -133,9 +135,10 @@ class Pruner:
         """
         self._survey()
         cutoff = None if older_than_ms is None else self._clock() - older_than_ms
-        rows = list(self._rows.values())
-        for row in reversed(rows[: len(rows) - min(keep or 0, len(rows))]):
-            if self._erased[row.run] or (cutoff is not None and row.created_at > cutoff):
+        newest = self._newest(keep or 0)
+        for row in reversed(self._rows.values()):
+            young = cutoff is not None and row.created_at > cutoff
+            if self._erased.get(row.run) or young or self._root(row.run) in newest:
                 continue
             found = self._looked(row.run, gone=self._would)
             if isinstance(found, Kept):
@@ -143,6 +146,19 @@ class Pruner:
                     yield found
             elif cutoff is None or found.latest <= cutoff:
                 yield self._going(found)
+
+    def _newest(self, count: int) -> set[str]:
+        """The newest runs and steps that no program began."""
+        listed = [run for run in self._rows if run not in self._callers]
+        return set(listed[len(listed) - min(count, len(listed)) :])
+
+    def _root(self, run: str) -> str:
+        """The run that a run stands inside of, or itself."""
+        seen = {run}
+        while (caller := self._callers.get(run)) is not None and caller not in seen:
+            seen.add(caller)
+            run = caller
+        return run
 
     def look(self, run: str) -> Pruned | Kept:
         """What pruning a run would take out, or why it is kept."""
@@ -198,8 +214,10 @@ class Pruner:
         return self._needed_by_others(plan, gone)
 
     def _needed_by_others(self, plan: Plan, gone: Collection[str]) -> str | None:
-        for fork in self._forks.get(plan.run, ()):
-            if fork in self._rows and fork not in gone and not self._erased[fork]:
+        # Of one that is about to grow only the ledger knows, which looks through all of them.
+        known = self._forks.get(plan.run, ())
+        for fork in self._ledger.forks_of(plan.run) if self._growing else known:
+            if fork in self._rows and fork not in gone and not self._erased.get(fork):
                 return f"is what run {fork} grew from, which needs it"
         if self._scopes.holds(run=plan.run):
             return "holds some of the shared total: tally resolve closes that"
@@ -233,18 +251,22 @@ class Pruner:
     def _survey(self) -> None:
         """Note every run, by its first entries; of those noted before, only where they stand."""
         self._rows = {row.run: row for row in self._ledger.runs()}
+        unwritten = [row.head.hash for row in self._rows.values() if not row.head.count]
+        self._growing = any(each != Head.of_nothing().hash for each in unwritten)
         for run in sorted(self._rows.keys() - self._erased.keys()):
             try:
                 first = list(self._ledger.read(run, stop=_FIRST))
             except LedgerError:
                 first = []  # removed just now, or damaged: a look at it will say so
+            if not first:
+                continue  # it is noted when it has begun
             # Whether its bodies are out already.
-            self._erased[run] = next(
-                (each.body is None for each in first if not stays(each)), False
-            )
-            begun = record_in(first[0]) if first else None
+            self._erased[run] = next((one.body is None for one in first if not stays(one)), False)
+            begun = record_in(first[0])
             if isinstance(begun, RunStarted | RunForked):
                 self._sessions[begun.session_id] += 1
+            if isinstance(begun, RunStarted) and begun.caller is not None:
+                self._callers[run] = begun.caller.run
             if isinstance(begun, RunForked):
                 self._forks.setdefault(begun.parent, []).append(run)
 
@@ -308,6 +330,7 @@ class Pruner:
                 removed=len(plan.seqs),
                 bytes=plan.bytes,
                 why=why,
+                caller=self._callers.get(plan.run),
             )
         )
         self._ledger.append(
@@ -354,6 +377,10 @@ class Pruner:
 
     def shrink(self) -> str | None:
         """Give the room of what went back to the system. Says why, if that cannot be done now."""
+        # The file is written anew: who works on a run could not write meanwhile, and would give up.
+        working = next((run for run in self._rows if is_running(self._ledger, run)), None)
+        if working is not None:
+            return f"the ledger's file keeps its size for now: run {working} is running"
         try:
             self._attachments.scrub()
             self._ledger.reclaim()

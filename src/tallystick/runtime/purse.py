@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from tallystick.core.budget import BudgetTree, Reservation
 from tallystick.core.budget_amount import Amount, Breach, Dimension, Remaining, ScopeRow, tightest
-from tallystick.runtime.shared_purse import SharedPurse
+from tallystick.runtime.shared_purse import DEPLOYMENT, SharedPurse
 
 __all__ = ["Account", "Hold", "Place", "Purse", "remaining_of"]
 
@@ -65,9 +65,10 @@ class Purse:
         """The same with a nearer scope."""
         return Purse([place, *self._places], self._shared, knows_before=self._knows_before)
 
-    def inside(self, place: Place) -> Purse:
-        """The same from a scope that stands inside the nearest one, in the same tree."""
-        return Purse([place, *self._places[1:]], self._shared, knows_before=self._knows_before)
+    def inside(self, place: Place, *, run: str) -> Purse:
+        """The same for a run inside this one, from a scope inside the nearest, in the same tree."""
+        shared = None if self._shared is None else self._shared.of(run)
+        return Purse([place, *self._places[1:]], shared, knows_before=self._knows_before)
 
     def remaining(self) -> Remaining:
         """What is left of each dimension in the tightest scope."""
@@ -151,6 +152,8 @@ class Purse:
 
     def is_held(self, scope: str, dimension: Dimension) -> bool:
         """Whether calls under way hold some of a scope here, and so may give it back."""
+        if scope == DEPLOYMENT:
+            return self._shared is not None and self._shared.is_held
         for place in self._places:
             with place.account.lock:
                 for row in place.account.tree.rows():

@@ -53,6 +53,7 @@ _PROMPT_BYTES_MAX = 1_000_000
 # Before the second attempt; doubled for each one after it.
 _WAIT_MS = 250
 _SHOWN_CHARS_MAX = 2_000
+_PLAIN = {"boolean": "yes or no.", "integer": "a whole number.", "number": "a number."}
 # What becomes of a batch that is not paid for as a whole: the part that is runs, or nothing does.
 Fit = Literal["part", "whole"]
 
@@ -225,7 +226,7 @@ class Queries:
                 continue
             if schema is None:
                 return event.text
-            value, problem = _read(event.text, schema)
+            value, problem = _read(event.text, schema, cut=event.cut)
             if problem is None:
                 return value
             if repaired:
@@ -236,12 +237,22 @@ class Queries:
 
 def _asking(prompt: str, schema: Mapping[str, Any] | None) -> Message:
     if schema is not None:
-        rule = json.dumps(schema, ensure_ascii=False)
-        prompt = f"{prompt}\n\nReply with only a JSON value that matches this schema: {rule}"
+        prompt = f"{prompt}\n\nReply with only {_wanted(schema)}"
     return Message(role="user", part="query", text=prompt)
 
 
-def _read(text: str, schema: Mapping[str, Any]) -> tuple[object, str | None]:
+def _wanted(schema: Mapping[str, Any]) -> str:
+    """What is asked for, in words where it has plain ones: small models copy a schema back."""
+    plain = _PLAIN.get(schema["type"]) if schema.keys() == {"type"} else None
+    if plain is not None:
+        return plain
+    return f"a JSON value that matches this schema: {json.dumps(schema, ensure_ascii=False)}"
+
+
+def _read(text: str, schema: Mapping[str, Any], *, cut: bool) -> tuple[object, str | None]:
+    if cut:
+        # A number without its last digits is a number too.
+        return None, "the reply was cut off at its token limit; make it shorter"
     try:
         value = found_in(text, schema)
         # It has to reach the program: half of a surrogate pair would not.

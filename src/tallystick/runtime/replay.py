@@ -58,8 +58,7 @@ async def replay_records(
     given = given_again(started, shelf)
     desk = RecordedDesk(records, shelf)
     queries = Queries(desk, limits=started.limits)
-    depth = 0 if started.caller is None else started.caller.depth
-    children = RecordedChildDesk(records, shelf, depth_left=started.limits.depth - depth)
+    children = RecordedChildDesk(records, shelf)
     recording = Recording(records)
     world = RecordedWorld(
         RunRecords(records),

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from tallystick.core.caps import over
 from tallystick.core.chain import Head
-from tallystick.core.errors import RunNotFound, UsageError
+from tallystick.core.errors import (
+    BackendError,
+    LedgerConflict,
+    RecordUnreadable,
+    RunNotFound,
+    UsageError,
+)
 from tallystick.core.lookup import UNKNOWN, Lookup
-from tallystick.core.open_intents import open_calls
-from tallystick.core.passage_errors import ResumeRefused
+from tallystick.core.open_intents import OpenIntent, of_child, open_calls
+from tallystick.core.passage_errors import ResumeRefused, RunInDoubt
 from tallystick.core.prompt import TEMPLATE
 from tallystick.core.records import (
     QueryAsked,
@@ -24,33 +28,29 @@ from tallystick.core.records import (
     RunStarted,
 )
 from tallystick.core.step_receipt import holds_steps
+from tallystick.core.typed_answer import value_of
+from tallystick.ledger.ancestry import bad_entry_of
 from tallystick.ledger.port import Ledger, find_row
-from tallystick.ledger.verify import verify
 from tallystick.model.port import Model, ModelReply
 from tallystick.runtime.child_desk import (
     ChildRunner,
     Parent,
 )
+from tallystick.runtime.citing import cited
 from tallystick.runtime.desk import FindModel
 from tallystick.runtime.doubts import Decisions, FindReply, decided
 from tallystick.runtime.driving_again import ResumeJob, driven_again
 from tallystick.runtime.functions import RunFunction
 from tallystick.runtime.given import given_again
-from tallystick.runtime.history import whole_records
-from tallystick.runtime.live_run import cited, path_of
+from tallystick.runtime.history import awaited_children, whole_records
+from tallystick.runtime.live_run import path_of
 from tallystick.runtime.pen import LedgerPen, Passage
 from tallystick.runtime.replay import rerunnable
 from tallystick.runtime.rlms_log import refuse_foreign
 from tallystick.runtime.run import Run
 from tallystick.runtime.run_lock import held_run
 from tallystick.runtime.shelf import Shelf
-from tallystick.runtime.so_far import (
-    holder_of,
-    holds_of,
-    open_children,
-    skip_answered,
-    start_now,
-)
+from tallystick.runtime.so_far import holder_of, holds_of, skip_answered, start_now
 from tallystick.runtime.step_run import RunSteps
 from tallystick.runtime.teller import Teller
 from tallystick.runtime.till import Till
@@ -58,6 +58,9 @@ from tallystick.sandbox.identity import now_ms
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 __all__ = ["FindReply", "Parts", "ResumeJob", "checked", "gone_on_with", "resumed"]
+
+# So a chain says of an entry that is whole, and written by a later version.
+_UNKNOWN = "is no record that this version knows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +88,29 @@ async def resumed(
 ) -> Run:
     """Go on with a run. One that has its answer is returned as it is.
 
-    `parent` is for a child, which its parent's scopes pay for.
+    `parent` is for a child, which its parent's scopes pay for. That a child cannot be gone on with
+    is not its parent's program's to handle, which would go on without it.
     """
+    if parent is None:
+        return await _resumed(parts, run, job, steps, children=children, parent=None)
+    try:
+        return await _resumed(parts, run, job, steps, children=children, parent=parent)
+    except ResumeRefused:
+        raise
+    except (BackendError, UsageError) as error:
+        why = f"is a part of run {parent.run} and cannot be gone on with: {error}"
+        raise ResumeRefused(run=run, why=why) from error
+
+
+async def _resumed(
+    parts: Parts,
+    run: str,
+    job: ResumeJob,
+    steps: RunSteps,
+    *,
+    children: ChildRunner,
+    parent: Parent | None,
+) -> Run:
     ledger = parts.ledger
     with held_run(ledger, run, steal=job.steal) as stolen:
         head, records = checked(ledger, run)
@@ -143,7 +167,10 @@ async def gone_on_with(
         raise ResumeRefused(run=run, why=why)
     model = parts.model(started.model)
     if model.name != started.model:
-        raise ResumeRefused(run=run, why=f"asks {started.model}, and this is {model.name}")
+        why = (
+            f"asks {started.model}, and this is {model.name}; resume it with that model, or fork it"
+        )
+        raise ResumeRefused(run=run, why=why)
     skip_answered(model, records)
     find_model = parts.find_model(model)
     _check_models(run, records, find_model)
@@ -156,6 +183,11 @@ async def gone_on_with(
     with paying as teller:
         decisions = await _decided(parts, run, records, job, teller, find_model)
         fence = claim()
+        now = find_row(ledger, run)
+        if now is None or now.head != head:
+            # Whoever it was taken from has gone on since it was read; nobody does from here on.
+            found = None if now is None else now.head.count
+            raise LedgerConflict(run=run, field="head", expected=head.count, found=found)
         teller.purse.reconcile(*holds_of(records))
         session = await sandbox.open(
             session_id=started.session_id, seed=started.seed, clock_ns=started.clock_ns
@@ -193,22 +225,32 @@ async def _decided(
     """What becomes of the calls that are open, in the run and in the runs inside it.
 
     For those inside it is decided again when they are gone on with; here it is only found out
-    whether somebody has to be asked, before anything is written.
+    whether somebody has to be asked, before anything is written. All that is open is named at once.
     """
-    for child in open_children(records):
+    inside: list[OpenIntent] = []
+    for child in awaited_children(records):
         row = find_row(parts.ledger, child)
         if row is not None and row.head.count:
-            inside = whole_records(parts.ledger, child)
-            await _decided(parts, child, inside, job, teller, find_model)
-    return await decided(
-        run,
-        records,
-        model=start_now(records).model,
-        policy=job.in_doubt,
-        functions={each.name: each for each in parts.functions},
-        free=lambda name: _is_free(teller, find_model, name),
-        find_reply=_find_reply(parts.lookup, find_model),
-    )
+            known = whole_records(parts.ledger, child)
+            try:
+                await _decided(parts, child, known, job, teller, find_model)
+            except RunInDoubt as doubt:
+                inside += of_child(doubt.open, child)
+    try:
+        decisions = await decided(
+            run,
+            records,
+            model=start_now(records).model,
+            policy=job.in_doubt,
+            functions={each.name: each for each in parts.functions},
+            free=lambda name: _is_free(teller, find_model, name),
+            find_reply=_find_reply(parts.lookup, find_model),
+        )
+    except RunInDoubt as doubt:
+        raise RunInDoubt(run=run, open=(*doubt.open, *inside)) from None
+    if inside:
+        raise RunInDoubt(run=run, open=tuple(inside))
+    return decisions
 
 
 def checked(ledger: Ledger, run: str) -> tuple[Head, list[Record]]:
@@ -219,15 +261,16 @@ def checked(ledger: Ledger, run: str) -> tuple[Head, list[Record]]:
     if not row.head.count:
         why = "was cut off before anything of it was written; run it again"
         raise ResumeRefused(run=run, why=why)
-    bad = verify(ledger, [run]).first_bad
+    bad = bad_entry_of(ledger, run)
+    if bad is not None and bad.why.endswith(_UNKNOWN):
+        raise RecordUnreadable(run=bad.run, seq=bad.seq, why=bad.why)
     if bad is not None:
-        raise ResumeRefused(run=run, why=f"does not hold at entry {bad.seq}: {bad.why}")
-    try:
-        records = whole_records(ledger, run)
-    except msgspec.MsgspecError:
-        raise ResumeRefused(run=run, why="has records that this version cannot read") from None
+        raise ResumeRefused(run=bad.run, why=f"does not hold at entry {bad.seq}: {bad.why}")
+    records = whole_records(ledger, run)
     if holds_steps(records):
-        raise UsageError(f"{run} holds steps; resume one of its runs, or run the program again")
+        raise UsageError(
+            f"{run} holds steps; resume one of its runs, or all of them with Session.resume_steps"
+        )
     refuse_foreign(run, start_now(records))
     return row.head, records
 
@@ -290,6 +333,7 @@ def ended_run(run: str, records: Sequence[Record], *, ledger: Ledger, shelf: She
     """A run that has its answer, as it ended."""
     ended, started = records[-1], start_now(records)
     assert isinstance(ended, RunEnded)
+    found = cited(ended, started, given_again(started, shelf), shelf)
     return Run(
         run=run,
         answer=ended.answer,
@@ -298,7 +342,9 @@ def ended_run(run: str, records: Sequence[Record], *, ledger: Ledger, shelf: She
         partial=ended.partial,
         turns=ended.charge.turns,
         charge=ended.charge,
-        citations=cited(ended, started, given_again(started, shelf).values),
+        citations=found.citations,
+        unchecked=found.unchecked,
+        value=value_of(ended.answer, started) if ended.stop == "answered" else None,
         ledger=path_of(ledger),
         parent=started.parent,
         step=started.step,

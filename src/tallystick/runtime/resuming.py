@@ -336,8 +336,7 @@ class _DoubtfulHost:
             return self._host.told(call, intent, error_reply(said))
         if isinstance(found, Decision):
             self._asked.again(intent, index=call.index, name=call.name, request_sha256=sha256)
-            attempt = self._records.effects[intent] + 1
-            return self._host.serve_begun(call, intent, attempt=attempt)
+            return self._host.serve_begun(call, intent)
         return self._host.told(call, intent, encoded_reply(found))
 
 

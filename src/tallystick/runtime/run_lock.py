@@ -11,8 +11,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from tallystick.core.errors import LedgerUnavailable, UsageError
-from tallystick.ledger.port import Ledger
+from tallystick.core.errors import LedgerUnavailable, RunNotFound, UsageError
+from tallystick.core.ids import is_ulid
+from tallystick.ledger.port import Ledger, find_row
 from tallystick.ledger.sqlite import SqliteLedger
 
 __all__ = ["held_run", "is_running", "require_idle"]
@@ -28,16 +29,33 @@ def held_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]
     if not isinstance(ledger, SqliteLedger):
         yield False
         return
+    if not is_ulid(run):
+        raise RunNotFound(run=run)
     path = _lock_path(ledger, run)
+    before = _fence(ledger, run) if steal else None
     descriptor, stolen = _held(path, run, steal=steal)
     try:
         yield stolen
     finally:
-        # Gone before it is let go: whoever opens the name afterwards makes a new one. Unless
-        # somebody has stolen it: then the name is theirs.
-        if _is_at(descriptor, path):
+        try:
+            untaken = stolen and _fence(ledger, run) == before and _is_locked(_aside(path))
+            _give_up(descriptor, path, stolen=stolen, untaken=untaken)
+        finally:
+            os.close(descriptor)
+
+
+def _give_up(descriptor: int, path: Path, *, stolen: bool, untaken: bool) -> None:
+    """Take the name of a lock away; if the run was not taken after all, give it back."""
+    # Gone before it is let go: whoever opens the name afterwards makes a new one. Unless
+    # somebody has stolen it: then the name is theirs.
+    if _is_at(descriptor, path):
+        if untaken:
+            # Whoever works on it is seen again.
+            _aside(path).replace(path)
+        else:
             path.unlink(missing_ok=True)
-        os.close(descriptor)
+    if stolen:
+        _aside(path).unlink(missing_ok=True)
 
 
 def require_idle(ledger: Ledger, run: str) -> None:
@@ -50,10 +68,16 @@ def is_running(ledger: Ledger, run: str) -> bool:
     """Whether a living process works on the run."""
     if not isinstance(ledger, SqliteLedger):
         return False
+    return _is_locked(_lock_path(ledger, run))
+
+
+def _is_locked(path: Path) -> bool:
     try:
-        descriptor = os.open(_lock_path(ledger, run), os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
+    except OSError as error:
+        raise LedgerUnavailable(path=str(path), why=error.strerror or str(error)) from error
     try:
         return not _take(descriptor)
     finally:
@@ -72,7 +96,8 @@ def _held(path: Path, run: str, *, steal: bool) -> tuple[int, bool]:
                     return descriptor, stolen
             elif steal:
                 stolen = True
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    path.replace(_aside(path))
             else:
                 os.close(descriptor)
                 raise _running(run)
@@ -94,8 +119,20 @@ def _is_at(descriptor: int, path: Path) -> bool:
     return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
 
 
+def _aside(path: Path) -> Path:
+    """Where the lock of a process is kept that a run is being taken from."""
+    return path.with_suffix(".stolen")
+
+
+def _fence(ledger: Ledger, run: str) -> int | None:
+    row = find_row(ledger, run)
+    return None if row is None else row.fence
+
+
 def _lock_path(ledger: SqliteLedger, run: str) -> Path:
-    return ledger.path.with_name(f"{ledger.path.name}-runs") / f"{run}.lock"
+    # Whichever name the ledger was opened by: those who share it share its locks.
+    path = Path(os.path.realpath(ledger.path))
+    return path.with_name(f"{path.name}-runs") / f"{run}.lock"
 
 
 def _take(descriptor: int) -> bool:

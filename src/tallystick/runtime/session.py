@@ -22,6 +22,8 @@ from tallystick.core.records import RunLimits, RunStarted
 from tallystick.core.step_errors import StepsNotReplayed
 from tallystick.core.step_receipt import holds_steps
 from tallystick.core.strategy import AskedStrategy
+from tallystick.core.typed_answer import schema_text
+from tallystick.ledger.ancestry import bad_entry_of
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify
@@ -149,16 +151,20 @@ class Session:
         heard: Heard = lambda chars: None,
         model: str | None = None,
         strategy: AskedStrategy = "code",
+        compact_at: int | None = None,
+        schema: Mapping[str, object] | None = None,
     ) -> Run:
         """Run a goal to its end and return what it came to. Ctrl-C ends it, written down.
 
         `model` is one by name; without it the step's is asked, if this is inside a step that has
         one, else the session's. `strategy` is how it is answered, "auto" by what fits its texts and
-        the budget. Inside a step, raises `StepBudgetError` if a budget around the run is exhausted;
-        the error has what the run came to. The steps have a chain of their own on the ledger,
-        `Run.parent`, with a receipt for each.
+        the budget. `compact_at` is how many tokens a prompt has before old turns are shortened, 0
+        for never, None for what suits the model. Under a JSON `schema` the answer is JSON that
+        fits, and `Run.value` what it says. Inside a step, raises `StepBudgetError`, with what the
+        run came to, if a budget around it is exhausted; steps have their own chain, `Run.parent`.
         """
-        job = RunJob(goal, inputs, limits, grants, seed, temperature, watch, heard, model, strategy)
+        asked = (goal, inputs, limits, grants, seed, temperature, watch, heard, model, strategy)
+        job = RunJob(*asked, compact_at, schema_text(schema))
         steps = steps_for(job, lambda: self.ledger, self._model_of)
         return steps.heard(self._loop.do(self._run(job, steps)))
 
@@ -175,9 +181,12 @@ class Session:
         heard: Heard = lambda chars: None,
         model: str | None = None,
         strategy: AskedStrategy = "code",
+        compact_at: int | None = None,
+        schema: Mapping[str, object] | None = None,
     ) -> Run:
         """Run a goal to its end, for callers that await."""
-        job = RunJob(goal, inputs, limits, grants, seed, temperature, watch, heard, model, strategy)
+        asked = (goal, inputs, limits, grants, seed, temperature, watch, heard, model, strategy)
+        job = RunJob(*asked, compact_at, schema_text(schema))
         steps = steps_for(job, lambda: self.ledger, self._model_of)
         return steps.heard(await asyncio.wrap_future(self._loop.submit(self._run(job, steps))))
 
@@ -339,9 +348,9 @@ class Session:
 
     async def _replay(self, run: str) -> ReplayReport:
         # The chain first: records that are not the ones that were sealed prove nothing.
-        broken = verify(self.ledger, [run])
-        if broken.first_bad is not None:
-            return broken_chain(run, entries=broken.entries, bad=broken.first_bad)
+        bad = bad_entry_of(self.ledger, run)
+        if bad is not None:
+            return broken_chain(run, entries=verify(self.ledger, [run]).entries, bad=bad)
         records = whole_records(self.ledger, run)
         if holds_steps(records):
             raise StepsNotReplayed(chain=run, runs=runs_inside(self.ledger, run))

@@ -27,11 +27,29 @@ def declared(file: LedgerFile, budget: Budget) -> SharedScopes:
 class SharedPurse:
     """What one run holds of the shared scope. Each attempt has a number of its own."""
 
-    def __init__(self, file: LedgerFile, scopes: SharedScopes, *, run: str) -> None:
+    def __init__(
+        self,
+        file: LedgerFile,
+        scopes: SharedScopes,
+        *,
+        run: str,
+        here: set[tuple[str, int]] | None = None,
+    ) -> None:
         self._file = file
         self._scopes = scopes
         self._run = run
         self._numbers = itertools.count(1)
+        # What is held by this run, and by those around and inside it: their calls are under way.
+        self._here: set[tuple[str, int]] = set() if here is None else here
+
+    @property
+    def is_held(self) -> bool:
+        """Whether calls of this tree of runs are under way, and so may give something back."""
+        return bool(self._here)
+
+    def of(self, run: str) -> SharedPurse:
+        """The same for another run, whose holds are its own."""
+        return SharedPurse(self._file, self._scopes, run=run, here=self._here)
 
     def remaining(self) -> Remaining:
         return self._scopes.remaining(DEPLOYMENT)
@@ -49,6 +67,7 @@ class SharedPurse:
                 amount=worst,
                 usd_waived=usd_waived,
             )
+        self._here.add((self._run, number))
         return number
 
     def open(self) -> list[int]:
@@ -60,10 +79,12 @@ class SharedPurse:
         self._numbers = itertools.count(max([last, *self.open()]) + 1)
 
     def settle(self, number: int, used: Amount) -> list[Breach]:
+        self._here.discard((self._run, number))
         with self._ours(), self._file.writing(forced=False) as db:
             return self._scopes.settle(db, run=self._run, intent=number, actual=used)
 
     def release(self, number: int) -> None:
+        self._here.discard((self._run, number))
         with self._ours(), self._file.writing(forced=False) as db:
             self._scopes.release(db, run=self._run, intent=number)
 

@@ -15,8 +15,6 @@ from tallystick.core.records import (
     LEFT,
     AskModel,
     Charge,
-    ChildBegun,
-    ChildEnded,
     ModelFailed,
     ModelReplied,
     QueryAsked,
@@ -29,7 +27,7 @@ from tallystick.core.records import (
 from tallystick.model.port import Model
 from tallystick.runtime.pen import Passage
 
-__all__ = ["holder_of", "holds_of", "open_children", "skip_answered", "spent_by", "start_now"]
+__all__ = ["holder_of", "holds_of", "skip_answered", "spent_by", "start_now"]
 
 
 def start_now(records: Sequence[Record]) -> RunStarted:
@@ -80,13 +78,6 @@ def _place(
     if isinstance(record, AskModel | ModelReplied | ModelFailed):
         return record.intent, -1, 0
     return record.intent, record.item, record.attempt
-
-
-def open_children(records: Sequence[Record]) -> list[str]:
-    """The runs that programs began and that have not ended, as far as their parent knows."""
-    ended = {each.run for each in records if isinstance(each, ChildEnded)}
-    begun = [each.run for each in records if isinstance(each, ChildBegun)]
-    return [run for run in begun if run not in ended]
 
 
 def skip_answered(model: Model, records: Sequence[Record]) -> None:

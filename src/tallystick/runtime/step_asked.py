@@ -58,6 +58,7 @@ def steps_for(
             grants=tuple(job.grants),
             seed=job.seed,
             temperature=job.temperature,
+            schema=job.schema,
         )
 
     return RunSteps.asked(job.goal, ledger, asked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from tallystick.core.strategy import (
     AskedStrategy,
     Facts,
     Figures,
+    Strategy,
     checked,
     chosen,
     refusal,
@@ -51,8 +53,15 @@ _ESTIMATED_BYTES_MAX = 1_000_000
 _HEAD_CHARS = 65_536
 _SAMPLED = 200
 _ALIKE_SHARE = 0.8
+# Lines tell something if they hold this many words in a row, on average, and if of so many words
+# such a part are different ones. What a program writes to a log has a few patterns, and repeats
+# them.
+_TOLD_WORDS = 8
+_VARIED_WORDS, _VARIED_SHARE = 1_000, 0.3
 _WORDS = re.compile(r"\S+")
 _BETWEEN = re.compile(r"[\s,;]+")
+_LONE = r"[^\W\d_]+(?:['’-][^\W\d_]+)*"
+_IN_A_ROW = re.compile(rf"{_LONE}(?:[,;:.!?]? {_LONE})*")
 _DIGITS, _LETTERS = re.compile(r"[0-9]+"), re.compile(r"[^\W\d_]+")
 
 
@@ -73,7 +82,7 @@ def with_strategy(
 ) -> RunStarted:
     """A start with the strategy it takes. Raises `UsageError` for one that cannot be."""
     if asked in ("code", "recursive"):
-        return msgspec.structs.replace(started, strategy=asked)
+        return _taking(started, asked, layout)
     facts = facts_of(
         started,
         layout=layout,
@@ -82,7 +91,14 @@ def with_strategy(
         window=window_of(model),
     )
     choice = chosen(asked, facts)
-    return msgspec.structs.replace(started, strategy=choice.strategy, strategy_why=choice.why)
+    return _taking(started, choice.strategy, layout, why=choice.why)
+
+
+def _taking(
+    started: RunStarted, strategy: Strategy, layout: Layout, *, why: str = ""
+) -> RunStarted:
+    contexts = layout.asking if strategy == "recursive" and layout.asking else started.contexts
+    return msgspec.structs.replace(started, strategy=strategy, strategy_why=why, contexts=contexts)
 
 
 def window_of(model: Model) -> int | None:
@@ -106,7 +122,7 @@ def facts_of(
         bound = figure.tokens
         about = bound if figure.label == "counted" else _about(messages, terms)
     worst = terms.worst
-    recursive = msgspec.structs.replace(started, strategy="recursive")
+    recursive = _taking(started, "recursive", layout)
     return Facts(
         text_tokens=tokens,
         prose_tokens=sum(each.tokens for each in sizes if not each.rows),
@@ -173,10 +189,10 @@ class _Size:
 
 
 def _sizes(layout: Layout) -> list[_Size]:
-    kinds = {view.key: view.kind for view in layout.views if view.kind != "lines"}
+    kinds = {(view.of, view.key): view.kind for view in layout.views if view.kind != "lines"}
     # In the order of the files.
     texts = zip(layout.files, texts_of(layout.values), strict=True)
-    found = [_of_text(text, kinds.get(key, "lines")) for (_, _, key), text in texts]
+    found = [_of_text(text, kinds.get((of, key), "lines")) for (_, of, key), text in texts]
     for value in layout.texts.values():
         held = [value] if isinstance(value, HostText) else value.values()
         found += map(_of_long, held)
@@ -217,7 +233,8 @@ def _rows(text: str, kind: _Kind) -> int:
             return _filled(text)
         case "lines":
             lines = [line for line in text.splitlines() if line.strip()]
-            return len(lines) if _alike(lines) else 0
+            sampled = lines[:: max(1, len(lines) // _SAMPLED)]
+            return len(lines) if _alike(sampled) and not _told(sampled) else 0
 
 
 def _filled(text: str) -> int:
@@ -238,12 +255,24 @@ def _longest(value: object) -> int:
     return longest
 
 
-def _alike(lines: Sequence[str]) -> bool:
+def _alike(sampled: Sequence[str]) -> bool:
     """Whether lines are records, as in logs: nearly all begin in one form, with a number in it."""
-    sampled = lines[:: max(1, len(lines) // _SAMPLED)]
     forms = Counter(_form(line) for line in sampled)
     form, count = forms.most_common(1)[0] if forms else ("", 0)
     return "9" in form and count >= _ALIKE_SHARE * len(sampled)
+
+
+def _told(sampled: Sequence[str]) -> bool:
+    """Whether lines are messages, as in a chat: sentences, and not the same ones again."""
+    longest = [
+        max((found[0].count(" ") + 1 for found in _IN_A_ROW.finditer(line[:2_000])), default=0)
+        for line in sampled
+    ]
+    if sum(longest) < _TOLD_WORDS * len(sampled):
+        return False
+    words = (found[0].lower() for line in sampled for found in _LETTERS.finditer(line[:2_000]))
+    counted = Counter(itertools.islice(words, _VARIED_WORDS))
+    return len(counted) >= _VARIED_SHARE * counted.total()
 
 
 def _form(line: str) -> str:

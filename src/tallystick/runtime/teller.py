@@ -150,9 +150,9 @@ class Teller:
     def purse(self) -> Purse:
         return self._purse
 
-    def inside(self, place: Place) -> Teller:
-        """One that pays from a scope inside the first of this one's as well."""
-        return Teller(self._purse.inside(place), self._pricing, noted=self._noted)
+    def inside(self, place: Place, *, run: str) -> Teller:
+        """One for a run inside, that pays from a scope inside the first of this one's as well."""
+        return Teller(self._purse.inside(place, run=run), self._pricing, noted=self._noted)
 
     def terms(self, model: Model) -> Terms:
         """On which terms a model is asked. Caps matter only where no price is known."""

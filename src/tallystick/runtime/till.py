@@ -90,7 +90,7 @@ class Till:
                 run, parent=parent, budget=budget_of(limits), kind="run", name=""
             )
         try:
-            yield teller.inside(Place(self._account, run))
+            yield teller.inside(Place(self._account, run), run=run)
         finally:
             with self._account.lock:
                 self._account.tree.leave(run)

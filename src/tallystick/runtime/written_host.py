@@ -56,12 +56,10 @@ class WrittenHost:
         )
         return self.serve_begun(call, intent)
 
-    def serve_begun(
-        self, call: HostCall, intent: int, *, attempt: int = 1
-    ) -> bytes | Awaitable[bytes]:
-        """Serve a call that is noted as begun."""
+    def serve_begun(self, call: HostCall, intent: int) -> bytes | Awaitable[bytes]:
+        """Serve a call that is noted as begun, also once more: its key stays the same."""
         self._queries.place = QueryPlace(intent=intent, program=self._program)
-        key = call_key(self._run, intent, attempt=attempt)
+        key = call_key(self._run, intent)
         with under_key(key):
             reply = self._table.serve(call)
         if isinstance(reply, bytes):
