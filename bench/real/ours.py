@@ -86,6 +86,7 @@ def runner(server: Server, allowed: Allowed) -> Runner:
                 inputs=inputs,
                 limits=limits,
                 temperature=allowed.temperature,
+                strategy=task.strategy,
                 watch=watch,
             )
         # Its connections belonged to the loop of the session; it forgets them.

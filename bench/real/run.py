@@ -22,15 +22,16 @@ from bench.real import ours, peers
 from bench.real.outcome import Allowed, Outcome, Runner, Server, about
 from bench.real.table import Row, header_line, row_line, total_lines, write_json, write_trace
 from bench.real.task import Task
-from bench.real.tasks import TASKS, tasks_of
+from bench.real.tasks import READING, TASKS, tasks_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     names = [name for name in given.tasks.split(",") if name]
-    unknown = [name for name in names if name not in TASKS]
+    unknown = [name for name in names if name not in TASKS | READING]
     if unknown:
-        print(f"no task {unknown[0]!r}; there are: {', '.join(TASKS)}", file=sys.stderr)
+        known = ", ".join(TASKS | READING)
+        print(f"no task {unknown[0]!r}; there are: {known}", file=sys.stderr)
         return 2
     if not given.url or not given.model:
         print("give --url and --model, or set TALLYSTICK_MODEL_URL", file=sys.stderr)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Literal
 
 __all__ = ["Check", "Task", "money", "name_check", "number_check"]
 
@@ -40,6 +41,8 @@ class Task:
     expected: str
     check: Check
     near_misses: tuple[str, ...]
+    # How this runtime is told to answer it; peers have ways of their own.
+    strategy: Literal["code", "recursive"] = "code"
 
     @property
     def context(self) -> str | dict[str, str]:

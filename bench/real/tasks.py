@@ -8,11 +8,12 @@ from bench.real.joins import join_sum, join_top
 from bench.real.json_lines import json_condition, json_nested
 from bench.real.listings import count_lines, distinct, frequent, kth_largest, longest
 from bench.real.needles import needle_key, needle_prose
+from bench.real.reviews import review_count, review_top
 from bench.real.spans import date_count, date_sum
 from bench.real.tables import average, csv_filter, csv_group, csv_sum
 from bench.real.task import Task
 
-__all__ = ["PEER_TASKS", "TASKS", "tasks_of"]
+__all__ = ["PEER_TASKS", "READING", "TASKS", "tasks_of"]
 
 TASKS: dict[str, Callable[[int], Task]] = {
     "needle-prose": needle_prose,
@@ -34,10 +35,17 @@ TASKS: dict[str, Callable[[int], Task]] = {
     "join-top": join_top,
 }
 
+# For programs that ask models: taken when they are named.
+READING: dict[str, Callable[[int], Task]] = {
+    "review-count": review_count,
+    "review-top": review_top,
+}
+
 # What the peers are given too: one of each of four kinds, named before any of them was run.
 PEER_TASKS = ("needle-prose", "csv-sum", "json-condition", "join-sum")
 
 
 def tasks_of(seed: int, names: Sequence[str] = ()) -> list[Task]:
-    """The tasks of a seed, all or the named ones, in the order of the table."""
-    return [make(seed) for name, make in TASKS.items() if not names or name in names]
+    """The tasks of a seed, in the order of the table: the named ones, or all for code."""
+    known = TASKS | READING if names else TASKS
+    return [make(seed) for name, make in known.items() if not names or name in names]
