@@ -18,7 +18,7 @@ from tallystick.runtime.session import Session
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 settings.register_profile(
-    "default", derandomize=True, deadline=None, database=None, max_examples=50
+    "default", derandomize=True, deadline=None, database=None, max_examples=25
 )
 settings.register_profile("ci", derandomize=True, deadline=None, database=None, max_examples=200)
 settings.register_profile(

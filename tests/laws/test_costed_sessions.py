@@ -44,6 +44,9 @@ from tallystick.runtime.session import Session
 from tallystick.runtime.teller import Pricing
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+# They take long: CI runs them.
+pytestmark = pytest.mark.slow
+
 RUNS_DEFAULT, RUNS_SLOW, RUNS_REAL = 10, 300, 20
 SLOW_TO_DRAW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
 PAID = ModelReplied | ModelFailed | QueryReplied | QueryFailed

@@ -34,6 +34,9 @@ from tallystick.runtime.queries import Queries, QueryPlace, QueryProblem
 from tallystick.runtime.shelf import Shelf
 from tallystick.runtime.teller import Pricing, Teller
 
+# They take long: CI runs them.
+pytestmark = pytest.mark.slow
+
 FULL = os.environ.get("TALLYSTICK_SOAK") == "full"
 RUNS_DEFAULT, RUNS_SLOW, RUNS_SOAK = 60, 1_000, 10_000 if FULL else 500
 WIDE_SLOW, WIDE_SOAK = 20, 200 if FULL else 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
+import pytest
 import wasmtime
 from hypothesis import given, settings
 from tests.guest.wat import assemble
@@ -12,6 +13,9 @@ from tests.laws.module_sets import ModuleSet, module_sets
 
 from tallystick.guest.merge import Merged, merge
 from tallystick.guest.numbering import Part, Target
+
+# They take long: CI runs them.
+pytestmark = pytest.mark.slow
 
 # Each example compiles several modules, so there are fewer of them than elsewhere by default; a
 # profile that asks for more gets more here too.

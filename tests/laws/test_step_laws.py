@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,9 @@ from tallystick.core.budget_amount import Budget
 from tallystick.core.step import CompletedStep, ErrorBoundary, StepDefinition
 from tallystick.core.step_errors import StepBudgetError
 from tallystick.runtime.step import charge_step, completed_steps, current_step, enter_step, step_log
+
+# They take long: CI runs them.
+pytestmark = pytest.mark.slow
 
 SCALE = max(1, settings().max_examples // 100)
 Ended = Literal["completed", "skipped", "escalated", "failed"]
