@@ -2,6 +2,7 @@
 
     .venv/bin/python bench/run.py                  everything
     .venv/bin/python bench/run.py warm host-call   these only; the file is then left alone
+    .venv/bin/python bench/run.py durability --out FILE   these only, written to a file of their own
 
 A missed target is a line in the table, never a failure: a shared machine's figures are no verdict.
 """
@@ -62,6 +63,11 @@ _RESULTS = ROOT / "bench" / "results" / "exec.json"
 
 
 def main(names: list[str]) -> int:
+    out = _RESULTS if not names else None
+    if "--out" in names[:-1]:
+        place = names.index("--out")
+        out = Path(names[place + 1])
+        names = names[:place] + names[place + 2 :]
     unknown = [name for name in names if name not in _BENCHES]
     if unknown:
         print(f"no benchmark {unknown[0]!r}; there are: {', '.join(_BENCHES)}", file=sys.stderr)
@@ -80,9 +86,9 @@ def main(names: list[str]) -> int:
         print(f"missed: {row.name}: {_number(row.median)} {row.unit}, target {_target(row)}")
     if not missed and any(row.met for row in rows):
         print("every target that was measured is met")
-    if not names:
+    if out is not None:
         about["load"] = {"start": began, "end": ended}
-        _write({**about, "rows": [_stored(row) for row in rows]})
+        _write(out, {**about, "rows": [_stored(row) for row in rows]})
     return 0
 
 
@@ -177,10 +183,10 @@ def _stored(row: Row) -> dict[str, Any]:
     }
 
 
-def _write(results: dict[str, Any]) -> None:
-    _RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    _RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print(f"written to {_RESULTS.relative_to(ROOT)}")
+def _write(path: Path, results: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(f"written to {path}")
 
 
 if __name__ == "__main__":
