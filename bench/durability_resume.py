@@ -74,7 +74,7 @@ def cut_off(
     ):
         ledger.runs()
         began = now()
-        run = session.run(GOAL, limits=limits_of(turns), watch=watch)
+        run = session.run(GOAL, limits=limits_of(turns), compact_at=0, watch=watch)
     if run.turns != turns or not copy.exists():
         raise RuntimeError(f"the run was not cut off: {run.turns} turns, {run.stop}")
     return run.run, seconds

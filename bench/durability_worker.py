@@ -66,8 +66,11 @@ def limits_of(turns: int) -> RunLimits:
 
 
 async def run_at_once(session: Session, *, runs: int, turns: int) -> Sequence[Run]:
-    """Runs of one session side by side. Each must have taken the turns and answered."""
-    goals = (session.arun(GOAL, limits=limits_of(turns)) for _ in range(runs))
+    """Runs of one session side by side. Each must have taken the turns and answered.
+
+    Their model counts its replies in the prompt, which stays whole for that.
+    """
+    goals = (session.arun(GOAL, limits=limits_of(turns), compact_at=0) for _ in range(runs))
     ended = await asyncio.gather(*goals)
     for run in ended:
         if not run.answered or run.turns != turns:

@@ -43,7 +43,7 @@ def sweep(
         with at_calls([killed]):
             outcome = go_on(workers, killed, whole, asked=asked)
         outcomes[killed.seen[-1].split()[0], outcome] += 1
-    # Hitting nothing must not be the rule: but for the last place, which a shorter run never comes to.
+    # Hitting nothing must not be the rule. A shorter run never comes to the last place.
     assert outcomes.total() >= 0.9 * (len(places) - 1)
     return outcomes
 
