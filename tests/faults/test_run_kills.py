@@ -32,9 +32,9 @@ from tests.faults.tracer import available, run_traced
 
 ROOT = Path(__file__).parents[2]
 FULL = os.environ.get("TALLYSTICK_SOAK") == "full"
-POINTS_SLOW, POINTS_SOAK = 4, (None if FULL else 8)
+POINTS_SLOW, POINTS_SOAK = 4, (None if FULL else 2)
 # What differs with snapshots is between programs: there are many calls, and few of these.
-SNAPSHOTS_SOAK = 300 if FULL else 8
+SNAPSHOTS_SOAK = 300 if FULL else 2
 DEATHS_SLOW, DEATHS_SOAK = 4, (100 if FULL else 4)
 needs_tracer = pytest.mark.skipif(not available(), reason="system calls are traced with ptrace")
 

@@ -28,8 +28,8 @@ from tests.faults.sweeps import die_again_and_again, of, provider, sweep
 from tests.faults.tracer import available
 
 FULL = os.environ.get("TALLYSTICK_SOAK") == "full"
-POINTS_SLOW, POINTS_SOAK = 8, (None if FULL else 20)
-DEATHS_SLOW, DEATHS_SOAK = 2, (100 if FULL else 8)
+POINTS_SLOW, POINTS_SOAK = 8, (None if FULL else 4)
+DEATHS_SLOW, DEATHS_SOAK = 2, (100 if FULL else 2)
 needs_tracer = pytest.mark.skipif(not available(), reason="system calls are traced with ptrace")
 
 
