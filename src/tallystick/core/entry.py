@@ -18,6 +18,7 @@ from tallystick.core.records import RunForked, decode_record, intent_of, tag_of
 
 __all__ = [
     "FORKED",
+    "UNKNOWN_RECORD",
     "Root",
     "check_body",
     "check_entry",
@@ -27,6 +28,9 @@ __all__ = [
     "read_header",
     "root_of",
 ]
+
+# Of an entry that is whole, and was written by a later version.
+UNKNOWN_RECORD = "its body is no record that this version knows"
 
 # The tag of the first entry of a run that grew from another.
 FORKED = "run.forked"
@@ -72,7 +76,7 @@ def root_of(first: Sealed, *, run: str) -> Root | str:
     try:
         fork = decode_record(first.body)
     except _UNREADABLE:
-        return "its body is no record that this version knows"
+        return UNKNOWN_RECORD
     if not isinstance(fork, RunForked):
         return "its body is another record than its header says"
     known = is_ulid(fork.parent) and is_hash(fork.hash)
@@ -131,7 +135,7 @@ def check_body(header: Header, salt: bytes | None, body: bytes | None) -> str | 
     try:
         record = decode_record(body)
     except _UNREADABLE:
-        return "its body is no record that this version knows"
+        return UNKNOWN_RECORD
     if tag_of(record) != header.tag or intent_of(record) != header.intent:
         return "its body is another record than its header says"
     return None

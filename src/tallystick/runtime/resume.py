@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tallystick.core.caps import over
 from tallystick.core.chain import Head
+from tallystick.core.entry import UNKNOWN_RECORD
 from tallystick.core.errors import (
     BackendError,
     LedgerConflict,
@@ -58,9 +59,6 @@ from tallystick.sandbox.identity import now_ms
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 __all__ = ["FindReply", "Parts", "ResumeJob", "checked", "gone_on_with", "resumed"]
-
-# So a chain says of an entry that is whole, and written by a later version.
-_UNKNOWN = "is no record that this version knows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +260,7 @@ def checked(ledger: Ledger, run: str) -> tuple[Head, list[Record]]:
         why = "was cut off before anything of it was written; run it again"
         raise ResumeRefused(run=run, why=why)
     bad = bad_entry_of(ledger, run)
-    if bad is not None and bad.why.endswith(_UNKNOWN):
+    if bad is not None and bad.why.endswith(UNKNOWN_RECORD):
         raise RecordUnreadable(run=bad.run, seq=bad.seq, why=bad.why)
     if bad is not None:
         raise ResumeRefused(run=bad.run, why=f"does not hold at entry {bad.seq}: {bad.why}")
