@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import tempfile
 import time
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from pathlib import Path
 
 from bench.real.outcome import Allowed, Exchange, Outcome, Runner, Server
 from bench.real.task import Task
@@ -18,6 +21,7 @@ from tallystick.model.port import Heard, Model, ModelError, ModelReply, ModelReq
 from tallystick.model.secret import Secret
 from tallystick.runtime.inputs import given_text
 from tallystick.runtime.session import Session
+from tallystick.runtime.skills import Skills
 
 __all__ = ["VERSION", "runner"]
 
@@ -80,7 +84,10 @@ def runner(server: Server, allowed: Allowed) -> Runner:
 
         inputs = [given_text(text, name=name) for name, text in task.files.items()]
         began = time.monotonic()
-        with Session(model=model, ledger=MemoryLedger()) as session:
+        with (
+            _skills(task) as skills,
+            Session(model=model, ledger=MemoryLedger(), skills=skills) as session,
+        ):
             ended = session.run(
                 task.question,
                 inputs=inputs,
@@ -105,6 +112,19 @@ def runner(server: Server, allowed: Allowed) -> Runner:
         )
 
     return run
+
+
+@contextmanager
+def _skills(task: Task) -> Iterator[Skills | None]:
+    """The skills of a task, none of them matched: what is not listed has to be searched for."""
+    if not task.skills:
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as root:
+        for name, text in task.skills.items():
+            (Path(root) / name).mkdir()
+            (Path(root) / name / "SKILL.md").write_text(text)
+        yield Skills.of(root, top_n=0)
 
 
 def _model(server: Server) -> Model:

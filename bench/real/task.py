@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
@@ -43,6 +43,8 @@ class Task:
     near_misses: tuple[str, ...]
     # How this runtime is told to answer it; peers have ways of their own.
     strategy: Literal["code", "recursive"] = "code"
+    # The SKILL.md of each skill that programs may load, by name.
+    skills: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def context(self) -> str | dict[str, str]:

@@ -9,6 +9,7 @@ from bench.real.json_lines import json_condition, json_nested
 from bench.real.listings import count_lines, distinct, frequent, kth_largest, longest
 from bench.real.needles import needle_key, needle_prose
 from bench.real.reviews import review_count, review_top
+from bench.real.skilled import skill_search
 from bench.real.spans import date_count, date_sum
 from bench.real.tables import average, csv_filter, csv_group, csv_sum
 from bench.real.task import Task
@@ -35,10 +36,11 @@ TASKS: dict[str, Callable[[int], Task]] = {
     "join-top": join_top,
 }
 
-# For programs that ask models: taken when they are named.
+# For programs that ask models or load skills: taken when they are named.
 READING: dict[str, Callable[[int], Task]] = {
     "review-count": review_count,
     "review-top": review_top,
+    "skill-search": skill_search,
 }
 
 # What the peers are given too: one of each of four kinds, named before any of them was run.

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tallystick.runtime.paths import cache_directory, data_directory
     from tallystick.runtime.run import Run
     from tallystick.runtime.session import Session
+    from tallystick.runtime.skills import Skills
     from tallystick.runtime.snapshots import open_snapshots
     from tallystick.runtime.step import completed_steps, step, step_log
     from tallystick.runtime.teller import Pricing
@@ -78,6 +79,7 @@ __all__ = [
     "ScriptedReply",
     "ScriptedSandbox",
     "Session",
+    "Skills",
     "SnapshotId",
     "SnapshotMismatch",
     "SqliteLedger",
@@ -118,6 +120,7 @@ _HOMES = {
     "tallystick.runtime.functions": ("effect_key", "host_function"),
     "tallystick.runtime.run": ("Run",),
     "tallystick.runtime.session": ("Session",),
+    "tallystick.runtime.skills": ("Skills",),
     "tallystick.runtime.snapshots": ("open_snapshots",),
     "tallystick.core.step": ("CompletedStep",),
     "tallystick.core.step_errors": ("StepBudgetError", "StepsDiverged"),

@@ -95,7 +95,13 @@ def value_of(found: Settings, name: str) -> object:
         "total_usd": None if found.total.usd is None else found.total.usd / 10**9,
         "allow_unpriced": found.pricing.waived,
         "tokenizer": found.pricing.tokenizer and str(TOKENIZER),
+        "skills_paths": found.skills.paths,
+        "skills_require_signature": found.skills.require_signature,
+        "skills_budget": found.skills.budget,
     }[name]
+
+
+LISTS = ("grants", "skills_paths")
 
 
 # -- precedence -----------------------------------------------------------------------------------
@@ -116,6 +122,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "allow_unpriced": st.booleans(),
     "tokenizer": st.just(str(TOKENIZER)),
     "grants": st.lists(st.sampled_from(["files.read", "net"]), min_size=1, unique=True),
+    "skills_paths": st.lists(st.sampled_from(["/a", "~/b"]), min_size=1, unique=True),
+    "skills_require_signature": st.booleans(),
+    "skills_budget": st.integers(0, 1_000_000),
 }
 LAYERS = ("user", "project", "environment", "flag")
 
@@ -127,7 +136,7 @@ def layered(draw: st.DrawFn) -> dict[str, dict[str, Any]]:
         layer: {
             name: draw(VALUES[name])
             for name in draw(st.lists(st.sampled_from(sorted(SETTINGS)), unique=True))
-            if layer != "environment" or name != "grants"
+            if layer != "environment" or name not in LISTS
         }
         for layer in LAYERS
     }
@@ -156,11 +165,11 @@ def test_the_highest_place_that_sets_a_value_wins(layers: dict[str, dict[str, An
             if winner is None:
                 assert setting.source == "default"
                 assert value_of(found, name) == (
-                    spec.default if spec.default is not None else (() if name == "grants" else None)
+                    spec.default if spec.default is not None else (() if name in LISTS else None)
                 )
             else:
                 given_value = layers[winner][name]
-                expected = tuple(given_value) if name == "grants" else given_value
+                expected = tuple(given_value) if name in LISTS else given_value
                 assert value_of(found, name) == expected
                 assert setting.source.startswith(sources[winner])
 
@@ -173,6 +182,8 @@ def test_every_setting_changes_something(world: World, name: str) -> None:
         "temperature": 0.5,
         "strategy": "direct",
         "grants": ["net"],
+        "skills_paths": ["/a"],
+        "skills_require_signature": True,
         "allow_unpriced": True,
         "tokenizer": str(TOKENIZER),
     }
@@ -316,6 +327,15 @@ def test_a_path_in_a_file_is_meant_from_where_the_file_is(world: World) -> None:
 
     assert found.model == f"gguf:{world.user_file.parent}/models/a.gguf"
     assert found.aliases["home"] == "gguf:~/b.gguf"
+
+
+def test_a_directory_in_a_file_is_meant_from_where_the_file_is(world: World) -> None:
+    world.user("skills_paths = ['skills', '~/more', '/all']")
+
+    skills = world.load().skills
+
+    assert skills.paths == (f"{world.user_file.parent}/skills", "~/more", "/all")
+    assert not skills.of_project
 
 
 # -- what is wrong --------------------------------------------------------------------------------

@@ -83,6 +83,30 @@ def test_harmless_things_need_no_trust(world: World) -> None:
     assert found.aliases == {"fast": "openai:gpt-5-mini"}
 
 
+def test_an_untrusted_file_may_ask_for_signatures_and_not_do_without(world: World) -> None:
+    world.says("skills_require_signature = true\nskills_budget = 5")
+    asked = world.load()
+    world.user("skills_require_signature = true")
+    world.says("skills_require_signature = false")
+    waived = world.load()
+
+    assert (asked.skills.require_signature, asked.skills.budget, asked.warnings) == (True, 5, ())
+    assert waived.skills.require_signature
+    assert restricted(world) == ["skills_require_signature"]
+
+
+def test_directories_of_skills_need_trust_and_stay_known_as_the_projects(world: World) -> None:
+    world.says("skills_paths = ['tools']")
+    before = world.load().skills
+    world.trust()
+    after = world.load().skills
+    flagged = world.load({"skills_paths": ["/mine"]}).skills
+
+    assert (before.paths, before.of_project) == ((), False)
+    assert (after.paths, after.of_project) == ((f"{world.project}/tools",), True)
+    assert (flagged.paths, flagged.of_project) == (("/mine",), False)
+
+
 LIMITS = {
     "max_turns": st.integers(0, 100),
     "max_tokens": st.integers(0, 300_000),

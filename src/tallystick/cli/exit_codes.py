@@ -16,6 +16,12 @@ from tallystick.core.records import StopReason
 from tallystick.core.step_errors import StepBudgetError
 from tallystick.model.port import ModelError
 from tallystick.sandbox.port import ExecutionResult
+from tallystick.skills.errors import (
+    SkillDisabled,
+    SkillPathRefused,
+    SkillUnreadable,
+    SkillUntrusted,
+)
 
 __all__ = ["exit_code_of", "exit_code_of_result", "exit_code_of_stop"]
 
@@ -40,6 +46,8 @@ def exit_code_of(error: BaseException) -> int:
         return LEDGER
     if isinstance(error, ModelError):
         return PROVIDER
+    if isinstance(error, SkillUnreadable | SkillPathRefused | SkillUntrusted | SkillDisabled):
+        return FAILED
     return SANDBOX if isinstance(error, TallystickError) else FAILED
 
 

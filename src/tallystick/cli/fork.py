@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from tallystick.cli.going import Shown, limits_from, opened, shown_options
+from tallystick.cli.going import (
+    Shown,
+    limits_from,
+    opened,
+    shown_options,
+    skills_for,
+    with_skills,
+)
 from tallystick.core.errors import UsageError
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.config_keys import SETTINGS, Value, from_text
@@ -47,12 +56,15 @@ _SETTABLE = (
     metavar="KEY=VALUE",
     help=f"Another limit or temperature from there on: {', '.join(_SETTABLE)}. May be repeated.",
 )
+@with_skills
 @shown_options
 def command(
     run: str,
     turn: int,
     model: str | None,
     changes: tuple[str, ...],
+    skill_directories: tuple[Path, ...],
+    no_skills: bool,
     as_json: bool,
     events: bool,
     quiet: bool,
@@ -75,7 +87,10 @@ def command(
     temperature = given.get("temperature")
     shown = Shown(as_json=as_json, events=events, quiet=quiet)
     progress = shown.progress(shared_records(found, records, turn))
-    with shown.going(progress) as watch, opened(settings, ledger) as (session, _, _):
+    skills = None
+    if started.skills is not None:
+        skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet)
+    with shown.going(progress) as watch, opened(settings, ledger, skills) as (session, _, _):
         try:
             result = session.fork(
                 found,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from tallystick.cli.exit_codes import exit_code_of_stop
 from tallystick.cli.interrupted import interruptible
 from tallystick.cli.progress import Before, Progress, progress_for
 from tallystick.cli.result import run_json, show_run
+from tallystick.core.errors import UsageError
 from tallystick.core.money import nano_usd
 from tallystick.core.records import Record, RunLimits, RunStarted, encode_record, tag_of
 from tallystick.ledger.sqlite import SqliteLedger
@@ -23,9 +25,20 @@ from tallystick.runtime.models import open_model
 from tallystick.runtime.run import Run
 from tallystick.runtime.session import Session
 from tallystick.runtime.settings import Settings
+from tallystick.runtime.skills import Skills
+from tallystick.runtime.skills_here import loaded_by, skills_here
 from tallystick.runtime.teller import Pricing
 
-__all__ = ["Shown", "Watcher", "limits_from", "opened", "shown_options", "with_limits"]
+__all__ = [
+    "Shown",
+    "Watcher",
+    "limits_from",
+    "opened",
+    "shown_options",
+    "skills_for",
+    "with_limits",
+    "with_skills",
+]
 
 Command = Callable[..., Any]
 _DEFAULTS = RunLimits()
@@ -72,15 +85,22 @@ class Shown:
 
 
 class Watcher:
-    """Sees every record of a tree of runs, and how many of it wait. `run` is the root."""
+    """Sees every record of a tree of runs, and how many of it wait.
+
+    `run` is the root, `loaded` the skills that programs loaded.
+    """
 
     def __init__(self, shown: Shown, progress: Progress) -> None:
         self._shown = shown
         self._progress = progress
         self.run: str | None = None
+        self.loaded: list[str] = []
 
     def __call__(self, run: str, record: Record) -> None:
         self.run = self.run or run
+        skill = loaded_by(record)
+        if skill is not None:
+            self.loaded.append(skill)
         if self._shown.events:
             body = msgspec.Raw(encode_record(record))
             click.echo(msgspec.json.encode({"run": run, "tag": tag_of(record), "record": body}))
@@ -94,7 +114,9 @@ class Watcher:
 
 
 @contextmanager
-def opened(settings: Settings, ledger: SqliteLedger) -> Iterator[tuple[Session, Model, Pricing]]:
+def opened(
+    settings: Settings, ledger: SqliteLedger, skills: Skills | None = None
+) -> Iterator[tuple[Session, Model, Pricing]]:
     """A session with the model, the prices and the total of the settings."""
     model = open_model(settings.model, settings, pacing=Pacing(), ledger=lambda: ledger)
     pricing = dataclasses.replace(settings.pricing, tokenizer_of=model.name)
@@ -102,10 +124,45 @@ def opened(settings: Settings, ledger: SqliteLedger) -> Iterator[tuple[Session, 
         ledger=ledger,
         pricing=pricing,
         total=settings.total,
+        skills=skills,
         say=lambda line: click.echo(line, err=True),
     ) as session:
         session.use(model, owned=True)
         yield session, model, pricing
+
+
+def with_skills(command: Command) -> Command:
+    """The options that say which skills a run has."""
+    options = [
+        click.option(
+            "--skills",
+            "skill_directories",
+            multiple=True,
+            type=click.Path(path_type=Path),
+            metavar="DIR",
+            help="Look for skills here too, before all other places. May be repeated.",
+        ),
+        click.option("--no-skills", is_flag=True, help="Use no skills, wherever there are some."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def skills_for(
+    settings: Settings, directories: Sequence[Path], *, none: bool, quiet: bool
+) -> Skills | None:
+    """The skills of a command; what is left out of them is said, unless it is to be quiet."""
+    if none:
+        if directories:
+            raise UsageError("--no-skills and --skills contradict each other")
+        return None
+
+    def say(line: str) -> None:
+        if not quiet:
+            click.echo(f"warning: {line}", err=True)
+
+    return skills_here(settings.skills, flags=directories, say=say)
 
 
 def with_limits(command: Command) -> Command:

@@ -37,6 +37,7 @@ _COMMANDS = {
     "resume": ("tallystick.cli.resume", "Go on with a run where it was."),
     "rm": ("tallystick.cli.rm", "Take a run out of the ledger."),
     "run": ("tallystick.cli.run", "Answer a question with programs that a model writes."),
+    "skills": ("tallystick.cli.skills", "Find, read, check, trust and install skills."),
     "verify": ("tallystick.cli.verify", "Check every hash of the ledger."),
     "warm": ("tallystick.cli.warm", "Compile the sandbox now, so that the next start is quick."),
 }

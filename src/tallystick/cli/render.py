@@ -30,6 +30,9 @@ from tallystick.core.records import (
     RunPruned,
     RunResumed,
     RunStarted,
+    SkillLoaded,
+    SkillMatched,
+    SkillUsed,
     SnapshotTaken,
     StepEntered,
     StepLeft,
@@ -58,14 +61,28 @@ def transcript_lines(record: Record) -> list[str]:
             return [f"turn {record.turn:<4} {_program(record)}"]
         case CallHost() | HostAnswered():
             return [f"          {_host(record)}"]
-        case ReceiptIssued():
-            return []
-        case SnapshotTaken():
-            return [f"turn {record.turn:<4} snapshot   {record.image.byte_len:,} bytes"]
+        case ReceiptIssued() | SnapshotTaken() | SkillMatched():
+            return _beside(record)
         case RunEnded() | RunResumed() | RunForked() | RunPruned():
             return [f"run       {_passage(record)}"]
         case StepEntered() | StepLeft():
             return [f"step      {_step(record)}"]
+
+
+def _beside(record: ReceiptIssued | SnapshotTaken | SkillMatched) -> list[str]:
+    match record:
+        case ReceiptIssued():
+            return []
+        case SnapshotTaken():
+            return [f"turn {record.turn:<4} snapshot   {record.image.byte_len:,} bytes"]
+        case SkillMatched():
+            return [f"run       skills     {_matched(record)}"]
+
+
+def _matched(record: SkillMatched) -> str:
+    scores = {each.id: each.score for each in record.candidates}
+    said = ", ".join(f"{plain(id)} ({scores.get(id, 0):.2f})" for id in record.matched)
+    return f"matched {said}" if said else "none matches"
 
 
 def plain(text: str, *, chars_max: int = _SHOWN_CHARS_MAX) -> str:
@@ -159,7 +176,18 @@ def _host(record: CallHost | HostAnswered) -> str:
             return f"calling    {record.name}  {record.policy}"
         case HostAnswered():
             verdict = "ok" if record.ok else "error"
-            return f"answered   {record.name}  {verdict}  {_size(record)}"
+            return f"answered   {record.name}  {verdict}  {_size(record)}{_touched(record)}"
+
+
+def _touched(record: HostAnswered) -> str:
+    """What the call did with a skill."""
+    match record.skill:
+        case SkillLoaded(id=id):
+            return f"  loaded the skill {plain(id)}"
+        case SkillUsed(id=id) as used:
+            return f"  used {plain(used.said)} of the skill {plain(id)}"
+        case None:
+            return ""
 
 
 def _size(record: HostAnswered) -> str:
@@ -182,7 +210,8 @@ def _compacted(record: AskModel) -> list[str]:
 def _model(record: AskModel | ModelReplied | ModelFailed | ModelRefused) -> list[str]:
     match record:
         case AskModel():
-            return [*_compacted(record), f"asked      added={','.join(record.added)}"]
+            asked = f"asked      added={','.join(record.added)}"
+            return [*_compacted(record), f"{asked}{_catalog(record)}"]
         case ModelReplied():
             cut = "  cut" if record.cut else ""
             return [f"replied    {len(record.text)} characters{cut}"]
@@ -190,6 +219,11 @@ def _model(record: AskModel | ModelReplied | ModelFailed | ModelRefused) -> list
             return [f"failed     {record.reason}: {_short(record.message)}"]
         case ModelRefused():
             return [f"refused    {_short(record.message)}"]
+
+
+def _catalog(record: AskModel) -> str:
+    found = record.evidence
+    return "" if found is None else f"  skills: {found.shown} listed, {found.omitted} not"
 
 
 def _query(record: QueryRecord) -> str:

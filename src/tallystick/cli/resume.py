@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from tallystick.cli.going import Shown, limits_from, opened, shown_options, with_limits
+from tallystick.cli.going import (
+    Shown,
+    limits_from,
+    opened,
+    shown_options,
+    skills_for,
+    with_limits,
+    with_skills,
+)
 from tallystick.core.passage_records import InDoubt
 from tallystick.core.records import RunEnded
 from tallystick.ledger.sqlite import SqliteLedger
@@ -42,6 +52,7 @@ __all__ = ["command"]
     show_default=True,
     help="What becomes of calls whose outcome nobody knows.",
 )
+@with_skills
 @click.option("--steal", is_flag=True, help="Take the run from a process that still lives.")
 @shown_options
 def command(
@@ -49,6 +60,8 @@ def command(
     model: str | None,
     in_doubt: InDoubt,
     steal: bool,
+    skill_directories: tuple[Path, ...],
+    no_skills: bool,
     as_json: bool,
     events: bool,
     quiet: bool,
@@ -92,7 +105,10 @@ def command(
         )
     settings = load_settings(flags=flags)
     progress = shown.progress(records, open_records(ledger, records))
-    with shown.going(progress, found) as watch, opened(settings, ledger) as (session, _, _):
+    skills = None
+    if started.skills is not None:
+        skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet)
+    with shown.going(progress, found) as watch, opened(settings, ledger, skills) as (session, _, _):
         try:
             result = session.resume(
                 found,

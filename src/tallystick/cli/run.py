@@ -9,7 +9,14 @@ from pathlib import Path
 import click
 
 from tallystick.cli.exit_codes import OK
-from tallystick.cli.going import Shown, opened, shown_options, with_limits
+from tallystick.cli.going import (
+    Shown,
+    opened,
+    shown_options,
+    skills_for,
+    with_limits,
+    with_skills,
+)
 from tallystick.cli.result import show_estimate
 from tallystick.core.compaction import COMPACT_AT
 from tallystick.core.errors import UsageError
@@ -18,8 +25,9 @@ from tallystick.core.typed_answer import SCHEMA_BYTES_MAX, read_schema
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.estimate import estimated
 from tallystick.runtime.inputs import encodings_told, read_inputs, wants_stdin
-from tallystick.runtime.paths import ledger_path
+from tallystick.runtime.paths import data_directory, ledger_path
 from tallystick.runtime.settings import load_settings
+from tallystick.runtime.skills_here import Recent
 
 __all__ = ["command"]
 
@@ -73,6 +81,14 @@ __all__ = ["command"]
     help="A JSON Schema: the answer is JSON that fits it.",
 )
 @click.option(
+    "--skill",
+    "put_skills",
+    multiple=True,
+    metavar='"NAME ARGS"',
+    help="Put a skill's instructions into the prompt. May be repeated.",
+)
+@with_skills
+@click.option(
     "--grant",
     "grants",
     multiple=True,
@@ -93,6 +109,9 @@ def command(
     question: str,
     files: tuple[str, ...],
     schema: Path | None,
+    put_skills: tuple[str, ...],
+    skill_directories: tuple[Path, ...],
+    no_skills: bool,
     seed: int,
     dry_run: bool,
     as_json: bool,
@@ -124,10 +143,11 @@ def command(
         for line in encodings_told(inputs):
             click.echo(line, err=True)
     shown = Shown(as_json=as_json, events=events, quiet=quiet)
+    skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet)
     progress = shown.progress()
     with (
         shown.going(progress) as watch,
-        opened(settings, SqliteLedger(ledger_path())) as (session, model, pricing),
+        opened(settings, SqliteLedger(ledger_path()), skills) as (session, model, pricing),
     ):
         if dry_run:
             estimate = estimated(
@@ -152,11 +172,13 @@ def command(
                 strategy=settings.strategy,
                 compact_at=settings.compact_at,
                 schema=rule,
+                skills=put_skills,
                 watch=watch,
                 heard=progress.heard,
             )
         finally:
             progress.close()
+            Recent(data_directory()).note(watch.loaded)
     return shown.end(result)
 
 

@@ -41,17 +41,31 @@ def advice(failure: ProgramFailure, started: RunStarted) -> str | None:
             if names:
                 return f"There are no such files. The data is already there: {names}."
             return "There are no files here."
+        case "ModuleNotFoundError" | "ImportError" if _of_skills(failure, started):
+            return (
+                "`skills` is no module, and what it knows are texts to follow, not functions. It "
+                f"is there already: {_search(started)}"
+            )
         case "ModuleNotFoundError" | "ImportError":
             data = f" The data is already there: {names}." if names else ""
             return f"Only the standard library can be imported.{data}"
         case "KeyError":
             return _columns(failure.message, started.views)
         case "NameError":
-            return _undefined(failure, names)
+            return _undefined(failure, names, started)
         case "EOFError" if "input" in failure.traceback:
             return "Nobody answers input(). Take values from the data."
         case _:
             return None
+
+
+def _of_skills(failure: ProgramFailure, started: RunStarted) -> bool:
+    return started.skills is not None and "'skills" in failure.message
+
+
+def _search(started: RunStarted) -> str:
+    given = started.skills
+    return given.begin if given is not None and given.begin else 'print(skills.search("words"))'
 
 
 def _columns(message: str, views: tuple[ViewRef, ...]) -> str | None:
@@ -67,11 +81,14 @@ def _columns(message: str, views: tuple[ViewRef, ...]) -> str | None:
     )
 
 
-def _undefined(failure: ProgramFailure, names: str) -> str | None:
+def _undefined(failure: ProgramFailure, names: str, started: RunStarted) -> str | None:
     found = _QUOTED.search(failure.message)
     if found is None:
         return None
     if f"FINAL({found[1]}" in failure.traceback and found[1][:1].isupper():
         return f"Text needs quotes: FINAL({found[1]!r})."
+    if any(f"\n{found[1]} = " in each.sample for each in started.contexts):
+        # It took the example for something that had been run.
+        return f"Your block has to begin with the lines of the example that make `{found[1]}`."
     data = f" The data is in {names}." if names else ""
     return f"`{found[1]}` was never defined: import or define it first.{data}"

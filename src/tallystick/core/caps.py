@@ -12,6 +12,7 @@ from tallystick.core.records import (
     QueryFailed,
     QueryRefused,
     QueryReplied,
+    SkillUsed,
     StopReason,
 )
 
@@ -34,6 +35,9 @@ def charge_of(
 ) -> Charge:
     """What a call cost. An attempt at a model: as it was settled, or else as it was reported."""
     if isinstance(event, HostAnswered):
+        if isinstance(event.skill, SkillUsed):
+            # A script runs by itself; what it used is the run's.
+            return Charge(host_calls=1 + event.skill.host_calls, fuel=event.skill.fuel)
         return Charge(host_calls=1)
     if isinstance(event, QueryRefused):
         return Charge()

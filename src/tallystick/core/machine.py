@@ -19,7 +19,7 @@ from tallystick.core.advice import named_in
 from tallystick.core.asking import asked
 from tallystick.core.canonical import canonical, digest
 from tallystick.core.caps import charge_of, over
-from tallystick.core.commands import as_program, command_name, is_program, shown
+from tallystick.core.commands import command_name, is_program, shown
 from tallystick.core.compaction import compacted, results_with, seen
 from tallystick.core.direct import as_code, direct_reply, fallen_back, is_direct, not_with_code
 from tallystick.core.doubt import (
@@ -55,9 +55,10 @@ from tallystick.core.records import (
     RunStarted,
     StopReason,
 )
-from tallystick.core.reply import Code, Final, parse_reply
+from tallystick.core.reply import Final, parse_reply
+from tallystick.core.skill_state import after_program, at_start, heard, instructions
 from tallystick.core.state import Phase, RunState
-from tallystick.core.turn import came_to_nothing, end_of, told_next
+from tallystick.core.turn import came_to_nothing, end_of, program_of, told_next
 from tallystick.core.typed_answer import Fit, fit_of, unfit
 from tallystick.core.window import asked_again
 
@@ -88,7 +89,8 @@ def begin(started: RunStarted, texts: tuple[str, ...] = ()) -> tuple[RunState, t
     unnamed = named_values(started.goal, texts)
     direct = started.strategy == "direct"
     messages = prompt.direct(started, texts) if direct else prompt.opening(started)
-    return _ask(RunState(started=started, texts=texts, messages=messages, unnamed=unnamed))
+    state = RunState(started=started, texts=texts, messages=messages, unnamed=unnamed)
+    return _ask(at_start(state))
 
 
 def advance(state: RunState, event: Event) -> tuple[RunState, tuple[Intent, ...]]:
@@ -103,7 +105,7 @@ def advance(state: RunState, event: Event) -> tuple[RunState, tuple[Intent, ...]
         case ModelRefused():
             return _refused(state, event)
         case HostAnswered() | QueryReplied() | QueryFailed() | QueryRefused() | ChildEnded():
-            return _charged(state, charge_of(event)), ()
+            return heard(_charged(state, charge_of(event)), event), ()
         case ProgramFinished():
             return _finished(state, event)
         case RunEnded():
@@ -119,12 +121,6 @@ def advance(state: RunState, event: Event) -> tuple[RunState, tuple[Intent, ...]
 def ending(state: RunState, stop: StopReason, detail: str) -> RunState:
     """End a run from outside: it was cancelled, or its time is over, or the sandbox broke."""
     return _end(state, stop, detail)[0]
-
-
-def program_of(state: RunState) -> str:
-    """The source of the program that is to run now."""
-    command = state.queue[0]
-    return command.source if isinstance(command, Code) else as_program(command)
 
 
 # -- what a reply leads to, or its failure -----------------------------------------------------
@@ -235,6 +231,8 @@ def _next(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
 def _finished(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[Intent, ...]]:
     source = program_of(state)
     pair = digest(canonical([source, event.stdout, event.value, event.stop]))
+    event, taught = instructions(state, event)
+    state = after_program(state)
     repeated = pair in state.seen
     failed = event.failure is not None
     state = msgspec.structs.replace(
@@ -266,7 +264,7 @@ def _finished(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[
         return _end(state, "no_progress", "the same program gave the same result again")
     if came_to_nothing(state, event):
         return _doubted(state, "empty", event.stdout.strip(), source)
-    notes = (prompt.REPEATED,) if repeated else ()
+    notes = (prompt.REPEATED,) if repeated else taught
     message = prompt.observation(
         event, part=f"result:{event.intent}", started=state.started, notes=notes
     )

@@ -39,7 +39,7 @@ __all__ = [
 
 TEMPLATE = "python@2"
 # Told to a model when it can use them.
-_TOLD_LATER = ("outputs.", "llm_query", "rlm_query", "budget.")
+_TOLD_LATER = ("outputs.", "llm_query", "rlm_query", "budget.", "skills.")
 _OUTPUT_CHARS_MAX = 4_000
 _ERROR_CHARS_MAX = 1_200
 _GOAL_CHARS_MAX = 300
@@ -122,13 +122,18 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
     )
     if listed:
         system = f"{system}\n\nFunctions you can call:\n{listed}"
+    if started.skills is not None and started.skills.rendered:
+        system = f"{system}\n\n{started.skills.rendered}"
     data = "\n\n".join(each.sample for each in started.contexts)
     said = [f"The data:\n{data}"] if data else []
     if started.images:
         said.append(f"The pictures: {', '.join(map(_picture, started.images))}.")
+    said += _put(started)
     said.append(f"The task: {started.goal}")
     if started.schema is not None:
         said.append(f"{_TYPED}\n{_shown_schema(started.schema)}")
+    if started.skills is not None and started.skills.begin:
+        said.append(f"Look for instructions first:\n```python\n{started.skills.begin}\n```")
     said.append(WRITE)
     return (
         Message(role="system", part="system", text=system),
@@ -168,6 +173,7 @@ def direct(started: RunStarted, texts: Sequence[str]) -> tuple[Message, ...]:
     ]
     if started.images:
         said.append(f"The pictures: {', '.join(map(_picture, started.images))}.")
+    said += _put(started)
     said.append(f"The task: {started.goal}")
     if started.schema is not None:
         said.append(f"{_TYPED_DIRECT}\n{_shown_schema(started.schema)}")
@@ -175,6 +181,12 @@ def direct(started: RunStarted, texts: Sequence[str]) -> tuple[Message, ...]:
         Message(role="system", part=DIRECT, text=_DIRECT),
         Message(role="user", part="task:direct", text="\n\n".join(said), images=_images(started)),
     )
+
+
+def _put(started: RunStarted) -> list[str]:
+    """The instructions that the user put in front."""
+    put = () if started.skills is None else started.skills.put
+    return [f"Instructions to follow (skill {each.id!r}):\n{each.text}" for each in put]
 
 
 def _shown_schema(schema: str) -> str:

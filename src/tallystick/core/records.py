@@ -14,6 +14,7 @@ import msgspec
 from tallystick.core.attachment import AttachmentRef
 from tallystick.core.charge import Charge, FailureKind, ModelUsage, Reserved, RunLimits, Settled
 from tallystick.core.child_records import Caller, ChildBegun, ChildEnded
+from tallystick.core.given_records import ContextRef, InputRef, TextRef, ViewRef
 from tallystick.core.passage_records import RunForked, RunPruned, RunResumed, SnapshotTaken
 from tallystick.core.query_records import (
     QueryAsked,
@@ -23,6 +24,13 @@ from tallystick.core.query_records import (
     QueryReplied,
 )
 from tallystick.core.receipt_records import ReceiptIssued
+from tallystick.core.skill_records import (
+    EvidenceRef,
+    SkillLoaded,
+    SkillMatched,
+    SkillsGiven,
+    SkillUsed,
+)
 from tallystick.core.step_records import StepEntered, StepLeft
 
 __all__ = [
@@ -36,6 +44,7 @@ __all__ = [
     "ChildEnded",
     "ContextRef",
     "Event",
+    "EvidenceRef",
     "FailureKind",
     "HostAnswered",
     "InputRef",
@@ -62,6 +71,10 @@ __all__ = [
     "RunResumed",
     "RunStarted",
     "Settled",
+    "SkillLoaded",
+    "SkillMatched",
+    "SkillUsed",
+    "SkillsGiven",
     "SnapshotTaken",
     "StepEntered",
     "StepLeft",
@@ -93,54 +106,6 @@ StopReason = Literal[
 Policy = Literal["pure", "read", "effect", "paid"]
 
 
-class ContextRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A text the program is given, named by its digest.
-
-    `sample` is what the model is shown; `whole` says that all of the text is in there.
-    """
-
-    name: str
-    sha256: str
-    bytes: int
-    chars: int
-    sample: str
-    whole: bool = False
-
-
-class TextRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A text that stays on the host, as the program's namespace names it."""
-
-    name: str
-    key: str | None
-    id: int
-    bytes: int
-    attachment: AttachmentRef | None = None
-
-
-class InputRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A text that was given whole: the variable that holds it, the key if that is a dictionary."""
-
-    name: str
-    key: str | None
-    attachment: AttachmentRef
-
-
-class ViewRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A text taken apart, as a name that is made when a program uses it.
-
-    `of` is the variable that holds the text, `key` the entry if that is a dictionary. A table has
-    its columns in order, each with the kind of its cells; `amount` is a number with separators or a
-    currency sign, such as "$1,204.50".
-    """
-
-    name: str
-    kind: Literal["lines", "table", "json_lines", "json", "numbers"]
-    of: str
-    key: str | None = None
-    delimiter: str = ","
-    columns: tuple[tuple[str, Literal["int", "float", "amount", "str"]], ...] = ()
-
-
 class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     """A goal under limits. Everything a replay needs beside the answers of the world.
 
@@ -150,6 +115,7 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     one that began it; `caller` is the run whose program did. `strategy` is how it is answered,
     `strategy_why` why, if nobody asked for it by name. A prompt of more than `compact_at` tokens is
     shortened, if it is not 0. `encodings` are of files that were not UTF-8, `schema` of the answer.
+    `skills` are those that its programs may load, as they were then.
     """
 
     goal: str
@@ -180,6 +146,7 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     compact_at: int = 0
     encodings: tuple[tuple[str, str], ...] = ()
     schema: str | None = None
+    skills: SkillsGiven | None = None
 
 
 class AskModel(msgspec.Struct, frozen=True, kw_only=True, tag="model.ask"):
@@ -188,7 +155,7 @@ class AskModel(msgspec.Struct, frozen=True, kw_only=True, tag="model.ask"):
     The prompt is the first `kept` messages of the one of intent `base` (all, if it says None) with
     `added` parts behind them, each named by what made it, so a run grows by what is new.
     `request_sha256` is of the whole request as it is sent. `wait_ms` is how long this attempt was
-    put off after the one before it.
+    put off after the one before it. `evidence` says which skills the prompt shows.
     """
 
     intent: int
@@ -202,6 +169,7 @@ class AskModel(msgspec.Struct, frozen=True, kw_only=True, tag="model.ask"):
     tokens_out_max: int = 4_096
     temperature: float | None = None
     reserved: Reserved | None = None
+    evidence: EvidenceRef | None = None
 
 
 class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, tag="model.replied"):
@@ -276,7 +244,8 @@ class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered
     """What the host told the program. `fuel` places it.
 
     `reply` is the encoded answer. A long one is kept apart, as `reply_ref`; one that can be made
-    again from the run's attachments is only named, by `reply_sha256`.
+    again from the run's attachments is only named, by `reply_sha256`. `skill` is what it did with
+    one, if it did.
     """
 
     intent: int
@@ -289,6 +258,7 @@ class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered
     ok: bool
     reply_ref: AttachmentRef | None = None
     reply_sha256: str | None = None
+    skill: SkillLoaded | SkillUsed | None = None
 
 
 class ProgramFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -366,6 +336,7 @@ Record = (
     | CallHost
     | HostAnswered
     | ProgramFinished
+    | SkillMatched
     | SnapshotTaken
     | ReceiptIssued
     | RunEnded

@@ -39,6 +39,7 @@ from tallystick.core.records import (
     RunPruned,
     RunResumed,
     RunStarted,
+    SkillMatched,
     SnapshotTaken,
     StepEntered,
     StepLeft,
@@ -186,7 +187,7 @@ def outline_of(records: Iterable[Record]) -> Outline:
                 _add_passage(outline, record)
             case RunEnded() | ReceiptIssued():
                 _add_end(outline, record)
-            case SnapshotTaken() | StepEntered() | StepLeft():
+            case SnapshotTaken() | SkillMatched() | StepEntered() | StepLeft():
                 pass
             case _:
                 assert_never(record)
@@ -309,8 +310,7 @@ def _charge(
     """Count what a call used. The machine counts the same, so the turns make up the whole."""
     used = charge_of(event)
     unpriced = used.model_calls if used.usd is None else 0
-    used = used if more is None else used + more
-    turn.spend = _sum(turn.spend, Spend(charge=used, unpriced=unpriced))
+    turn.spend = _sum(turn.spend, Spend(charge=used + (more or Charge()), unpriced=unpriced))
 
 
 def _sum(one: Spend, other: Spend) -> Spend:

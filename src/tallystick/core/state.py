@@ -12,7 +12,7 @@ from tallystick.core.prompt import Message
 from tallystick.core.records import Charge, ProgramFinished, RunEnded, RunStarted
 from tallystick.core.reply import Command
 
-__all__ = ["Phase", "RunState"]
+__all__ = ["Phase", "RunState", "SkillState"]
 
 
 class Phase(Enum):
@@ -22,6 +22,22 @@ class Phase(Enum):
     RUNNING = "running"
     ENDING = "ending"
     DONE = "done"
+
+
+class SkillState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run has done with skills.
+
+    `used` says of each what was used. `tools` are the functions that each loaded skill allows;
+    `tools_next` those of skills that this program loaded, `texts` their instructions, `found` the
+    first of those that it searched for.
+    """
+
+    loaded: tuple[str, ...] = ()
+    used: tuple[tuple[str, str], ...] = ()
+    tools: tuple[tuple[str, ...], ...] = ()
+    tools_next: tuple[tuple[str, ...], ...] = ()
+    texts: tuple[tuple[str, str], ...] = ()
+    found: str | None = None
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,3 +87,4 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[ProgramFinished, ...] = ()
     past: Past | None = None
     unfit: int = 0
+    skills: SkillState = SkillState()

@@ -34,6 +34,7 @@ from tallystick.core.records import (
     RunPruned,
     RunResumed,
     RunStarted,
+    SkillMatched,
     SnapshotTaken,
     StepEntered,
     StepLeft,
@@ -154,7 +155,7 @@ class _Told:
                 yield self._executed(run, place, record)
             case CallHost() | HostAnswered() | SnapshotTaken() | ReceiptIssued() | RunPruned():
                 pass
-            case StepEntered() | StepLeft():
+            case StepEntered() | StepLeft() | SkillMatched():
                 pass
             case _:
                 yield from self._call(run, place, place.record)

@@ -7,15 +7,23 @@ import msgspec
 from tallystick.core import prompt
 from tallystick.core.caps import share_notice, turn_is_last
 from tallystick.core.charge import Charge, RunLimits
+from tallystick.core.commands import as_program
 from tallystick.core.compaction import compacted
 from tallystick.core.direct import is_direct, is_fallback
 from tallystick.core.doubt import printed_empty
 from tallystick.core.prompt import Message
 from tallystick.core.records import ProgramFinished, RunEnded, StopReason
+from tallystick.core.reply import Code
 from tallystick.core.state import RunState
 from tallystick.core.window import asked_again
 
-__all__ = ["came_to_nothing", "end_of", "told_next"]
+__all__ = ["came_to_nothing", "end_of", "program_of", "told_next"]
+
+
+def program_of(state: RunState) -> str:
+    """The source of the program that is to run now."""
+    command = state.queue[0]
+    return command.source if isinstance(command, Code) else as_program(command)
 
 
 def came_to_nothing(state: RunState, event: ProgramFinished) -> bool:

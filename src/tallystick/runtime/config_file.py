@@ -130,6 +130,11 @@ def parse_config(data: bytes, *, path: Path) -> ConfigFile:
             raise unknown_key(key, [*SETTINGS, *_TABLES], where=where)
     if isinstance(values.get("model"), str):
         values["model"] = _beside(str(values["model"]), path.parent)
+    if isinstance(paths := values.get("skills_paths"), tuple):
+        # But for `~`, which is the home of whoever reads it, meant from where the file is.
+        values["skills_paths"] = tuple(
+            each if each.startswith("~") else str(path.parent.absolute() / each) for each in paths
+        )
     return ConfigFile(
         path=path,
         sha256=hashlib.sha256(data).hexdigest(),

@@ -29,6 +29,7 @@ __all__ = [
     "PROVIDER_KEYS",
     "PROVIDER_NAME",
     "SETTINGS",
+    "SKILLS_BUDGET",
     "UNSUPPORTED",
     "FileKind",
     "Kind",
@@ -49,6 +50,8 @@ FileKind = Literal["gguf", "recorded", "scripted"]
 FILE_KINDS: tuple[FileKind, ...] = get_args(FileKind)
 # Tables that later versions are to know. Named here so that they are refused by name until then.
 UNSUPPORTED = ("commands",)
+# Characters of a catalog.
+SKILLS_BUDGET = 2_000
 ALIAS_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII | re.IGNORECASE)
 PROVIDER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 
@@ -183,14 +186,18 @@ class Spec:
     flag: str
 
 
+# Lists have no variable of their own; each flag names one of them.
+_LISTS = {"grants": "--grant", "skills_paths": "--skills"}
+
+
 def _spec(name: str, kind: Kind, default: Value | None = None, *, limit: bool = False) -> Spec:
     return Spec(
         name=name,
         kind=kind,
         default=default,
         limit=limit,
-        variable=None if name == "grants" else f"TALLYSTICK_{name.upper()}",
-        flag="--grant" if name == "grants" else f"--{name.replace('_', '-')}",
+        variable=None if name in _LISTS else f"TALLYSTICK_{name.upper()}",
+        flag=_LISTS.get(name, f"--{name.replace('_', '-')}"),
     )
 
 
@@ -216,6 +223,12 @@ SETTINGS: Mapping[str, Spec] = {
             "grants",
             Kind(what="a list of capabilities, each one line of text", accept=_accept_texts),
         ),
+        _spec(
+            "skills_paths",
+            Kind(what="a list of directories, each one line of text", accept=_accept_texts),
+        ),
+        _spec("skills_require_signature", _FLAG, default=False),
+        _spec("skills_budget", _whole(0, 1_000_000), SKILLS_BUDGET),
     )
 }
 

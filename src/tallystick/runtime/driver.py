@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import msgspec
 
 from tallystick.core.errors import SandboxError, TallystickError
 from tallystick.core.going_on import passed_between
 from tallystick.core.machine import Phase, RunState, advance, begin, ending, program_of
-from tallystick.core.prompt import Message
 from tallystick.core.receipt import Tally
 from tallystick.core.records import (
     AskModel,
@@ -29,7 +27,6 @@ from tallystick.core.records import (
     ModelFailed,
     ModelRefused,
     ModelReplied,
-    ProgramFinished,
     QueryAsked,
     QueryRecord,
     ReceiptIssued,
@@ -37,82 +34,14 @@ from tallystick.core.records import (
     RunEnded,
     RunProgram,
     RunStarted,
-    SnapshotTaken,
 )
 from tallystick.runtime.pen import Passage, Pen, Writing
+from tallystick.runtime.skill_evidence import EvidenceOf, no_evidence
+from tallystick.runtime.skills import matched_record
 from tallystick.runtime.together import QueryWriter, Together
+from tallystick.runtime.world import Asked, CallRefused, WaitedTooLong, World
 
-__all__ = ["Asked", "CallRefused", "Driver", "WaitedTooLong", "World"]
-
-
-class Asked(Protocol):
-    """How a world reports the host calls of a program it runs."""
-
-    def calling(self, *, index: int, name: str, request_sha256: str, effect: bool) -> int:
-        """Note that a call is about to be served. Returns its intent.
-
-        Waits until an effect is on the disk.
-        """
-        ...
-
-    def again(self, intent: int, *, index: int, name: str, request_sha256: str) -> None:
-        """Note that an effect whose outcome nobody knows is begun once more."""
-        ...
-
-    def answered(self, answered: HostAnswered) -> Writing:
-        """Note what it was answered. Of an effect that is to be committed before it is told."""
-        ...
-
-    @property
-    def queries(self) -> QueryWriter:
-        """Where the model calls of the program are written."""
-        ...
-
-
-class WaitedTooLong(Exception):
-    """The run's time was over before the model could be asked."""
-
-
-class CallRefused(Exception):
-    """No budget pays for the call: it is not made."""
-
-    def __init__(self, event: ModelRefused) -> None:
-        super().__init__(event.message)
-        self.event = event
-
-
-class World(Protocol):
-    """What a driver needs of everything outside it."""
-
-    def admitted(
-        self, intent: AskModel, messages: tuple[Message, ...], *, model: str, wall_ms_left: int
-    ) -> AbstractAsyncContextManager[AskModel]:
-        """Wait until the model may be asked, and reserve what that may cost.
-
-        Gives the intent as it is to be written, with what is reserved and the cap that it pays for.
-        Raises `WaitedTooLong` or `CallRefused`. Nothing is begun yet.
-        """
-        ...
-
-    async def ask(
-        self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
-    ) -> ModelReplied | ModelFailed: ...
-
-    def left(self, intent: AskModel, *, sent: bool) -> ModelFailed:
-        """What is written of a call that was left in the middle, by a cancel."""
-        ...
-
-    async def run(
-        self, intent: RunProgram, source: str, asked: Asked, *, state: RunState
-    ) -> ProgramFinished: ...
-
-    def check_begun(self, intent: RunProgram) -> None:
-        """Raise what ended the run before a program of it was begun, if something did."""
-        ...
-
-    async def kept(self, finished: ProgramFinished, *, state: RunState) -> SnapshotTaken | None:
-        """The interpreter after a program, if it is worth keeping."""
-        ...
+__all__ = ["Driver"]
 
 
 class Driver:
@@ -126,8 +55,10 @@ class Driver:
         pen: Pen,
         texts: tuple[str, ...] = (),
         watch: Callable[[Record], None] = lambda record: None,
+        evidence: EvidenceOf = no_evidence,
     ) -> None:
         self._world = world
+        self._evidence = evidence
         self._pen = pen
         self._watch = watch
         self._in_doubt: str | None = None
@@ -145,6 +76,8 @@ class Driver:
     async def drive(self) -> RunState:
         """Go on until the machine asks for nothing more. A cancel ends the run and is written."""
         self._ride(self._state.started)
+        if self._state.started.skills is not None:
+            self._ride(matched_record(self._state.started.skills))
         while self._state.phase is not Phase.DONE:
             await self._go_on()
             await self._finish()
@@ -256,6 +189,7 @@ class Driver:
     async def _ask(self, intent: AskModel) -> ModelReplied | ModelFailed | ModelRefused:
         self._check_watched()
         left, messages = self._wall_ms_left(), self._state.messages
+        intent = msgspec.structs.replace(intent, evidence=self._evidence(self._state))
         event: ModelReplied | ModelFailed | ModelRefused
         try:
             async with self._world.admitted(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tallystick.attachments.errors import AttachmentError
@@ -31,7 +31,7 @@ from tallystick.runtime.children import Children
 from tallystick.runtime.citing import cited_aside
 from tallystick.runtime.desk import FindModel, LiveDesk
 from tallystick.runtime.doubts import Decisions
-from tallystick.runtime.driver import Asked, Driver
+from tallystick.runtime.driver import Driver
 from tallystick.runtime.functions import RunFunction
 from tallystick.runtime.given import given_again, texts_of
 from tallystick.runtime.live import LiveWorld
@@ -47,10 +47,16 @@ from tallystick.runtime.resuming_desk import ResumingDesk
 from tallystick.runtime.run import Run, run_of
 from tallystick.runtime.run_records import RunRecords
 from tallystick.runtime.shelf import Shelf
+from tallystick.runtime.skill_desk import desk_for, policies_of
+from tallystick.runtime.skill_evidence import kept_evidence
+from tallystick.runtime.skill_scripts import Scripts
+from tallystick.runtime.skills import Skills
 from tallystick.runtime.so_far import start_now
 from tallystick.runtime.teller import Teller
+from tallystick.runtime.world import Asked
 from tallystick.sandbox.container import unpacked
 from tallystick.sandbox.port import Host
+from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.sandbox.wasm.session import WasmSession
 
 __all__ = ["ResumeJob", "driven_again"]
@@ -87,6 +93,8 @@ async def driven_again(
     find_model: FindModel,
     decisions: Decisions,
     children: ChildRunner,
+    sandbox: Callable[[], WasmSandbox],
+    skills: Skills | None = None,
 ) -> Run:
     """Go on with a run to its end. A cancel ends it too, written down."""
     started = records[0]
@@ -119,6 +127,18 @@ async def driven_again(
     live_children = LiveChildDesk(parent, children, shelf)
     recorded_children = RecordedChildDesk(records, shelf)
     child_desk = ResumingChildDesk(recorded_children, live_children, teller)
+    skill_desk = desk_for(
+        started.skills,
+        skills,
+        session_id=started.session_id,
+        scripts=Scripts(
+            sandbox,
+            functions,
+            granted=started.grants,
+            seed=started.seed,
+            spend=teller.purse.spend,
+        ),
+    )
     table = host_table(
         functions,
         shelf=shelf,
@@ -127,6 +147,7 @@ async def driven_again(
         teller=teller,
         given=given,
         grants=started.grants,
+        skills=skill_desk,
     )
     _check_functions(run, started, {each.name for each in table.names.functions})
     names = names_of(started, given.values)
@@ -136,12 +157,13 @@ async def driven_again(
         session=session,
         table=table,
         names=names,
-        policies={each.name: each.policy for each in functions},
+        policies=policies_of(functions, skill_desk),
         shelf=shelf,
         teller=teller,
         desk=desk,
         queries=queries,
         children=child_desk,
+        skills=skill_desk,
         heard=job.heard,
     )
     recorded = RecordedWorld(
@@ -183,6 +205,7 @@ async def driven_again(
         pen=resuming,
         texts=texts_of(given.values),
         watch=lambda record: job.watch(run, record) if resuming.is_new(record) else None,
+        evidence=kept_evidence(started.skills, shelf),
     )
     try:
         await driver.drive()

@@ -40,7 +40,8 @@ def program_over(placed: Sequence[Placed]) -> str:
 def asking_over(placed: Sequence[Placed], *, question: str) -> str | None:
     """A program that asks a model about the text of each item; None if there are no such texts.
 
-    It asks with the words of the task: a weak model leaves the question as it is.
+    It asks with the words of the task, since a weak model leaves the question as it is; and it
+    keeps the items that the answer was yes for, since that is how such a model goes on.
     """
     for each in placed:
         shape = each[2]
@@ -52,8 +53,8 @@ def asking_over(placed: Sequence[Placed], *, question: str) -> str | None:
                 f'asked = [f"{{question}} For this one alone, yes or no: {{{item}{shape.read}}}" '
                 f"for {item} in {name}]\n"
                 f"said = llm_query_batched(asked, schema=bool)\n"
-                f"for {item}, yes in list(zip({name}, said))[:3]:\n"
-                f"    print(yes, {item})"
+                f"chosen = [{item} for {item}, yes in zip({name}, said) if yes is True]\n"
+                f"print(len(chosen), chosen[:3])"
             )
     return None
 

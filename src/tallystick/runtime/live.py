@@ -33,12 +33,13 @@ from tallystick.core.records import (
 from tallystick.model.port import Heard, Model, ModelError, ModelRequest, readable
 from tallystick.runtime.children import ChildDesk
 from tallystick.runtime.desk import WrittenDesk
-from tallystick.runtime.driver import Asked, CallRefused, WaitedTooLong, World
 from tallystick.runtime.functions import FunctionPolicy
 from tallystick.runtime.pictures import with_pictures
 from tallystick.runtime.queries import Queries
 from tallystick.runtime.shelf import PUT_BYTES_MAX, WRITE, Shelf
+from tallystick.runtime.skill_desk import SkillDesk
 from tallystick.runtime.teller import Teller, Ticket
+from tallystick.runtime.world import Asked, CallRefused, WaitedTooLong, World
 from tallystick.runtime.written_host import WrittenHost
 from tallystick.sandbox.container import packed
 from tallystick.sandbox.host import HostTable
@@ -80,9 +81,11 @@ class LiveWorld:
         desk: WrittenDesk,
         queries: Queries,
         children: ChildDesk,
+        skills: SkillDesk | None = None,
         heard: Heard = lambda chars: None,
     ) -> None:
         self._children = children
+        self._skills = skills
         self._run = run
         self._shelf = shelf
         self._teller = teller
@@ -239,6 +242,8 @@ class LiveWorld:
         context = program_context(intent, state)
         self._children.written = asked.queries
         self._children.ends_at = time.monotonic() + context.deadline_ms / 1000
+        if self._skills is not None:
+            self._skills.begin(self._children.ends_at, context.limits.host_calls)
         host = WrittenHost(
             self._table,
             self._names,
@@ -248,6 +253,8 @@ class LiveWorld:
             self._queries,
             run=self._run,
             program=intent.intent,
+            desk=self._skills,
+            tools=state.skills.tools,
         )
         try:
             result = await self._session.execute(source, context=context, host=behind(host))

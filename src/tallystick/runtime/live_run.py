@@ -10,13 +10,14 @@ import msgspec
 
 from tallystick.core.chain import Head
 from tallystick.core.compaction import bound_for, checked_bound
-from tallystick.core.errors import RunExists
+from tallystick.core.errors import RunExists, UsageError
 from tallystick.core.prompt import TEMPLATE
 from tallystick.core.records import (
     Caller,
     Record,
     RunLimits,
     RunStarted,
+    SkillsGiven,
     decode_record,
     encode_record,
 )
@@ -38,6 +39,10 @@ from tallystick.runtime.purse import remaining_of
 from tallystick.runtime.queries import Queries
 from tallystick.runtime.run import Run, run_of
 from tallystick.runtime.shelf import Shelf
+from tallystick.runtime.skill_desk import SkillDesk, desk_for, policies_of
+from tallystick.runtime.skill_evidence import kept_evidence
+from tallystick.runtime.skill_scripts import Scripts
+from tallystick.runtime.skills import Skills, given_skills
 from tallystick.runtime.step_run import RunSteps
 from tallystick.runtime.strategy import check_strategy, window_of, with_strategy
 from tallystick.runtime.teller import Teller
@@ -71,6 +76,8 @@ class RunJob:
     compact_at: int | None = None
     # What the answer has to fit, JSON as text.
     schema: str | None = None
+    # Those that the user puts in front, each with its arguments behind its name.
+    put_skills: Sequence[str] = ()
 
 
 async def run_live(
@@ -88,6 +95,7 @@ async def run_live(
     steps: RunSteps,
     children: ChildRunner,
     caller: Caller | None = None,
+    skills: Skills | None = None,
 ) -> tuple[Run, Head]:
     """Run a goal to its end. A cancel ends it too, written down.
 
@@ -115,6 +123,19 @@ async def run_live(
         compact_at=job.compact_at,
     )
     child_desk = LiveChildDesk(parent_of, children, shelf)
+    skill_given = _skills_given(skills, job, shelf, session_id)
+    skill_desk = desk_for(
+        skill_given,
+        skills,
+        session_id=session_id,
+        scripts=Scripts(
+            lambda: sandbox,
+            functions,
+            granted=job.grants,
+            seed=job.seed,
+            spend=teller.purse.spend,
+        ),
+    )
     table = host_table(
         functions,
         shelf=shelf,
@@ -123,6 +144,7 @@ async def run_live(
         teller=teller,
         given=given,
         grants=job.grants,
+        skills=skill_desk,
     )
     planned = with_strategy(
         RunStarted(
@@ -149,6 +171,7 @@ async def run_live(
             caller=caller,
             compact_at=_compact_at(job, model),
             schema=job.schema,
+            skills=skill_given,
         ),
         job.strategy,
         layout=layout,
@@ -172,12 +195,13 @@ async def run_live(
         session=session,
         table=table,
         names=names_of(started, given.values),
-        policies={each.name: each.policy for each in functions},
+        policies=policies_of(functions, skill_desk),
         shelf=shelf,
         teller=teller,
         desk=desk,
         queries=queries,
         children=child_desk,
+        skills=skill_desk,
         heard=job.heard,
     )
     driver = Driver(
@@ -186,6 +210,9 @@ async def run_live(
         pen=pen,
         texts=texts_of(given.values),
         watch=lambda record: job.watch(run, record),
+        evidence=kept_evidence(
+            started.skills, shelf, cards=() if skills is None else skills.registry.cards()
+        ),
     )
     try:
         await driver.drive()
@@ -215,6 +242,7 @@ def host_table(
     teller: Teller,
     given: Given,
     grants: Sequence[str],
+    skills: SkillDesk | None = None,
 ) -> HostTable:
     """What the programs of a run may call."""
     remaining = remaining_of(teller.purse)
@@ -224,12 +252,26 @@ def host_table(
             *queries.functions(),
             *children.functions(),
             HostFunction(name="budget.remaining", function=remaining, local=True),
+            *(() if skills is None else skills.functions()),
             *(each.hosted() for each in functions),
         ],
         texts=given.texts,
         granted=frozenset(grants),
         answering=True,
         find_text=shelf.find_text,
+    )
+
+
+def _skills_given(
+    skills: Skills | None, job: RunJob, shelf: Shelf, session_id: str
+) -> SkillsGiven | None:
+    if skills is None:
+        if job.put_skills:
+            raise UsageError(f"there are no skills here to load {job.put_skills[0]!r} from")
+        return None
+    files = [each.name for each in job.inputs]
+    return given_skills(
+        skills, goal=job.goal, put=job.put_skills, files=files, shelf=shelf, session=session_id
     )
 
 

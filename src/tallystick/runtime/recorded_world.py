@@ -30,12 +30,12 @@ from tallystick.core.records import (
 )
 from tallystick.runtime.children import ChildDesk
 from tallystick.runtime.desk import WrittenDesk
-from tallystick.runtime.driver import Asked, CallRefused, WaitedTooLong, World
 from tallystick.runtime.live import finished_of, output_files, program_context
 from tallystick.runtime.queries import Queries, QueryPlace
 from tallystick.runtime.recording import NothingMore
 from tallystick.runtime.run_records import RunRecords
 from tallystick.runtime.shelf import Shelf, described_file
+from tallystick.runtime.world import Asked, CallRefused, WaitedTooLong, World
 from tallystick.sandbox.host import Answer, Blocking, HostTable, RecordedHost
 from tallystick.sandbox.port import Host, HostCall, HostNames
 from tallystick.sandbox.wasm.session import WasmSession

@@ -29,6 +29,8 @@ from tallystick.runtime.recorded_world import RecordedWorld
 from tallystick.runtime.recording import Divergence, NothingMore, Recording
 from tallystick.runtime.run_records import RunRecords
 from tallystick.runtime.shelf import Shelf
+from tallystick.runtime.skill_drift import SkillDrift
+from tallystick.runtime.skill_evidence import kept_evidence
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.wasm.engine import ENGINE
 from tallystick.sandbox.wasm.session import WasmSession
@@ -37,7 +39,7 @@ __all__ = ["Divergence", "ReplayReport", "broken_chain", "replay_records", "reru
 
 
 class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replay found."""
+    """What a replay found. `drift` are skills that changed since; the run holds all the same."""
 
     run: str
     entries: int
@@ -46,6 +48,7 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     programs: int
     served: int
     note: str | None = None
+    drift: tuple[SkillDrift, ...] = ()
 
 
 async def replay_records(
@@ -76,7 +79,13 @@ async def replay_records(
         shelf=shelf,
     )
     pen = ComparingPen(recording)
-    driver = Driver(started, world=world, pen=pen, texts=texts_of(given.values))
+    driver = Driver(
+        started,
+        world=world,
+        pen=pen,
+        texts=texts_of(given.values),
+        evidence=kept_evidence(started.skills, shelf, live=False),
+    )
     divergence: Divergence | None = None
     try:
         await driver.drive()

@@ -51,6 +51,7 @@ from tallystick.runtime.rlms_log import refuse_foreign
 from tallystick.runtime.run import Run
 from tallystick.runtime.run_lock import held_run
 from tallystick.runtime.shelf import Shelf
+from tallystick.runtime.skills import Skills
 from tallystick.runtime.so_far import holder_of, holds_of, skip_answered, start_now
 from tallystick.runtime.step_run import RunSteps
 from tallystick.runtime.teller import Teller
@@ -73,6 +74,7 @@ class Parts:
     sandbox: Callable[[], WasmSandbox]
     shelf: Callable[[str, Sequence[str]], Shelf]
     lookup: FindReply | None
+    skills: Skills | None = None
 
 
 async def resumed(
@@ -206,6 +208,8 @@ async def gone_on_with(
                 find_model=find_model,
                 decisions=decisions,
                 children=children,
+                sandbox=parts.sandbox,
+                skills=parts.skills,
             )
         finally:
             await session.close()

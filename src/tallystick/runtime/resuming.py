@@ -33,11 +33,11 @@ from tallystick.core.records import (
     Record,
     RunEnded,
     RunProgram,
+    SkillUsed,
     SnapshotTaken,
 )
 from tallystick.model.port import ModelReply
 from tallystick.runtime.doubts import Decision, Decisions
-from tallystick.runtime.driver import Asked, World
 from tallystick.runtime.live import LiveWorld
 from tallystick.runtime.pen import LedgerPen, Passage, Pen, Writing
 from tallystick.runtime.recorded_world import SERVED, RecordedWorld, note_call
@@ -45,6 +45,7 @@ from tallystick.runtime.recording import Divergence, Recording
 from tallystick.runtime.run_records import RunRecords
 from tallystick.runtime.so_far import spent_by
 from tallystick.runtime.teller import Teller, Terms
+from tallystick.runtime.world import Asked, World
 from tallystick.runtime.written_host import WrittenHost
 from tallystick.sandbox.host import encoded_reply, error_reply, request_digest
 from tallystick.sandbox.port import Host, HostCall, HostNames
@@ -228,6 +229,7 @@ class ResumingWorld:
             self._terms.model,
             Charge(fuel=finished.fuel, host_calls=finished.host_calls, wall_ms=finished.wall_ms),
         )
+        self._recall_scripts(intent)
         if intent.intent <= self._restored or finished.stop in SERVED:
             self._recall_calls(intent)
             return self._recorded.serve(intent, asked)
@@ -252,6 +254,13 @@ class ResumingWorld:
                 self._teller.recalled(model, spent_by(each))
             elif isinstance(each, ChildEnded):
                 self._teller.recalled("", charge_of(each))
+
+    def _recall_scripts(self, program: RunProgram) -> None:
+        """Count what scripts of skills used: that is in no program's own figures."""
+        for each in self._records.answers.get(program.intent, ()):
+            if isinstance(each.skill, SkillUsed) and each.skill.fuel:
+                used = charge_of(each)
+                self._teller.recalled("", Charge(fuel=used.fuel, host_calls=used.host_calls - 1))
 
     def _doubted(self, asked: AskModel) -> ModelReplied | ModelFailed:
         """What is written of the call that the run was cut off in."""

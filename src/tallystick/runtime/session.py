@@ -16,39 +16,30 @@ from tallystick.attachments.port import Attachments
 from tallystick.attachments.session import SessionAttachments
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.budget_amount import Budget
-from tallystick.core.errors import RunNotFound, UsageError
+from tallystick.core.errors import UsageError
 from tallystick.core.passage_records import InDoubt
-from tallystick.core.records import RunLimits, RunStarted
-from tallystick.core.step_errors import StepsNotReplayed
-from tallystick.core.step_receipt import holds_steps
+from tallystick.core.records import Record, RunLimits
 from tallystick.core.strategy import AskedStrategy
 from tallystick.core.typed_answer import schema_text
-from tallystick.ledger.ancestry import bad_entry_of
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import verify
 from tallystick.model.port import Heard, Model
 from tallystick.runtime.child_run import Family
 from tallystick.runtime.desk import FindModel
 from tallystick.runtime.fork import ForkJob, forked
 from tallystick.runtime.functions import RunFunction
-from tallystick.runtime.history import runs_inside, whole_records
 from tallystick.runtime.inputs import Input
 from tallystick.runtime.live_run import RunJob, Watch
 from tallystick.runtime.loop_thread import LoopThread
 from tallystick.runtime.paths import cache_directory, data_directory, ledger_path
-from tallystick.runtime.replay import (
-    ReplayReport,
-    broken_chain,
-    replay_records,
-    rerunnable,
-)
+from tallystick.runtime.replay import ReplayReport
+from tallystick.runtime.replayed_run import replayed
 from tallystick.runtime.resume import FindReply, Parts, ResumeJob, resumed
-from tallystick.runtime.rlms_log import refuse_foreign
 from tallystick.runtime.run import Run
 from tallystick.runtime.shelf import Shelf
+from tallystick.runtime.skills import Skills
 from tallystick.runtime.snapshots import holder_of as snapshots_of
-from tallystick.runtime.so_far import holder_of
+from tallystick.runtime.so_far import holder_of, start_now
 from tallystick.runtime.step_asked import run_asked, steps_for
 from tallystick.runtime.step_report import StepsReport
 from tallystick.runtime.step_resume import replayed_steps, resumed_steps
@@ -72,7 +63,7 @@ class Session:
     `models` are those that programs may ask by name, beside the run's own. `budget` is for all runs
     of the session together, `total` for all runs of all processes on this ledger's file; `pricing`
     says what calls cost. `lookup` is asked, by model and key, what came of a call that a process
-    died in, where its provider can be asked.
+    died in, where its provider can be asked. `skills` are those that programs may load.
     """
 
     def __init__(
@@ -88,9 +79,11 @@ class Session:
         total: Budget = NO_LIMIT,
         pricing: Pricing = PRICING,
         lookup: FindReply | None = None,
+        skills: Skills | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._lookup = lookup
+        self._skills = skills
         self._till = Till(budget=budget, total=total, pricing=pricing)
         self._models = dict(models)
         if attachments is not None and (ledger is None or isinstance(ledger, SqliteLedger)):
@@ -153,6 +146,7 @@ class Session:
         strategy: AskedStrategy = "code",
         compact_at: int | None = None,
         schema: Mapping[str, object] | None = None,
+        skills: Sequence[str] = (),
     ) -> Run:
         """Run a goal to its end and return what it came to. Ctrl-C ends it, written down.
 
@@ -160,11 +154,13 @@ class Session:
         one, else the session's. `strategy` is how it is answered, "auto" by what fits its texts and
         the budget. `compact_at` is how many tokens a prompt has before old turns are shortened, 0
         for never, None for what suits the model. Under a JSON `schema` the answer is JSON that
-        fits, and `Run.value` what it says. Inside a step, raises `StepBudgetError`, with what the
-        run came to, if a budget around it is exhausted; steps have their own chain, `Run.parent`.
+        fits, and `Run.value` what it says. `skills` are put into the prompt, each by its name with
+        its arguments behind it, also those that models may not load. Inside a step, raises
+        `StepBudgetError`, with what the run came to, if a budget around it is exhausted; steps have
+        their own chain, `Run.parent`.
         """
         asked = (goal, inputs, limits, grants, seed, temperature, watch, heard, model, strategy)
-        job = RunJob(*asked, compact_at, schema_text(schema))
+        job = RunJob(*asked, compact_at, schema_text(schema), skills)
         steps = steps_for(job, lambda: self.ledger, self._model_of)
         return steps.heard(self._loop.do(self._run(job, steps)))
 
@@ -183,10 +179,11 @@ class Session:
         strategy: AskedStrategy = "code",
         compact_at: int | None = None,
         schema: Mapping[str, object] | None = None,
+        skills: Sequence[str] = (),
     ) -> Run:
         """Run a goal to its end, for callers that await."""
         asked = (goal, inputs, limits, grants, seed, temperature, watch, heard, model, strategy)
-        job = RunJob(*asked, compact_at, schema_text(schema))
+        job = RunJob(*asked, compact_at, schema_text(schema), skills)
         steps = steps_for(job, lambda: self.ledger, self._model_of)
         return steps.heard(await asyncio.wrap_future(self._loop.submit(self._run(job, steps))))
 
@@ -344,31 +341,17 @@ class Session:
             sandbox=self._opened,
             shelf=self._shelf,
             lookup=self._lookup,
+            skills=self._skills,
         )
 
     async def _replay(self, run: str) -> ReplayReport:
-        # The chain first: records that are not the ones that were sealed prove nothing.
-        bad = bad_entry_of(self.ledger, run)
-        if bad is not None:
-            return broken_chain(run, entries=verify(self.ledger, [run]).entries, bad=bad)
-        records = whole_records(self.ledger, run)
-        if holds_steps(records):
-            raise StepsNotReplayed(chain=run, runs=runs_inside(self.ledger, run))
-        if not records or not isinstance(records[0], RunStarted):
-            raise RunNotFound(run=run)
-        started = records[0]
-        refuse_foreign(run, started)
-        sandbox = self._opened()
-        shelf = self._shelf(holder_of(records), started.grants)
-        if not rerunnable(started, sandbox.guest.image.sha256):
-            return await replay_records(run, records, session=None, shelf=shelf)
-        session = await sandbox.open(
-            session_id=started.session_id, seed=started.seed, clock_ns=started.clock_ns
+        return await replayed(
+            run,
+            ledger=self.ledger,
+            sandbox=self._opened,
+            shelf_of=self._shelf,
+            skills=self._skills,
         )
-        try:
-            return await replay_records(run, records, session=session, shelf=shelf)
-        finally:
-            await session.close()
 
     def _find_model(self, own: Model) -> FindModel:
         """The models that programs may ask: the run's own, and those that were given by name."""
@@ -382,6 +365,11 @@ class Session:
             return self._models[name]
 
         return find
+
+    def shelf_of(self, records: Sequence[Record]) -> Shelf:
+        """What a recorded run keeps, to be read."""
+        started = start_now(records)
+        return self._shelf(holder_of(records), started.grants)
 
     def _shelf(self, session_id: str, grants: Sequence[str]) -> Shelf:
         return Shelf(

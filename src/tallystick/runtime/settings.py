@@ -31,6 +31,7 @@ from tallystick.runtime.config_keys import SETTINGS, Value, accepted, from_text,
 from tallystick.runtime.listing import Setting, listed_places, listed_providers, listed_values
 from tallystick.runtime.model_name import ProviderModel, resolve_model
 from tallystick.runtime.providers import LOCAL_KEY, LOCAL_URL, Provider, merged_providers
+from tallystick.runtime.skill_settings import SkillSettings, skill_settings_of
 from tallystick.runtime.teller import Pricing
 from tallystick.runtime.trust import Restricted, TrustState, TrustStore, narrowed
 
@@ -51,6 +52,7 @@ OTHER_VARIABLES = (
     "TALLYSTICK_CACHE_DIR",
     "TALLYSTICK_CONFIG",
     "TALLYSTICK_DATA_DIR",
+    "TALLYSTICK_SKILLS",
 )
 _IGNORED_SHOWN_MAX = 8
 
@@ -82,6 +84,7 @@ class Settings:
     project: Project | None
     warnings: tuple[str, ...]
     listing: tuple[Setting, ...]
+    skills: SkillSettings
 
     def listed(self) -> list[Setting]:
         """Every setting with its value and its source, in order."""
@@ -150,6 +153,10 @@ def load_settings(
             *_listed_aliases(layers),
             *_listed_prices(user, project),
             *listed_providers(providers, environ),
+        ),
+        skills=skill_settings_of(
+            values,
+            of_project=file is not None and sources.get("skills_paths") == file.shown_path,
         ),
     )
 

@@ -106,7 +106,7 @@ def read_public_key(path: Path) -> PublicKey:
     except Exception as error:
         raise UsageError(f"{_shown(path)} is not a public key in a PEM file") from error
     if not isinstance(key, _ed25519().Ed25519PublicKey):
-        raise UsageError(f"{_shown(path)} is a key of another kind; heads have Ed25519 signatures")
+        raise UsageError(f"{_shown(path)} is a key of another kind; signatures here are Ed25519")
     return PublicKey(id=_id(key), _key=key)
 
 
@@ -160,7 +160,7 @@ def _private(path: Path) -> Any:  # noqa: ANN401 (of an extra that may not be he
             f"{_shown(path)} is damaged; move it away, and the next signature makes a new key"
         ) from error
     if not isinstance(key, _ed25519().Ed25519PrivateKey):
-        raise StoreError(f"{_shown(path)} is a key of another kind; heads are signed with Ed25519")
+        raise StoreError(f"{_shown(path)} is a key of another kind; signatures here are Ed25519")
     return key
 
 

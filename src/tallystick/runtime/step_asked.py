@@ -106,6 +106,7 @@ async def _new(
             find_model=parts.find_model(model),
             steps=steps,
             children=Family(parts, watch=job.watch, heard=job.heard),
+            skills=parts.skills,
         )
         return steps.checked(ended, stopped_by=teller.stopped_by, rows=till.rows)
 

@@ -24,7 +24,7 @@ from tallystick.runtime.config_file import ConfigFile
 from tallystick.runtime.config_keys import FILE_KINDS, SETTINGS, Value, one_line
 from tallystick.runtime.model_name import bare_provider
 
-__all__ = ["Narrowed", "Restricted", "TrustState", "TrustStore", "narrowed"]
+__all__ = ["Narrowed", "Noted", "Restricted", "TrustState", "TrustStore", "narrowed"]
 
 TrustState = Literal["trusted", "changed", "untrusted"]
 
@@ -39,27 +39,53 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     files: dict[str, str]
 
 
-class TrustStore:
-    """The files this user trusts, in `trusted.json` of the configuration directory."""
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What a store held when it was read."""
 
-    def __init__(self, directory: Path) -> None:
+    _digests: Mapping[str, str]
+
+    def __contains__(self, path: Path) -> bool:
+        return _key(path) in self._digests
+
+    def state(self, path: Path, sha256: str) -> TrustState:
+        """Whether what has this digest, at this path, was trusted."""
+        noted = self._digests.get(_key(path))
+        if noted is None:
+            return "untrusted"
+        return "trusted" if noted == sha256 else "changed"
+
+
+class TrustStore:
+    """What this user trusts, in a file of the configuration directory.
+
+    `trusted.json` is for projects' files; other kinds of things have files of their own.
+    """
+
+    def __init__(self, directory: Path, *, name: str = "trusted.json") -> None:
         self._directory = directory
-        self._path = directory / "trusted.json"
+        self._path = directory / name
+
+    def noted(self) -> Noted:
+        """Everything that was trusted, read once."""
+        return Noted(self._read())
 
     def state(self, file: ConfigFile) -> TrustState:
         """Whether these bytes, at this path, were trusted."""
-        noted = self._read().get(_key(file.path))
-        if noted is None:
-            return "untrusted"
-        return "trusted" if noted == file.sha256 else "changed"
+        return self.noted().state(file.path, file.sha256)
 
     def trust(self, file: ConfigFile) -> None:
         """Note the digest of the bytes that were read, not of what the path holds by now."""
+        self.note({file.path: file.sha256})
+
+    def note(self, digests: Mapping[Path, str]) -> None:
+        """Note digests of what was read and shown, by path; all of them or none."""
         with self._locked():
-            self._write({**self._read(), _key(file.path): file.sha256})
+            new = {_key(path): sha256 for path, sha256 in digests.items()}
+            self._write({**self._read(), **new})
 
     def untrust(self, path: Path) -> bool:
-        """Forget a file, whatever it holds by now. False if there was nothing to forget."""
+        """Forget a path, whatever it holds by now. False if there was nothing to forget."""
         with self._locked():
             files = self._read()
             found = files.pop(_key(path), None) is not None
@@ -185,7 +211,7 @@ def narrowed(
 
 
 # What gives rights, or takes a limit away; the total is this user's, and no project's.
-_NEED_TRUST = frozenset({"grants", "allow_unpriced", "total_usd", "tokenizer"})
+_NEED_TRUST = frozenset({"grants", "allow_unpriced", "skills_paths", "total_usd", "tokenizer"})
 
 
 def _restricted(
@@ -197,6 +223,10 @@ def _restricted(
         # Where there is no limit, any is less.
         if isinstance(present, int | float) and value > present:
             return Restricted(name=name, why=f"more than {present:,.15g}")
+    elif name == "skills_require_signature":
+        # To ask for signatures narrows; not to ask, where the user does, would widen.
+        if value is False and below.get(name) is True:
+            return Restricted(name=name, why="yours asks for them")
     elif name in _NEED_TRUST or (name == "model" and _kind(str(value)) in FILE_KINDS):
         return Restricted(name=name)
     elif name == "model" and "model" in below and leaves(str(value)):

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 
 from tallystick.core.canonical import digest
+from tallystick.core.errors import CapabilityDenied
 from tallystick.core.lookup import call_key
 from tallystick.core.records import HostAnswered
-from tallystick.runtime.driver import Asked
+from tallystick.core.skill_state import allows
 from tallystick.runtime.functions import FunctionPolicy, under_key
 from tallystick.runtime.pen import Writing
 from tallystick.runtime.queries import Queries, QueryPlace
 from tallystick.runtime.shelf import INLINE_BYTES_MAX, Shelf, is_pure
-from tallystick.sandbox.host import Blocking, HostTable, request_digest
+from tallystick.runtime.skill_desk import SCRIPTED, SkillDesk
+from tallystick.runtime.world import Asked
+from tallystick.sandbox.host import Blocking, HostTable, error_reply, request_digest
 from tallystick.sandbox.port import HostCall, HostNames
 
 __all__ = ["WrittenHost"]
 
 _ERROR_TAG = b"1"
+# What each skill that was loaded allows.
+Tools = tuple[tuple[str, ...], ...]
 
 
 class WrittenHost:
@@ -34,7 +39,11 @@ class WrittenHost:
         *,
         run: str,
         program: int,
+        desk: SkillDesk | None = None,
+        tools: Tools = (),
     ) -> None:
+        self._desk = desk
+        self._tools = tools
         self._run = run
         self._shelf = shelf
         self._queries = queries
@@ -59,6 +68,9 @@ class WrittenHost:
     def serve_begun(self, call: HostCall, intent: int) -> bytes | Awaitable[bytes]:
         """Serve a call that is noted as begun, also once more: its key stays the same."""
         self._queries.place = QueryPlace(intent=intent, program=self._program)
+        if not self._allowed(call.name):
+            denied = CapabilityDenied(capability=call.name[:80], what="a skill that was loaded")
+            return self.told(call, intent, error_reply(denied))
         key = call_key(self._run, intent)
         with under_key(key):
             reply = self._table.serve(call)
@@ -67,6 +79,11 @@ class WrittenHost:
         if isinstance(reply, Blocking):
             return Blocking(lambda: self.told(call, intent, _with_key(key, reply)))
         return self._awaited(call, intent, reply, key)
+
+    def _allowed(self, name: str) -> bool:
+        """Whether the skills that were loaded leave a function to programs."""
+        narrowed = name in self._policies or name.startswith("attachments.")
+        return not narrowed or name in SCRIPTED or allows(self._tools, name)
 
     async def _awaited(
         self, call: HostCall, intent: int, reply: Awaitable[bytes], key: str
@@ -100,6 +117,7 @@ class WrittenHost:
                 reply_ref=ref,
                 reply_sha256=reply_sha256,
                 ok=ok,
+                skill=None if self._desk is None else self._desk.touched(),
             )
         )
 

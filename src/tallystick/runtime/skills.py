@@ -1,0 +1,237 @@
+"""The skills of a session, and what a run of it records of them when it begins."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tallystick.core.canonical import canonical, digest
+from tallystick.core.errors import UsageError
+from tallystick.core.records import SkillMatched, SkillsGiven
+from tallystick.core.skill_records import PutSkill, SkillMatch
+from tallystick.runtime.shelf import Shelf
+from tallystick.skills.bundle import Bundle
+from tallystick.skills.card import Card
+from tallystick.skills.catalog import Catalog, fit_catalog
+from tallystick.skills.errors import SkillArguments, SkillDisabled, SkillUntrusted
+from tallystick.skills.frontmatter import FILE_BYTES_MAX, split
+from tallystick.skills.layers import Layer, Registry, Skill, scan
+from tallystick.skills.match import Match, match_skills
+from tallystick.skills.substitution import substituted
+
+__all__ = [
+    "CARDS_LABEL",
+    "Skills",
+    "cards_again",
+    "catalog_of",
+    "check_invocable",
+    "filled_in",
+    "given_skills",
+    "matched_record",
+]
+
+BUDGET_CHARS = 2_000
+CARDS_LABEL = "skill cards"
+_PUT_CHARS_MAX = 200_000
+_CANDIDATES_MAX = 20
+_GOAL_CHARS_MAX = 200
+# Scores from which a skill is taken to fit: three words in common; its name in the task.
+_FITS, _NAMED = 0.66, 2.0
+# What a skill may call itself by in its own instructions: programs name it so.
+_VARIABLES = ("TALLYSTICK_SKILL_DIR", "TALLYSTICK_SKILL_ID", "TALLYSTICK_SESSION_ID")
+
+# Chooses skills for a prompt in place of the words that they have in common.
+HostMatch = Callable[[str, Sequence[Card]], Sequence[Match]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skills:
+    """The skills that runs of a session may load.
+
+    `budget_chars` is the room for the catalog in the prompt, `limit` how many skills it lists at
+    most, `pinned` the ids that come first. `strategy` and `host` say how skills are matched with a
+    goal; `recent` are ids that were loaded lately, `variables` what instructions may name besides.
+    `bundles` are the files, by id, of skills that count by what they held when they were trusted.
+    """
+
+    registry: Registry
+    roots: tuple[tuple[str, str], ...] = ()
+    budget_chars: int = BUDGET_CHARS
+    limit: int | None = None
+    pinned: tuple[str, ...] = ()
+    recent: tuple[str, ...] = ()
+    strategy: str = "metadata"
+    top_n: int = 1
+    host: HostMatch | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    bundles: Mapping[str, Bundle] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, *directories: str | Path, **settings: Any) -> Skills:  # noqa: ANN401
+        """The skills in these directories, the first of a name counting; `settings` as above."""
+        if not directories:
+            raise UsageError("Skills.of: name a directory that holds skills")
+        layers = [Layer(name="flag", path=Path(each)) for each in directories]
+        roots = tuple((each.name, str(each.path)) for each in layers)
+        return cls(registry=scan(layers), roots=roots, **settings)
+
+    def read(self, skill: Skill, path: str, *, bytes_max: int) -> bytes:
+        """A file of a skill; of one that was trusted by its files, only as it was then."""
+        data = skill.folder.read(path, bytes_max=bytes_max)
+        bundle = self.bundles.get(skill.id)
+        if bundle is not None:
+            known = bundle.find("/".join(each for each in path.split("/") if each not in ("", ".")))
+            if known is None or known.sha256 != digest(data):
+                raise SkillUntrusted(id=skill.id, why=f"{path[:80]!r} changed since it was trusted")
+        return data
+
+    def instructions(self, skill: Skill) -> tuple[str, str]:
+        """The instructions as they are now, and the digest of the file that they stand in."""
+        raw = self.read(skill, skill.file, bytes_max=FILE_BYTES_MAX)
+        return split(raw).body, digest(raw)
+
+
+def given_skills(
+    skills: Skills,
+    *,
+    goal: str,
+    put: Sequence[str],
+    files: Sequence[str],
+    shelf: Shelf,
+    session: str,
+) -> SkillsGiven:
+    """What a new run records of its skills. The cards are committed with its first records."""
+    cards = skills.registry.cards()
+    matching = match_skills(
+        goal,
+        cards,
+        paths=files,
+        strategy=skills.strategy,
+        host=skills.host,
+        top_n=skills.top_n,
+    )
+    loaded = tuple(_put(skills, each, session=session) for each in put)
+    raw = canonical(cards)
+    given = SkillsGiven(
+        cards=shelf.keep(raw, media_type="application/json", label=CARDS_LABEL),
+        rendered="",
+        budget_chars=skills.budget_chars,
+        limit=skills.limit,
+        pinned=_known(skills.pinned, cards),
+        recent=_known(skills.recent, cards),
+        strategy=matching.strategy,
+        candidates=tuple(_noted(each) for each in matching.candidates[:_CANDIDATES_MAX]),
+        matched=tuple(each.id for each in matching.matched),
+        put=loaded,
+        roots=skills.roots,
+    )
+    catalog = catalog_of(given, cards)
+    begin = _begin(matching.matched, catalog, goal=goal, has_data=bool(files))
+    return msgspec.structs.replace(given, rendered=catalog.rendered, begin="" if loaded else begin)
+
+
+def _begin(matched: Sequence[Match], catalog: Catalog, *, goal: str, has_data: bool) -> str:
+    """The block to begin with: load what surely fits, or search with the words of the task.
+
+    Over data only a skill that is named is surer than a look at the data. Where every skill is
+    listed with its words, there is nothing to search for.
+    """
+    if not catalog.rendered:
+        return ""
+    if matched and matched[0].score >= (_NAMED if has_data else _FITS):
+        return f"print(skills.load({matched[0].id!r}))"
+    forms = {each.form for each in catalog.evidence.cards if not each.disable_model_invocation}
+    if has_data or not forms & {"name", "none"}:
+        return ""
+    return f"print(skills.search({' '.join(goal.split())[:_GOAL_CHARS_MAX]!r}))"
+
+
+def cards_again(given: SkillsGiven, shelf: Shelf) -> tuple[Card, ...]:
+    """The cards of a recorded run, checked against their digest."""
+    return msgspec.json.decode(shelf.read(given.cards), type=tuple[Card, ...])
+
+
+def catalog_of(
+    given: SkillsGiven,
+    cards: Sequence[Card],
+    *,
+    loaded: Sequence[str] = (),
+    used: Sequence[tuple[str, str]] = (),
+) -> Catalog:
+    """The catalog of a run, fitted to its room: what is shown, and the evidence of it."""
+    chosen = {
+        each.id: Match(id=each.id, score=each.score, reason=each.reason)
+        for each in given.candidates
+        if each.id in given.matched
+    }
+    by: dict[str, tuple[str, ...]] = {}
+    for id, what in used:
+        by[id] = (*by.get(id, ()), what)
+    return fit_catalog(
+        cards,
+        budget_chars=given.budget_chars,
+        catalog_limit=given.limit,
+        pinned=given.pinned,
+        matched=chosen,
+        recent=given.recent,
+        loaded=loaded,
+        used=by,
+    )
+
+
+def matched_record(given: SkillsGiven) -> SkillMatched:
+    """What is written of the match, also where nothing fits."""
+    return SkillMatched(strategy=given.strategy, candidates=given.candidates, matched=given.matched)
+
+
+def filled_in(skills: Skills, id: str, body: str, arguments: Sequence[str], *, session: str) -> str:
+    """Instructions with the arguments in their places. Nothing of the environment is put in."""
+    own = dict(zip(_VARIABLES, (id, id, session), strict=True))
+    return substituted(body, arguments, variables={**skills.variables, **own})
+
+
+def _put(skills: Skills, asked: str, *, session: str) -> PutSkill:
+    """A skill that the user names, with arguments behind the name. The disable flag is no bar."""
+    try:
+        name, *arguments = shlex.split(asked)
+    except ValueError as error:
+        raise SkillArguments(f"--skill {asked[:80]!r}: {error}") from error
+    skill = skills.registry.find(name)
+    card = skill.card
+    if not card.user_invocable:
+        raise SkillArguments(f"skill {card.id!r} says that it is not for users to load")
+    body, sha256 = skills.instructions(skill)
+    text = filled_in(skills, card.id, body, arguments, session=session)
+    if len(text) > _PUT_CHARS_MAX:
+        raise SkillArguments(
+            f"skill {card.id!r} has {len(text):,} characters; {_PUT_CHARS_MAX:,} go into a prompt"
+        )
+    return PutSkill(
+        id=card.id,
+        source=card.source,
+        sha256=sha256,
+        text=text,
+        arguments=tuple(arguments),
+        disable_model_invocation=card.disable_model_invocation,
+        allowed_tools=card.allowed_tools,
+    )
+
+
+def _noted(match: Match) -> SkillMatch:
+    return SkillMatch(id=match.id, score=match.score, reason=match.reason)
+
+
+def _known(ids: Sequence[str], cards: Sequence[Card]) -> tuple[str, ...]:
+    there = {each.id for each in cards}
+    return tuple(each for each in dict.fromkeys(ids) if each in there)
+
+
+def check_invocable(card: Card) -> None:
+    """Raise `SkillDisabled` where a model is not to load a skill."""
+    if card.disable_model_invocation:
+        raise SkillDisabled(id=card.id)

@@ -1,0 +1,323 @@
+"""The catalog: the cards of a run's skills, fitted into a budget, and the evidence of it.
+
+One function makes both, so they cannot disagree. Rules:
+
+1. The text is at most as long as the effective budget: the budget, or what it takes to say that
+   there are skills and how they are found, if that is more.
+2. Cards are wanted in this order: pinned, matched (the better first), recently used, by id.
+3. A card that does not fit whole is shown short, then by name. Only names that do not fit are left
+   out, and how many those are is always said, with the way to reach them.
+4. A skill that models may not load is not in the text and takes no room.
+5. A card is one line, or two with its `when:`. Whatever its texts hold, it cannot begin a line.
+
+The room is given out so. A name for every card comes first, in order: a card of any length costs
+those after it no more than its name. What is left makes cards longer: the first three of those
+that are pinned or matched as full as they will go, one after the other; then every card short;
+then, if all are short, full in order. Where the names alone would take all the room, those three
+still get up to half of it for their words: with a thousand skills, eighty names tell a model less
+than forty names and the one description it needs. A line of more than 133 characters for the name
+alone, more than any conforming name takes with its namespace, waits behind all others, so that it
+cannot crowd them out either.
+
+Rejected: full cards in order until the room is used up, which hides the rest of the alphabet; names
+by whichever is shorter, which shows one card more but shows fewer when the budget grows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import msgspec
+
+from tallystick.core.errors import InvalidName
+from tallystick.skills.card import Card
+from tallystick.skills.card_text import card_forms
+from tallystick.skills.evidence import (
+    CardEvidence,
+    Evidence,
+    Form,
+    Lifecycle,
+    Matched,
+    OmittedReason,
+    reachability_of,
+    size_bytes,
+    tokens_of,
+)
+from tallystick.skills.match import Match
+
+__all__ = ["HEADER", "Catalog", "fit_catalog", "suffix"]
+
+HEADER = (
+    "Skills are instructions for certain tasks. If one below fits the task, let your first block "
+    'be print(skills.load("ID")), then do what it says. print(skills.search("words")) finds more.'
+)
+# What tells of the search: without it in the text, a skill that is not listed cannot be found.
+_SEARCH = "skills.search("
+_LINE_CHARS_MAX = 133
+_PREFERRED_MAX = 3
+_NO_MATCHES: Mapping[str, Match] = MappingProxyType({})
+_NOT_USED: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
+
+class Catalog(msgspec.Struct, frozen=True, kw_only=True):
+    """The text for a prompt, empty if there is no skill to tell of; and its evidence."""
+
+    rendered: str
+    evidence: Evidence
+
+
+def suffix(omitted: int) -> str:
+    """The line that says how many skills are not listed, and how to find them."""
+    are, them = ("skill is", "it") if omitted == 1 else ("skills are", "them")
+    return f'\n... {omitted} more {are} not listed. print(skills.search("words")) finds {them}.'
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A card while it is being fitted: its forms from the least, and which it has; -1 for none.
+
+    `preferred` is one of the few that may be full before others are short.
+    """
+
+    card: Card
+    forms: Sequence[tuple[Form, str]]
+    preferred: bool = False
+    level: int = -1
+
+    @property
+    def name_cost(self) -> int:
+        return len(self.forms[0][1]) + 1
+
+    @property
+    def full_cost(self) -> int:
+        return len(self.forms[-1][1]) + 1
+
+    @property
+    def long_name(self) -> bool:
+        return self.name_cost > _LINE_CHARS_MAX + 1
+
+    @property
+    def chosen(self) -> tuple[Form, str]:
+        return self.forms[self.level] if self.level >= 0 else ("none", "")
+
+    def grow(self, level: int, left: int) -> int:
+        """Take a longer form if there is room for it; say how much room is left."""
+        level = min(level, len(self.forms) - 1)
+        cost = len(self.forms[level][1]) - len(self.forms[self.level][1])
+        if level <= self.level or cost > left:
+            return left
+        self.level = level
+        return left - cost
+
+
+def fit_catalog(
+    cards: Sequence[Card],
+    *,
+    budget_chars: int = 2_000,
+    catalog_limit: int | None = None,
+    pinned: Collection[str] = (),
+    matched: Mapping[str, Match] = _NO_MATCHES,
+    recent: Sequence[str] = (),
+    loaded: Collection[str] = (),
+    used: Mapping[str, tuple[str, ...]] = _NOT_USED,
+) -> Catalog:
+    """Fit cards into a budget of characters.
+
+    At most `catalog_limit` cards are listed, the most wanted. `recent` are ids, the latest first;
+    `used` says of an id what was opened, run or called. Ids have to be unique. What comes out
+    depends on the arguments alone.
+    """
+    entries = _entries(cards)
+    wanted = _ordered(entries, pinned=frozenset(pinned), matched=matched, recent=recent)
+    order = wanted if catalog_limit is None else wanted[: max(catalog_limit, 0)]
+    budget = max(budget_chars, 0)
+    effective = max(budget, len(HEADER) + len(suffix(len(wanted)))) if wanted else budget
+    _fit(order, room=effective - len(HEADER), wanted=len(wanted))
+    rendered = _rendered(order, wanted=len(wanted))
+    known = _Known(
+        ranks={entry.card.id: rank for rank, entry in enumerate(order, 1)},
+        pinned=frozenset(pinned),
+        matched=dict(matched),
+        loaded=frozenset(loaded),
+        used=dict(used),
+    )
+    evidence = tuple(_card_evidence(entry, known) for entry in entries)
+    return Catalog(
+        rendered=rendered,
+        evidence=Evidence(
+            budget_chars=budget,
+            effective_budget_chars=effective,
+            used_chars=len(rendered),
+            used_bytes=size_bytes(rendered),
+            budget_tokens=tokens_of(budget),
+            used_tokens=tokens_of(len(rendered)),
+            shown=tuple(each.id for each in evidence if each.selected),
+            omitted=tuple(each.id for each in evidence if not each.selected),
+            eligible=tuple(e.id for e in evidence if e.omitted_reason == "catalog_limit"),
+            order=tuple(known.ranks),
+            reachable=_SEARCH in rendered or all(entry.level >= 0 for entry in wanted),
+            unreachable=tuple(each.id for each in evidence if each.reachability == "none"),
+            cards=evidence,
+        ),
+    )
+
+
+def _entries(cards: Sequence[Card]) -> list[_Entry]:
+    entries = [_Entry(card=card, forms=card_forms(card)) for card in cards]
+    if len({card.id for card in cards}) < len(cards) or any(not card.id for card in cards):
+        ids = sorted(card.id for card in cards)
+        given = next(a for a, b in zip(ids, ["", *ids], strict=False) if a == b)
+        raise InvalidName(what="skill", given=given, why="each skill needs an id of its own")
+    return entries
+
+
+def _ordered(
+    entries: Sequence[_Entry],
+    *,
+    pinned: frozenset[str],
+    matched: Mapping[str, Match],
+    recent: Sequence[str],
+) -> list[_Entry]:
+    """The entries that a model may load, the most wanted first."""
+    latest = {id: place for place, id in reversed(list(enumerate(recent)))}
+    never = len(recent)
+
+    def key(entry: _Entry) -> tuple[bool, bool, float, int, str]:
+        id = entry.card.id
+        match = matched.get(id)
+        return (
+            id not in pinned,
+            match is None,
+            -_score(match) if match else 0.0,
+            latest.get(id, never),
+            id,
+        )
+
+    invocable = (entry for entry in entries if not entry.card.disable_model_invocation)
+    ordered = sorted(invocable, key=key)
+    for entry in ordered[:_PREFERRED_MAX]:
+        entry.preferred = entry.card.id in pinned or entry.card.id in matched
+    return ordered
+
+
+def _fit(order: Sequence[_Entry], *, room: int, wanted: int) -> None:
+    """Choose the form of each entry. `room` is what the header leaves; `wanted` counts all cards.
+
+    More room never shows fewer cards, nor the first card in a lesser form: each amount below grows
+    with the room, and so does what is left for names.
+    """
+    tail = len(suffix(wanted))
+    names = sum(entry.name_cost for entry in order)
+    whole = room - tail if len(order) < wanted else room
+    if names <= whole - _kept_for_words(order, whole):
+        for entry in order:
+            entry.level = 0
+        _grow(order, left=whole - names)
+        return
+    kept = _kept_for_words(order, room - tail)
+    left = room - tail - kept
+    listed = []
+    for entry in sorted(order, key=lambda e: (e.long_name, e.name_cost if e.long_name else 0)):
+        left -= entry.name_cost
+        if left < 0:
+            break
+        entry.level = 0
+        listed.append(entry)
+    _grow([entry for entry in order if entry.level >= 0], left=kept)
+
+
+def _kept_for_words(order: Sequence[_Entry], room: int) -> int:
+    """What is kept for the words of the preferred cards: half of the room, if they need it."""
+    preferred = [entry for entry in order if entry.preferred and not entry.long_name]
+    names = sum(entry.name_cost for entry in preferred)
+    full = sum(entry.full_cost for entry in preferred)
+    return min(max(room - names, 0) // 2, full - names)
+
+
+def _grow(listed: Sequence[_Entry], *, left: int) -> None:
+    """Give the room that names leave to the words of the cards."""
+    for entry in listed:
+        if entry.preferred:
+            left = entry.grow(2, left)
+            left = entry.grow(1, left)
+    for entry in listed:
+        left = entry.grow(1, left)
+    # While some cards are without words, none that nobody asked for has all of its own.
+    if all(entry.level > 0 or len(entry.forms) == 1 for entry in listed):
+        for entry in listed:
+            left = entry.grow(2, left)
+
+
+def _rendered(order: Sequence[_Entry], *, wanted: int) -> str:
+    if not wanted:
+        return ""
+    lines = [entry.chosen[1] for entry in order if entry.level >= 0]
+    text = "\n".join([HEADER, *lines])
+    return text + suffix(wanted - len(lines)) if len(lines) < wanted else text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What is known of a run's skills besides their cards."""
+
+    ranks: Mapping[str, int]
+    pinned: frozenset[str]
+    matched: Mapping[str, Match]
+    loaded: frozenset[str]
+    used: Mapping[str, tuple[str, ...]]
+
+
+def _card_evidence(entry: _Entry, known: _Known) -> CardEvidence:
+    card = entry.card
+    form, shown = entry.chosen
+    full = entry.forms[-1][1]
+    reason = _reason(entry, known)
+    match = known.matched.get(card.id)
+    return CardEvidence(
+        id=card.id,
+        name=card.name,
+        source=card.source,
+        description=card.description,
+        when_to_use=card.when_to_use,
+        disable_model_invocation=card.disable_model_invocation,
+        selected=reason is None,
+        omitted_reason=reason,
+        char_estimate=len(full),
+        token_estimate=tokens_of(len(full)),
+        lifecycle=_lifecycle(card.id, reason, known),
+        matched=Matched(score=_score(match), reason=match.reason) if match else None,
+        byte_estimate=size_bytes(full),
+        form=form,
+        shown_chars=len(shown),
+        shown_bytes=size_bytes(shown),
+        rank=known.ranks.get(card.id, 0),
+        pinned=card.id in known.pinned,
+        reachability=reachability_of(card, selected=reason is None),
+        used_by=tuple(known.used.get(card.id, ())),
+    )
+
+
+def _reason(entry: _Entry, known: _Known) -> OmittedReason | None:
+    if entry.card.disable_model_invocation:
+        return "disable_model_invocation"
+    if entry.card.id not in known.ranks:
+        return "catalog_limit"
+    return None if entry.level >= 0 else "budget"
+
+
+def _lifecycle(id: str, reason: OmittedReason | None, known: _Known) -> Lifecycle:
+    if id in known.used:
+        return "used"
+    if id in known.loaded:
+        return "loaded"
+    if reason is None:
+        return "shown"
+    return "eligible" if reason == "catalog_limit" else "omitted"
+
+
+def _score(match: Match) -> float:
+    # A number that is none has no place in an order, nor in JSON.
+    return match.score if math.isfinite(match.score) else 0.0

@@ -1,0 +1,167 @@
+"""Signatures of skills: the file `SKILL.sig`, which says who signed which files, and when.
+
+Rule 1: a signature has one spelling, its canonical bytes with or without one newline behind them.
+Two spellings would let another reader see other fields than those that were signed.
+Rule 2: what is signed is everything else in the file. It names its own format, so a signature under
+a skill is one under nothing else.
+Rule 3: the file names the key it was signed with and never holds it. Whoever checks a signature
+brings the key.
+
+This module reads and writes; the keys, and the mathematics, are the runtime's.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from datetime import UTC, datetime
+
+import msgspec
+
+from tallystick.core.canonical import canonical
+from tallystick.skills.bundle import Bundle, BundledFile
+from tallystick.skills.errors import SkillSignatureInvalid
+
+__all__ = [
+    "SIGNATURE_BYTES_MAX",
+    "SIGNATURE_FORMAT",
+    "SkillSignature",
+    "encode_signature",
+    "parse_signature",
+    "signature_for",
+    "signed_bytes",
+    "with_signature",
+]
+
+SIGNATURE_FORMAT = "tallystick-skill@1"
+SIGNATURE_BYTES_MAX = 4 * 1024 * 1024
+
+_RAW_SIGNATURE_BYTES = 64
+_HASH = re.compile(r"[0-9a-f]{64}")
+_AT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class SkillSignature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who signed which files. `signature` is in base64, and empty until it is made.
+
+    `skill_sha256` is the digest of SKILL.md, `manifest_sha256` that of the bundle of `files`.
+    """
+
+    format: str
+    signed_at: str
+    signer_fingerprint: str
+    skill_sha256: str
+    manifest_sha256: str
+    files: tuple[BundledFile, ...]
+    signature: str = ""
+
+    @property
+    def bundle(self) -> Bundle:
+        """The files as they were when they were signed."""
+        return Bundle(files=self.files)
+
+    @property
+    def raw(self) -> bytes:
+        """The signature's own bytes."""
+        return base64.b64decode(self.signature)
+
+
+class _Unsigned(msgspec.Struct, frozen=True, kw_only=True):
+    """A signature's file without the signature."""
+
+    format: str
+    signed_at: str
+    signer_fingerprint: str
+    skill_sha256: str
+    manifest_sha256: str
+    files: tuple[BundledFile, ...]
+
+
+class _Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """What says how the rest is to be read."""
+
+    format: str
+
+
+def signature_for(
+    bundle: Bundle, *, signer_fingerprint: str, skill_sha256: str, at_ms: int
+) -> SkillSignature:
+    """What is to be signed. `with_signature` completes it."""
+    return SkillSignature(
+        format=SIGNATURE_FORMAT,
+        signed_at=datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        signer_fingerprint=signer_fingerprint,
+        skill_sha256=skill_sha256,
+        manifest_sha256=bundle.sha256,
+        files=bundle.files,
+    )
+
+
+def signed_bytes(document: SkillSignature) -> bytes:
+    """What the signature in this document is made of."""
+    fields = msgspec.structs.asdict(document)
+    del fields["signature"]
+    return canonical(_Unsigned(**fields))
+
+
+def with_signature(document: SkillSignature, raw: bytes) -> SkillSignature:
+    """The document with its signature in it."""
+    return msgspec.structs.replace(document, signature=base64.b64encode(raw).decode())
+
+
+def encode_signature(document: SkillSignature) -> bytes:
+    """The bytes of `SKILL.sig`."""
+    return canonical(document) + b"\n"
+
+
+def parse_signature(data: bytes) -> SkillSignature:
+    """Read `SKILL.sig`. Raises `SkillSignatureInvalid`; what it says is not yet to be believed."""
+    if len(data) > SIGNATURE_BYTES_MAX:
+        raise SkillSignatureInvalid(f"longer than {SIGNATURE_BYTES_MAX:,} bytes")
+    try:
+        kind = msgspec.json.decode(data, type=_Kind)
+        if kind.format != SIGNATURE_FORMAT:
+            raise SkillSignatureInvalid(
+                f"it is {kind.format[:80]!r}; this version reads {SIGNATURE_FORMAT!r}"
+            )
+        document = msgspec.json.decode(data, type=SkillSignature)
+    except _UNREADABLE as error:
+        raise SkillSignatureInvalid(f"not a signature: {error}") from error
+    why = _flaw(document)
+    if why is None and data.removesuffix(b"\n") != canonical(document):
+        why = "not in canonical form"
+    if why is not None:
+        raise SkillSignatureInvalid(why)
+    return document
+
+
+def _flaw(document: SkillSignature) -> str | None:
+    if not _is_time(document.signed_at):
+        return "its time is not like 2026-01-31T12:00:00Z"
+    digests = (document.signer_fingerprint, document.skill_sha256, document.manifest_sha256)
+    if not all(_HASH.fullmatch(each) for each in digests):
+        return "a digest in it is not 64 hexadecimal digits"
+    if not _is_signature(document.signature):
+        return "its signature is not 64 bytes in base64"
+    paths = [each.path for each in document.files]
+    if paths != sorted(set(paths)):
+        return "its files are not in order, or one is there twice"
+    if document.bundle.sha256 != document.manifest_sha256:
+        return "its files are not those of its manifest_sha256"
+    return None
+
+
+def _is_signature(text: str) -> bool:
+    try:
+        return len(base64.b64decode(text, validate=True)) == _RAW_SIGNATURE_BYTES
+    except (binascii.Error, ValueError):
+        return False
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return _AT.fullmatch(text) is not None and datetime.fromisoformat(text) is not None
+    except ValueError:
+        return False
