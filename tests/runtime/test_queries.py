@@ -71,6 +71,24 @@ def test_a_program_asks_a_model_and_the_replay_asks_nobody(sandbox: WasmSandbox)
     assert len(model.asked) == 1
 
 
+def test_a_call_of_a_program_has_the_temperature_of_the_run(sandbox: WasmSandbox) -> None:
+    seen: list[float | None] = []
+
+    class Warm(Root):
+        async def ask(self, request: ModelRequest, **more: object) -> ModelReply:
+            seen.append(request.temperature)
+            return await super().ask(request)
+
+    for temperature in (None, 0.0, 0.5):
+        model = Warm("llm_query('x')", "FINAL(1)", reply="y")
+        run = played(sandbox, model, temperature=temperature)
+
+        assert seen == [temperature] * 3
+        assert of(run, QueryAsked)[0].temperature == temperature
+        assert run.replayed().held
+        seen.clear()
+
+
 def test_a_batch_runs_side_by_side_and_keeps_its_order(sandbox: WasmSandbox) -> None:
     program = "FINAL(llm_query_batched([f'item {n}' for n in range(200)]))"
     model = Root(program, answer=lambda prompt: prompt.upper(), delay=0.05)

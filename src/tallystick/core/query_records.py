@@ -33,6 +33,7 @@ class QueryAsked(msgspec.Struct, frozen=True, kw_only=True, tag="query.ask"):
     prompt: str = ""
     prompt_ref: AttachmentRef | None = None
     wait_ms: int = 0
+    temperature: float | None = None
 
 
 class QueryReplied(msgspec.Struct, frozen=True, kw_only=True, tag="query.replied"):

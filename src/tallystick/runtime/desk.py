@@ -81,8 +81,17 @@ class WrittenDesk(Protocol):
 class LiveDesk:
     """Makes the attempts of one run's programs."""
 
-    def __init__(self, run: str, teller: Teller, find_model: FindModel, shelf: Shelf) -> None:
+    def __init__(
+        self,
+        run: str,
+        teller: Teller,
+        find_model: FindModel,
+        shelf: Shelf,
+        *,
+        temperature: float | None = None,
+    ) -> None:
         self._run = run
+        self._temperature = temperature
         self._teller = teller
         self._find_model = find_model
         self._shelf = shelf
@@ -207,6 +216,7 @@ class LiveDesk:
                 ModelRequest(
                     messages=request.messages,
                     tokens_out_max=ticket.tokens_out_max,
+                    temperature=self._temperature,
                     key=call_key(
                         self._run,
                         request.place.intent,
@@ -239,7 +249,13 @@ class LiveDesk:
         return event
 
     def _asked(self, request: QueryRequest, model: Model, ticket: Ticket) -> QueryAsked:
-        asked = asked_of(request, model.name, ticket.reserved, ticket.tokens_out_max)
+        asked = asked_of(
+            request,
+            model.name,
+            ticket.reserved,
+            ticket.tokens_out_max,
+            temperature=self._temperature,
+        )
         prompt = asked.prompt
         if len(prompt) <= INLINE_BYTES_MAX:
             return asked
@@ -276,7 +292,12 @@ class LiveDesk:
 
 
 def asked_of(
-    request: QueryRequest, model: str, reserved: Reserved, tokens_out_max: int
+    request: QueryRequest,
+    model: str,
+    reserved: Reserved,
+    tokens_out_max: int,
+    *,
+    temperature: float | None,
 ) -> QueryAsked:
     """What is written of an attempt, its prompt whole."""
     return QueryAsked(
@@ -286,12 +307,13 @@ def asked_of(
         attempt=request.attempt,
         model=model,
         request_sha256=request_digest(
-            model, request.messages, tokens_out_max=tokens_out_max, temperature=None
+            model, request.messages, tokens_out_max=tokens_out_max, temperature=temperature
         ),
         tokens_out_max=tokens_out_max,
         reserved=reserved,
         prompt=request.messages[-1].text,
         wait_ms=request.wait_ms,
+        temperature=temperature,
     )
 
 

@@ -101,7 +101,8 @@ async def driven_again(
     assert isinstance(started, RunStarted)
     given = given_again(started, shelf)
     found = RunRecords(records)
-    live_desk = LiveDesk(run, teller, find_model, shelf)
+    now = changed(start_now(records), passage)
+    live_desk = LiveDesk(run, teller, find_model, shelf, temperature=now.temperature)
     recorded_desk = RecordedDesk(records, shelf)
     desk = ResumingDesk(
         recorded=recorded_desk,
@@ -111,7 +112,6 @@ async def driven_again(
         terms_of=lambda name: teller.terms(find_model(name)),
     )
     queries = Queries(desk, limits=started.limits)
-    now = changed(start_now(records), passage)
     parent = Parent(
         run=run,
         teller=teller,

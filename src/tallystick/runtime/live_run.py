@@ -108,7 +108,7 @@ async def run_live(
     store = stored(job.inputs, shelf)
     layout = layout_of(store.inputs, question=job.goal)
     given = given_of(store, layout)
-    desk = LiveDesk(run, teller, find_model, shelf)
+    desk = LiveDesk(run, teller, find_model, shelf, temperature=job.temperature)
     queries = Queries(desk, limits=job.limits)
     parent_of = Parent(
         run=run,

@@ -88,7 +88,13 @@ class RecordedDesk:
 
     def again(self, request: QueryRequest, asked: QueryAsked) -> QueryAsked:
         """The attempt as it would be written now. What was reserved was the world's word."""
-        now = asked_of(request, asked.model, asked.reserved, asked.tokens_out_max)
+        now = asked_of(
+            request,
+            asked.model,
+            asked.reserved,
+            asked.tokens_out_max,
+            temperature=asked.temperature,
+        )
         if asked.prompt_ref is None:
             return now
         same = digest(now.prompt.encode("utf-8", "surrogatepass")) == asked.prompt_ref.id
