@@ -27,7 +27,7 @@ from tests.model.fake_server import (
 )
 
 from tallystick.core.errors import UsageError
-from tallystick.model.endpoint import Dialect
+from tallystick.model.endpoint import Dialect, Endpoint
 from tallystick.model.http import HttpModel
 from tallystick.model.pacing import Gate, Pacing
 from tallystick.model.port import Model, ModelError, ModelReply
@@ -163,12 +163,29 @@ def test_a_server_that_resets_after_the_end_does_not_spoil_the_reply(server: Fak
 # -- connections --------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers are taken for ones on another machine."""
+    monkeypatch.setattr(Endpoint, "keeps_connections", True)
+
+
+@pytest.mark.usefixtures("far_away")
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_connection_is_used_again(server: FakeServer, stream: bool) -> None:
     asyncio.run(asked_often(HttpModel(endpoint(server, stream=stream)), 5))
 
     assert len(server.seen) == 5
     assert server.connections == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_on_this_machine_each_request_has_a_connection_of_its_own(
+    server: FakeServer, stream: bool
+) -> None:
+    asyncio.run(asked_often(HttpModel(endpoint(server, stream=stream)), 5))
+
+    assert len(server.seen) == 5
+    assert server.connections == 5
 
 
 def test_a_connection_that_failed_is_not_used_again(server: FakeServer) -> None:
@@ -329,6 +346,7 @@ def test_nothing_is_imported_or_opened_before_the_first_request() -> None:
 # -- pacing over connections --------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("far_away")
 def test_so_many_requests_are_open_at_once(server: FakeServer) -> None:
     most, open_ = 0, 0
 

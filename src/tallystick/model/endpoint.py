@@ -103,6 +103,15 @@ class Endpoint:
         return self.host == "localhost" or self.host.endswith(".localhost")
 
     @property
+    def keeps_connections(self) -> bool:
+        """Whether a connection is used for a second request.
+
+        On this machine a new one costs next to nothing, and servers such as llama.cpp close one
+        they just streamed on: what is sent on it then is lost, and may have been paid for.
+        """
+        return not self.is_loopback
+
+    @property
     def is_private(self) -> bool:
         """Whether the host can be reached from its own network only."""
         address = _ip(self.host)

@@ -183,7 +183,7 @@ class Transport:
             # How many at once is the gate's decision.
             limits=httpx.Limits(
                 max_connections=None,
-                max_keepalive_connections=endpoint.concurrency,
+                max_keepalive_connections=endpoint.concurrency if endpoint.keeps_connections else 0,
                 keepalive_expiry=_IDLE_SECONDS,
             ),
         )
