@@ -32,6 +32,7 @@ from bench import (
     peer_bench,
     prompt_bench,
     session_bench,
+    skill_bench,
     snapshot_bench,
     start_bench,
     text_bench,
@@ -54,6 +55,7 @@ _BENCHES: dict[str, Bench] = {
     **text_bench.BENCHES,
     **attachment_bench.BENCHES,
     **durability.BENCHES,
+    **skill_bench.BENCHES,
     **humaneval_bench.BENCHES,
     **peer_bench.BENCHES,
 }
