@@ -294,7 +294,7 @@ def test_install_into_a_project_leaves_trust_to_the_user(here: Here) -> None:
     assert here.states() == {("deploy", "project"): "untrusted"}
 
 
-@pytest.mark.parametrize("odd", ["link", "pipe", "linked folder", "link inside"])
+@pytest.mark.parametrize("odd", ["link", "pipe", "linked folder", "link inside", "hidden name"])
 def test_install_refuses_a_folder_with_links_and_writes_nothing(here: Here, odd: str) -> None:
     source = here.skill("download/deploy")
     (source / "inner").mkdir()
@@ -305,6 +305,8 @@ def test_install_refuses_a_folder_with_links_and_writes_nothing(here: Here, odd:
             os.mkfifo(source / "inner" / "x")
         case "linked folder":
             (source / "inner" / "x").symlink_to("/etc", target_is_directory=True)
+        case "hidden name":
+            (source / "inner" / "x\u202e\x1b[31m").write_text("")
         case _:
             (source / "x").symlink_to("SKILL.md")
 

@@ -150,19 +150,25 @@ def with_skills(command: Command) -> Command:
 
 
 def skills_for(
-    settings: Settings, directories: Sequence[Path], *, none: bool, quiet: bool
+    settings: Settings,
+    directories: Sequence[Path],
+    *,
+    none: bool,
+    quiet: bool,
+    put: Sequence[str] = (),
 ) -> Skills | None:
     """The skills of a command; what is left out of them is said, unless it is to be quiet."""
     if none:
-        if directories:
-            raise UsageError("--no-skills and --skills contradict each other")
+        if directories or put:
+            other = "--skills" if directories else "--skill"
+            raise UsageError(f"--no-skills and {other} contradict each other")
         return None
 
     def say(line: str) -> None:
         if not quiet:
             click.echo(f"warning: {line}", err=True)
 
-    return skills_here(settings.skills, flags=directories, say=say)
+    return skills_here(settings.skills, flags=directories, put=put, say=say)
 
 
 def with_limits(command: Command) -> Command:

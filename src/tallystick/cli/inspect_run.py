@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from tallystick.cli.progress_rows import Row, budget_lines, row_text, shown_cost
-from tallystick.cli.render import plain, transcript_lines
+from tallystick.cli.render import plain, safe, transcript_lines
 from tallystick.core.charge import Charge
 from tallystick.core.records import ModelReplied, ProgramFinished, encode_record
 from tallystick.ledger.sqlite import SqliteLedger
@@ -113,4 +113,6 @@ def _rest_line(node: Node, hidden: list[Node]) -> str | None:
 
 
 def _indented(text: str) -> str:
-    return "\n".join(f"          | {line}" for line in text.rstrip("\n").splitlines())
+    """Lines of a model or a program, with nothing in them that a terminal would act on."""
+    lines = text.rstrip("\n").expandtabs().splitlines()
+    return "\n".join(f"          | {safe(line)}" for line in lines)

@@ -143,7 +143,7 @@ def command(
         for line in encodings_told(inputs):
             click.echo(line, err=True)
     shown = Shown(as_json=as_json, events=events, quiet=quiet)
-    skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet)
+    skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet, put=put_skills)
     progress = shown.progress()
     with (
         shown.going(progress) as watch,
@@ -158,6 +158,8 @@ def command(
                 grants=settings.grants,
                 schema=rule,
                 pricing=pricing,
+                skills=skills,
+                put_skills=put_skills,
             )
             show_estimate(estimate, as_json=as_json)
             return OK

@@ -112,9 +112,11 @@ def _tell_refused(found: FoundSkills) -> None:
 
 
 def _as_written(skill: Skill) -> Card:
-    """The card with no short text but its own: one that was made here is not in the reference."""
+    """The card with its texts as they stand in its head: lines are kept, and none is made up."""
     fields = split(skill.folder.read(skill.file, bytes_max=FILE_BYTES_MAX)).fields or {}
-    return skill.card if fields.get("short") else msgspec.structs.replace(skill.card, short="")
+    texts = {key: fields.get(key) for key in ("short", "description", "when_to_use")}
+    own = {key: text for key, text in texts.items() if isinstance(text, str)}
+    return msgspec.structs.replace(skill.card, **{"short": "", "description": "", **own})
 
 
 def _matches(prompt: str, cards: Sequence[Card]) -> dict[str, Match]:

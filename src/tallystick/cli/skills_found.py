@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -152,7 +153,12 @@ def skill_in(path: Path) -> Skill:
 
 
 def echo_json(value: Any) -> None:  # noqa: ANN401 (whatever is to be printed)
-    click.echo(msgspec.json.encode(value).decode())
+    try:
+        text = msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        # A path whose bytes are no text: in escapes, from which it can be had back.
+        text = json.dumps(msgspec.to_builtins(value), separators=(",", ":"))
+    click.echo(text)
 
 
 def echo_problems(problems: Iterable[Problem], *, err: bool = False) -> None:

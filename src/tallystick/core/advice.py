@@ -38,9 +38,10 @@ def advice(failure: ProgramFailure, started: RunStarted) -> str | None:
         case "SandboxViolation" | "FileNotFoundError" | "PermissionError" if (
             "open(" in failure.message or "files.read" in failure.message
         ):
+            files = "" if started.skills is None else _FILES_OF_SKILLS
             if names:
-                return f"There are no such files. The data is already there: {names}."
-            return "There are no files here."
+                return f"There are no such files. The data is already there: {names}.{files}"
+            return f"There are no files here.{files}"
         case "ModuleNotFoundError" | "ImportError" if _of_skills(failure, started):
             return (
                 "`skills` is no module, and what it knows are texts to follow, not functions. It "
@@ -57,6 +58,9 @@ def advice(failure: ProgramFailure, started: RunStarted) -> str | None:
             return "Nobody answers input(). Take values from the data."
         case _:
             return None
+
+
+_FILES_OF_SKILLS = " Files of a skill: skills.read(name, path)."
 
 
 def _of_skills(failure: ProgramFailure, started: RunStarted) -> bool:

@@ -17,13 +17,17 @@ __all__ = ["CUT_OFF", "Caller", "ChildBegun", "ChildEnded"]
 CUT_OFF = frozenset({"cancelled", "in_doubt", "sandbox_error"})
 
 
-class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who began a run: a program of another one, by a host call. `depth` is 1 for its children."""
+class Caller(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who began a run: a program of another one, by a host call. `depth` is 1 for its children.
+
+    `tools` are what each skill that was loaded there allows: the child has no more.
+    """
 
     run: str
     intent: int
     item: int
     depth: int
+    tools: tuple[tuple[str, ...], ...] = ()
 
 
 class ChildBegun(msgspec.Struct, frozen=True, kw_only=True, tag="child.begun"):

@@ -89,7 +89,9 @@ def seen(state: RunState, last: ProgramFinished) -> tuple[Message, ...]:
     """The prompt, with what it had shown before the `last` program and shows no more at its end."""
     if state.past is None and not any(isinstance(each, KeptText) for each in state.outputs):
         return state.messages
-    results = [each for each in state.results if each.failure is None and each != last]
+    results = [
+        each for each in state.results if each.failure is None and each.intent != last.intent
+    ]
     shown = "\n".join(output(each, part="").text for each in results)
     return (*state.messages, Message(role="user", part="", text=shown))
 

@@ -56,7 +56,7 @@ from tallystick.core.records import (
     StopReason,
 )
 from tallystick.core.reply import Final, parse_reply
-from tallystick.core.skill_state import after_program, at_start, heard, instructions
+from tallystick.core.skill_state import after_program, at_start, heard, taught
 from tallystick.core.state import Phase, RunState
 from tallystick.core.turn import came_to_nothing, end_of, program_of, told_next
 from tallystick.core.typed_answer import Fit, fit_of, unfit
@@ -231,7 +231,7 @@ def _next(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
 def _finished(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[Intent, ...]]:
     source = program_of(state)
     pair = digest(canonical([source, event.stdout, event.value, event.stop]))
-    event, taught = instructions(state, event)
+    event, learned, whole, lasts = taught(state, event)
     state = after_program(state)
     repeated = pair in state.seen
     failed = event.failure is not None
@@ -239,15 +239,15 @@ def _finished(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[
         _charged(state, Charge(fuel=event.fuel, wall_ms=event.wall_ms)),
         phase=Phase.ASKING,
         queue=() if failed else state.queue[1:],
-        passing=(failed or repeated) and (state.part == 0 or state.passing),
+        passing=(repeated or (failed and not lasts)) and (state.part == 0 or state.passing),
         read=state.read or named_in(source, state.started),
         unnamed=still_unnamed(state.unnamed, source, event),
         outputs=state.outputs + event.outputs,
-        results=results_with(state, event),
+        results=results_with(state, whole),
         part=state.part + 1,
         seen=state.seen if repeated else (*state.seen, pair),
         repeats=state.repeats + repeated,
-        partial=prompt.shown_value(event) or state.partial,
+        partial=(None if lasts else prompt.shown_value(event)) or state.partial,
     )
     if event.answer is not None:
         # With what the program printed, in case the answer is asked about.
@@ -264,7 +264,7 @@ def _finished(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[
         return _end(state, "no_progress", "the same program gave the same result again")
     if came_to_nothing(state, event):
         return _doubted(state, "empty", event.stdout.strip(), source)
-    notes = (prompt.REPEATED,) if repeated else taught
+    notes = (prompt.REPEATED,) if repeated else learned
     message = prompt.observation(
         event, part=f"result:{event.intent}", started=state.started, notes=notes
     )

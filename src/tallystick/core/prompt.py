@@ -17,6 +17,7 @@ from tallystick.core.advice import advice, data_names
 from tallystick.core.attachment import AttachmentRef
 from tallystick.core.canonical import canonical, digest
 from tallystick.core.records import ProgramFinished, RunStarted
+from tallystick.core.skill_records import files_told
 
 __all__ = [
     "ANSWER_NOW",
@@ -128,7 +129,7 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
     said = [f"The data:\n{data}"] if data else []
     if started.images:
         said.append(f"The pictures: {', '.join(map(_picture, started.images))}.")
-    said += _put(started)
+    said += _put(started, files=True)
     said.append(f"The task: {started.goal}")
     if started.schema is not None:
         said.append(f"{_TYPED}\n{_shown_schema(started.schema)}")
@@ -183,10 +184,14 @@ def direct(started: RunStarted, texts: Sequence[str]) -> tuple[Message, ...]:
     )
 
 
-def _put(started: RunStarted) -> list[str]:
-    """The instructions that the user put in front."""
-    put = () if started.skills is None else started.skills.put
-    return [f"Instructions to follow (skill {each.id!r}):\n{each.text}" for each in put]
+def _put(started: RunStarted, *, files: bool = False) -> list[str]:
+    """The instructions that the user put in front; for programs, with the way to their files."""
+    said = []
+    for each in () if started.skills is None else started.skills.put:
+        told = files_told(each.id, each.files) if files else ""
+        text = f"Instructions to follow (skill {each.id!r}):\n{each.text}"
+        said.append(f"{text}\n{told}" if told else text)
+    return said
 
 
 def _shown_schema(schema: str) -> str:

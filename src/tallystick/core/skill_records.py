@@ -13,6 +13,7 @@ import msgspec
 from tallystick.core.attachment import AttachmentRef
 
 __all__ = [
+    "FILES_TOLD_MAX",
     "EvidenceRef",
     "PutSkill",
     "SkillLoaded",
@@ -20,7 +21,10 @@ __all__ = [
     "SkillMatched",
     "SkillUsed",
     "SkillsGiven",
+    "files_told",
 ]
+
+FILES_TOLD_MAX = 12
 
 
 class SkillMatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +45,7 @@ class PutSkill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     arguments: tuple[str, ...] = ()
     disable_model_invocation: bool = False
     allowed_tools: tuple[str, ...] | None = None
+    files: tuple[str, ...] = ()
 
 
 class SkillsGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -80,7 +85,11 @@ class SkillMatched(msgspec.Struct, frozen=True, kw_only=True, tag="skill_matched
 class SkillLoaded(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="skill.loaded"
 ):
-    """A program read the instructions of a skill. `sha256` is of the file they stand in."""
+    """A program read the instructions of a skill. `sha256` is of the file they stand in.
+
+    `told` is what of them the model is told, where the answer is so long that it is kept apart;
+    `files` are others in its folder, the first of them.
+    """
 
     id: str
     source: str
@@ -89,6 +98,8 @@ class SkillLoaded(
     disable_model_invocation: bool = False
     allowed_tools: tuple[str, ...] | None = None
     provenance: Literal["program", "user"] = "program"
+    told: str = ""
+    files: tuple[str, ...] = ()
 
 
 class SkillUsed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="skill.used"):
@@ -116,3 +127,20 @@ class EvidenceRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     ref: AttachmentRef
     shown: int
     omitted: int
+
+
+def files_told(id: str, files: tuple[str, ...]) -> str:
+    """How the files of a skill are reached; nothing if it has none.
+
+    Instructions name them as if they were at hand, and to `open` they are not there.
+    """
+    if not files:
+        return ""
+    told = [
+        f"Files of this skill: {', '.join(files)}.",
+        f"Read one: print(skills.read({id!r}, {files[0]!r})).",
+    ]
+    script = next((each for each in files if each.endswith(".py")), None)
+    if script is not None:
+        told.append(f"Run one: print(skills.run({id!r}, {script!r})).")
+    return " ".join(told)

@@ -2,19 +2,29 @@
 
 Instructions that a program loads enter the prompt with its result, whole as far as there is room:
 what a program prints is cut far shorter, and a model that forgets to print would never see them.
+A run that a program begins is narrowed as that program is, from its start.
 """
 
 from __future__ import annotations
+
+import re
+from typing import NamedTuple
 
 import msgspec
 
 from tallystick.core.prompt import cut
 from tallystick.core.records import Event, HostAnswered, ProgramFinished, SkillLoaded, SkillUsed
+from tallystick.core.skill_records import files_told
 from tallystick.core.state import RunState, SkillState
 
-__all__ = ["after_program", "allows", "at_start", "heard", "instructions"]
+__all__ = ["TOLD_CHARS_MAX", "Taught", "after_program", "allows", "at_start", "heard", "taught"]
 
-_TEXT_CHARS_MAX = 16_000
+# Of one text of instructions, and of all that one program loads.
+TOLD_CHARS_MAX = 16_000
+_ALL_CHARS_MAX = 2 * TOLD_CHARS_MAX + 1_000
+# A shorter one may be told twice; taken out, it could stand for what is none of it.
+_TWICE_CHARS_MAX = 40
+_NAMED_MAX = 10
 _JSON, _TEXT = b"0", b"2"
 _FOLLOW = (
     "Do what these instructions say, step by step, with the data of the task, and write the next "
@@ -26,18 +36,31 @@ These are skills to choose from, and not the answer. Load the one that fits, for
 print({call})
 ```"""
 _SEARCH = "skills.search"
-_ABOVE = "(the instructions are below)"
+_BELOW = "(the instructions are below)"
+_TOO_MANY = "Loaded too, and not told here for want of room: {ids}. Load only the one that fits."
+
+
+class Taught(NamedTuple):
+    """What a program taught: its result as it is shown, what is told besides, and all in one.
+
+    `lasts` says that there are instructions in it, which stay in the prompt.
+    """
+
+    shown: ProgramFinished
+    notes: tuple[str, ...]
+    whole: ProgramFinished
+    lasts: bool
 
 
 def at_start(state: RunState) -> RunState:
-    """With the skills that the user put in front."""
-    given = state.started.skills
-    if given is None or not given.put:
+    """With the skills that the user put in front, and what those of its caller allow."""
+    started = state.started
+    put = () if started.skills is None else started.skills.put
+    before = () if started.caller is None else started.caller.tools
+    if not put and not before:
         return state
-    skills = SkillState(
-        loaded=tuple(each.id for each in given.put),
-        tools=tuple(each.allowed_tools for each in given.put if each.allowed_tools is not None),
-    )
+    own = tuple(each.allowed_tools for each in put if each.allowed_tools is not None)
+    skills = SkillState(loaded=tuple(each.id for each in put), tools=(*before, *own))
     return msgspec.structs.replace(state, skills=skills)
 
 
@@ -47,13 +70,13 @@ def heard(state: RunState, event: Event) -> RunState:
         return state
     skills = state.skills
     match event.skill:
-        case SkillLoaded(id=id, allowed_tools=tools):
+        case SkillLoaded(id=id, allowed_tools=tools, files=files):
             text = _text_of(event)
             skills = msgspec.structs.replace(
                 skills,
                 loaded=(*skills.loaded, *(() if id in skills.loaded else (id,))),
                 tools_next=skills.tools_next if tools is None else (*skills.tools_next, tools),
-                texts=skills.texts if text is None else (*skills.texts, (id, text)),
+                texts=skills.texts if text is None else (*skills.texts, (id, text, files)),
             )
         case SkillUsed() as used:
             place = (used.id, used.said)
@@ -67,19 +90,42 @@ def heard(state: RunState, event: Event) -> RunState:
     return msgspec.structs.replace(state, skills=skills)
 
 
-def instructions(
-    state: RunState, event: ProgramFinished
-) -> tuple[ProgramFinished, tuple[str, ...]]:
+def taught(state: RunState, event: ProgramFinished) -> Taught:
     """What a program printed, without instructions that it loaded; and those, to be told whole."""
-    if not state.skills.texts:
+    texts = tuple(dict.fromkeys(state.skills.texts))
+    if not texts:
         found = state.skills.found
-        return event, () if found is None else (_NOT_YET.format(call=f"skills.load({found!r})"),)
-    stdout, notes = event.stdout, []
-    for id, text in dict(state.skills.texts).items():
-        if text.strip():
-            stdout = stdout.replace(text.rstrip("\n"), _ABOVE)
-        notes.append(f"Instructions of the skill {id!r}:\n{cut(text, _TEXT_CHARS_MAX)}")
-    return msgspec.structs.replace(event, stdout=stdout), (*notes, _FOLLOW)
+        hint = () if found is None else (_NOT_YET.format(call=f"skills.load({found!r})"),)
+        return Taught(shown=event, notes=hint, whole=event, lasts=False)
+    stdout, notes, left_out, room = event.stdout, [], [], _ALL_CHARS_MAX
+    for id, text, files in texts:
+        told = cut(text, TOLD_CHARS_MAX)
+        if len(told) > room:
+            left_out.append(id)
+            continue
+        room -= len(told)
+        stdout = _without(stdout, text.strip("\n"))
+        said = (f"Instructions of the skill {id!r}:\n{told}", files_told(id, files))
+        notes.append("\n".join(each for each in said if each))
+    if left_out:
+        ids = [repr(each) for each in dict.fromkeys(left_out)]
+        more = f" and {len(ids) - _NAMED_MAX} more" if len(ids) > _NAMED_MAX else ""
+        notes.append(_TOO_MANY.format(ids=", ".join(ids[:_NAMED_MAX]) + more))
+    # Where this turn is shown in short, what it taught is kept with what it printed.
+    together = "\n\n".join(each for each in (stdout.rstrip("\n"), *notes) if each)
+    return Taught(
+        shown=msgspec.structs.replace(event, stdout=stdout),
+        notes=(*notes, _FOLLOW),
+        whole=msgspec.structs.replace(event, stdout=together),
+        lasts=True,
+    )
+
+
+def _without(stdout: str, text: str) -> str:
+    """What was printed, with a text left out where it stands in lines of its own."""
+    if len(text) <= _TWICE_CHARS_MAX or text not in stdout:
+        return stdout
+    return re.sub(rf"^{re.escape(text)}$", _BELOW, stdout, flags=re.MULTILINE)
 
 
 def after_program(state: RunState) -> RunState:
@@ -116,7 +162,9 @@ def _found_by(event: HostAnswered) -> str | None:
 
 
 def _text_of(event: HostAnswered) -> str | None:
-    """The instructions in an answer; None if they are kept apart, being very long."""
+    """The instructions in an answer; of those that are kept apart, what is told of them."""
+    if event.reply_ref is not None:
+        return event.skill.told or None if isinstance(event.skill, SkillLoaded) else None
     tag, body = event.reply[:1], event.reply[1:]
     if tag == _TEXT:
         return body.decode("utf-8", "replace")

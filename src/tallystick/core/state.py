@@ -28,15 +28,15 @@ class SkillState(msgspec.Struct, frozen=True, kw_only=True):
     """What a run has done with skills.
 
     `used` says of each what was used. `tools` are the functions that each loaded skill allows;
-    `tools_next` those of skills that this program loaded, `texts` their instructions, `found` the
-    first of those that it searched for.
+    `tools_next` those of skills that this program loaded, `texts` their instructions and files,
+    `found` the first of those that it searched for.
     """
 
     loaded: tuple[str, ...] = ()
     used: tuple[tuple[str, str], ...] = ()
     tools: tuple[tuple[str, ...], ...] = ()
     tools_next: tuple[tuple[str, ...], ...] = ()
-    texts: tuple[tuple[str, str], ...] = ()
+    texts: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     found: str | None = None
 
 

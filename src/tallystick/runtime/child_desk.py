@@ -166,6 +166,7 @@ class LiveChildDesk:
             intent=request.place.intent,
             item=request.item,
             depth=self._depth + 1,
+            tools=request.place.tools,
         )
 
     async def _ended(

@@ -47,7 +47,7 @@ from tallystick.runtime.resuming_desk import ResumingDesk
 from tallystick.runtime.run import Run, run_of
 from tallystick.runtime.run_records import RunRecords
 from tallystick.runtime.shelf import Shelf
-from tallystick.runtime.skill_desk import desk_for, policies_of
+from tallystick.runtime.skill_desk import SkillDesk, desk_for, policies_of
 from tallystick.runtime.skill_evidence import kept_evidence
 from tallystick.runtime.skill_scripts import Scripts
 from tallystick.runtime.skills import Skills
@@ -181,7 +181,7 @@ async def driven_again(
         return NotedHost(
             found.answers.get(program.intent, []),
             names,
-            lambda answer: _noted(found, answer, asked),
+            lambda answer: _noted(found, answer, asked, skill_desk),
             again=table,
             read=shelf.read,
             queries=queries,
@@ -237,9 +237,13 @@ async def _restored(session: WasmSession, records: RunRecords, shelf: Shelf) -> 
     return 0
 
 
-def _noted(records: RunRecords, answer: HostAnswered, asked: Asked) -> None:
+def _noted(
+    records: RunRecords, answer: HostAnswered, asked: Asked, skills: SkillDesk | None
+) -> None:
     note_call(records, answer, asked)
     asked.answered(answer)
+    if skills is not None:
+        skills.recalled(answer)
 
 
 def _check_functions(run: str, started: RunStarted, known: set[str]) -> None:

@@ -21,6 +21,7 @@ from tallystick.model.tokens import input_estimate
 from tallystick.runtime.functions import RunFunction
 from tallystick.runtime.inputs import Input, layout_of
 from tallystick.runtime.shelf import Shelf
+from tallystick.runtime.skills import Skills, skills_asked
 from tallystick.runtime.strategy import facts_of, window_of
 from tallystick.runtime.teller import Pricing, picture_size, prompt_figure
 from tallystick.sandbox.host import HostTable
@@ -73,6 +74,8 @@ def estimated(
     grants: Sequence[str] = (),
     schema: Mapping[str, object] | None = None,
     pricing: Pricing,
+    skills: Skills | None = None,
+    put_skills: Sequence[str] = (),
 ) -> Estimate:
     """Say what a run would begin with, and what that costs at most."""
     layout = layout_of(inputs, question=goal)
@@ -101,6 +104,9 @@ def estimated(
         files=layout.files,
         images=tuple(_picture(each) for each in inputs if each.is_picture),
         schema=schema_text(schema),
+        skills=skills_asked(
+            skills, put_skills, goal=goal, inputs=inputs, shelf=shelf, session="estimate"
+        ),
     )
     messages = prompt.opening(started)
     terms = pricing.terms(model, usd_capped=limits.usd is not None)

@@ -243,7 +243,9 @@ class LiveWorld:
         self._children.written = asked.queries
         self._children.ends_at = time.monotonic() + context.deadline_ms / 1000
         if self._skills is not None:
-            self._skills.begin(self._children.ends_at, context.limits.host_calls)
+            self._skills.begin(
+                self._children.ends_at, context.limits.host_calls, state.skills.tools
+            )
         host = WrittenHost(
             self._table,
             self._names,

@@ -10,14 +10,13 @@ import msgspec
 
 from tallystick.core.chain import Head
 from tallystick.core.compaction import bound_for, checked_bound
-from tallystick.core.errors import RunExists, UsageError
+from tallystick.core.errors import RunExists
 from tallystick.core.prompt import TEMPLATE
 from tallystick.core.records import (
     Caller,
     Record,
     RunLimits,
     RunStarted,
-    SkillsGiven,
     decode_record,
     encode_record,
 )
@@ -42,7 +41,7 @@ from tallystick.runtime.shelf import Shelf
 from tallystick.runtime.skill_desk import SkillDesk, desk_for, policies_of
 from tallystick.runtime.skill_evidence import kept_evidence
 from tallystick.runtime.skill_scripts import Scripts
-from tallystick.runtime.skills import Skills, given_skills
+from tallystick.runtime.skills import Skills, skills_asked
 from tallystick.runtime.step_run import RunSteps
 from tallystick.runtime.strategy import check_strategy, window_of, with_strategy
 from tallystick.runtime.teller import Teller
@@ -123,7 +122,14 @@ async def run_live(
         compact_at=job.compact_at,
     )
     child_desk = LiveChildDesk(parent_of, children, shelf)
-    skill_given = _skills_given(skills, job, shelf, session_id)
+    skill_given = skills_asked(
+        skills,
+        job.put_skills,
+        goal=job.goal,
+        inputs=job.inputs,
+        shelf=shelf,
+        session=session_id,
+    )
     skill_desk = desk_for(
         skill_given,
         skills,
@@ -259,19 +265,6 @@ def host_table(
         granted=frozenset(grants),
         answering=True,
         find_text=shelf.find_text,
-    )
-
-
-def _skills_given(
-    skills: Skills | None, job: RunJob, shelf: Shelf, session_id: str
-) -> SkillsGiven | None:
-    if skills is None:
-        if job.put_skills:
-            raise UsageError(f"there are no skills here to load {job.put_skills[0]!r} from")
-        return None
-    files = [each.name for each in job.inputs]
-    return given_skills(
-        skills, goal=job.goal, put=job.put_skills, files=files, shelf=shelf, session=session_id
     )
 
 

@@ -76,10 +76,11 @@ def problem_of_refusal(refused: QueryRefused) -> QueryProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryPlace:
-    """The host call that asks: its intent, and the program it belongs to."""
+    """The host call that asks: its intent, the program it belongs to, and what that may call."""
 
     intent: int
     program: int
+    tools: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

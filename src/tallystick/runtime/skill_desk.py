@@ -1,23 +1,26 @@
 """What programs call of skills: search, load, read a file, run a script, call a function in one.
 
 Rule 1: a skill that is not for models is not found by `search` and not loaded here; its user loads
-it (`--skill`).
+it (`--skill`), and what the user has put into the prompt is open to programs too.
 Rule 2: every touch is noted with the answer that it made, so that evidence follows from the record.
 Rule 3: nothing outside a skill's folder is read, and nothing of the process environment is told.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from tallystick.core.canonical import digest
-from tallystick.core.records import SkillLoaded, SkillsGiven, SkillUsed
+from tallystick.core.prompt import cut
+from tallystick.core.records import HostAnswered, SkillLoaded, SkillsGiven, SkillUsed
+from tallystick.core.skill_state import TOLD_CHARS_MAX
 from tallystick.runtime.functions import FunctionPolicy, RunFunction
-from tallystick.runtime.skill_scripts import Job, ScriptResult, Scripts
-from tallystick.runtime.skills import Skills, check_invocable, filled_in
+from tallystick.runtime.shelf import INLINE_BYTES_MAX
+from tallystick.runtime.skill_scripts import Job, ScriptResult, Scripts, Tools
+from tallystick.runtime.skills import Skills, check_invocable, filled_in, plain_path
 from tallystick.sandbox.host import HostFunction
 from tallystick.skills.card import Card
 from tallystick.skills.errors import SkillArguments, SkillFailed
@@ -36,20 +39,30 @@ SCRIPTED = ("skills.run", "skills.call")
 class SkillDesk:
     """Serves the programs of one run."""
 
-    def __init__(self, skills: Skills, *, session_id: str, scripts: Scripts) -> None:
+    def __init__(
+        self, skills: Skills, *, session_id: str, scripts: Scripts, put: Collection[str] = ()
+    ) -> None:
         self._skills = skills
+        self._put = frozenset(put)
         self._session_id = session_id
         self._scripts = scripts
         self._touched: SkillLoaded | SkillUsed | None = None
+        # How many calls the program has made, with the one that is being served.
+        self.calls_made = 0
 
     def touched(self) -> SkillLoaded | SkillUsed | None:
         """What the call that was just served did with a skill, once."""
         touched, self._touched = self._touched, None
         return touched
 
-    def begin(self, ends_at: float, host_calls_left: int) -> None:
-        """A program begins: how long its scripts may take, and how often they may call."""
-        self._scripts.ends_at, self._scripts.host_calls_left = ends_at, host_calls_left
+    def begin(self, ends_at: float, host_calls_left: int, tools: Tools) -> None:
+        """A program begins: how long its scripts may take, how often they may call, and what."""
+        self._scripts.begin(ends_at=ends_at, host_calls_left=host_calls_left, tools=tools)
+
+    def recalled(self, answer: HostAnswered) -> None:
+        """A call of this program that is on the record: what its script used is used."""
+        if isinstance(answer.skill, SkillUsed):
+            self._scripts.recalled(answer.skill.host_calls)
 
     def policies(self) -> dict[str, FunctionPolicy]:
         """A script that could do something twice is an effect as a whole."""
@@ -96,12 +109,15 @@ class SkillDesk:
         arguments = [each if isinstance(each, str) else str(each) for each in args]
         body, sha256 = self._skills.instructions(skill)
         text = filled_in(self._skills, card.id, body, arguments, session=self._session_id)
+        is_long = len(text.encode("utf-8", "surrogatepass")) >= INLINE_BYTES_MAX
         self._touched = SkillLoaded(
             id=card.id,
             source=card.source,
             sha256=sha256,
             token_estimate=-(-len(text) // _CHARS_PER_TOKEN),
             allowed_tools=card.allowed_tools,
+            told=cut(text, TOLD_CHARS_MAX) if is_long else "",
+            files=self._skills.files(skill),
         )
         return text
 
@@ -111,7 +127,8 @@ class SkillDesk:
         Example: print(skills.read("invoice-check", "references/rates.csv"))
         """
         skill = self._found(name)
-        data = self._skills.read(skill, _text(path, "a path"), bytes_max=_READ_BYTES_MAX)
+        path = plain_path(_text(path, "a path"))
+        data = self._skills.read(skill, path, bytes_max=_READ_BYTES_MAX)
         self._touched = SkillUsed(id=skill.card.id, how="resource", what=path, sha256=digest(data))
         try:
             return data.decode("utf-8")
@@ -126,11 +143,12 @@ class SkillDesk:
         Example: print(skills.run("invoice-check", "scripts/check.py", "--strict")["stdout"])
         """
         argv = [each if isinstance(each, str) else str(each) for each in args]
-        job = Job(path=_text(path, "a path"), argv=argv, stdin=_text(stdin, "stdin"))
+        path = plain_path(_text(path, "a path"))
+        job = Job(path=path, argv=argv, stdin=_text(stdin, "stdin"))
         result = await self._ran(name, job, how="script", what=path)
         return {"stdout": result.stdout, "stderr": result.stderr, "exit": result.exit}
 
-    async def call(self, name: str, function: str, *args: object, **kwargs: object) -> object:
+    async def call(self, name: str, function: str, /, *args: object, **kwargs: object) -> object:
         """Call a function in a Python file of a skill, with JSON values; returns what it returns.
 
         Example: skills.call("invoice-check", "scripts/check.py:total", rows)
@@ -138,18 +156,27 @@ class SkillDesk:
         path, _, which = _text(function, "a function").rpartition(":")
         if not path or not which.isidentifier():
             raise SkillArguments('skills.call: name a function as "scripts/file.py:function"')
+        if any(type(each) is bytes for each in (*args, *kwargs.values())):
+            raise SkillArguments("skills.call: bytes do not cross to a skill; pass JSON values")
+        path = plain_path(path)
         job = Job(path=path, function=which, args=args, kwargs=kwargs)
-        result = await self._ran(name, job, how="function", what=function)
+        result = await self._ran(name, job, how="function", what=f"{path}:{which}")
         if result.value is None:
-            raise SkillFailed(f"{function[:80]} of skill {name[:80]!r}: {result.stderr[-1_500:]}")
-        value: object = msgspec.json.decode(result.value)
+            why = result.stderr[-1_500:] or f"it ended with {result.exit}"
+            raise SkillFailed(f"{function[:80]} of skill {name[:80]!r}: {why}")
+        try:
+            value: object = msgspec.json.decode(result.value)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise SkillFailed(
+                f"{function[:80]} of skill {name[:80]!r} returned what is no JSON: {error}"
+            ) from error
         return value
 
     async def _ran(
         self, name: str, job: Job, *, how: Literal["script", "function"], what: str
     ) -> ScriptResult:
         skill = self._found(name)
-        result = await self._scripts.run(self._skills, skill, job)
+        result = await self._scripts.run(self._skills, skill, job, calls_made=self.calls_made)
         self._touched = SkillUsed(
             id=skill.card.id,
             how=how,
@@ -162,7 +189,8 @@ class SkillDesk:
 
     def _found(self, name: str) -> Skill:
         skill = self._skills.registry.find(_text(name, "a name"))
-        check_invocable(skill.card)
+        if skill.id not in self._put:
+            check_invocable(skill.card)
         return skill
 
 
@@ -177,9 +205,10 @@ def desk_for(
     given: SkillsGiven | None, skills: Skills | None, *, session_id: str, scripts: Scripts
 ) -> SkillDesk | None:
     """The desk of a run whose prompt names skills; None for another."""
-    if given is None or not given.rendered:
+    if given is None or not (given.rendered or given.put):
         return None
-    return SkillDesk(skills or NO_SKILLS, session_id=session_id, scripts=scripts)
+    put = [each.id for each in given.put]
+    return SkillDesk(skills or NO_SKILLS, session_id=session_id, scripts=scripts, put=put)
 
 
 def policies_of(

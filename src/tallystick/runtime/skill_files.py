@@ -24,6 +24,7 @@ from tallystick.skills.errors import SkillNotFound, SkillUnreadable
 from tallystick.skills.folder import Folder
 from tallystick.skills.frontmatter import FILE_BYTES_MAX
 from tallystick.skills.layers import Skill, skill_of
+from tallystick.skills.line import hidden
 
 __all__ = ["SKILL_FILES", "Installed", "install_skill", "new_skill", "skill_at"]
 
@@ -104,7 +105,8 @@ def install_skill(source: Folder, *, into: Path, name: str, force: bool = False)
     odd = _odd_entry(source.path)
     if odd is not None:
         raise UsageError(
-            f"{one_line(str(odd))} is a link, or no ordinary file; a skill is copied without such"
+            f"{one_line(str(odd))} is a link, or no ordinary file, or its name hides characters; "
+            f"a skill is copied without such"
         )
     with _made_beside(into, name) as made:
         for each in source.files():
@@ -159,7 +161,7 @@ def _put(made: Path, path: Path, *, force: bool) -> bool:
 
 
 def _odd_entry(folder: Path) -> Path | None:
-    """The first entry that is neither a file nor a directory, and is not left out anyway."""
+    """The first entry that a folder does not give, and that is not left out anyway."""
     seen = 0
     for directory, names, files in os.walk(folder):
         names[:] = [each for each in names if each.casefold() not in _LEFT_OUT]
@@ -167,7 +169,7 @@ def _odd_entry(folder: Path) -> Path | None:
             seen += 1
             path = Path(directory, each)
             mode = os.lstat(path).st_mode
-            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            if hidden(each) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 return path
             if seen > _ENTRIES_MAX:
                 raise UsageError(f"{one_line(str(folder))}: more than {_ENTRIES_MAX:,} entries")

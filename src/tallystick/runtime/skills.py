@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +14,20 @@ import msgspec
 from tallystick.core.canonical import canonical, digest
 from tallystick.core.errors import UsageError
 from tallystick.core.records import SkillMatched, SkillsGiven
-from tallystick.core.skill_records import PutSkill, SkillMatch
+from tallystick.core.skill_records import FILES_TOLD_MAX, PutSkill, SkillMatch
+from tallystick.runtime.inputs import Input
 from tallystick.runtime.shelf import Shelf
-from tallystick.skills.bundle import Bundle
+from tallystick.skills.bundle import SIGNATURE_NAME, Bundle
 from tallystick.skills.card import Card
 from tallystick.skills.catalog import Catalog, fit_catalog
-from tallystick.skills.errors import SkillArguments, SkillDisabled, SkillUntrusted
+from tallystick.skills.errors import (
+    SkillArguments,
+    SkillDisabled,
+    SkillNotFound,
+    SkillPathRefused,
+    SkillUnreadable,
+    SkillUntrusted,
+)
 from tallystick.skills.frontmatter import FILE_BYTES_MAX, split
 from tallystick.skills.layers import Layer, Registry, Skill, scan
 from tallystick.skills.match import Match, match_skills
@@ -33,6 +42,10 @@ __all__ = [
     "filled_in",
     "given_skills",
     "matched_record",
+    "plain_path",
+    "root_text",
+    "skills_asked",
+    "words_of",
 ]
 
 BUDGET_CHARS = 2_000
@@ -40,6 +53,7 @@ CARDS_LABEL = "skill cards"
 _PUT_CHARS_MAX = 200_000
 _CANDIDATES_MAX = 20
 _GOAL_CHARS_MAX = 200
+_PATH_CHARS_MAX = 100
 # Scores from which a skill is taken to fit: three words in common; its name in the task.
 _FITS, _NAMED = 0.66, 2.0
 # What a skill may call itself by in its own instructions: programs name it so.
@@ -76,8 +90,11 @@ class Skills:
         """The skills in these directories, the first of a name counting; `settings` as above."""
         if not directories:
             raise UsageError("Skills.of: name a directory that holds skills")
+        for each in directories:
+            if not os.path.isdir(each):
+                raise UsageError(f"Skills.of: {str(each)!r} is no directory")
         layers = [Layer(name="flag", path=Path(each)) for each in directories]
-        roots = tuple((each.name, str(each.path)) for each in layers)
+        roots = tuple((each.name, root_text(each.path)) for each in layers)
         return cls(registry=scan(layers), roots=roots, **settings)
 
     def read(self, skill: Skill, path: str, *, bytes_max: int) -> bytes:
@@ -85,15 +102,45 @@ class Skills:
         data = skill.folder.read(path, bytes_max=bytes_max)
         bundle = self.bundles.get(skill.id)
         if bundle is not None:
-            known = bundle.find("/".join(each for each in path.split("/") if each not in ("", ".")))
+            known = bundle.find(plain_path(path))
             if known is None or known.sha256 != digest(data):
                 raise SkillUntrusted(id=skill.id, why=f"{path[:80]!r} changed since it was trusted")
         return data
+
+    def files(self, skill: Skill) -> tuple[str, ...]:
+        """The first files of a skill beside its instructions, to be told to a model."""
+        bundle = self.bundles.get(skill.id)
+        try:
+            found = skill.folder.files() if bundle is None else bundle.files
+        except (SkillNotFound, SkillPathRefused, SkillUnreadable):
+            return ()
+        paths = [each.path for each in found if each.path not in (skill.file, SIGNATURE_NAME)]
+        short = [each for each in paths if len(each) <= _PATH_CHARS_MAX and "/." not in f"/{each}"]
+        # What is nearer the top is what instructions speak of first.
+        return tuple(sorted(short, key=lambda each: (each.count("/"), each))[:FILES_TOLD_MAX])
 
     def instructions(self, skill: Skill) -> tuple[str, str]:
         """The instructions as they are now, and the digest of the file that they stand in."""
         raw = self.read(skill, skill.file, bytes_max=FILE_BYTES_MAX)
         return split(raw).body, digest(raw)
+
+
+def skills_asked(
+    skills: Skills | None,
+    put: Sequence[str],
+    *,
+    goal: str,
+    inputs: Sequence[Input],
+    shelf: Shelf,
+    session: str,
+) -> SkillsGiven | None:
+    """What a run is given of skills; None if there are none. Raises if some are asked for then."""
+    if skills is None:
+        if put:
+            raise UsageError(f"there are no skills here to load {put[0][:80]!r} from")
+        return None
+    files = [each.name for each in inputs]
+    return given_skills(skills, goal=goal, put=put, files=files, shelf=shelf, session=session)
 
 
 def given_skills(
@@ -195,12 +242,25 @@ def filled_in(skills: Skills, id: str, body: str, arguments: Sequence[str], *, s
     return substituted(body, arguments, variables={**skills.variables, **own})
 
 
+def words_of(asked: str) -> tuple[str, list[str]]:
+    """The name of a skill that a user asks for, and the arguments behind it."""
+    try:
+        words = shlex.split(asked)
+    except ValueError as error:
+        raise SkillArguments(f"skill {asked[:80]!r}: {error}") from error
+    if not words:
+        raise SkillArguments("a skill is put into a prompt by its name, and there is none")
+    return words[0], words[1:]
+
+
+def root_text(path: Path) -> str:
+    """A directory as it is recorded; what of its name is no text is replaced."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
 def _put(skills: Skills, asked: str, *, session: str) -> PutSkill:
     """A skill that the user names, with arguments behind the name. The disable flag is no bar."""
-    try:
-        name, *arguments = shlex.split(asked)
-    except ValueError as error:
-        raise SkillArguments(f"--skill {asked[:80]!r}: {error}") from error
+    name, arguments = words_of(asked)
     skill = skills.registry.find(name)
     card = skill.card
     if not card.user_invocable:
@@ -219,6 +279,7 @@ def _put(skills: Skills, asked: str, *, session: str) -> PutSkill:
         arguments=tuple(arguments),
         disable_model_invocation=card.disable_model_invocation,
         allowed_tools=card.allowed_tools,
+        files=skills.files(skill),
     )
 
 
@@ -229,6 +290,13 @@ def _noted(match: Match) -> SkillMatch:
 def _known(ids: Sequence[str], cards: Sequence[Card]) -> tuple[str, ...]:
     there = {each.id for each in cards}
     return tuple(each for each in dict.fromkeys(ids) if each in there)
+
+
+def plain_path(path: str) -> str:
+    """A path in its one spelling; one that is refused stays as it is."""
+    if path.startswith("/") or path.endswith(("/", "/.")):
+        return path
+    return "/".join(each for each in path.split("/") if each not in ("", ".")) or path
 
 
 def check_invocable(card: Card) -> None:

@@ -15,9 +15,10 @@ from tallystick.runtime.config_file import config_directory
 from tallystick.runtime.paths import data_directory
 from tallystick.runtime.skill_layers import find_layers
 from tallystick.runtime.skill_settings import SkillSettings
-from tallystick.runtime.skill_trust import SkillTrust
-from tallystick.runtime.skills import Skills
-from tallystick.skills.layers import scan
+from tallystick.runtime.skill_trust import Admitted, SkillTrust
+from tallystick.runtime.skills import Skills, root_text, words_of
+from tallystick.skills.errors import SkillNotFound, SkillUntrusted
+from tallystick.skills.layers import Registry, scan
 
 __all__ = ["Recent", "loaded_by", "skills_here"]
 
@@ -32,9 +33,13 @@ def skills_here(
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
     pinned: Sequence[str] = (),
+    put: Sequence[str] = (),
     say: Callable[[str], None] = lambda line: None,
 ) -> Skills | None:
-    """What runs may use of what is found; None if there is nothing. What may not be is said."""
+    """What runs may use of what is found; None if there is nothing. What may not be is said.
+
+    Raises `SkillUntrusted` where a user puts a skill into the prompt that may not be used.
+    """
     found = find_layers(flags=flags, environ=environ, cwd=cwd, settings_paths=settings.paths)
     for note in found.notes:
         say(note)
@@ -45,17 +50,36 @@ def skills_here(
         names = ", ".join(each.skill.id for each in admitted.refused[:3])
         more = len(admitted.refused) - 3
         named = f"{names} and {more} more" if more > 0 else names
-        say(f"{len(admitted.refused)} skills are not used ({named}); tally skills list says why")
+        count = len(admitted.refused)
+        are = "skill that was found is" if count == 1 else "skills that were found are"
+        say(f"{count} {are} not used ({named}); tally skills list says why")
+        _check_put(put, admitted)
     if not admitted.registry.skills:
         return None
     return Skills(
         registry=admitted.registry,
-        roots=tuple((each.name, str(each.path)) for each in found.layers),
+        roots=tuple((each.name, root_text(each.path)) for each in found.layers),
         budget_chars=settings.budget,
         pinned=tuple(pinned),
         recent=Recent(data_directory(environ)).ids(),
         bundles=admitted.bundles,
     )
+
+
+def _check_put(put: Sequence[str], admitted: Admitted) -> None:
+    """Say of a skill that is asked for why it may not be used, rather than that there is none."""
+    whys: dict[str, str] = {}
+    for each in admitted.refused:
+        whys.setdefault(each.skill.id, each.why)
+    refused = Registry(skills=tuple(each.skill for each in admitted.refused))
+    for asked in put:
+        name, _ = words_of(asked)
+        try:
+            admitted.registry.find(name)
+        except SkillNotFound:
+            with contextlib.suppress(SkillNotFound):
+                id = refused.find(name).id
+                raise SkillUntrusted(id=id, why=whys[id]) from None
 
 
 class Recent:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 
 from tallystick.core.canonical import digest
-from tallystick.core.errors import CapabilityDenied
 from tallystick.core.lookup import call_key
 from tallystick.core.records import HostAnswered
 from tallystick.core.skill_state import allows
@@ -17,6 +16,7 @@ from tallystick.runtime.skill_desk import SCRIPTED, SkillDesk
 from tallystick.runtime.world import Asked
 from tallystick.sandbox.host import Blocking, HostTable, error_reply, request_digest
 from tallystick.sandbox.port import HostCall, HostNames
+from tallystick.skills.errors import SkillToolDenied
 
 __all__ = ["WrittenHost"]
 
@@ -59,7 +59,8 @@ class WrittenHost:
 
     def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
         sha256 = request_digest(call.request)
-        effect = self._policies.get(call.name) == "effect"
+        # What is denied is not begun.
+        effect = self._policies.get(call.name) == "effect" and self._allowed(call.name)
         intent = self._asked.calling(
             index=call.index, name=call.name, request_sha256=sha256, effect=effect
         )
@@ -67,10 +68,11 @@ class WrittenHost:
 
     def serve_begun(self, call: HostCall, intent: int) -> bytes | Awaitable[bytes]:
         """Serve a call that is noted as begun, also once more: its key stays the same."""
-        self._queries.place = QueryPlace(intent=intent, program=self._program)
+        self._queries.place = QueryPlace(intent=intent, program=self._program, tools=self._tools)
         if not self._allowed(call.name):
-            denied = CapabilityDenied(capability=call.name[:80], what="a skill that was loaded")
-            return self.told(call, intent, error_reply(denied))
+            return self.told(call, intent, error_reply(SkillToolDenied(name=call.name)))
+        if self._desk is not None:
+            self._desk.calls_made = call.index + 1
         key = call_key(self._run, intent)
         with under_key(key):
             reply = self._table.serve(call)

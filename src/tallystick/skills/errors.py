@@ -8,6 +8,7 @@ Refused
 ├── SkillDisabled             not for models to load; a user may
 ├── SkillPathRefused          a path that leaves the skill's folder, or is no ordinary file
 ├── SkillSignatureInvalid     a SKILL.sig that is none
+├── SkillToolDenied           a function that a loaded skill does not name
 └── SkillUntrusted            nobody trusts it yet, or its signature does not hold
 BackendError
 ├── SkillFailed               a function of it raised, or returned what is no JSON
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tallystick.core.errors import BackendError, Refused, UsageError
+from tallystick.core.errors import BackendError, CapabilityDenied, Refused, UsageError
 
 __all__ = [
     "SkillAmbiguous",
@@ -28,6 +29,7 @@ __all__ = [
     "SkillNotFound",
     "SkillPathRefused",
     "SkillSignatureInvalid",
+    "SkillToolDenied",
     "SkillUnreadable",
     "SkillUntrusted",
 ]
@@ -90,6 +92,18 @@ class SkillSignatureInvalid(Refused):
     """A file that should be a signature and is not. Says nothing of who signed."""
 
     code = "refused.skill.signature"
+
+
+class SkillToolDenied(CapabilityDenied):
+    """A function that is not among the tools of every skill that was loaded."""
+
+    code = "refused.skill.tool"
+
+    def __init__(self, *, name: str) -> None:
+        Refused.__init__(
+            self, f"{_shown(name)} is not among the allowed tools of a skill that was loaded"
+        )
+        self.capability = name[:_SHOWN_CHARS_MAX]
 
 
 class SkillUntrusted(Refused):
