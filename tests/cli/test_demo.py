@@ -125,6 +125,7 @@ def played(sandbox: WasmSandbox, corpus: dict[str, str]) -> tuple[Played, Record
     return run, model
 
 
+@pytest.mark.slow
 def test_the_recorded_prompts_are_the_present_ones(played: tuple[Played, RecordedModel]) -> None:
     """A changed prompt needs a new recording: `bench/real/record_demo.py` makes one."""
     run, model = played
@@ -190,6 +191,7 @@ def test_another_seed_asks_for_another_vessel() -> None:
     assert len({expected(seed) for seed in range(50)}) > 40
 
 
+@pytest.mark.slow
 def test_a_model_that_is_named_is_asked_under_the_users_caps(tally: Tally) -> None:
     """A cap in dollars and a price that nobody knows: nothing is sent."""
     url = "http://127.0.0.1:9/v1"
@@ -203,6 +205,7 @@ def test_a_model_that_is_named_is_asked_under_the_users_caps(tally: Tally) -> No
     assert "500 left in this run" in from_settings.stderr
 
 
+@pytest.mark.slow
 def test_the_readme_shows_what_the_demonstration_prints(tally: Tally) -> None:
     page = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     shown = page.partition("```text\n")[2].partition("```")[0].splitlines()

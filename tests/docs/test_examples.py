@@ -52,6 +52,7 @@ CONSOLE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "command", "output"), CONSOLE, ids=[each[0] for each in CONSOLE])
 def test_a_command_prints_what_the_page_says(
     where: str, command: str, output: str, home: Path
@@ -67,6 +68,7 @@ def test_a_command_prints_what_the_page_says(
 PYTHON = blocks("python")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "code", "output"), PYTHON, ids=[each[0] for each in PYTHON])
 def test_a_python_example_prints_what_the_page_says(
     where: str, code: str, output: str, home: Path

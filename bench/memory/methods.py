@@ -1,0 +1,150 @@
+"""Ways to rank the turns of a conversation: ours, and what others ship, on the same vectors.
+
+The baselines see a turn as they would index it, `Author: text`, and the question as it was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bench.memory.conversations import Conversation
+
+from tallystick.memory.bm25 import (
+    Bm25,
+    asked_terms,
+    bm25_scores,
+    count_statistics,
+    count_terms,
+)
+from tallystick.memory.fixed_point import cosines
+from tallystick.memory.fusion import rank
+from tallystick.memory.profile import DEFAULT, Profile
+from tallystick.memory.scope import Embedded, Embedder, ListScope, NoteFields
+
+__all__ = ["METHODS", "WITHOUT", "Method", "Prepared", "prepare"]
+
+_RRF = 60
+_K = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A conversation with everything that is computed once for it."""
+
+    conversation: Conversation
+    embedder: Embedder
+    scope: ListScope
+    ids: Sequence[str]
+    counts: Sequence[Mapping[str, int]]
+    vectors: Sequence[bytes]
+
+
+# The ids of the best twenty turns for a question.
+Method = Callable[[Prepared, str], list[str]]
+
+
+def prepare(conversation: Conversation, embedder: Embedder) -> Prepared:
+    """Embed every turn twice: as ours does, and with its author in front for the baselines."""
+    notes = conversation.notes
+    named = {id: f"{note.author}: {note.text}" for id, note in notes.items()}
+    return Prepared(
+        conversation=conversation,
+        embedder=embedder,
+        scope=ListScope(
+            notes, embedded={id: embedder.embed(note.text) for id, note in notes.items()}
+        ),
+        ids=tuple(notes),
+        counts=[count_terms(named[id]) for id in notes],
+        vectors=[embedder.embed(named[id]).vector for id in notes],
+    )
+
+
+class Remembered:
+    """An embedder that embeds no text twice: several methods ask with the same question."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self._known: dict[str, Embedded] = {}
+
+    @property
+    def digest(self) -> str:
+        return self._embedder.digest
+
+    def embed(self, text: str) -> Embedded:
+        if text not in self._known:
+            self._known[text] = self._embedder.embed(text)
+        return self._known[text]
+
+
+def _bm25(prepared: Prepared, question: str) -> list[float]:
+    asked = asked_terms(question)
+    statistics = count_statistics(asked, prepared.counts)
+    return bm25_scores(asked, prepared.counts, statistics, Bm25())
+
+
+def _dense(prepared: Prepared, question: str) -> list[float]:
+    return cosines(prepared.embedder.embed(question).vector, prepared.vectors)
+
+
+def _rrf(prepared: Prepared, question: str) -> list[float]:
+    fused = [0.0] * len(prepared.ids)
+    for scores in (_bm25(prepared, question), _dense(prepared, question)):
+        for place, at in enumerate(_order(scores)):
+            fused[at] += 1 / (_RRF + place + 1)
+    return fused
+
+
+def _order(scores: Sequence[float]) -> list[int]:
+    return sorted(range(len(scores)), key=lambda at: -scores[at])
+
+
+def _by(scores: Callable[[Prepared, str], list[float]]) -> Method:
+    def best(prepared: Prepared, question: str) -> list[str]:
+        return [prepared.ids[at] for at in _order(scores(prepared, question))[:_K]]
+
+    return best
+
+
+def _ours(
+    profile: Profile = DEFAULT,
+    *,
+    dense: bool = True,
+    known: Callable[[NoteFields], NoteFields] | None = None,
+) -> Method:
+    def best(prepared: Prepared, question: str) -> list[str]:
+        scope = prepared.scope
+        if known is not None:
+            scope = scope.changed(known)
+        embedder = prepared.embedder if dense else None
+        ranked = rank(question, scope, k=_K, profile=profile, embedder=embedder)
+        return [hit.id for hit in ranked.hits]
+
+    return best
+
+
+def _unplaced(note: NoteFields) -> NoteFields:
+    return replace(note, session="", position=None)
+
+
+def _bare(note: NoteFields) -> NoteFields:
+    return NoteFields(text=note.text)
+
+
+METHODS: Mapping[str, Method] = {
+    "BM25": _by(_bm25),
+    "MiniLM": _by(_dense),
+    "RRF(BM25, MiniLM)": _by(_rrf),
+    "tallystick": _ours(),
+}
+# Ours with less: which lane is worth what, and what a corpus without these fields would get.
+WITHOUT: Mapping[str, Method] = {
+    "no token lane": _ours(Profile(token=0)),
+    "no dense and no token lane": _ours(dense=False),
+    "no lexical lane": _ours(Profile(lexical=0)),
+    "no author lane": _ours(Profile(author=0)),
+    "no session lane": _ours(Profile(session=0)),
+    "no neighbours": _ours(Profile(before=0, after=0)),
+    "notes without session": _ours(known=_unplaced),
+    "notes without session and author": _ours(known=_bare),
+}

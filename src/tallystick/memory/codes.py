@@ -1,0 +1,112 @@
+"""Codes: one bit for each component of a vector, scanned from end to end.
+
+A scan of all codes gives the same answer for the same notes, however they came in and whatever else
+there is: a filter or an earlier time is a mask. A graph index gives none of that. The nearest codes
+are only candidates; whoever asks compares their whole vectors. All that are as near as the last one
+are given, so the candidates do not depend on the order of the notes.
+
+Needs the extra `memory`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tallystick.core.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["Codes"]
+
+_WORD_BITS = 64
+# So many rows stay in the processor's cache while the words of each are compared.
+_ROWS = 65_536
+_CAPACITY_MIN = 1_024
+_WORDS_AT_ONCE = 3
+
+
+class Codes:
+    """Codes by number, from 0 on, in the order in which they are added."""
+
+    def __init__(self, *, dimensions: int) -> None:
+        import numpy as np
+
+        if dimensions < _WORD_BITS or dimensions % _WORD_BITS:
+            raise UsageError(f"codes have a multiple of {_WORD_BITS} dimensions, not {dimensions}")
+        self._dimensions = dimensions
+        self._count = 0
+        # One row for each word of a code, so that a scan reads each from one end to the other.
+        self._words = np.zeros((dimensions // _WORD_BITS, _CAPACITY_MIN), dtype=np.uint64)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, vectors: bytes) -> None:
+        """Add the codes of vectors in fixed point, one after the other."""
+        import numpy as np
+
+        rows = np.frombuffer(vectors, dtype="<i2").reshape(-1, self._dimensions)
+        end = self._count + len(rows)
+        if end > self._words.shape[1]:
+            grown = np.zeros((self._words.shape[0], max(end, 2 * self._count)), dtype=np.uint64)
+            grown[:, : self._count] = self._words[:, : self._count]
+            self._words = grown
+        self._words[:, self._count : end] = self._code(rows).T
+        self._count = end
+
+    def near(
+        self, vector: bytes, *, count: int, mask: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.int64]:
+        """The numbers of the nearest codes under the mask, ascending: `count`, or more if equal."""
+        import numpy as np
+
+        if mask is not None and len(mask) != self._count:
+            raise UsageError(f"a mask of {len(mask):,} for {self._count:,} codes")
+        query = self._code(np.frombuffer(vector, dtype="<i2").reshape(1, self._dimensions))[0]
+        if count < 1 or not self._count:
+            return np.empty(0, dtype=np.int64)
+        # The distance of the last candidate so far: what is farther is not kept.
+        most = self._dimensions
+        numbers = np.empty(0, dtype=np.int64)
+        distances = np.empty(0, dtype=np.uint16)
+        for start in range(0, self._count, _ROWS):
+            found = self._distances(query, start, min(start + _ROWS, self._count))
+            close = found <= most
+            if mask is not None:
+                close &= mask[start : start + _ROWS]
+            places = np.flatnonzero(close)
+            if not len(places):
+                continue
+            numbers = np.concatenate([numbers, places + start])
+            distances = np.concatenate([distances, found[places]])
+            if len(numbers) > count:
+                most = int(np.partition(distances, count - 1)[count - 1])
+                kept = distances <= most
+                numbers, distances = numbers[kept], distances[kept]
+        return numbers
+
+    def _code(self, rows: NDArray[np.int16]) -> NDArray[np.uint64]:
+        import numpy as np
+
+        bits = np.packbits(rows > 0, axis=1, bitorder="little")
+        return bits.view("<u8").astype(np.uint64)
+
+    def _distances(self, query: NDArray[np.uint64], start: int, end: int) -> NDArray[np.uint16]:
+        """How many bits of each code differ from the query's."""
+        import numpy as np
+
+        total = np.zeros(end - start, dtype=np.uint16)
+        differing = np.empty(end - start, dtype=np.uint64)
+        counted = np.empty(end - start, dtype=np.uint8)
+        # Three words differ in at most 192 bits, so their sum is in the narrow type, which is fast.
+        some = np.empty(end - start, dtype=np.uint8)
+        for at in range(0, len(query), _WORDS_AT_ONCE):
+            some.fill(0)
+            for word in range(at, min(at + _WORDS_AT_ONCE, len(query))):
+                np.bitwise_xor(self._words[word, start:end], query[word], out=differing)
+                np.bitwise_count(differing, out=counted)
+                some += counted
+            total += some
+        return total

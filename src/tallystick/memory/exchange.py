@@ -1,0 +1,367 @@
+"""Notes as lines of JSON: out of one memory, into another.
+
+The first line says what it is, the last how many notes and the SHA-256 of the lines before: a file
+that was cut off or changed on the way is refused whole. An export has what stands, not how it came
+about. That it was made is an entry of the log: an erasure later can say where copies may be.
+
+What comes in is hostile until it was read: every field is checked as if it were new, and texts are
+screened as those of a stranger. With `trusted`, for an export of one's own, reviews that were made
+are believed. Notes keep their ids. A note that was erased here is not brought back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+import msgspec
+
+from tallystick.core.canonical import canonical
+from tallystick.core.json_text import read_json
+from tallystick.memory.errors import ImportRefused, NoteInvalid
+from tallystick.memory.note import (
+    REDACTED,
+    NewNote,
+    Note,
+    NoteScope,
+    Permission,
+    SourceType,
+    check_agent,
+    check_new,
+    check_time,
+    is_note_id,
+)
+from tallystick.memory.projection import note_at
+from tallystick.memory.projection_schema import OPEN
+from tallystick.memory.records import (
+    NoteClosed,
+    NoteRelated,
+    NoteRemembered,
+    NoteRestored,
+    NotesExported,
+    NoteShared,
+    NoteSighted,
+    NoteState,
+)
+from tallystick.memory.remember import supersession
+from tallystick.memory.selection import Filters, Row, select_notes
+from tallystick.memory.share import check_relation
+from tallystick.memory.sqlite import Pen, SqliteMemory
+from tallystick.memory.suspicion import SIGNS, TextScreen
+
+__all__ = ["EXPORT_FORMAT", "Imported", "export_notes", "import_notes"]
+
+_T = TypeVar("_T")
+
+EXPORT_FORMAT = "tallystick-memory@1"
+_NAMED_IDS_MAX = 10_000
+# All that is not deleted. What expired meanwhile is the importer's to sweep.
+_EXPORTED = Filters(current=False, quarantined=True, archived=True, expired=True)
+
+
+class _First(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: str
+    store: str
+    seq: int
+    hash: str
+
+
+class _Line(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """A note with what was thought of it, when it was seen again, its ties, and who may use it."""
+
+    note: Note
+    state: NoteState
+    sightings: tuple[int, ...] = ()
+    relations: tuple[tuple[str, str, float], ...] = ()
+    shares: tuple[tuple[str, Permission], ...] = ()
+
+
+class _Last(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    notes: int
+    sha256: str
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the notes of an export. `present` were here already, and stay as they are.
+
+    `erased` were erased here once, and were left out. `quarantined` are held back for a review.
+    """
+
+    notes: int
+    imported: tuple[str, ...]
+    present: tuple[str, ...]
+    erased: tuple[str, ...]
+    quarantined: tuple[str, ...]
+
+
+def export_notes(
+    memory: SqliteMemory, *, reader: str | None, label: str, filters: Filters = _EXPORTED
+) -> Iterator[bytes]:
+    """The lines of an export, each with its newline. `label` says where they go.
+
+    The entry about it is written first: an export that broke off has been one.
+    """
+    if not label.strip():
+        raise NoteInvalid(field="label", why="say where it goes, for whoever must erase it")
+    with memory.writing() as pen:
+        rows = select_notes(pen.db, reader=reader, filters=filters, seq=pen.head.count, at=pen.at)
+        head, store = pen.head, pen.store
+        lines = _lines(pen, rows, private=reader is None)
+        ids = tuple(row.note.id for row in rows)
+        record = NotesExported(
+            at=pen.at,
+            label=label,
+            count=len(ids),
+            ids=ids if len(ids) <= _NAMED_IDS_MAX else None,
+        )
+        pen.append(record)
+    return _written(
+        _First(format=EXPORT_FORMAT, store=store, seq=head.count, hash=head.hash), lines
+    )
+
+
+def import_notes(
+    memory: SqliteMemory, lines: Iterable[bytes], *, trusted: bool = False
+) -> Imported:
+    """Take in the notes of an export, all of them or with `ImportRefused` none."""
+    taken = _Taken(trusted=trusted)
+    with memory.writing() as pen:
+        for number, line in enumerate(_read(lines), start=2):
+            try:
+                taken.one(pen, line, number)
+            except NoteInvalid as error:
+                raise ImportRefused(line=number, why=str(error)) from error
+        taken.tie(pen)
+    return taken.report()
+
+
+# -- out ---------------------------------------------------------------------------------------
+
+
+def _lines(pen: Pen, rows: list[Row], *, private: bool) -> list[_Line]:
+    there = {row.note.id for row in rows}
+    made: list[_Line] = []
+    for row in rows:
+        # What has become of them stands in the note; the rest of the state stands beside it.
+        note = msgspec.structs.replace(
+            row.note, related_to=tuple(id for id in row.note.related_to if id in there)
+        )
+        made.append(
+            _Line(
+                note=note,
+                state=row.state,
+                sightings=_column(
+                    pen, "SELECT at FROM sighting WHERE number = ? ORDER BY seq", row
+                ),
+                relations=_relations(pen, row, there),
+                shares=_shares(pen, row) if private else (),
+            )
+        )
+    return made
+
+
+def _column(pen: Pen, question: str, row: Row) -> tuple[int, ...]:
+    return tuple(value for (value,) in pen.db.execute(question, (row.number,)))
+
+
+def _relations(pen: Pen, row: Row, there: set[str]) -> tuple[tuple[str, str, float], ...]:
+    found = pen.db.execute(
+        "SELECT relation, target, weight FROM relation WHERE number = ? AND seq_from != ? "
+        "ORDER BY seq_from",
+        (row.number, row.body_seq),
+    )
+    return tuple(each for each in found if each[1] in there)
+
+
+def _shares(pen: Pen, row: Row) -> tuple[tuple[str, Permission], ...]:
+    found = pen.db.execute(
+        "SELECT agent_id, permission FROM share WHERE number = ? AND seq_to = ? ORDER BY agent_id",
+        (row.number, OPEN),
+    )
+    return tuple((agent, Permission(permission)) for agent, permission in found)
+
+
+def _written(first: _First, lines: list[_Line]) -> Iterator[bytes]:
+    hashed = hashlib.sha256()
+    for each in (first, *lines):
+        line = canonical(each) + b"\n"
+        hashed.update(line)
+        yield line
+    yield canonical(_Last(notes=len(lines), sha256=hashed.hexdigest())) + b"\n"
+
+
+# -- in ----------------------------------------------------------------------------------------
+
+
+def _read(lines: Iterable[bytes]) -> Iterator[_Line]:
+    """The notes of an export. The end is looked at before the last of them is believed."""
+    hashed = hashlib.sha256()
+    waiting: bytes | None = None
+    number = 0
+    for raw in lines:
+        line = raw.rstrip(b"\r\n")
+        if number == 0:
+            first = _struct(line, _First, 1)
+            if first.format != EXPORT_FORMAT:
+                why = f"it is {first.format[:80]!r}; this version reads {EXPORT_FORMAT!r}"
+                raise ImportRefused(line=1, why=why)
+            hashed.update(line + b"\n")
+        elif waiting is not None:
+            hashed.update(waiting + b"\n")
+            yield _struct(waiting, _Line, number)
+            waiting = line
+        else:
+            waiting = line
+        number += 1
+    if waiting is None:
+        raise ImportRefused(line=number + 1, why="it ends before its last line")
+    last = _struct(waiting, _Last, number)
+    if last != _Last(notes=number - 2, sha256=hashed.hexdigest()):
+        raise ImportRefused(line=number, why="its lines are not those that were written")
+
+
+def _struct(line: bytes, kind: type[_T], number: int) -> _T:
+    try:
+        return msgspec.convert(read_json(line.decode("utf-8")), kind)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise ImportRefused(line=number, why=str(error)) from error
+
+
+class _Taken:
+    """What an import has come to so far."""
+
+    def __init__(self, *, trusted: bool) -> None:
+        self._trusted = trusted
+        self._screen = TextScreen()
+        self._ties: list[tuple[int, str, NoteRelated]] = []
+        self.notes = 0
+        self.imported: list[str] = []
+        self.present: list[str] = []
+        self.erased: list[str] = []
+        self.quarantined: list[str] = []
+
+    def report(self) -> Imported:
+        return Imported(
+            notes=self.notes,
+            imported=tuple(self.imported),
+            present=tuple(self.present),
+            erased=tuple(self.erased),
+            quarantined=tuple(self.quarantined),
+        )
+
+    def one(self, pen: Pen, line: _Line, number: int) -> None:
+        self.notes += 1
+        note = line.note
+        _check(line)
+        if _was_erased(pen, note):
+            self.erased.append(note.id)
+            return
+        if _is_present(pen, note):
+            self.present.append(note.id)
+            return
+        here = tuple(id for id in note.related_to if _can_be_tied(pen, id))
+        self._append(pen, msgspec.structs.replace(note, related_to=here), line)
+        for relation, to, weight in line.relations:
+            record = NoteRelated(to=to, relation=relation, weight=weight)
+            self._ties.append((number, note.id, record))
+        self.imported.append(note.id)
+
+    def tie(self, pen: Pen) -> None:
+        """Relations may point forward, so they come when all notes are there."""
+        for number, id, record in self._ties:
+            try:
+                if _can_be_tied(pen, record.to):
+                    pen.append(record, note=id)
+            except NoteInvalid as error:
+                raise ImportRefused(line=number, why=str(error)) from error
+
+    def _append(self, pen: Pen, note: Note, line: _Line) -> None:
+        state = self._state(pen, note, line.state)
+        ended, valid_to = supersession(
+            pen.db, msgspec.structs.replace(note, valid_to=state.valid_to)
+        )
+        if valid_to != state.valid_to:
+            state = msgspec.structs.replace(state, valid_to=valid_to)
+        pen.append(NoteRemembered(note=note), note=note.id)
+        for at in line.sightings:
+            record = NoteSighted(at=at, importance=state.importance, expires_at=state.expires_at)
+            pen.append(record, note=note.id)
+        for agent, permission in line.shares:
+            pen.append(NoteShared(agent_id=agent, permission=permission), note=note.id)
+        pen.append(NoteRestored(state=state), note=note.id)
+        for id, end in ended:
+            pen.append(NoteClosed(valid_to=end, by=note.id), note=id)
+        if state.quarantine:
+            self.quarantined.append(note.id)
+
+    def _state(self, pen: Pen, note: Note, state: NoteState) -> NoteState:
+        if self._trusted:
+            return state
+        stranger = msgspec.structs.replace(note, source_type=SourceType.IMPORT)
+        signs, _ = self._screen.look(pen.db, stranger, now=pen.at)
+        held = tuple(dict.fromkeys((*state.quarantine, *signs)))
+        return msgspec.structs.replace(state, quarantine=held)
+
+
+def _check(line: _Line) -> None:
+    """Refuse what could not have been written here."""
+    note, state = line.note, line.state
+    if not is_note_id(note.id):
+        raise NoteInvalid(field="id", why="the id of a note", given=note.id)
+    given = {name: getattr(note, name) for name in NewNote.__struct_fields__ if name != "ttl_ms"}
+    check_new(NewNote(**given))
+    if not 0.0 <= state.importance <= 1.0:
+        raise NoteInvalid(field="importance", why="from 0 to 1", given=state.importance)
+    if state.deleted_at is not None:
+        raise NoteInvalid(field="deleted_at", why="deleted notes are not exported")
+    for field in ("valid_to", "expires_at"):
+        check_time(field, getattr(state, field))
+    for at in line.sightings:
+        check_time("sightings", at)
+    for reason in state.quarantine:
+        if reason not in SIGNS:
+            raise NoteInvalid(field="quarantine", why="a known reason", given=reason)
+    _check_ties(line)
+
+
+def _check_ties(line: _Line) -> None:
+    for agent, _ in line.shares:
+        check_agent(agent, field="shares")
+    if line.shares and line.note.scope is not NoteScope.SHARED:
+        raise NoteInvalid(field="shares", why="only a note of scope shared has them")
+    for relation, to, weight in line.relations:
+        check_relation(relation, weight)
+        if not is_note_id(to):
+            raise NoteInvalid(field="relations", why="ids of notes", given=to)
+
+
+def _was_erased(pen: Pen, note: Note) -> bool:
+    if pen.db.execute("SELECT 1 FROM erased WHERE id = ?", (note.id,)).fetchone():
+        return True
+    row = pen.db.execute("SELECT redacted FROM note WHERE id = ?", (note.id,)).fetchone()
+    return row is not None and row[0] > 0 and note.content != REDACTED
+
+
+def _is_present(pen: Pen, note: Note) -> bool:
+    row = pen.db.execute(
+        "SELECT body_seq FROM note JOIN state USING (number) WHERE id = ? AND seq_to = ?",
+        (note.id, OPEN),
+    ).fetchone()
+    if row is None:
+        return False
+    found = note_at(pen.db, row[0])
+    if found is None or (found.agent_id, found.content) != (note.agent_id, note.content):
+        raise NoteInvalid(field="id", why="it is here, and says something else", given=note.id)
+    return True
+
+
+def _can_be_tied(pen: Pen, id: str) -> bool:
+    """Whether a note is here to be pointed at; False if it was erased here, and is left out."""
+    if pen.db.execute("SELECT 1 FROM note WHERE id = ?", (id,)).fetchone():
+        return True
+    if pen.db.execute("SELECT 1 FROM erased WHERE id = ?", (id,)).fetchone():
+        return False
+    raise NoteInvalid(field="related_to", why="a note that is not here", given=id)

@@ -1,0 +1,369 @@
+"""A note: what is kept of one thing said or found, its fields, and what they may be.
+
+Rule 1: what a note says never changes. What is thought of it (importance, whether it still holds,
+whether it may be seen) does, each time by an entry of the log.
+Rule 2: two clocks. `valid_from` and `valid_to` are the world's: when it is so. The place in the log
+is ours: when we knew. Times are milliseconds since 1970.
+Rule 3: a note is data. No field of it grants anything to anybody.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+import unicodedata
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tallystick.memory.errors import NoteInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "CONTENT_BYTES_MAX",
+    "ENTROPY_BYTES",
+    "PROCEDURAL_IMPORTANCE_MIN",
+    "REDACTED",
+    "SUBJECT_TAG",
+    "WORKING_TTL_MS",
+    "ConsolidationState",
+    "MemoryType",
+    "NewNote",
+    "Note",
+    "NoteScope",
+    "Permission",
+    "SourceType",
+    "check_agent",
+    "check_new",
+    "check_time",
+    "is_note_id",
+    "normalised",
+    "uuid7",
+]
+
+CONTENT_BYTES_MAX = 1 << 20
+ENTROPY_BYTES = 10
+PROCEDURAL_IMPORTANCE_MIN = 0.8
+REDACTED = "[REDACTED]"
+SUBJECT_TAG = "subject:"
+WORKING_TTL_MS = 3_600_000
+
+_NAME_CHARS_MAX = 128
+_TAGS_MAX = 64
+_TAG_CHARS_MAX = 256
+_RELATED_MAX = 256
+_METADATA_BYTES_MAX = 64 << 10
+_METADATA_DEPTH_MAX = 16
+_TIME_MS_MAX = (1 << 48) - 1
+_POSITION_MAX = (1 << 53) - 1
+_AGENT = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+_UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_NAME_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# Line ends and tabs are text. The rest moves cursors, ends strings, or is half of a character.
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+_DECAY = re.compile(
+    r"exponential|linear|step:(\d{1,9}(?:\.\d{1,9})?)|power_law:(\d{1,9}(?:\.\d{1,9})?)"
+)
+
+
+class MemoryType(enum.StrEnum):
+    """The tier: working expires, procedural is important and does not decay."""
+
+    EPISODIC = "episodic"
+    SEMANTIC = "semantic"
+    PROCEDURAL = "procedural"
+    WORKING = "working"
+
+
+class NoteScope(enum.StrEnum):
+    """Who may see it: its owner; those it is shared with; everybody, for the last two."""
+
+    PRIVATE = "private"
+    SHARED = "shared"
+    PUBLIC = "public"
+    GLOBAL = "global"
+
+
+class SourceType(enum.StrEnum):
+    """Where it came from."""
+
+    AGENT = "agent"
+    HUMAN = "human"
+    SYSTEM = "system"
+    USER_INPUT = "user_input"
+    TOOL_OUTPUT = "tool_output"
+    MODEL_RESPONSE = "model_response"
+    RETRIEVAL = "retrieval"
+    CONSOLIDATION = "consolidation"
+    IMPORT = "import"
+
+
+class ConsolidationState(enum.StrEnum):
+    """What became of it. Archived and forgotten notes are not recalled."""
+
+    RAW = "raw"
+    ACTIVE = "active"
+    PENDING = "pending"
+    CONSOLIDATED = "consolidated"
+    ARCHIVED = "archived"
+    FORGOTTEN = "forgotten"
+
+
+class Permission(enum.StrEnum):
+    """What somebody else may do with a note. A higher one satisfies every lower one."""
+
+    READ = "read"
+    WRITE = "write"
+    DELETE = "delete"
+    SHARE = "share"
+    DELEGATE = "delegate"
+    ADMIN = "admin"
+
+    def satisfies(self, needed: Permission) -> bool:
+        order = list(Permission)
+        return order.index(self) >= order.index(needed)
+
+
+class NewNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What somebody wants kept. `agent_id` owns it, `author` said it, `created_by` wrote it down.
+
+    `thread_id` and `position` are the conversation and the place in it; without a position it is
+    the next one. `key` names what the note is about: a later one with the same key and owner ends
+    the validity of the one before. `related_to` are ids of notes that are here. `expires_at` and
+    `ttl_ms` say the same thing: at most one of them.
+    """
+
+    agent_id: str
+    content: str
+    memory_type: MemoryType = MemoryType.EPISODIC
+    scope: NoteScope = NoteScope.PRIVATE
+    importance: float = 0.5
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, object] = msgspec.field(default_factory=dict)
+    source_type: SourceType = SourceType.AGENT
+    source_id: str | None = None
+    org_id: str | None = None
+    thread_id: str | None = None
+    position: int | None = None
+    author: str | None = None
+    created_by: str | None = None
+    session_id: str | None = None
+    key: str | None = None
+    related_to: tuple[str, ...] = ()
+    created_at: int | None = None
+    valid_from: int | None = None
+    valid_to: int | None = None
+    expires_at: int | None = None
+    ttl_ms: int | None = None
+    decay_rate: float | None = None
+    decay_function: str | None = None
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A note as it was written down: the part of it that does not change."""
+
+    id: str
+    agent_id: str
+    content: str
+    created_at: int
+    valid_from: int
+    memory_type: MemoryType = MemoryType.EPISODIC
+    scope: NoteScope = NoteScope.PRIVATE
+    importance: float = 0.5
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, object] = msgspec.field(default_factory=dict)
+    source_type: SourceType = SourceType.AGENT
+    source_id: str | None = None
+    org_id: str | None = None
+    thread_id: str | None = None
+    position: int | None = None
+    author: str | None = None
+    created_by: str | None = None
+    session_id: str | None = None
+    key: str | None = None
+    related_to: tuple[str, ...] = ()
+    valid_to: int | None = None
+    expires_at: int | None = None
+    decay_rate: float | None = None
+    decay_function: str | None = None
+
+
+# -- ids and text ------------------------------------------------------------------------------
+
+
+def uuid7(*, time_ms: int, entropy: bytes) -> str:
+    """The UUIDv7 of a millisecond and ten bytes of randomness. Ids sort by time."""
+    if not 0 <= time_ms <= _TIME_MS_MAX:
+        raise NoteInvalid(field="time_ms", why="it does not fit 48 bits", given=time_ms)
+    if len(entropy) != ENTROPY_BYTES:
+        raise NoteInvalid(field="entropy", why=f"{ENTROPY_BYTES} bytes", given=len(entropy))
+    random = int.from_bytes(entropy, "big")
+    high = (time_ms << 16) | 0x7000 | ((random >> 62) & 0xFFF)
+    low = (0b10 << 62) | (random & ((1 << 62) - 1))
+    digits = f"{high:016x}{low:016x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def is_note_id(text: str) -> bool:
+    """Say whether this is a UUIDv7 in its one spelling."""
+    return _UUID7.fullmatch(text) is not None
+
+
+def normalised(text: str) -> str:
+    """A text as it is compared with others: NFKC, one space between words, case folded."""
+    if text.isascii():
+        return " ".join(text.lower().split())
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+# -- checks ------------------------------------------------------------------------------------
+
+
+def check_new(new: NewNote) -> None:
+    """Refuse what cannot be a note, naming the field. Raises `NoteInvalid`."""
+    check_agent(new.agent_id)
+    _check_content(new.content)
+    if not _within_one(new.importance):
+        raise NoteInvalid(field="importance", why="from 0 to 1", given=new.importance)
+    for field, value in (
+        ("source_id", new.source_id),
+        ("org_id", new.org_id),
+        ("thread_id", new.thread_id),
+        ("author", new.author),
+        ("created_by", new.created_by),
+        ("session_id", new.session_id),
+        ("key", new.key),
+    ):
+        if value is not None:
+            _check_name(field, value)
+    if new.tags:
+        _check_tags(new.tags)
+    if new.metadata:
+        _check_metadata(new.metadata)
+    if new.related_to:
+        _check_related(new.related_to)
+    _check_times(new)
+    _check_decay(new)
+
+
+def check_agent(agent_id: str, *, field: str = "agent_id") -> None:
+    """Refuse what is no agent's name: letters, digits, `-`, `_` and `.`, at most 128 of them."""
+    if not _AGENT.fullmatch(agent_id):
+        why = "letters, digits, `-`, `_` and `.`, at least one"
+        raise NoteInvalid(field=field, why=why, given=agent_id)
+    if len(agent_id) > _NAME_CHARS_MAX:
+        raise NoteInvalid(field=field, why=f"at most {_NAME_CHARS_MAX} characters", given=agent_id)
+
+
+def check_time(field: str, value: int | None) -> None:
+    """Refuse what is no time in milliseconds."""
+    if value is None:
+        return
+    if not 0 <= value <= _TIME_MS_MAX:
+        raise NoteInvalid(field=field, why="milliseconds since 1970, in 48 bits", given=value)
+
+
+def _check_content(content: str) -> None:
+    if not content.strip():
+        raise NoteInvalid(field="content", why="it is blank")
+    if found := _CONTROL.search(content):
+        why = f"control character U+{ord(found[0]):04X} at {found.start():,}; take it out first"
+        raise NoteInvalid(field="content", why=why)
+    size = len(content) if content.isascii() else len(content.encode())
+    if size > CONTENT_BYTES_MAX:
+        why = f"{size:,} bytes, at most {CONTENT_BYTES_MAX:,}: keep it as an attachment"
+        raise NoteInvalid(field="content", why=why)
+
+
+def _check_name(field: str, value: str) -> None:
+    if not value.strip():
+        raise NoteInvalid(field=field, why="it is blank; leave it out instead")
+    if len(value) > _NAME_CHARS_MAX:
+        raise NoteInvalid(field=field, why=f"at most {_NAME_CHARS_MAX} characters", given=value)
+    if _NAME_CONTROL.search(value):
+        raise NoteInvalid(field=field, why="it holds a control character", given=value)
+
+
+def _check_tags(tags: tuple[str, ...]) -> None:
+    if len(tags) > _TAGS_MAX:
+        raise NoteInvalid(field="tags", why=f"at most {_TAGS_MAX}", given=len(tags))
+    for tag in tags:
+        if len(tag) > _TAG_CHARS_MAX:
+            raise NoteInvalid(field="tags", why=f"at most {_TAG_CHARS_MAX} characters", given=tag)
+        _check_name("tags", tag[:_NAME_CHARS_MAX])
+        _check_name("tags", tag[-_NAME_CHARS_MAX:])
+
+
+def _check_metadata(metadata: Mapping[str, object]) -> None:
+    waiting: list[tuple[object, int]] = [(metadata, 1)]
+    while waiting:
+        held, depth = waiting.pop()
+        if depth > _METADATA_DEPTH_MAX:
+            raise NoteInvalid(field="metadata", why=f"deeper than {_METADATA_DEPTH_MAX} levels")
+        if isinstance(held, dict):
+            waiting.extend((each, depth + 1) for each in (*held, *held.values()))
+        elif isinstance(held, list | tuple):
+            waiting.extend((each, depth + 1) for each in held)
+        elif why := _no_value(held):
+            raise NoteInvalid(field="metadata", why=why, given=held)
+    size = len(msgspec.json.encode(metadata))
+    if size > _METADATA_BYTES_MAX:
+        why = f"{size:,} bytes, at most {_METADATA_BYTES_MAX:,}"
+        raise NoteInvalid(field="metadata", why=why)
+
+
+def _no_value(held: object) -> str | None:
+    """Why something is no value of JSON that every reader reads alike."""
+    match held:
+        case str():
+            halved = any("\ud800" <= each <= "\udfff" for each in held)
+            return "half of a character" if halved else None
+        case float():
+            return None if math.isfinite(held) else "a number that is none"
+        case bool() | None:
+            return None
+        case int():
+            return None if abs(held) <= _POSITION_MAX else "a whole number beyond 53 bits"
+        case _:
+            return "it is no JSON"
+
+
+def _check_related(related: tuple[str, ...]) -> None:
+    if len(related) > _RELATED_MAX:
+        raise NoteInvalid(field="related_to", why=f"at most {_RELATED_MAX}", given=len(related))
+    for id in related:
+        if not is_note_id(id):
+            raise NoteInvalid(field="related_to", why="ids of notes", given=id)
+
+
+def _check_times(new: NewNote) -> None:
+    check_time("created_at", new.created_at)
+    check_time("valid_from", new.valid_from)
+    check_time("valid_to", new.valid_to)
+    check_time("expires_at", new.expires_at)
+    if new.position is not None and not 0 <= new.position <= _POSITION_MAX:
+        raise NoteInvalid(field="position", why="a whole number of at least 0", given=new.position)
+    if new.ttl_ms is not None:
+        if new.expires_at is not None:
+            raise NoteInvalid(field="ttl_ms", why="`expires_at` says the same thing; give one")
+        if not 0 < new.ttl_ms <= _TIME_MS_MAX:
+            raise NoteInvalid(field="ttl_ms", why="at least 1", given=new.ttl_ms)
+    begin = new.valid_from if new.valid_from is not None else new.created_at
+    if begin is not None and new.valid_to is not None and new.valid_to < begin:
+        raise NoteInvalid(field="valid_to", why="it is before `valid_from`", given=new.valid_to)
+
+
+def _check_decay(new: NewNote) -> None:
+    if new.decay_rate is not None and not (math.isfinite(new.decay_rate) and new.decay_rate >= 0):
+        raise NoteInvalid(field="decay_rate", why="at least 0", given=new.decay_rate)
+    if new.decay_function is not None and not _DECAY.fullmatch(new.decay_function):
+        why = "exponential, linear, step:<hours> or power_law:<alpha>"
+        raise NoteInvalid(field="decay_function", why=why, given=new.decay_function)
+
+
+def _within_one(value: float) -> bool:
+    # A number that is none is in no order: not from 0, and not to 1.
+    return 0.0 <= value <= 1.0

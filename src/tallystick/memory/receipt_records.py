@@ -1,0 +1,281 @@
+"""Receipts of memory as data: their fields, their one spelling, their chain and their signature.
+
+A receipt is canonical JSON. It holds the hash of the receipt before it, so receipts of one store
+are a chain; and an HMAC over everything else in it, by a key that it names.
+
+Rule 1: a receipt has one spelling. `read_receipt` refuses any other, so no byte can be changed.
+Rule 2: nothing in a receipt says what a note or a query said. A digest of a short text can be
+guessed by trying texts. So the query's is keyed: HMAC-SHA256 over read_id and query, by a key made
+from the receipt's key. Who has the key can still try; who has only the receipt cannot. A note's
+digest is the salted one by which the log binds it, and its salt is erased with the note; then
+nobody can try.
+
+Rejected: one salt in each receipt for its query. Whoever holds the receipt would hold the salt.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+import msgspec
+
+from tallystick.core.canonical import canonical, digest
+from tallystick.memory.receipt_errors import (
+    ChainBroken,
+    HmacInit,
+    HmacMismatch,
+    ReceiptUnreadable,
+    UnknownKey,
+)
+
+__all__ = [
+    "GENESIS",
+    "KEY_BYTES_MIN",
+    "RECEIPT_BYTES_MAX",
+    "Derived",
+    "ForgetReceipt",
+    "ForgetStrategy",
+    "Forgotten",
+    "Key",
+    "Link",
+    "NotForgotten",
+    "RecallReceipt",
+    "Receipt",
+    "Tokens",
+    "check_link",
+    "check_signature",
+    "id_of",
+    "query_hash",
+    "read_receipt",
+    "receipt_bytes",
+    "receipt_hash",
+    "signed",
+]
+
+GENESIS = "0" * 64
+KEY_BYTES_MIN = 16
+RECEIPT_BYTES_MAX = 4 << 20
+_QUERY_LABEL = b"tallystick.memory.query.v1"
+_RECEIPT_LABEL = b"tallystick.memory.receipt.v1"
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+ForgetStrategy = Literal["soft_delete", "hard_delete", "decay", "consolidate", "archive", "redact"]
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a recall put into a context, and what other ways would have, by one tokenizer."""
+
+    delivered: int
+    whole_scope: int
+    json_tools: int
+    tokenizer: str
+
+
+class Derived(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """One hit: the note, its salted digest in the log, its score, and the score of each lane.
+
+    `seq` is the note's place in the log, `prev_hash` the hash of the entry before it.
+    """
+
+    id: str
+    content_hash: str
+    score: float
+    lanes: tuple[tuple[str, float], ...] = ()
+    seq: int | None = None
+    prev_hash: str | None = None
+
+
+class RecallReceipt(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="memory.recalled",
+):
+    """What one recall gave, in the order in which it gave it.
+
+    `scope` is what was looked through, in the store's own words; `as_of` the place in its log up
+    to which it was looked at. `profile` and `model` are the digests of the ranking's weights and
+    of the embedder; None where none was used. `number` counts the receipts of the chain from
+    zero. `ts` is in milliseconds since 1970.
+    """
+
+    read_id: str
+    agent_id: str
+    query_hash: str
+    scope: dict[str, object]
+    as_of: int
+    profile: str
+    model: str | None
+    k: int
+    derived_from: tuple[Derived, ...]
+    tokens: Tokens | None
+    ts: int
+    number: int
+    prev_hash: str
+    hmac_key_id: str
+    hmac: str
+
+
+class Forgotten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One note that was forgotten: its place in the log, and its salted digest."""
+
+    id: str
+    seq: int
+    content_hash: str
+
+
+class NotForgotten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One note that was to be forgotten and was not, and why."""
+
+    id: str
+    why: str
+
+
+class ForgetReceipt(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="memory.forgotten",
+):
+    """What one forgetting did, what it could not do, and what had left the store before.
+
+    `asked` is what was to be forgotten, in the store's own words. `exports` are the files that
+    notes of these were written to: they are out of reach, so they are named and nothing is claimed.
+    """
+
+    forget_id: str
+    agent_id: str
+    strategy: ForgetStrategy
+    asked: dict[str, object]
+    forgotten: tuple[Forgotten, ...]
+    errors: tuple[NotForgotten, ...]
+    exports: tuple[str, ...]
+    ts: int
+    number: int
+    prev_hash: str
+    hmac_key_id: str
+    hmac: str
+
+
+Receipt = RecallReceipt | ForgetReceipt
+_Kind = TypeVar("_Kind", RecallReceipt, ForgetReceipt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """A secret that signs, and the id by which it is found again after another took its place."""
+
+    id: str
+    secret: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """Where a chain of receipts stands: how many there are, and the hash of the last."""
+
+    count: int = 0
+    hash: str = GENESIS
+
+    @classmethod
+    def after(cls, receipt: Receipt) -> Link:
+        return cls(count=receipt.number + 1, hash=receipt_hash(receipt))
+
+
+def query_hash(query: str, *, read_id: str, key: Key) -> str:
+    """The digest by which a receipt binds its query."""
+    of_queries = hmac.digest(_usable(key), _QUERY_LABEL, "sha256")
+    return hmac.digest(of_queries, _parts(_encoded(read_id), _encoded(query)), "sha256").hex()
+
+
+# -- bytes --------------------------------------------------------------------------------------
+
+
+def receipt_bytes(receipt: Receipt) -> bytes:
+    """The one spelling of a receipt."""
+    return canonical(receipt)
+
+
+def receipt_hash(receipt: Receipt) -> str:
+    """The hash that the next receipt of the chain holds."""
+    return digest(receipt_bytes(receipt))
+
+
+def read_receipt(data: bytes) -> Receipt:
+    """Read a receipt, with or without one newline behind it. Raises `ReceiptUnreadable`.
+
+    What it says may still be false: `check_signature` and `verify` find that out.
+    """
+    if len(data) > RECEIPT_BYTES_MAX:
+        raise ReceiptUnreadable(why=f"longer than {RECEIPT_BYTES_MAX:,} bytes")
+    try:
+        receipt: Receipt = msgspec.json.decode(data, type=Receipt)
+        same = receipt_bytes(receipt) == data.removesuffix(b"\n")
+    except _UNREADABLE as error:
+        raise ReceiptUnreadable(why=str(error)) from error
+    if not same:
+        raise ReceiptUnreadable(why="not in canonical form")
+    return receipt
+
+
+def check_signature(receipt: Receipt, keys: Mapping[str, bytes]) -> Key:
+    """Find the key that a receipt names, and check that it signed this receipt."""
+    secret = keys.get(receipt.hmac_key_id)
+    if secret is None:
+        raise UnknownKey(key_id=receipt.hmac_key_id)
+    key = Key(id=receipt.hmac_key_id, secret=secret)
+    expected = _hmac(receipt, key).encode()
+    if not hmac.compare_digest(expected, _encoded(receipt.hmac)):
+        raise HmacMismatch(id=id_of(receipt))
+    return key
+
+
+def check_link(receipt: Receipt, link: Link) -> Link:
+    """Check that a receipt is the next of its chain, and say where the chain stands then."""
+    if receipt.number != link.count:
+        why = f"it stands at place {link.count} of its chain"
+        raise ChainBroken(number=receipt.number, why=why)
+    if receipt.prev_hash != link.hash:
+        raise ChainBroken(number=receipt.number, why="the receipt before it is another")
+    return Link.after(receipt)
+
+
+def id_of(receipt: Receipt) -> str:
+    """The id of a receipt of either kind."""
+    return receipt.read_id if isinstance(receipt, RecallReceipt) else receipt.forget_id
+
+
+def signed(receipt: _Kind, key: Key) -> _Kind:
+    """A receipt with the signature of a key, in place of any that it has."""
+    return msgspec.structs.replace(receipt, hmac=_hmac(receipt, key))
+
+
+def _hmac(receipt: Receipt, key: Key) -> str:
+    unsigned = receipt_bytes(msgspec.structs.replace(receipt, hmac=""))
+    return hmac.digest(_usable(key), _parts(_RECEIPT_LABEL, unsigned), "sha256").hex()
+
+
+def _usable(key: Key) -> bytes:
+    if len(key.secret) < KEY_BYTES_MIN:
+        why = f"it has {len(key.secret)} bytes; a key has at least {KEY_BYTES_MIN}"
+        raise HmacInit(key_id=key.id, why=why)
+    return key.secret
+
+
+def _parts(*parts: bytes) -> bytes:
+    """Bytes one after another, each behind its length, so that no two lists give the same."""
+    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

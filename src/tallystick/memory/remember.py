@@ -1,0 +1,336 @@
+"""Remember: what becomes of a note that somebody wants kept.
+
+Three things can: it is new; it is here already, and was sighted again; or its key was, and what
+was so before ends where the new one begins. All of them, and whether the note is held back, are
+decided in the transaction that appends them, and the log says what was decided. Nobody decides
+again when it is read.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from tallystick.memory.errors import NoteInvalid
+from tallystick.memory.note import (
+    PROCEDURAL_IMPORTANCE_MIN,
+    WORKING_TTL_MS,
+    MemoryType,
+    NewNote,
+    Note,
+    check_agent,
+    check_new,
+    is_note_id,
+)
+from tallystick.memory.projection_schema import OPEN
+from tallystick.memory.records import (
+    NoteClosed,
+    NoteQuarantined,
+    NoteRemembered,
+    NoteSighted,
+    NotesRecalled,
+)
+from tallystick.memory.same import sameness
+from tallystick.memory.share import held_permission
+from tallystick.memory.sqlite import Pen, SqliteMemory
+from tallystick.memory.suspicion import Screen, Screening
+
+__all__ = [
+    "BATCH_MAX",
+    "Remembered",
+    "check_origin",
+    "recalled",
+    "remember",
+    "remember_all",
+    "supersession",
+]
+
+BATCH_MAX = 10_000
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of a note. `content_hash` is salted: it proves the text, and gives away nothing.
+
+    `sighted`: it was here already. `superseded` are the notes that ended because of it.
+    `quarantine` says why it is held back; such a note is kept, and not recalled until reviewed.
+    `again`: this very request was answered before, and nothing was written now.
+    """
+
+    id: str
+    seq: int
+    content_hash: str
+    sighted: bool = False
+    superseded: tuple[str, ...] = ()
+    quarantine: tuple[str, ...] = ()
+    again: bool = False
+
+
+def remember(
+    memory: SqliteMemory,
+    new: NewNote,
+    *,
+    origin: str | None = None,
+    screening: Screening | None = None,
+) -> Remembered:
+    """Keep a note, and wait for the disk.
+
+    `origin` names the request, for a caller who may have to ask again after a crash: asked twice,
+    it is done once. Raises `NoteInvalid`, also for a `related_to` that is not here.
+    """
+    (made,) = remember_all(memory, [new], origins=[origin], screening=screening)
+    return made
+
+
+def remember_all(
+    memory: SqliteMemory,
+    news: Sequence[NewNote],
+    *,
+    origins: Sequence[str | None] | None = None,
+    screening: Screening | None = None,
+) -> list[Remembered]:
+    """Keep notes, in order and in one transaction: all of them, or with an error none."""
+    if len(news) > BATCH_MAX:
+        raise NoteInvalid(field="notes", why=f"at most {BATCH_MAX:,} at a time", given=len(news))
+    names = [None] * len(news) if origins is None else list(origins)
+    if len(names) != len(news):
+        raise NoteInvalid(field="origins", why=f"{len(news)} of them", given=len(names))
+    for new in news:
+        check_new(new)
+    for name in names:
+        if name is not None:
+            check_origin(name)
+    if not news:
+        return []
+    with memory.writing() as pen:
+        desk = _Desk(pen, screening or Screen())
+        return [desk.take(new, name) for new, name in zip(news, names, strict=True)]
+
+
+def recalled(memory: SqliteMemory, ids: Sequence[str]) -> int:
+    """Note that notes were given to somebody, which counts as an access. Returns the place.
+
+    The entry has the ids for ever. It waits for the disk as every entry does: a place that a
+    receipt names must not be another one after a power cut.
+    """
+    for id in ids:
+        if not is_note_id(id):
+            raise NoteInvalid(field="ids", why="ids of notes", given=id)
+    with memory.writing() as pen:
+        seq, _ = pen.append(NotesRecalled(ids=tuple(dict.fromkeys(ids)), at=pen.at))
+        return seq
+
+
+def check_origin(origin: str) -> None:
+    """Refuse what is no name of a request. It is never erased, so it may say nothing."""
+    check_agent(origin.replace(":", "-").replace("/", "-"), field="origin")
+
+
+@dataclass(frozen=True, slots=True)
+class _Living:
+    """A note that can be sighted."""
+
+    id: str
+    body_seq: int
+    importance: float
+    expires_at: int | None
+    quarantine: str
+
+
+class _Desk:
+    """Takes the notes of one transaction."""
+
+    def __init__(self, pen: Pen, screening: Screening) -> None:
+        self._pen = pen
+        self._db = pen.db
+        self._screening = screening
+        self._positions: dict[str, int] = {}
+
+    def take(self, new: NewNote, origin: str | None) -> Remembered:
+        if origin is not None and (before := self._answered(origin)) is not None:
+            return before
+        now = self._pen.at
+        for id in new.related_to:
+            _check_seen(self._db, id, new.agent_id)
+        told = sameness(new, secret=self._pen.secret)
+        same = self._same(new, told, now)
+        if same is not None:
+            return self._sight(new, same, origin)
+        note = self._note(new, now)
+        superseded, valid_to = supersession(self._db, note)
+        if valid_to != note.valid_to:
+            note = msgspec.structs.replace(note, valid_to=valid_to)
+        reasons, score = self._screening.look(self._db, note, now=now)
+        record = NoteRemembered(note=note)
+        seq, digest = self._pen.append(record, note=note.id, origin=origin, same=told)
+        for id, end in superseded:
+            self._pen.append(NoteClosed(valid_to=end, by=note.id), note=id)
+        if reasons:
+            self._pen.append(NoteQuarantined(reasons=reasons, score=score), note=note.id)
+        return Remembered(
+            id=note.id,
+            seq=seq,
+            content_hash=digest,
+            superseded=tuple(id for id, _ in superseded),
+            quarantine=reasons,
+        )
+
+    def _answered(self, origin: str) -> Remembered | None:
+        row = self._db.execute(
+            "SELECT log.seq, log.header FROM origin JOIN log USING (seq) WHERE origin.origin = ?",
+            (origin,),
+        ).fetchone()
+        if row is None:
+            return None
+        bound = msgspec.json.decode(row[1], type=_Bound)
+        if bound.note is None:
+            raise NoteInvalid(field="origin", why="it was no remembering", given=origin)
+        return Remembered(id=bound.note, seq=row[0], content_hash=bound.body_sha256, again=True)
+
+    def _same(self, new: NewNote, told: bytes, now: int) -> _Living | None:
+        """The living note that says the same, if there is one."""
+        rows = self._db.execute(
+            "SELECT id, body_seq, importance, expires_at, quarantine, valid_from, valid_to "
+            "FROM note JOIN state USING (number) WHERE same = ? AND seq_to = ? "
+            "AND deleted_at IS NULL AND state NOT IN ('archived', 'forgotten') "
+            "AND (expires_at IS NULL OR expires_at > ?)",
+            (told, OPEN, now),
+        ).fetchall()
+        at = _begin(new, now)
+        # The latest first: of several that say the same, they are in the order of their places.
+        for *living, valid_from, valid_to in sorted(rows, key=_by_place, reverse=True):
+            covers = valid_from <= at and (valid_to is None or at < valid_to)
+            if covers and (new.valid_to is None or new.valid_to == valid_to):
+                return _Living(*living)
+        return None
+
+    def _sight(self, new: NewNote, same: _Living, origin: str | None) -> Remembered:
+        expires = _expiry(new, self._pen.at)
+        kept = same.expires_at
+        record = NoteSighted(
+            at=_created(new, self._pen.at),
+            importance=max(same.importance, _importance(new)),
+            expires_at=None if expires is None or kept is None else max(expires, kept),
+            thread_id=new.thread_id,
+            position=new.position,
+            session_id=new.session_id,
+            created_by=new.created_by,
+        )
+        seq, _ = self._pen.append(record, note=same.id, origin=origin)
+        row = self._db.execute("SELECT header FROM log WHERE seq = ?", (same.body_seq,)).fetchone()
+        return Remembered(
+            id=same.id,
+            seq=seq,
+            content_hash=msgspec.json.decode(row[0], type=_Bound).body_sha256,
+            sighted=True,
+            quarantine=tuple(same.quarantine.split()),
+        )
+
+    def _note(self, new: NewNote, now: int) -> Note:
+        if new.valid_to is not None and new.valid_to < _begin(new, now):
+            raise NoteInvalid(field="valid_to", why="it is before `valid_from`", given=new.valid_to)
+        return Note(
+            id=self._pen.new_id(),
+            agent_id=new.agent_id,
+            content=new.content,
+            created_at=_created(new, now),
+            valid_from=_begin(new, now),
+            memory_type=new.memory_type,
+            scope=new.scope,
+            importance=_importance(new),
+            tags=tuple(dict.fromkeys(new.tags)),
+            metadata=new.metadata,
+            source_type=new.source_type,
+            source_id=new.source_id,
+            org_id=new.org_id,
+            thread_id=new.thread_id,
+            position=self._position(new),
+            author=new.author,
+            created_by=new.created_by,
+            session_id=new.session_id,
+            key=new.key,
+            related_to=tuple(dict.fromkeys(new.related_to)),
+            valid_to=new.valid_to,
+            expires_at=_expiry(new, now),
+            decay_rate=new.decay_rate,
+            decay_function=new.decay_function,
+        )
+
+    def _position(self, new: NewNote) -> int | None:
+        """The place in the thread: the next one, unless it is said."""
+        if new.thread_id is None:
+            return new.position
+        last = self._positions.get(new.thread_id)
+        if last is None:
+            (found,) = self._db.execute(
+                "SELECT max(position) FROM note WHERE thread_id = ?", (new.thread_id,)
+            ).fetchone()
+            last = -1 if found is None else int(found)
+        position = last + 1 if new.position is None else new.position
+        self._positions[new.thread_id] = max(last, position)
+        return position
+
+
+def supersession(db: sqlite3.Connection, note: Note) -> tuple[list[tuple[str, int]], int | None]:
+    """Who ends when this note begins, and when it ends itself: where the next one begins.
+
+    Notes of one owner with one key follow each other in the world's time, in whatever order they
+    were learned.
+    """
+    if note.key is None:
+        return [], note.valid_to
+    rows = db.execute(
+        "SELECT id, valid_from, valid_to FROM note JOIN state USING (number) "
+        "WHERE agent_id = ? AND key = ? AND seq_to = ? AND deleted_at IS NULL",
+        (note.agent_id, note.key, OPEN),
+    ).fetchall()
+    ended: list[tuple[str, int]] = []
+    valid_to = note.valid_to
+    for id, begin, end in rows:
+        if begin <= note.valid_from and (end is None or end > note.valid_from):
+            ended.append((id, note.valid_from))
+        elif begin > note.valid_from and (valid_to is None or valid_to > begin):
+            valid_to = begin
+    return ended, valid_to
+
+
+class _Bound(msgspec.Struct):
+    """What of a header is asked for here."""
+
+    note: str | None
+    body_sha256: str
+
+
+def _check_seen(db: sqlite3.Connection, id: str, agent_id: str) -> None:
+    """Refuse to tie a note to one that its owner cannot see, which looks like one not there."""
+    if held_permission(db, id, agent_id) is None:
+        raise NoteInvalid(field="related_to", why="a note that is not here", given=id)
+
+
+def _by_place(row: tuple[Any, ...]) -> int:
+    return int(row[1])
+
+
+def _created(new: NewNote, now: int) -> int:
+    return now if new.created_at is None else new.created_at
+
+
+def _begin(new: NewNote, now: int) -> int:
+    return _created(new, now) if new.valid_from is None else new.valid_from
+
+
+def _importance(new: NewNote) -> float:
+    if new.memory_type is MemoryType.PROCEDURAL:
+        return max(PROCEDURAL_IMPORTANCE_MIN, float(new.importance))
+    return float(new.importance)
+
+
+def _expiry(new: NewNote, now: int) -> int | None:
+    if new.expires_at is not None:
+        return new.expires_at
+    if new.ttl_ms is not None:
+        return now + new.ttl_ms
+    return now + WORKING_TTL_MS if new.memory_type is MemoryType.WORKING else None

@@ -1,0 +1,218 @@
+"""Suspicion: notes that look like poison are held back with reasons until somebody looks.
+
+A note is data and can grant nothing, so this is not what keeps a run safe; it keeps what was put
+in by strangers out of the ranking. Each sign has a weight; at 0.5 a note is held back. It is kept
+whole, and is released or confirmed by a review, which the log records.
+
+What no sign finds: a note that reads like any other and is wrong. Statistics of embeddings do not
+find it either, so there is no such lane here.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from tallystick.memory.errors import NoteInvalid, NoteNotFound
+from tallystick.memory.note import Note, SourceType
+from tallystick.memory.projection import note_at
+from tallystick.memory.projection_schema import OPEN
+from tallystick.memory.records import NoteReviewed, Verdict
+from tallystick.memory.sqlite import SqliteMemory
+
+__all__ = [
+    "QUARANTINE_AT",
+    "SIGNS",
+    "Held",
+    "Screen",
+    "Screening",
+    "TextScreen",
+    "review",
+    "review_queue",
+]
+
+QUARANTINE_AT = 0.5
+SIGNS = {
+    "importance_outlier": 0.3,
+    "length_outlier": 0.3,
+    "burst": 0.4,
+    "injection_phrase": 0.5,
+    "hidden_characters": 0.5,
+    "self_referential": 0.6,
+}
+
+_SAMPLE_MIN = 20
+_SAMPLE_MAX = 200
+_IMPORTANCE_OFF = 0.4
+_LENGTH_TIMES_MAX = 5.0
+_LENGTH_TIMES_MIN = 0.1
+_BURST_MS = 1_000
+_BURST_MAX = 50
+_READ_CHARS_MAX = 100_000
+
+# What others wrote and nobody of ours has read.
+_INDIRECT = frozenset(
+    {SourceType.TOOL_OUTPUT, SourceType.RETRIEVAL, SourceType.IMPORT, SourceType.MODEL_RESPONSE}
+)
+# Each has a fixed number of words between fixed words: no text makes the search slow.
+_W = r"(?:\W{1,4}\w{1,20}){0,3}\W{1,4}"
+_INJECTION = re.compile(
+    rf"\b(?:ignore|disregard|forget|override|bypass){_W}(?:instructions?|prompts?|rules|guidelines)\b"
+    r"|\byou are now (?:an?|the|in)\b"
+    r"|\b(?:new|updated|real) system prompt\b"
+    r"|\bsystem prompt (?:is|was|has)\b"
+    rf"|\b(?:reveal|print|repeat|show){_W}(?:system prompt|api keys?|passwords?|secrets?)\b"
+    r"|\bdo not (?:tell|inform|alert) the (?:user|human|operator)\b"
+    r"|<\|?(?:im_start|im_end|system|endoftext)\|?>|\[/?inst\]",
+)
+_SELF = re.compile(
+    rf"\b(?:remember|store|save|memori[sz]e|keep){_W}"
+    r"(?:for (?:all )?future|always|permanently|from now on)\b"
+    rf"|\b(?:in|for) (?:all )?future (?:conversations|sessions|queries|tasks|requests)\b"
+    rf"|\bwhenever{_W}(?:asked?|asks|recall\w*|retriev\w*)\b"
+    r"|\bthis (?:memory|note|record) (?:must|should|overrides|supersedes|takes)\b"
+    r"|\b(?:as|when) an? (?:ai|agent|assistant),? you (?:must|should|will)\b",
+)
+# One of these is in every text that one of the patterns finds, and most texts have none.
+_WORDS_OF_INJECTION = (
+    *("ignore", "disregard", "forget", "override", "bypass", "you are now", "system", "reveal"),
+    *("print", "repeat", "show", "do not", "<|", "<im_", "<endof", "[inst]", "[/inst]"),
+)
+_WORDS_OF_SELF = ("future", "always", "permanently", "from now on", "whenever", "this ", " you ")
+# Characters that are not seen and change how others are read: overrides of direction, tags.
+_HIDDEN = re.compile("[\u202a-\u202e\u2066-\u2069\u200b\u2060\U000e0000-\U000e007f]")
+
+
+class Screening(Protocol):
+    """Looks at a note before it is written. Returns the signs and their sum; no signs: let in."""
+
+    def look(
+        self, db: sqlite3.Connection, note: Note, *, now: int
+    ) -> tuple[tuple[str, ...], float]: ...
+
+
+class TextScreen:
+    """What a text alone shows. For imports, where who wrote how much when means nothing."""
+
+    def look(
+        self, db: sqlite3.Connection, note: Note, *, now: int
+    ) -> tuple[tuple[str, ...], float]:
+        return _verdict(_of_text(note))
+
+
+@dataclass(slots=True)
+class _Habit:
+    """How an agent has written until now, and how many notes the batch began with."""
+
+    count: int
+    importance: float
+    chars: float
+    recent: int
+
+
+class Screen:
+    """What a text shows, and how it stands out from what its agent writes. For one transaction."""
+
+    def __init__(self) -> None:
+        self._habits: dict[str, _Habit] = {}
+
+    def look(
+        self, db: sqlite3.Connection, note: Note, *, now: int
+    ) -> tuple[tuple[str, ...], float]:
+        habit = self._habits.get(note.agent_id)
+        if habit is None:
+            habit = self._habits[note.agent_id] = _habit(db, note.agent_id, now)
+        signs = _of_text(note)
+        if habit.count >= _SAMPLE_MIN:
+            mean = habit.chars / habit.count
+            if abs(note.importance - habit.importance / habit.count) > _IMPORTANCE_OFF:
+                signs.append("importance_outlier")
+            if not mean * _LENGTH_TIMES_MIN <= len(note.content) <= mean * _LENGTH_TIMES_MAX:
+                signs.append("length_outlier")
+        # Those of one call are one act, and an agent that loads what it has is no stranger.
+        if habit.recent > _BURST_MAX and note.source_type in _INDIRECT:
+            signs.append("burst")
+        return _verdict(signs)
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """A note that waits for somebody to look at it."""
+
+    note: Note
+    reasons: tuple[str, ...]
+    seq: int
+
+
+def review_queue(memory: SqliteMemory) -> list[Held]:
+    """The notes that are held back, the oldest first."""
+    with memory.reading() as db:
+        rows = db.execute(
+            "SELECT seq_from, body_seq, quarantine FROM state WHERE seq_to = ? "
+            "AND quarantine != '' AND deleted_at IS NULL ORDER BY number",
+            (OPEN,),
+        ).fetchall()
+        held: list[Held] = []
+        for seq, body_seq, reasons in rows:
+            note = note_at(db, body_seq)
+            if note is not None:
+                held.append(Held(note=note, reasons=tuple(reasons.split()), seq=seq))
+        return held
+
+
+def review(memory: SqliteMemory, id: str, verdict: Verdict, *, by: str) -> int:
+    """Release a held note, or confirm that it stays held. Returns the place of the verdict."""
+    if not by.strip():
+        raise NoteInvalid(field="by", why="who reviews is part of the record")
+    with memory.writing() as pen:
+        row = pen.db.execute(
+            "SELECT quarantine FROM note JOIN state USING (number) WHERE id = ? AND seq_to = ?",
+            (id, OPEN),
+        ).fetchone()
+        if row is None:
+            raise NoteNotFound(id=id)
+        if not row[0]:
+            raise NoteInvalid(field="id", why="a note that is held back", given=id)
+        seq, _ = pen.append(NoteReviewed(verdict=verdict, by=by), note=id)
+        return seq
+
+
+def _verdict(signs: list[str]) -> tuple[tuple[str, ...], float]:
+    score = round(sum(SIGNS[sign] for sign in signs), 6)
+    return (tuple(signs), score) if score >= QUARANTINE_AT else ((), score)
+
+
+def _of_text(note: Note) -> list[str]:
+    text = note.content[:_READ_CHARS_MAX]
+    small = text.lower()
+    signs: list[str] = []
+    if any(word in small for word in _WORDS_OF_INJECTION) and _INJECTION.search(small):
+        signs.append("injection_phrase")
+    if not text.isascii() and _HIDDEN.search(text):
+        signs.append("hidden_characters")
+    if note.source_type in _INDIRECT and _says_of_itself(small):
+        signs.append("self_referential")
+    return signs
+
+
+def _says_of_itself(small: str) -> bool:
+    said = any(word in small for word in _WORDS_OF_SELF)
+    return said and _SELF.search(small) is not None
+
+
+def _habit(db: sqlite3.Connection, agent_id: str, now: int) -> _Habit:
+    rows = db.execute(
+        "SELECT importance, chars, created_at FROM (SELECT number, chars, created_at FROM note "
+        "WHERE agent_id = ? ORDER BY number DESC LIMIT ?) JOIN state USING (number) "
+        "WHERE seq_to = ?",
+        (agent_id, _SAMPLE_MAX, OPEN),
+    ).fetchall()
+    return _Habit(
+        count=len(rows),
+        importance=sum(row[0] for row in rows),
+        chars=sum(row[1] for row in rows),
+        recent=sum(now - _BURST_MS < row[2] <= now for row in rows),
+    )

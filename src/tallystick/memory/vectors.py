@@ -1,0 +1,177 @@
+"""Vectors: what a model made of notes, kept beside them and erased with them.
+
+The store keeps bytes and does not read them. One model at a time: vectors of two are never
+compared, so another model's are refused until it is chosen, which throws the old ones away. The log
+has a digest of each vector, sealed as the note is, so a changed one is found; and its place, so a
+recall as of an earlier place does not use what came later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sqlite3
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from tallystick.memory.errors import ModelMismatch, NoteInvalid, NoteNotFound
+from tallystick.memory.projection import note_at
+from tallystick.memory.projection_schema import OPEN
+from tallystick.memory.records import ModelChosen, NoteEmbedded
+from tallystick.memory.sqlite import SqliteMemory
+from tallystick.memory.windows import windows
+
+__all__ = [
+    "Vectors",
+    "choose_model",
+    "keep_vectors",
+    "model_at",
+    "model_of",
+    "unembedded",
+    "vectors_at",
+]
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_DIMENSIONS_MAX = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """A window's vector, and if the model gives them its token vectors, as bytes."""
+
+    vector: bytes
+    tokens: bytes | None = None
+
+
+def model_of(memory: SqliteMemory) -> tuple[str, int] | None:
+    """The digest and dimensions of the store's model, None if none was chosen."""
+    with memory.reading() as db:
+        return model_at(db, OPEN)
+
+
+def choose_model(
+    memory: SqliteMemory, model: str, *, dimensions: int, replace: bool = False
+) -> int:
+    """Say whose vectors the store keeps. Returns the place that says so.
+
+    If it is another model than before, `replace` must say that the old vectors are thrown away and
+    the notes embedded again; otherwise `ModelMismatch` is raised.
+    """
+    if not _DIGEST.fullmatch(model):
+        raise NoteInvalid(field="model", why="the SHA-256 of a model in hex", given=model)
+    if not 1 <= dimensions <= _DIMENSIONS_MAX:
+        raise NoteInvalid(
+            field="dimensions", why=f"from 1 to {_DIMENSIONS_MAX:,}", given=dimensions
+        )
+    with memory.writing() as pen:
+        found = pen.db.execute(
+            "SELECT seq, digest, dimensions FROM model ORDER BY seq DESC LIMIT 1"
+        )
+        row = found.fetchone()
+        if row is not None and row[1:] == (model, dimensions):
+            return int(row[0])
+        if row is not None and not replace:
+            raise ModelMismatch(found=row[1], given=model)
+        pen.db.execute("DELETE FROM vector")
+        seq, _ = pen.append(ModelChosen(model=model, dimensions=dimensions))
+        return seq
+
+
+def keep_vectors(
+    memory: SqliteMemory, made: Iterable[tuple[str, Sequence[Vectors]]], *, model: str
+) -> int:
+    """Keep the vectors of notes, one for each window in order. Returns how many notes had none.
+
+    Raises `ModelMismatch` for another model than the store's, `NoteNotFound` for a note that is
+    not here; then none of them is kept. A note that has vectors keeps those it has.
+    """
+    kept = 0
+    with memory.writing() as pen:
+        found = model_at(pen.db, OPEN)
+        if found is None:
+            raise NoteInvalid(field="model", why="choose the store's model first")
+        if found[0] != model:
+            raise ModelMismatch(found=found[0], given=model)
+        for id, vectors in made:
+            row = pen.db.execute(
+                "SELECT number, body_seq FROM note JOIN state USING (number) "
+                "WHERE id = ? AND seq_to = ?",
+                (id, OPEN),
+            ).fetchone()
+            note = None if row is None else note_at(pen.db, row[1])
+            if row is None or note is None:
+                raise NoteNotFound(id=id)
+            if len(vectors) != len(windows(note.content)):
+                why = f"one for each of the {len(windows(note.content))} windows of {id}"
+                raise NoteInvalid(field="vectors", why=why, given=len(vectors))
+            if pen.db.execute("SELECT 1 FROM vector WHERE number = ?", (row[0],)).fetchone():
+                continue
+            record = NoteEmbedded(
+                model=model,
+                vectors=tuple(_digest(each.vector) for each in vectors),
+                tokens=tuple(
+                    None if each.tokens is None else _digest(each.tokens) for each in vectors
+                ),
+            )
+            seq, _ = pen.append(record, note=id)
+            pen.db.executemany(
+                "INSERT INTO vector VALUES (?, ?, ?, ?, ?)",
+                [
+                    (row[0], window, seq, each.vector, each.tokens)
+                    for window, each in enumerate(vectors)
+                ],
+            )
+            kept += 1
+    return kept
+
+
+def unembedded(memory: SqliteMemory, *, limit: int) -> list[tuple[str, tuple[str, ...]]]:
+    """Notes without vectors, the oldest first, each with the texts of its windows."""
+    found: list[tuple[str, tuple[str, ...]]] = []
+    with memory.reading() as db:
+        rows = db.execute(
+            "SELECT id, body_seq FROM note JOIN state USING (number) "
+            "WHERE seq_to = ? AND redacted = 0 "
+            "AND NOT EXISTS (SELECT 1 FROM vector WHERE vector.number = note.number) "
+            "ORDER BY note.number LIMIT ?",
+            (OPEN, limit),
+        ).fetchall()
+        for id, body_seq in rows:
+            note = note_at(db, body_seq)
+            if note is not None:
+                cut = windows(note.content)
+                found.append((id, tuple(note.content[begin:end] for begin, end in cut)))
+    return found
+
+
+def model_at(db: sqlite3.Connection, seq: int) -> tuple[str, int] | None:
+    """The model as of a place."""
+    row = db.execute(
+        "SELECT digest, dimensions FROM model WHERE seq <= ? ORDER BY seq DESC LIMIT 1", (seq,)
+    ).fetchone()
+    return None if row is None else (row[0], row[1])
+
+
+def vectors_at(
+    db: sqlite3.Connection, seq: int, numbers: Collection[int]
+) -> dict[int, tuple[Vectors, ...]]:
+    """Vectors of the model as of a place, as far as they were there, by the number of the note."""
+    (chosen,) = db.execute("SELECT max(seq) FROM model WHERE seq <= ?", (seq,)).fetchone()
+    (latest,) = db.execute("SELECT max(seq) FROM model").fetchone()
+    if chosen is None or chosen != latest or not numbers:
+        # Those of an earlier model were thrown away.
+        return {}
+    rows = db.execute(
+        "SELECT number, vector, tokens FROM vector WHERE seq <= ? AND number BETWEEN ? AND ? "
+        "ORDER BY number, window",
+        (seq, min(numbers), max(numbers)),
+    )
+    found: dict[int, tuple[Vectors, ...]] = {}
+    for number, vector, tokens in rows:
+        if number in numbers:
+            found[number] = (*found.get(number, ()), Vectors(vector, tokens))
+    return found
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

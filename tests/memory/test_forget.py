@@ -1,0 +1,395 @@
+"""Forgetting: what is still recalled, what was known before, and which bytes are left."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from pathlib import Path
+
+import pytest
+from tests.memory.memory_store import START, Clock, a_note, open_memory, raw_bytes, tables
+
+from tallystick.memory.errors import BackendUnsupported, NoteErased, NoteInvalid
+from tallystick.memory.exchange import export_notes
+from tallystick.memory.forget import (
+    Criteria,
+    Strategy,
+    check_receipt,
+    decay_pass,
+    forget,
+    forget_expired,
+    forget_matching,
+    forget_provenance,
+    forget_subject,
+)
+from tallystick.memory.note import REDACTED, MemoryType, NoteScope, Permission
+from tallystick.memory.remember import recalled, remember, remember_all
+from tallystick.memory.share import share
+from tallystick.memory.sqlite import SqliteMemory
+from tallystick.memory.vectors import Vectors, choose_model, keep_vectors
+from tallystick.memory.verify import verify
+from tallystick.memory.view import look, view
+
+HOUR = 3_600_000
+MODEL = "a" * 64
+SECRET = "zanzibar marmalade qwertzuiop"
+WORDS = ("zanzibar", "marmalad", "qwertzuiop", "Xylophonist", "xylophonist")
+
+
+def texts(memory: SqliteMemory, as_of: int | None = None) -> list[str]:
+    seen = view(memory, reader="ada", as_of=as_of)
+    return [seen.note(id).content for id in seen.ids]
+
+
+# -- strategies --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", [Strategy.SOFT_DELETE, Strategy.ARCHIVE])
+def test_a_note_out_of_sight_can_be_asked_for_as_of_before(
+    strategy: Strategy, tmp_path: Path
+) -> None:
+    with open_memory(tmp_path) as memory:
+        kept = remember(memory, a_note("stays"))
+        made = remember(memory, a_note("goes"))
+
+        done = forget(memory, [made.id], actor="ada", strategy=strategy)
+
+        assert done.forgotten == (made.id,)
+        assert texts(memory) == ["stays"]
+        assert texts(memory, as_of=2) == ["stays", "goes"]
+        assert view(memory, reader="ada", as_of=2).erased == ()
+        assert view(memory, reader="ada").ids == (kept.id,)
+        assert verify(memory).valid
+
+
+def test_decay_takes_off_the_notes_own_rate_and_ends_at_nothing(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        plain = remember(memory, a_note("plain", importance=0.5)).id
+        fast = remember(memory, a_note("fast", importance=0.3, decay_rate=0.4)).id
+
+        forget(memory, [plain, fast], actor=None, strategy=Strategy.DECAY)
+
+        assert look(memory, plain, reader=None).state.importance == pytest.approx(0.4)
+        assert look(memory, fast, reader=None).state.importance == 0.0
+
+
+def test_procedural_notes_do_not_decay(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        made = remember(memory, a_note("how to", memory_type=MemoryType.PROCEDURAL))
+
+        done = forget(memory, [made.id], actor=None, strategy=Strategy.DECAY)
+
+        assert done.forgotten == ()
+        assert done.receipt is None
+        assert done.errors[0].code == "usage.memory"
+        assert look(memory, made.id, reader=None).state.importance == 0.8
+
+
+def test_redaction_leaves_the_place_of_a_note_and_none_of_its_words(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        new = a_note(
+            SECRET,
+            tags=("subject:bob", "kept"),
+            metadata={"who": "Xylophonist"},
+            author="Xylophonist",
+            thread_id="t",
+        )
+        made = remember(memory, new)
+        before = memory.head()
+
+        done = forget(memory, [made.id], actor="ada", strategy=Strategy.REDACT)
+
+        left = look(memory, made.id, reader="ada").note
+        assert (left.content, left.tags, left.metadata) == (REDACTED, ("kept",), {"redacted": True})
+        assert (left.thread_id, left.author) == ("t", None)
+        assert view(memory, reader="ada", as_of=1).erased == (made.id,)
+        assert view(memory, reader="ada", as_of=1).ids == ()
+        assert view(memory, reader="ada").erased == ()
+        report = verify(memory, head=before)
+        assert (report.valid, report.erased) == (True, 1)
+        assert done.receipt is not None
+        assert done.receipt.scrubbed is True
+    assert not any(word.encode() in raw_bytes(tmp_path) for word in WORDS)
+
+
+def test_consolidation_is_refused_and_not_pretended(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        made = remember(memory, a_note())
+
+        with pytest.raises(BackendUnsupported, match="consolidate"):
+            forget(memory, [made.id], actor=None, strategy=Strategy.CONSOLIDATE)
+
+
+# -- erasure -----------------------------------------------------------------------------------
+
+
+def crowded(memory: SqliteMemory) -> str:
+    """A memory with a note among many others, and everything that can be known of it."""
+    for batch in range(4):
+        remember_all(memory, [a_note(f"filler {batch} {n} " + "x" * (n % 90)) for n in range(60)])
+        if batch == 1:
+            new = a_note(
+                f"{SECRET} " + "Xylophonist said so. " * 80,
+                tags=("subject:Xylophonist",),
+                metadata={"Xylophonist": SECRET},
+                author="Xylophonist",
+                key="Xylophonist",
+                source_id="Xylophonist",
+                thread_id="Xylophonist",
+                created_by="Xylophonist",
+                session_id="Xylophonist",
+            )
+            made = remember(memory, new).id
+            remember(memory, new)
+    recalled(memory, [made])
+    choose_model(memory, MODEL, dimensions=4)
+    windows = [Vectors(b"Xylophonist%d" % n, b"Xylophonist") for n in range(3)]
+    keep_vectors(memory, [(made, windows)], model=MODEL)
+    return made
+
+
+def test_an_erased_note_leaves_no_byte_of_itself_in_any_file(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        made = crowded(memory)
+        content = look(memory, made, reader=None).note.content.encode()
+        assert all(word.encode() in raw_bytes(tmp_path) for word in WORDS)
+        reader = open_memory(tmp_path)
+        assert made in view(reader, reader=None)
+
+        done = forget(memory, [made], actor="ada", strategy=Strategy.HARD_DELETE)
+
+        assert done.receipt is not None
+        assert done.receipt.scrubbed is True
+        left = raw_bytes(tmp_path)
+        for word in (*WORDS, SECRET):
+            assert word.encode() not in left
+        for digest in (hashlib.sha256(content), hashlib.sha256(SECRET.encode())):
+            assert digest.digest() not in left
+            assert digest.hexdigest().encode() not in left
+        assert sorted(path.name for path in tmp_path.iterdir()) == [
+            "memory.db",
+            "memory.db-shm",
+            "memory.db-wal",
+        ]
+        reader.close()
+    assert not any(word.encode() in raw_bytes(tmp_path) for word in WORDS)
+
+
+def test_after_an_erasure_the_chain_holds_and_says_erased(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        made = crowded(memory)
+        head = memory.head()
+
+        done = forget(memory, [made], actor=None, strategy=Strategy.HARD_DELETE)
+
+        assert done.receipt is not None
+        report = verify(memory, head=head)
+        assert (report.valid, report.error_message) == (True, None)
+        assert report.erased == len(done.receipt.entries) == 3
+        assert check_receipt(memory, done.receipt) is None
+        with pytest.raises(NoteErased, match="was erased by entry"):
+            look(memory, made, reader=None)
+        assert view(memory, reader=None, as_of=head.count).erased == (made,)
+        assert view(memory, reader=None).erased == ()
+
+
+def test_no_term_of_an_erased_note_is_left_in_the_index(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        made = crowded(memory)
+        forget(memory, [made], actor=None, strategy=Strategy.HARD_DELETE)
+
+    terms = {term for term, _ in tables(tmp_path / "memory.db")["words"]}
+    assert terms.isdisjoint({"zanzibar", "marmalad", "qwertzuiop", "xylophonist"})
+
+
+def test_whoever_reads_an_older_state_delays_the_scrub_and_the_receipt_says_so(
+    tmp_path: Path,
+) -> None:
+    memory = open_memory(tmp_path)
+    impatient = SqliteMemory(tmp_path / "memory.db", busy_seconds=0.05)
+    made = remember(memory, a_note(SECRET))
+    other = sqlite3.connect(tmp_path / "memory.db", isolation_level=None)
+    other.execute("BEGIN")
+    other.execute("SELECT * FROM log").fetchall()
+
+    done = forget(impatient, [made.id], actor=None, strategy=Strategy.HARD_DELETE)
+
+    assert done.receipt is not None
+    assert done.receipt.scrubbed is False
+    assert impatient.scrub_due
+    other.close()
+    impatient.close()
+    memory.close()
+    with open_memory(tmp_path) as opened:
+        assert not opened.scrub_due
+        assert SECRET.encode() not in raw_bytes(tmp_path)
+
+
+def test_what_was_exported_before_is_listed_and_not_claimed(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        made = remember(memory, a_note(SECRET))
+        list(export_notes(memory, reader=None, label="backup of March"))
+        later = remember(memory, a_note("later"))
+
+        first = forget(memory, [made.id], actor=None, strategy=Strategy.HARD_DELETE)
+        second = forget(memory, [later.id], actor=None, strategy=Strategy.HARD_DELETE)
+
+        assert first.receipt is not None
+        assert second.receipt is not None
+        assert first.receipt.exports == ((2, "backup of March"),)
+        assert second.receipt.exports == ()
+
+
+def test_a_receipt_does_not_hold_where_the_bytes_came_back(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        made = remember(memory, a_note(SECRET))
+        done = forget(memory, [made.id], actor=None, strategy=Strategy.HARD_DELETE)
+        assert done.receipt is not None
+        with memory.writing() as pen:
+            pen.db.execute("UPDATE log SET salt = x'00', body = x'00' WHERE seq = 1")
+
+        assert check_receipt(memory, done.receipt) == "the bytes of entry 1 are there"
+        assert not verify(memory).valid
+
+
+# -- who and which -----------------------------------------------------------------------------
+
+
+def test_what_cannot_be_forgotten_is_returned_and_the_others_are(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        mine = remember(memory, a_note("mine")).id
+        theirs = remember(memory, a_note("theirs", agent_id="bob", scope=NoteScope.PUBLIC)).id
+        hidden = remember(memory, a_note("hidden", agent_id="bob")).id
+        nobody = mine[:-1] + ("0" if mine[-1] != "0" else "1")
+
+        done = forget(memory, [theirs, hidden, nobody, mine, "no id"], actor="ada")
+
+        assert done.forgotten == (mine,)
+        assert [(each.id, each.code) for each in done.errors] == [
+            (theirs, "refused.memory"),
+            (hidden, "backend.memory.not_found"),
+            (nobody, "backend.memory.not_found"),
+            ("no id", "backend.memory.not_found"),
+        ]
+
+
+def test_whom_a_note_was_shared_with_forgets_it_only_with_write(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        made = remember(memory, a_note("ours", scope=NoteScope.SHARED)).id
+        share(memory, made, actor="ada", with_agent="bob", permission=Permission.READ)
+        refused = forget(memory, [made], actor="bob")
+        share(memory, made, actor="ada", with_agent="bob", permission=Permission.DELETE)
+
+        done = forget(memory, [made], actor="bob")
+
+        assert refused.errors[0].code == "refused.memory"
+        assert done.forgotten == (made,)
+
+
+def test_criteria_are_met_all_together(tmp_path: Path) -> None:
+    clock = Clock()
+    with open_memory(tmp_path, clock=clock) as memory:
+        old = remember(memory, a_note("old", importance=0.2, tags=("a",))).id
+        remember(memory, a_note("old and dear", importance=0.9, tags=("a",)))
+        remember(memory, a_note("old, other tag", importance=0.2, tags=("b",)))
+        remember(memory, a_note("somebody else's", importance=0.2, tags=("a",), agent_id="bob"))
+        clock.now = START + 3 * HOUR
+        remember(memory, a_note("new", importance=0.2, tags=("a",)))
+        which = Criteria(max_age_hours=2, min_importance_below=0.5, tags=frozenset({"a"}))
+
+        done = forget_matching(memory, which, actor="ada")
+
+        assert done.forgotten == (old,)
+
+
+def test_forgetting_needs_to_be_told_what(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        with pytest.raises(NoteInvalid, match="ids"):
+            forget(memory, [], actor="ada")
+        with pytest.raises(NoteInvalid, match="criteria"):
+            forget_matching(memory, Criteria(), actor="ada")
+        with pytest.raises(NoteInvalid, match="principal"):
+            forget_provenance(memory, actor="ada")
+        with pytest.raises(NoteInvalid, match="subject"):
+            forget_subject(memory, " ", actor="ada")
+
+
+def test_a_subject_is_redacted_wherever_it_is_tagged_deleted_notes_too(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        ids = [
+            remember(memory, a_note(f"{SECRET} {n}", tags=("subject:bob",))).id for n in range(3)
+        ]
+        remember(memory, a_note("about carol", tags=("subject:carol",)))
+        forget(memory, ids[:1], actor=None)
+
+        done = forget_subject(memory, "bob", actor=None)
+
+        assert sorted(done.forgotten) == sorted(ids)
+        assert texts(memory) == [REDACTED, REDACTED, "about carol"]
+        assert verify(memory).valid
+    assert SECRET.encode() not in raw_bytes(tmp_path)
+    assert b"subject:bob" not in raw_bytes(tmp_path)
+
+
+def test_what_a_principal_or_a_session_wrote_can_be_taken_back(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        one = remember(memory, a_note("1", created_by="tool", session_id="s1")).id
+        two = remember(memory, a_note("2", created_by="tool", session_id="s2")).id
+        three = remember(memory, a_note("3", created_by="ada", session_id="s1")).id
+
+        both = forget_provenance(memory, principal="tool", session_id="s1", actor=None)
+        session = forget_provenance(memory, session_id="s1", actor=None)
+        principal = forget_provenance(memory, principal="tool", actor=None)
+
+        assert both.forgotten == (one,)
+        assert session.forgotten == (three,)
+        assert principal.forgotten == (two,)
+
+
+def test_notes_whose_time_is_over_are_not_seen_and_a_sweep_erases_them(tmp_path: Path) -> None:
+    clock = Clock()
+    with open_memory(tmp_path, clock=clock) as memory:
+        made = remember(memory, a_note(SECRET, memory_type=MemoryType.WORKING)).id
+        remember(memory, a_note("stays"))
+        assert forget_expired(memory).forgotten == ()
+        clock.now = START + HOUR
+
+        seen = texts(memory)
+        done = forget_expired(memory)
+
+        assert seen == ["stays"]
+        assert done.forgotten == (made,)
+        assert verify(memory).erased == 1
+    assert SECRET.encode() not in raw_bytes(tmp_path)
+
+
+def test_a_decay_pass_archives_what_hardly_matters_and_forgets_what_does_not(
+    tmp_path: Path,
+) -> None:
+    clock = Clock()
+    with open_memory(tmp_path, clock=clock) as memory:
+        weak = remember(memory, a_note("weak", importance=0.1)).id
+        middling = remember(memory, a_note("middling", importance=0.4)).id
+        used = remember(memory, a_note("used", importance=0.4)).id
+        remember(memory, a_note("skill", memory_type=MemoryType.PROCEDURAL))
+        for _ in range(20):
+            recalled(memory, [used])
+        clock.now = START + 100 * HOUR
+
+        archived, forgotten = decay_pass(memory)
+
+        assert (archived, forgotten) == ((middling,), (weak,))
+        assert texts(memory) == ["used", "skill"]
+        assert decay_pass(memory) == ((), ())
+
+
+def test_a_request_that_is_made_again_is_done_once(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        made = remember(memory, a_note(SECRET))
+        hard = Strategy.HARD_DELETE
+
+        first = forget(memory, [made.id], actor=None, strategy=hard, origin="run:7")
+        again = forget(memory, [made.id], actor=None, strategy=hard, origin="run:7")
+
+        assert again == first
+        assert memory.head().count == 2
