@@ -20,6 +20,8 @@ from tallystick.model.port import Heard, ModelError, ModelReply, ModelRequest
 from tallystick.runtime.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+pytestmark = pytest.mark.slow
+
 slow = pytest.mark.slow
 Says = Callable[[int], str | Exception]
 WIDE = RunLimits(tokens=100_000_000)

@@ -50,6 +50,8 @@ from tallystick.runtime.carry import (
     remove_run_with_attachments,
 )
 
+pytestmark = pytest.mark.slow
+
 OTHER_SESSION = session_id(2)
 Make = Callable[[str], Place]
 

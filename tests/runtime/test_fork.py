@@ -61,6 +61,8 @@ from tallystick.runtime.inputs import given_text
 from tallystick.runtime.run import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+pytestmark = pytest.mark.slow
+
 PLAN = (
     program("import random", "n = len(context)", "print(n, random.random())"),
     program("n += send('x') + len(llm_query('one'))", "print(n)"),

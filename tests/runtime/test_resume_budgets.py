@@ -45,6 +45,8 @@ from tallystick.runtime.session import Session
 from tallystick.runtime.shared_purse import DEPLOYMENT, SharedPurse, declared
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+pytestmark = pytest.mark.slow
+
 PLAN = (
     program("n = 1", "print(budget.remaining())"),
     program("n += len(llm_query('one'))", "print(budget.remaining())"),

@@ -54,6 +54,8 @@ from tallystick.runtime.session import Session
 from tallystick.runtime.teller import Pricing
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+pytestmark = pytest.mark.slow
+
 STORY = "The ship left Riga in the night. Nobody saw the captain again.\n" * 40
 TABLE = "id,port\n" + "".join(f"{n},Riga\n" for n in range(50))
 LOG = "".join(f"2024-03-{n % 28 + 1:02} 10:00:0{n % 9} ERROR disk {n}\n" for n in range(50))

@@ -16,9 +16,12 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING, assert_never
 
+import msgspec
+
 from tallystick.memory import terms as ranking_terms
 from tallystick.memory.note import Note
 from tallystick.memory.projection_schema import OPEN, PROJECTION_TABLES
+from tallystick.memory.receipt_records import RecallReceipt, receipt_hash
 from tallystick.memory.records import (
     MemoryRecord,
     ModelChosen,
@@ -104,14 +107,24 @@ def fold(
             _insert(db, header.seq, note, state, seq=header.seq, same=same)
         case ModelChosen(model=model, dimensions=dimensions):
             db.execute("INSERT INTO model VALUES (?, ?, ?)", (header.seq, model, dimensions))
-        case NotesRecalled(ids=ids, at=at):
+        case NotesRecalled(ids=ids, at=at, receipt=receipt):
             for id in ids:
                 _access(db, id, header.seq, at)
+            if receipt:
+                _receipt(db, header.seq, receipt)
         case NotesExported():
             db.execute("INSERT INTO exported VALUES (?)", (header.seq,))
         case _:
             if number is not None:
                 _fold_later(db, header, record, number)
+
+
+def _receipt(db: sqlite3.Connection, seq: int, text: str) -> None:
+    said = msgspec.json.decode(text, type=RecallReceipt)
+    db.execute(
+        "INSERT INTO receipt VALUES (?, ?, ?, ?)",
+        (said.number, seq, said.read_id, receipt_hash(said)),
+    )
 
 
 def _noted(db: sqlite3.Connection, header: EntryHeader) -> int | None:

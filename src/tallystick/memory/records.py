@@ -184,11 +184,17 @@ class ModelChosen(msgspec.Struct, frozen=True, kw_only=True, tag="model.chosen")
     dimensions: int
 
 
-class NotesRecalled(msgspec.Struct, frozen=True, kw_only=True, tag="notes.recalled"):
-    """Notes were given to somebody. Ids only: it outlives them."""
+class NotesRecalled(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="notes.recalled"
+):
+    """Notes were given to somebody. Ids only: it outlives them.
+
+    `receipt` is the one that was given for it, as canonical JSON; it says nothing of what they say.
+    """
 
     ids: tuple[str, ...]
     at: int
+    receipt: str = ""
 
 
 class NotesExported(

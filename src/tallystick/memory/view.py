@@ -101,6 +101,10 @@ class View:
         """The salted digest by which the log binds what the note says."""
         return self._rows[id].content_hash
 
+    def content_seq(self, id: str) -> int:
+        """The place of the entry that has what the note says."""
+        return self._rows[id].body_seq
+
     def seen(self, id: str) -> Seen:
         """Everything there is to know of a note, as of this view."""
         with self._memory.reading() as db:
