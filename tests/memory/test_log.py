@@ -26,6 +26,8 @@ from tallystick.memory.log import (
 )
 from tallystick.memory.note import Note, NoteScope, Permission
 from tallystick.memory.projection_schema import PROJECTION_TABLES
+from tallystick.memory.recall import Asking, recall
+from tallystick.memory.receipt import Key
 from tallystick.memory.records import (
     EVENT_TYPES,
     MemoryRecord,
@@ -171,6 +173,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         share(memory, one, actor=None, with_agent="bob", permission=Permission.READ)
         relate(memory, one, two, actor=None, relation="supports", weight=0.5)
         recalled(memory, [one, two])
+        recall(memory, "first", Asking(agent_id="ada"), key=Key(id="k", secret=b"s" * 32))
         choose_model(memory, "a" * 64, dimensions=4)
         made = Vectors(b"vector", b"tokens")
         keep_vectors(memory, [(one, [made]), (three, [made])], model="a" * 64)
@@ -220,7 +223,7 @@ def test_a_memory_that_nobody_touched_is_valid(written: Path) -> None:
         report = verify(memory)
 
     assert (report.valid, report.error_message) == (True, None)
-    assert report.total_records == report.verified_records == 15
+    assert report.total_records == report.verified_records == 16
     assert report.erased == 1
 
 
@@ -318,7 +321,7 @@ def test_an_end_cut_off_with_its_head_is_found_with_a_head_kept_elsewhere(
 
     assert alone.valid
     assert not with_head.valid
-    assert "4 entries are there, the kept head counts 15" in (with_head.error_message or "")
+    assert "4 entries are there, the kept head counts 16" in (with_head.error_message or "")
 
 
 def test_a_log_written_anew_is_found_with_a_head_kept_elsewhere(
