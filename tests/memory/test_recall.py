@@ -32,6 +32,7 @@ from tallystick.memory.receipt_errors import (
     ReceiptError,
     UnknownKey,
 )
+from tallystick.memory.receipt_records import signed
 from tallystick.memory.records import NotesRecalled, decode_memory_record
 from tallystick.memory.remember import remember, remember_all
 from tallystick.memory.selection import Filters
@@ -92,7 +93,21 @@ def test_filters_count_before_anything_is_ranked(memory: SqliteMemory) -> None:
 
     narrow = Asking(agent_id="ann", reader="ann", filters=Filters(tags=frozenset({"toys"})))
 
-    assert found(asked(memory, "red kite", narrow)) == ["a red kite made of paper"]
+    made = asked(memory, "red kite", narrow)
+
+    assert found(made) == ["a red kite made of paper"]
+    # The receipt says them, so the same view is made again.
+    assert verify_recall(memory, made.receipt, keys=KEYS, query="red kite").ranking == "same"
+
+
+def test_a_receipt_with_filters_that_nobody_knows_is_refused(memory: SqliteMemory) -> None:
+    notes(memory, "red apple")
+    receipt = asked(memory, "red").receipt
+    scope = {**receipt.scope, "filters": {"mood": "sad"}}
+    later = signed(msgspec.structs.replace(receipt, scope=scope), KEY)
+
+    with pytest.raises(UsageError, match="'mood'"):
+        verify_recall(memory, later, keys=KEYS, query="red")
 
 
 def test_strategies_do_what_they_say_or_refuse(memory: SqliteMemory) -> None:

@@ -20,7 +20,7 @@ from tallystick.core.errors import UsageError
 from tallystick.memory.errors import EmbedderNotConfigured, ModelMismatch
 from tallystick.memory.fusion import Hit, Ranked, rank
 from tallystick.memory.log import read_entry_header
-from tallystick.memory.note import MemoryType, Note, NoteScope, normalised
+from tallystick.memory.note import Note, normalised
 from tallystick.memory.profile import DEFAULT, Profile
 from tallystick.memory.receipt import (
     Derived,
@@ -294,12 +294,11 @@ def _asking(receipt: RecallReceipt, profile: Profile) -> Asking:
     """What was asked, as a receipt says it. Raises `UsageError` for words that are none."""
     said = receipt.scope
     try:
-        filters = msgspec.convert(said.get("filters", {}), type=_Told)
         return Asking(
             agent_id=receipt.agent_id,
             reader=msgspec.convert(said.get("reader"), type=str | None),
             k=receipt.k,
-            filters=filters.filters(),
+            filters=_filters(said.get("filters", {})),
             as_of=receipt.as_of,
             at=msgspec.convert(said["at"], type=int),
             strategy=msgspec.convert(said["strategy"], type=Strategy),
@@ -309,27 +308,13 @@ def _asking(receipt: RecallReceipt, profile: Profile) -> Asking:
         raise UsageError(f"the receipt's scope cannot be read: {error}") from error
 
 
-class _Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Filters as a receipt says them."""
-
-    memory_types: frozenset[MemoryType] = frozenset()
-    scopes: frozenset[NoteScope] = frozenset()
-    tags: frozenset[str] = frozenset()
-    min_importance: float | None = None
-    org_id: str | None = None
-    thread_id: str | None = None
-    author: str | None = None
-    key: str | None = None
-    after: int | None = None
-    before: int | None = None
-    current: bool = True
-    quarantined: bool = False
-    archived: bool = False
-    deleted: bool = False
-    expired: bool = False
-
-    def filters(self) -> Filters:
-        return Filters(**{name: getattr(self, name) for name in self.__struct_fields__})
+def _filters(said: object) -> Filters:
+    """Filters as a receipt says them. One that is not known here is refused, not dropped."""
+    words = msgspec.convert(said, type=dict[str, object])
+    unknown = sorted(words.keys() - Filters.__dataclass_fields__.keys())
+    if unknown:
+        raise UsageError(f"the receipt has a filter of another version: {unknown[0][:80]!r}")
+    return msgspec.convert(words, type=Filters)
 
 
 def _content(memory: SqliteMemory, seq: int) -> Held | Erased | None:
