@@ -130,6 +130,7 @@ class Instance:
                 self._context, byref(self._run), self._slots, 2, byref(trap)
             )
         finally:
+            # None outside of a call, where nobody reads it.
             current.instance = previous  # type: ignore[assignment]
         if error or trap:
             self._raise(error, trap)
