@@ -6,6 +6,7 @@ import pytest
 from tallystick.core.errors import InvalidLimit, InvalidName
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits
 from tallystick.sandbox.snapshot import SnapshotId, check_snapshot_name
+from tallystick.vocabulary.result import ValidationResult
 
 
 def test_a_snapshot_keeps_its_name_and_session() -> None:
@@ -110,3 +111,59 @@ def test_a_limit_that_is_not_a_whole_number_is_an_error_that_names_it(
 ) -> None:
     with pytest.raises(InvalidLimit, match=field):
         Limits(**{field: value})  # type: ignore[arg-type]
+
+
+def test_a_valid_verdict_keeps_the_matched_terms() -> None:
+    result = ValidationResult.valid(["python", "pip"])
+
+    assert result.is_valid
+    assert result.matched_terms == ("python", "pip")
+
+
+def test_an_invalid_verdict_keeps_matched_and_unknown_terms() -> None:
+    result = ValidationResult.invalid(["python"], ["foobar"])
+
+    assert not result.is_valid
+    assert result.matched_terms == ("python",)
+    assert result.unknown_terms == ("foobar",)
+
+
+def test_a_verdict_has_these_fields_and_defaults() -> None:
+    encoded = msgspec.json.decode(msgspec.json.encode(ValidationResult.invalid(["a"], ["b"])))
+
+    assert encoded == {
+        "is_valid": False, "matched_terms": ["a"], "unknown_terms": ["b"], "suggestions": {},
+        "strictness": "normal", "message": "", "retry_count": 0, "escalation_required": False,
+    }  # fmt: skip
+
+
+def test_the_feedback_message_byte_for_byte() -> None:
+    result = ValidationResult(
+        is_valid=False,
+        matched_terms=("python", "pip"),
+        unknown_terms=("foobar", 'say "hi"', "prüf\\ung", "two\nlines"),
+        suggestions={"foobar": ("foo", "bar"), "prüf\\ung": ("pip",)},
+        message="Use fewer terms.",
+    )
+
+    assert result.feedback().encode() == (
+        b"Command validation warning:\n"
+        b'  Unknown terms: ["foobar", "say \\"hi\\"", "pr\xc3\xbcf\\\\ung", "two\\nlines"]\n'
+        b'  Known terms you could use: ["python", "pip"]\n'
+        b'  Instead of \'foobar\', consider: ["foo", "bar"]\n'
+        b"  Instead of 'pr\xc3\xbcf\\ung', consider: [\"pip\"]\n"
+        b"  Use fewer terms.\n"
+        b"Please rephrase to use only known domain terminology."
+    )
+
+
+def test_suggestions_are_told_in_the_order_of_their_terms() -> None:
+    result = ValidationResult(is_valid=False, suggestions={"b": ("x",), "a": ("y",), "B": ("z",)})
+
+    assert result.feedback() == (
+        "Command validation warning:\n"
+        "  Instead of 'B', consider: [\"z\"]\n"
+        "  Instead of 'a', consider: [\"y\"]\n"
+        "  Instead of 'b', consider: [\"x\"]\n"
+        "Please rephrase to use only known domain terminology."
+    )

@@ -1,0 +1,250 @@
+"""The check: a program's names and arguments against a vocabulary, at a strictness.
+
+A *term* of a program is a free name (see `program`), or a word in a text that it gives to a tool. A
+text of one word (a letter, then letters, digits, `_`, `-` and dots; more than two in all) counts
+whether it is known or not. In any other text, known terms are found, and what else stands there is
+prose or data, which is not counted. Texts for other functions than tools are not looked at.
+
+A known term is *matched*, any other is *unknown*. Denied ones are unknown wherever they stand, as a
+name of whatever origin or as a word. The ratio is that of matched terms to all, each counted once;
+only strict counts unknown words of arguments in it.
+
+| | fails on |
+| --- | --- |
+| permissive | nothing: it is for the record |
+| normal | a denied term; with a thesaurus, no matched term, or a ratio below 0.1 |
+| strict | a denied term, any unknown name, no matched term, a ratio below 0.3, terms apart |
+
+Terms are connected, not apart, if the thesaurus relates them, however far, over whatever else it
+holds. A term that it relates to nothing says nothing about this and is left out. A program without
+any term passes, as does one that is no Python: it will fail by itself, with a better message. One
+that was not read (it is too long, or too deep) fails in strict, since it could do anything.
+
+The verdict follows from program, vocabulary and rules alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tallystick.core.errors import InvalidLimit
+from tallystick.vocabulary.program import Name, Program
+from tallystick.vocabulary.result import Strictness, ValidationResult, quoted_list
+from tallystick.vocabulary.terms import Vocabulary, words_of
+
+__all__ = ["NORMAL", "PERMISSIVE", "STRICT", "TERMS_SHOWN_MAX", "Rules", "rules_of", "validate"]
+
+# A verdict is kept in a record and told to a model: both have to stay short.
+TERMS_SHOWN_MAX = 50
+_TERM_CHARS_MAX = 200
+_SUGGESTED_MAX = 10
+_UNKNOWN_FEW = 3
+_CHARS_SHORT = 100
+_WORD = re.compile(r"[^\W\d_][\w-]*(?:\.[\w-]+)*")
+_WORD_CHARS_MIN = 3
+
+_MORE_SPECIFIC = "Be more specific: name the functions and terms that are known."
+_BREAK_DOWN = "Break it down into shorter programs."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How strict a check is.
+
+    `ratio_min` is the least share of matched terms; `arguments` says whether unknown words in the
+    arguments of tools lower it. `connected` says whether terms have to be.
+    """
+
+    strictness: Strictness = "normal"
+    ratio_min: float = 0.1
+    retries_max: int = 3
+    arguments: bool = False
+    connected: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ratio_min <= 1:
+            raise InvalidLimit(field="ratio_min", given=self.ratio_min, why="from 0 to 1")
+        if type(self.retries_max) is not int or self.retries_max < 0:
+            why = "a whole number, 0 or more"
+            raise InvalidLimit(field="retries_max", given=self.retries_max, why=why)
+
+
+PERMISSIVE = Rules(strictness="permissive", ratio_min=0.0, retries_max=0)
+NORMAL = Rules()
+STRICT = Rules(strictness="strict", ratio_min=0.3, arguments=True, connected=True)
+_PRESETS = {rules.strictness: rules for rules in (PERMISSIVE, NORMAL, STRICT)}
+
+
+def rules_of(strictness: Strictness) -> Rules:
+    """The rules that go with a strictness, if nothing else is said."""
+    return _PRESETS[strictness]
+
+
+@dataclass(slots=True)
+class _Found:
+    """The terms of a program, by how they stand there, so that each counts once."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    words: dict[str, str] = field(default_factory=dict)
+    unknown_names: dict[str, None] = field(default_factory=dict)
+    unknown_words: dict[str, None] = field(default_factory=dict)
+    denied: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def matched(self) -> list[str]:
+        return list(dict.fromkeys((*self.names.values(), *self.words.values())))
+
+    @property
+    def unknown(self) -> list[str]:
+        return list(dict.fromkeys((*self.denied, *self.unknown_names, *self.unknown_words)))
+
+    def take_name(self, name: Name, vocabulary: Vocabulary) -> None:
+        if vocabulary.denied(name.path) is not None:
+            self.denied[name.path] = None
+        elif name.origin == "own":
+            return
+        elif (term := vocabulary.find(name.path)) is not None:
+            self.names[name.path] = term
+        elif name.origin == "free":
+            self.unknown_names[name.path] = None
+
+    def take_text(self, text: str, vocabulary: Vocabulary) -> None:
+        words = words_of(text)
+        denied = [each for each in (text, *words) if vocabulary.is_denied_word(each)]
+        self.denied.update(dict.fromkeys(denied))
+        for phrase in vocabulary.phrases(words):
+            if vocabulary.is_known(phrase.term):
+                self.words[" ".join(phrase.words)] = phrase.term
+        term = vocabulary.find_word(text)
+        if term is not None and vocabulary.is_known(term):
+            self.words[" ".join(words)] = term
+        elif text not in denied and _is_word(text):
+            self.unknown_words[text] = None
+
+    def ratio(self, *, arguments: bool) -> float:
+        matched = len(self.names) + len(self.words)
+        unknown = len(self.unknown_names) + (len(self.unknown_words) if arguments else 0)
+        return matched / max(matched + unknown, 1)
+
+
+def validate(
+    program: Program, vocabulary: Vocabulary, rules: Rules = NORMAL, *, retry_count: int = 0
+) -> ValidationResult:
+    """The verdict on a program; never raises. `retry_count` programs before it were refused."""
+    if program.problem is not None:
+        return _unread(program, rules, retry_count)
+    found = _found(program, vocabulary)
+    matched, unknown = found.matched, found.unknown
+    apart = _apart(matched, vocabulary) if rules.connected else []
+    fails = _fails(found, vocabulary, rules, apart)
+    escalates = fails and retry_count >= rules.retries_max
+    said = _said(found, unknown, apart, program, rules, fails=fails, escalates=escalates)
+    return ValidationResult(
+        is_valid=not fails,
+        matched_terms=_shown(matched),
+        unknown_terms=_shown(unknown),
+        suggestions=_suggestions(unknown, vocabulary) if fails and not escalates else {},
+        strictness=rules.strictness,
+        message=" ".join(said),
+        retry_count=retry_count,
+        escalation_required=escalates,
+    )
+
+
+def _found(program: Program, vocabulary: Vocabulary) -> _Found:
+    found = _Found()
+    for name in program.names:
+        found.take_name(name, vocabulary)
+    for argument in program.arguments:
+        if (term := found.names.get(argument.path)) is not None and vocabulary.is_tool(term):
+            found.take_text(argument.text, vocabulary)
+    return found
+
+
+def _fails(found: _Found, vocabulary: Vocabulary, rules: Rules, apart: Sequence[str]) -> bool:
+    if rules.strictness == "permissive":
+        return False
+    if found.denied or apart:
+        return True
+    strict = rules.strictness == "strict"
+    if strict and found.unknown_names:
+        return True
+    matched = bool(found.names or found.words)
+    counted = matched or bool(found.unknown_names)
+    if not counted or not (strict or vocabulary.has_thesaurus):
+        return False
+    return not matched or found.ratio(arguments=rules.arguments) < rules.ratio_min
+
+
+def _apart(matched: Sequence[str], vocabulary: Vocabulary) -> list[str]:
+    """The terms that nothing connects with the others: all but those of the largest group."""
+    groups: dict[str, list[str]] = {}
+    for term in matched:
+        if (group := vocabulary.group(term)) is not None:
+            groups.setdefault(group, []).append(term)
+    if len(groups) < 2:
+        return []
+    largest = min(groups, key=lambda group: (-len(groups[group]), group))
+    return [term for term in matched if vocabulary.group(term) not in (None, largest)]
+
+
+def _said(
+    found: _Found, unknown: Sequence[str], apart: Sequence[str], program: Program, rules: Rules,
+    *, fails: bool, escalates: bool,
+) -> Iterator[str]:  # fmt: skip
+    """What a verdict has to say beside its terms, in sentences."""
+    if found.denied:
+        yield f"Denied here: {quoted_list(_shown(list(found.denied)))}."
+    if apart:
+        yield f"Not connected with the other terms: {quoted_list(_shown(apart))}."
+    if len(unknown) > TERMS_SHOWN_MAX:
+        yield f"There are {len(unknown) - TERMS_SHOWN_MAX:,} more unknown terms."
+    if escalates:
+        yield _escalation(rules)
+    elif fails:
+        if len(unknown) > _UNKNOWN_FEW:
+            yield _MORE_SPECIFIC
+        if program.chars > _CHARS_SHORT:
+            yield _BREAK_DOWN
+
+
+def _unread(program: Program, rules: Rules, retry_count: int) -> ValidationResult:
+    assert program.problem is not None
+    fails = program.problem.kind == "unread" and rules.strictness == "strict"
+    escalates = fails and retry_count >= rules.retries_max
+    said = [f"Not checked: {program.problem.why}."]
+    if escalates:
+        said.append(_escalation(rules))
+    elif fails:
+        said.append(_BREAK_DOWN)
+    return ValidationResult(
+        is_valid=not fails,
+        strictness=rules.strictness,
+        message=" ".join(said),
+        retry_count=retry_count,
+        escalation_required=escalates,
+    )
+
+
+def _escalation(rules: Rules) -> str:
+    person = " A person has to decide." if rules.strictness == "strict" else ""
+    return f"Retries used up: {rules.retries_max:,}.{person}"
+
+
+def _suggestions(unknown: Sequence[str], vocabulary: Vocabulary) -> dict[str, tuple[str, ...]]:
+    found = {term: vocabulary.near(term) for term in unknown[:_SUGGESTED_MAX]}
+    return {_cut(term): near for term, near in found.items() if near}
+
+
+def _shown(terms: Sequence[str]) -> tuple[str, ...]:
+    return tuple(_cut(term) for term in terms[:TERMS_SHOWN_MAX])
+
+
+def _cut(term: str) -> str:
+    return term if len(term) <= _TERM_CHARS_MAX else f"{term[:_TERM_CHARS_MAX]}…"
+
+
+def _is_word(text: str) -> bool:
+    return len(text) >= _WORD_CHARS_MIN and _WORD.fullmatch(text) is not None

@@ -1,0 +1,332 @@
+"""What a program uses, read from its source without running it.
+
+Of a Python program these are names, each once, in the order in which they stand there:
+
+- what it calls, reads or writes by name: `f`, or a path as long as it is written, `a.b.c`;
+- what it imports: `import a.b` is `a.b`, `from a import b` is `a.b`. Later uses go by that path,
+  whatever the program calls it: after `import a as x`, `x.f` is `a.f`.
+
+What is no name of its own: an attribute of a value that was computed (`f().strip`, `x[0].sum`), and
+parameters of a call. Each name has an origin. `own` are names that this program binds anywhere in
+it, or that are given (by programs before it, or as data), with all their attributes; `standard` are
+Python's builtins and modules; all others are `free`. Only free names can be unknown.
+
+Beside the names there are the texts that calls are given as they stand there: string literals, also
+those in a list, tuple, set or dict. Texts that are put together (f-strings, sums) are not read.
+
+This is no wall. A program can reach a function by ways that no reading finds (`getattr`); what it
+may do is decided by what it is granted.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from tallystick.vocabulary.standard_names import MODULES, is_standard
+
+__all__ = [
+    "DEPTH_MAX",
+    "PROGRAM_CHARS_MAX",
+    "Argument",
+    "Name",
+    "Origin",
+    "Problem",
+    "Program",
+    "read_python",
+    "too_long",
+]
+
+# Python's parser takes up to ten seconds for a megabyte of the wrong kind.
+PROGRAM_CHARS_MAX = 64 << 10
+# Far below where the interpreter's own stack would end it, which differs from call to call.
+DEPTH_MAX = 400
+_NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
+
+Origin = Literal["free", "standard", "own"]
+
+
+class Name(NamedTuple):
+    """Something that a program uses by name."""
+
+    path: str
+    origin: Origin = "free"
+
+
+class Argument(NamedTuple):
+    """A text that a program gives to what it calls by a path."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a source was not read.
+
+    `syntax`: it is no Python, and will fail by itself before any of it runs. `unread`: it, or a
+    part of it, may well run. It is longer or deeper than what is read, or a text for a shell, which
+    runs the lines before the one it cannot read.
+    """
+
+    kind: Literal["syntax", "unread"]
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A source that was read. With a problem, there is nothing else in it.
+
+    `kept` are the names that it leaves to programs after it, each with the path it was imported
+    from, or "": merged into what was given to this one, they are what is given to the next.
+    """
+
+    chars: int
+    names: tuple[Name, ...] = ()
+    arguments: tuple[Argument, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict)
+    problem: Problem | None = None
+
+
+def read_python(source: str, *, given: Mapping[str, str] = _NOTHING_GIVEN) -> Program:
+    """Read a Python program; never raises.
+
+    `given` are names that are there before it, each with the path it was imported from, or "" if it
+    is data or was assigned.
+    """
+    if (problem := too_long(source)) is not None:
+        return Program(chars=len(source), problem=problem)
+    try:
+        with warnings.catch_warnings():
+            # The parser warns of escapes such as `\d`, which are the program's own business.
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+        return _Reader(given).read(tree, chars=len(source))
+    except (RecursionError, MemoryError, _TooDeep):
+        problem = Problem("unread", f"it is nested deeper than {DEPTH_MAX} levels")
+    except SyntaxError as error:
+        problem = Problem("syntax", f"line {error.lineno or 1}: {error.msg}")
+    except (ValueError, OverflowError):
+        problem = Problem("syntax", "it has characters that no program has")
+    return Program(chars=len(source), problem=problem)
+
+
+def too_long(source: str) -> Problem | None:
+    if len(source) <= PROGRAM_CHARS_MAX:
+        return None
+    why = f"it has {len(source):,} characters; at most {PROGRAM_CHARS_MAX:,} are read"
+    return Problem("unread", why)
+
+
+class _TooDeep(Exception):
+    """The tree has more levels than are read."""
+
+
+class _Reader:
+    """One walk over a tree, without recursion: what is still to be looked at waits in a list."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+        # Each part with its depth, and whether the names it binds stay inside a function or class.
+        self._waiting: list[tuple[ast.AST, int, bool]] = []
+        self._depth = 0
+        self._uses: dict[str, None] = {}
+        self._imports: dict[str, None] = {}
+        self._texts: dict[tuple[str, str], None] = {}
+        self._bound: set[str] = set()
+        self._kept: dict[str, str] = {}
+        # Names that an import binds, with the path of what they are.
+        self._from: dict[str, str] = {}
+
+    def read(self, tree: ast.Module, *, chars: int) -> Program:
+        waiting = self._waiting
+        waiting.append((tree, 0, False))
+        while waiting:
+            node, self._depth, inside = waiting.pop()
+            if self._depth > DEPTH_MAX:
+                raise _TooDeep
+            look = _LOOKS.get(type(node))
+            if look is None:
+                self._then(_children(node), inside)
+            else:
+                look(self, node, inside)
+        names = [*map(_imported, self._imports), *map(self._named, self._uses)]
+        texts = [Argument(self._named(path).path, text) for path, text in self._texts]
+        return Program(
+            chars=chars,
+            names=tuple(dict.fromkeys(names)),
+            arguments=tuple(dict.fromkeys(texts)),
+            kept=self._kept,
+        )
+
+    def _then(self, parts: Iterable[ast.AST], inside: bool) -> None:
+        depth = self._depth + 1
+        # Literals hold no names, and there are many.
+        found = [(part, depth, inside) for part in parts if type(part) is not ast.Constant]
+        self._waiting.extend(found[::-1])
+
+    def _named(self, path: str) -> Name:
+        root, dot, rest = path.partition(".")
+        if origin := self._from.get(root) or self._given.get(root):
+            whole = f"{origin}{dot}{rest}"
+            return Name(whole, "own") if root in self._bound else _imported(whole)
+        if root in self._bound or root in self._given:
+            return Name(path, "own")
+        return Name(path, "standard" if is_standard(root) else "free")
+
+    def _bind(self, name: str, inside: bool) -> None:
+        self._bound.add(name)
+        if not inside:
+            self._kept[name] = ""
+
+    # -- what each kind of node means --------------------------------------------------------------
+
+    def name(self, node: ast.Name, inside: bool) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self._uses[node.id] = None
+        else:
+            self._bind(node.id, inside)
+
+    def attribute(self, node: ast.Attribute, inside: bool) -> None:
+        path, root = _path(node)
+        if path is None:
+            self._then((root,), inside)
+        else:
+            self._uses[path] = None
+
+    def call(self, node: ast.Call, inside: bool) -> None:
+        given = [*node.args, *(each.value for each in node.keywords)]
+        path, _ = _path(node.func)
+        if path is not None:
+            for text in (text for each in given for text in _literals(each)):
+                self._texts[path, text] = None
+        self._then((node.func, *given), inside)
+
+    def import_(self, node: ast.Import, inside: bool) -> None:
+        for each in node.names:
+            self._imports[each.name] = None
+            root = each.name.partition(".")[0]
+            self._came(each.asname or root, each.name if each.asname else root, inside)
+
+    def import_from(self, node: ast.ImportFrom, inside: bool) -> None:
+        for each in node.names:
+            bound, path = each.asname or each.name, f"{node.module}.{each.name}"
+            if node.level:
+                # From a file of the program's own.
+                self._bind(bound, inside)
+                continue
+            self._imports[path] = None
+            if each.name != "*":
+                self._came(bound, path, inside)
+
+    def _came(self, name: str, path: str, inside: bool) -> None:
+        self._from[name] = path
+        if not inside:
+            self._kept[name] = path
+
+    def scope(self, node: ast.AST, inside: bool) -> None:
+        """A function, class or lambda: its name is bound here, what it binds is its own."""
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            self._bind(node.name, inside)
+        self._then(_children(node), True)
+
+    def comprehension(self, node: ast.comprehension, inside: bool) -> None:
+        self._then((node.iter, *node.ifs), inside)
+        self._then((node.target,), True)
+
+    def parameter(self, node: ast.arg, inside: bool) -> None:
+        self._bind(node.arg, True)
+        self._then(_children(node), inside)
+
+    def handler(self, node: ast.ExceptHandler, inside: bool) -> None:
+        if node.name is not None:
+            self._bind(node.name, True)
+        self._then(_children(node), inside)
+
+    def global_(self, node: ast.Global, inside: bool) -> None:
+        for name in node.names:
+            self._bind(name, False)
+
+    def pattern(self, node: ast.AST, inside: bool) -> None:
+        """A pattern or a type parameter: it may bind a name."""
+        name = getattr(node, "rest" if isinstance(node, ast.MatchMapping) else "name", None)
+        if isinstance(name, str):
+            self._bind(name, inside)
+        self._then(_children(node), inside)
+
+
+_LOOKS: dict[type[ast.AST], Callable[..., None]] = {
+    ast.Name: _Reader.name,
+    ast.Attribute: _Reader.attribute,
+    ast.Call: _Reader.call,
+    ast.Import: _Reader.import_,
+    ast.ImportFrom: _Reader.import_from,
+    ast.FunctionDef: _Reader.scope,
+    ast.AsyncFunctionDef: _Reader.scope,
+    ast.ClassDef: _Reader.scope,
+    ast.Lambda: _Reader.scope,
+    ast.comprehension: _Reader.comprehension,
+    ast.arg: _Reader.parameter,
+    ast.ExceptHandler: _Reader.handler,
+    ast.Global: _Reader.global_,
+    ast.MatchAs: _Reader.pattern,
+    ast.MatchStar: _Reader.pattern,
+    ast.MatchMapping: _Reader.pattern,
+}
+# What may hold names, in each kind of node: no operators, marks or texts.
+_NO_PARTS = frozenset({"arg", "attr", "ctx", "id", "kind", "op", "ops", "type_comment"})
+_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {
+    kind: tuple(name for name in kind._fields if name not in _NO_PARTS)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST)
+}
+# Newer than the oldest Python we support.
+for _newer in ("TypeVar", "ParamSpec", "TypeVarTuple"):
+    if hasattr(ast, _newer):
+        _LOOKS[getattr(ast, _newer)] = _Reader.pattern
+
+
+def _children(node: ast.AST) -> list[ast.AST]:
+    parts: list[ast.AST] = []
+    for name in _FIELDS[type(node)]:
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            parts.extend([each for each in value if isinstance(each, ast.AST)])
+        elif isinstance(value, ast.AST):
+            parts.append(value)
+    return parts
+
+
+def _path(node: ast.expr) -> tuple[str | None, ast.expr]:
+    """The dotted path that an expression is, if it is one; and what it begins with."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if len(parts) > DEPTH_MAX:
+        raise _TooDeep
+    if not isinstance(node, ast.Name):
+        return None, node
+    return ".".join((node.id, *reversed(parts))), node
+
+
+def _literals(node: ast.expr) -> Iterator[str]:
+    """The texts that stand in an argument."""
+    inside = [node]
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        inside = node.elts
+    elif isinstance(node, ast.Dict):
+        inside = [*filter(None, node.keys), *node.values]
+    for each in inside:
+        if isinstance(each, ast.Constant) and isinstance(each.value, str):
+            yield each.value
+
+
+def _imported(path: str) -> Name:
+    """A name that is, or comes from, a module."""
+    root = path.partition(".")[0]
+    return Name(path, "standard" if root in MODULES or root == "__future__" else "free")
