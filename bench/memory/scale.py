@@ -1,176 +1,276 @@
-"""A query over very many notes: processor time on one core, and agreement with exact search.
+"""Recall from very many notes: processor time on one core, and agreement with exact search.
 
     .venv/bin/python -m bench.memory.scale [NOTES ...]     100,000 and 1,000,000 unless given
 
-Question: is a scan of everything quick enough to do without an approximate index? Guess: 48 MB of
-codes are read at 10 GB/s, so 5 ms for a million, as much again for the words of a query, and 10 ms
-to rank the six hundred candidates. Vectors are synthetic and clustered, texts are 20 words drawn by
-rank (the n-th word is as frequent as 1/n). Token vectors and the model's own time are left out.
+Writes bench/results/memory-scale.json if no sizes are given. A million notes are a file of some
+gigabytes in the temporary directory, made in several minutes and removed afterwards.
+
+Question: is a scan of everything quick enough to do without an approximate index? Guess for a
+million: 48 MB of codes are read at 10 GB/s, so 8 ms; as much for the words of a query; 5 ms to read
+the six hundred candidates from the file, 10 ms to rank them, 2 ms for the receipt and its hits.
+
+Notes are remembered and given vectors by the store's own functions. Vectors are synthetic and
+clustered, texts are 20 words drawn by rank (the n-th word is as frequent as 1/n). The model's own
+time is left out, and token vectors are not kept. `ranking` is everything up to the hits, from the
+standing index; `recall` is the call that a program makes, with its receipt written and forced.
+Exact search ranks every note by the same lanes.
 """
 
 from __future__ import annotations
 
+import datetime
 import gc
+import json
 import os
+import platform
+import resource
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from bench.measure import ROOT, Row
+from bench.memory.scale_world import AGENTS, PROFILE, Fixed, Question, World
 
-from tallystick.memory.codes import Codes
-from tallystick.memory.fusion import rank
-from tallystick.memory.postings import Postings
-from tallystick.memory.profile import Profile
-from tallystick.memory.scope import Embedded, ListScope, NoteFields
-from tallystick.memory.shortlist import shortlist
+from tallystick.memory.embed import embed_missing
+from tallystick.memory.finding import looking
+from tallystick.memory.minilm import MiniLm, missing
+from tallystick.memory.note import NewNote
+from tallystick.memory.recall import Asking, recall
+from tallystick.memory.receipt import Key
+from tallystick.memory.remember import remember, remember_all
+from tallystick.memory.selection import NOW
+from tallystick.memory.sqlite import SqliteMemory
+from tallystick.memory.standing import StandingIndex
+from tallystick.runtime.paths import cache_directory
 
 __all__ = ["main", "measure"]
 
-_DIMENSIONS = 384
-_WORDS, _NOTE_WORDS, _QUERY_WORDS = 50_000, 20, 6
-_CLUSTER_NOTES = 200
+_OUT = ROOT / "bench" / "results" / "memory-scale.json"
+_SIZES = (100_000, 1_000_000)
 _QUERIES = 200
-# Exact search over a million takes half a second.
+# Exact search over a million takes seconds.
 _COMPARED = 30
-_FIELDS = NoteFields(text="")
-_PROFILE = Profile(token=0)
+_EMBEDDED = 200
+_KEY = Key(id="bench", secret=b"s" * 32)
 
 
-class World:
-    """Notes with vectors, and queries near some of them."""
-
-    def __init__(self, notes: int, *, seed: int = 9) -> None:
-        random = np.random.default_rng(seed)
-        self.count = notes
-        self._random = random
-        self._centres = random.standard_normal((max(1, notes // _CLUSTER_NOTES), _DIMENSIONS))
-        chances = 1 / np.arange(1, _WORDS + 1)
-        self._edges = np.cumsum(chances / chances.sum())
-        self.vectors = np.empty((notes, _DIMENSIONS), dtype=np.int16)
-        self.drawn_words = np.empty((notes, _NOTE_WORDS), dtype=np.int32)
-        self.codes = Codes(dimensions=_DIMENSIONS)
-        self.postings = Postings()
-        for start in range(0, notes, 10_000):
-            self._fill(start, min(start + 10_000, notes))
-
-    def _fill(self, start: int, end: int) -> None:
-        drawn = self.drawn(end - start)
-        self.vectors[start:end] = drawn
-        self.codes.add(drawn.tobytes())
-        self.drawn_words[start:end] = self.words(end - start, _NOTE_WORDS)
-        for number in range(start, end):
-            self.postings.add(f"n{number:07}", self.counts(number))
-
-    def counts(self, number: int) -> dict[str, int]:
-        return Counter(f"w{word}" for word in self.drawn_words[number].tolist())
-
-    def drawn(self, count: int) -> NDArray[np.int16]:
-        """Vectors of length one around the centres."""
-        centres = self._centres[self._random.integers(0, len(self._centres), count)]
-        rows = centres + self._random.standard_normal((count, _DIMENSIONS))
-        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        return np.rint(rows * 32_767).astype(np.int16)
-
-    def words(self, notes: int, each: int) -> NDArray[np.int64]:
-        return np.searchsorted(self._edges, self._random.random((notes, each)))
+def _target_ms(notes: int) -> float | None:
+    return {100_000: 20.0, 1_000_000: 40.0}.get(notes)
 
 
-class Fixed:
-    """An embedder that gives one vector, made before."""
-
-    digest = "0" * 64
-
-    def __init__(self, vector: bytes) -> None:
-        self._vector = vector
-
-    def embed(self, text: str) -> Embedded:
-        return Embedded(vector=self._vector, tokens=b"")
-
-
-def measure(world: World, *, queries: int = _QUERIES) -> dict[str, float]:
-    """Times of each part and of all, and how many of the ten nearest the codes find."""
-    drawn = world.drawn(queries)
-    texts = [
-        " ".join(f"w{word}" for word in row) for row in world.words(queries, _QUERY_WORDS).tolist()
-    ]
-    times: dict[str, list[float]] = {"lexical": [], "dense": [], "all": []}
-    candidates = []
+def measure(world: World, *, queries: int = _QUERIES, compared: int = _COMPARED) -> Iterator[Row]:
+    """Rows of one size. The world is filled here."""
+    size = f"{world.notes:,} notes"
+    target = _target_ms(world.notes)
+    world.fill()
+    yield _row(f"{size}: remembered", "/s", world.remembered, target=5_000.0, higher=True)
+    yield _row(f"{size}: given vectors that are there", "/s", world.embedded, higher=True)
+    index = StandingIndex(world.memory)
+    before, began = _memory_mb(), time.process_time()
+    index.follow()
+    yield _row(f"{size}: index made", "s CPU", [time.process_time() - began])
+    yield _row(f"{size}: memory for the index", "MB", [_memory_mb() - before])
+    asked = world.questions(queries)
     gc.collect()
     gc.freeze()
-    for row, text in zip(drawn, texts, strict=True):
-        vector = row.astype("<i2").tobytes()
-        asked = tuple(dict.fromkeys(text.split()))
-        began = time.process_time()
-        world.postings.best(asked, count=300)
-        lexical = time.process_time()
-        near = world.codes.near(vector, count=300)
-        dense = time.process_time()
-        _recall(world, text, asked, vector)
-        ended = time.process_time()
-        times["lexical"].append(1000 * (lexical - began))
-        times["dense"].append(1000 * (dense - lexical))
-        times["all"].append(1000 * (ended - dense))
-        candidates.append(near)
+    for name, reader, place in (
+        ("everything", None, None),
+        ("one reader of ten", f"agent{3 % AGENTS}", None),
+        ("as of the middle", None, world.memory.head().count // 2),
+    ):
+
+        def ranking(each: Question, reader: str | None = reader, place: int | None = place) -> None:
+            _found(world.memory, index, each, reader=reader, as_of=place)
+
+        yield from _times(f"{size}: ranking, {name}", ranking, asked, target=target)
+    yield from _recalls(world, index, asked, target=target)
     gc.unfreeze()
-    figures = {
-        f"{name} {which}": round(_at(values, share), 2)
-        for name, values in times.items()
-        for which, share in (("p50", 0.5), ("p99", 0.99))
-    }
     # Afterwards: the threads of a large product spin for a while, and would be counted above.
-    compared = list(zip(drawn, candidates, strict=True))[:_COMPARED]
-    agreement = [_agreement(world.vectors, row, near) for row, near in compared]
-    return {**figures, "agreement": round(statistics.fmean(agreement), 4)}
+    yield from _agreement(world, index, asked[:compared])
 
 
-def _recall(world: World, text: str, asked: Sequence[str], vector: bytes) -> None:
-    """Short list, the vectors and words of its notes, and the ranking of them."""
-    found = shortlist(asked, vector, postings=world.postings, codes=world.codes)
-    notes = dict.fromkeys(found.ids, _FIELDS)
-    embedded = {
-        id: Embedded(vector=world.vectors[int(id[1:])].tobytes(), tokens=b"") for id in found.ids
-    }
-    scope = ListScope(notes, embedded=embedded, counts=found.counts)
-    rank(
-        text,
-        scope,
-        k=10,
-        profile=_PROFILE,
-        embedder=Fixed(vector),
-        statistics=found.statistics,
+def _found(
+    memory: SqliteMemory,
+    index: StandingIndex,
+    question: Question,
+    *,
+    reader: str | None = None,
+    as_of: int | None = None,
+) -> list[str]:
+    """The ids of the hits, without a receipt."""
+    with looking(memory, reader=reader, filters=NOW, as_of=as_of, at=None, index=index) as looked:
+        rank = looked.of_shortlist if looked.large else looked.of_all
+        found = rank(question.text, k=10, profile=PROFILE, embedder=Fixed(question.vector))
+    return [hit.id for hit in found.ranked.hits]
+
+
+def _recalls(
+    world: World, index: StandingIndex, asked: Sequence[Question], *, target: float | None
+) -> Iterator[Row]:
+    asking = Asking(agent_id="bench", profile=PROFILE)
+    forced: list[float] = []
+
+    def whole(each: Question) -> None:
+        recall(world.memory, each.text, asking, key=_KEY, embedder=Fixed(each.vector), index=index)
+
+    name = f"{world.notes:,} notes: recall with its receipt"
+    yield from _times(name, whole, asked, target=target)
+    for number in range(len(asked)):
+        began = time.perf_counter()
+        with world.memory.writing() as pen:
+            # As much as a receipt: one entry, and the disk is waited for.
+            remembered = pen.db.execute("UPDATE head SET at = at + 1").rowcount
+        forced.append(1000 * (time.perf_counter() - began))
+        assert remembered == 1, number
+    yield _row(f"{world.notes:,} notes: a forced write by the clock", "ms", forced)
+    remember(world.memory, NewNote(agent_id="agent0", content="one more note"))
+    began = time.process_time()
+    index.follow()
+    yield _row(
+        f"{world.notes:,} notes: index follows a note", "ms", [1000 * (time.process_time() - began)]
     )
 
 
-def _agreement(
-    vectors: NDArray[np.int16], row: NDArray[np.int16], near: NDArray[np.int64]
-) -> float:
-    query = row.astype(np.float32)
-    exact: list[tuple[float, int]] = []
-    for start in range(0, len(vectors), 100_000):
-        products = vectors[start : start + 100_000].astype(np.float32) @ query
-        best = np.argpartition(-products, min(10, len(products) - 1))[:10]
-        exact.extend((float(products[at]), start + int(at)) for at in best)
-    right = {number for _, number in sorted(exact, reverse=True)[:10]}
-    return len(right.intersection(near.tolist())) / len(right)
+def _agreement(world: World, index: StandingIndex, asked: Sequence[Question]) -> Iterator[Row]:
+    fused, dense = [], []
+    for each in asked:
+        found = _found(world.memory, index, each)
+        seq, at = world.memory.head().count, world.memory.clock()
+        with index.at(reader=None, filters=NOW, seq=seq, at=at) as standing:
+            right = world.exact(each, standing, k=10)
+            near = set(_ids(world.memory, standing.near(each.vector, count=300)))
+        nearest = world.nearest(each, k=10)
+        fused.append(len(set(right).intersection(found)) / len(right))
+        dense.append(len(nearest & near) / len(nearest))
+    size = f"{world.notes:,} notes"
+    name = f"{size}: of the ten best by exact search, found"
+    yield _row(name, "of 1", [statistics.fmean(fused)], target=0.95, higher=True)
+    name = f"{size}: of the ten nearest vectors, candidates"
+    yield _row(name, "of 1", [statistics.fmean(dense)], target=0.95, higher=True)
 
 
-def _at(values: Sequence[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+def _ids(memory: SqliteMemory, numbers: Sequence[int]) -> list[str]:
+    with memory.reading() as db:
+        one = "SELECT id FROM note WHERE number = ?"
+        return [db.execute(one, (number,)).fetchone()[0] for number in numbers]
+
+
+def _embedding(folder: Path) -> Row:
+    """Notes remembered and embedded by the real model, if its weights are there."""
+    name = "remembered and embedded by the model"
+    if missing():
+        return Row(bench="memory-scale", name=name, unit="/s", samples=[], skipped=missing() or "")
+    model = MiniLm.load(cache=cache_directory())
+    world = [f"On day {n} the crew of boat {n * 7} had bread, tea and rain." for n in range(200)]
+    with SqliteMemory(folder / "embedded.db") as memory:
+        began = time.perf_counter()
+        remember_all(memory, [NewNote(agent_id="a", content=text) for text in world])
+        embed_missing(memory, model, dimensions=384)
+        taken = time.perf_counter() - began
+    return _row(name, "/s", [len(world) / taken], target=50.0, higher=True)
+
+
+def _times(
+    name: str, work: Callable[[Question], None], asked: Sequence[Question], *, target: float | None
+) -> Iterator[Row]:
+    """Processor time of each query: its median, and its 99th percentile with the target."""
+    work(asked[0])
+    taken = []
+    for each in asked:
+        began = time.process_time()
+        work(each)
+        taken.append(1000 * (time.process_time() - began))
+    last = sorted(taken)[min(len(taken) - 1, int(0.99 * len(taken)))]
+    yield _row(f"{name}, CPU", "ms", taken)
+    yield _row(f"{name}, CPU p99", "ms", [last], target=target)
+
+
+def _row(
+    name: str,
+    unit: str,
+    samples: Sequence[float],
+    *,
+    target: float | None = None,
+    higher: bool = False,
+) -> Row:
+    return Row(
+        bench="memory-scale",
+        name=name,
+        unit=unit,
+        samples=samples,
+        target=target,
+        higher_is_better=higher,
+    )
+
+
+def _memory_mb() -> float:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 1e6
+
+
+def _stored(row: Row) -> dict[str, Any]:
+    stored: dict[str, Any] = {"who": row.who, "bench": row.bench, "name": row.name}
+    if row.skipped:
+        return {**stored, "skipped": row.skipped}
+    return {
+        **stored,
+        "unit": row.unit,
+        "median": row.median,
+        "least": min(row.samples),
+        "most": max(row.samples),
+        "samples": len(row.samples),
+        "target": row.target,
+        "met": row.met,
+    }
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()
+
+
+def _said(row: Row) -> Row:
+    if row.skipped:
+        print(f"  {row.name:62} skipped: {row.skipped}", flush=True)
+        return row
+    verdict = {True: "MET", False: "MISSED", None: ""}[row.met]
+    print(f"  {row.name:62}{row.median:>12,.2f} {row.unit:6} {verdict}", flush=True)
+    return row
 
 
 def main(arguments: Sequence[str]) -> int:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    for notes in [int(each) for each in arguments] or [100_000, 1_000_000]:
-        began = time.process_time()
-        world = World(notes)
-        print(f"{notes:,} notes, made in {time.process_time() - began:.0f} s of processor time")
-        for name, value in measure(world).items():
-            print(f"  {name:14}{value:>10}{' ms' if name != 'agreement' else ''}", flush=True)
+    load = os.getloadavg()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="tally-scale-") as name:
+        folder = Path(name)
+        rows.append(_said(_embedding(folder)))
+        for notes in [int(each) for each in arguments] or _SIZES:
+            path = folder / str(notes) / "memory.db"
+            with SqliteMemory(path) as memory:
+                rows.extend(_said(row) for row in measure(World(memory, notes)))
+            path.unlink()
+    if not arguments:
+        about = {
+            "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}",
+            "python": f"{platform.python_implementation()} {platform.python_version()}",
+            "commit": _commit(),
+            "load": {"start": load, "end": os.getloadavg()},
+            "rows": [_stored(row) for row in rows],
+        }
+        _OUT.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        print(f"written to {_OUT}")
     return 0
 
 

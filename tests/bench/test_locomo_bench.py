@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from bench.memory.conversations import find_file, read_conversations
-from bench.memory.locomo import figures, main, measure
+from bench.memory.locomo import beside, figures, main, measure, spread
 from bench.memory.methods import METHODS, WITHOUT, Remembered, prepare
 
 from tallystick.memory.fixed_point import pack_tokens, pack_vector
+from tallystick.memory.minilm import missing
 from tallystick.memory.scope import Embedded
 
 _TALK = {
@@ -97,6 +98,42 @@ def test_every_method_ranks_every_question(talk: Path) -> None:
     for row in rows.values():
         assert row["questions"] == 2
     assert rows["BM25"]["single-hop"] == rows["tallystick"]["single-hop"] == 1.0
+
+
+def test_ours_stands_beside_what_was_computed_in_the_same_run() -> None:
+    rows = {
+        "tallystick": {"R@10": 0.8, "questions": 7},
+        "BM25": {"R@10": 0.5},
+        "RRF(BM25, MiniLM)": {"R@10": 0.0},
+    }
+
+    found = beside(rows)
+
+    assert (found["R@10"], found["times BM25"], found["questions"]) == (0.8, 1.6, 7)
+    assert math.isnan(found["times RRF(BM25, MiniLM)"])
+
+
+def test_the_spread_is_of_conversations_and_not_of_questions() -> None:
+    found = spread([{"R@10": 0.6, "questions": 100}, {"R@10": 0.8, "questions": 1}])
+
+    assert found == {"R@10": {"mean": 0.7, "deviation": 0.1414, "least": 0.6, "most": 0.8}}
+    assert spread([{"R@10": 0.6}])["R@10"]["deviation"] == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_what_is_written_has_figures_and_no_word_of_the_data(
+    talk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TALLYSTICK_EVAL_DATA", str(talk))
+    out = tmp_path / "out.json"
+
+    assert main(["--out", str(out)]) == 0
+
+    written = out.read_text(encoding="utf-8")
+    assert {"parts", "alone", "spread", "targets", "profile"} <= json.loads(written).keys()
+    for word in ("Anna", "Ben", "lake", "tent", "boat"):
+        assert word not in written
 
 
 def test_without_data_it_says_so(

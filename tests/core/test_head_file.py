@@ -13,15 +13,15 @@ from tallystick.core.head_file import (
     HeadFile,
     parse_head,
     signed_bytes,
-    written_at,
 )
+from tallystick.core.moments import moment_text
 
 PLAIN = HeadFile(
     format=HEAD_FORMAT,
     run=RUN,
     count=4,
     hash="ab" * 32,
-    at=written_at(1_769_860_800_999),
+    at=moment_text(1_769_860_800_999),
     key_id=None,
     signature=UNSIGNED,
 )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.core.errors import UsageError
-from tallystick.memory import postings as postings_module
+from tallystick.memory import shortlist
 from tallystick.memory.bm25 import (
     Bm25,
     Statistics,
@@ -87,8 +88,8 @@ def test_every_score_is_a_share(asked: list[str], notes: list[dict[str, int]]) -
 
 def posted(notes: list[dict[str, int]]) -> Postings:
     postings = Postings()
-    for number, note in enumerate(notes):
-        postings.add(f"n{number}", note)
+    for note in notes:
+        postings.add(note)
     return postings
 
 
@@ -111,18 +112,18 @@ def test_postings_under_a_mask_are_exact_for_the_masked_set(data: st.DataObject)
 def test_the_best_do_not_depend_on_the_order_of_notes(
     notes: list[dict[str, int]], asked: list[str], count: int
 ) -> None:
-    forth, back = Postings(), Postings()
-    named = [(f"n{number}", note) for number, note in enumerate(notes)]
-    for id, note in named:
-        forth.add(id, note)
-    for id, note in reversed(named):
-        back.add(id, note)
+    ids = list(range(len(notes)))
+    back_ids = ids[::-1]
 
-    def best(postings: Postings) -> set[str]:
-        return {postings.ids[number] for number in postings.best(asked, count=count)[0]}
+    def best(order: list[int]) -> set[int]:
+        def first(places: Any, wanted: int) -> Any:
+            return np.array(sorted(places.tolist(), key=order.__getitem__)[:wanted], dtype=int)
 
-    assert best(forth) == best(back)
-    assert len(best(forth)) <= count
+        found, _ = posted([notes[id] for id in order]).best(asked, count=count, first=first)
+        return {order[place] for place in found}
+
+    assert best(ids) == best(back_ids)
+    assert len(best(ids)) <= count
 
 
 @given(st.lists(counts, min_size=1, max_size=8), queries)
@@ -138,7 +139,7 @@ def test_counts_of_postings_score_as_the_notes_do(
 def test_among_very_many_notes_a_common_term_is_not_looked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(postings_module, "GUARDED_NOTES", 99)
+    monkeypatch.setattr(shortlist, "GUARDED_NOTES", 99)
     postings = posted([{"common": 1} for _ in range(100)] + [{"common": 1, "rare": 1}])
 
     assert postings.best(["common", "rare"], count=200)[0] == [100]

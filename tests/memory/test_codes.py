@@ -8,10 +8,7 @@ from hypothesis import strategies as st
 
 from tallystick.core.errors import UsageError
 from tallystick.memory import codes as codes_module
-from tallystick.memory.bm25 import count_terms
 from tallystick.memory.codes import Codes
-from tallystick.memory.postings import Postings
-from tallystick.memory.shortlist import shortlist
 
 np = pytest.importorskip("numpy")
 
@@ -76,44 +73,30 @@ def test_more_codes_than_the_first_room_holds_are_kept() -> None:
 
 
 def test_wrong_sizes_are_refused() -> None:
-    with pytest.raises(UsageError, match="multiple of 64"):
-        Codes(dimensions=100)
+    with pytest.raises(UsageError, match="at least 1 dimension"):
+        Codes(dimensions=0)
+    with pytest.raises(UsageError, match="different models or lengths"):
+        coded(vectors(2)).near(bytes(10), count=1)
     with pytest.raises(UsageError, match="mask of 1 for 2"):
         coded(vectors(2)).near(vectors(1), count=1, mask=np.array([True]))
     assert coded(vectors(2)).near(vectors(1), count=0).tolist() == []
     assert Codes(dimensions=64).near(bytes(128), count=3).tolist() == []
 
 
-def test_a_short_list_has_the_best_of_both_lanes_under_the_mask() -> None:
-    drawn, postings = vectors(50), Postings()
-    for number in range(50):
-        postings.add(f"n{number:02}", count_terms("lake" if number < 3 else "rain"))
-    mask = np.ones(50, dtype=bool)
-    mask[0] = False
+@pytest.mark.parametrize("dimensions", [1, 4, 63, 65, 100, 65_536])
+def test_any_number_of_dimensions_has_codes(dimensions: int) -> None:
+    codes = Codes(dimensions=dimensions)
+    up, down = (32_767).to_bytes(2, "little") * dimensions, bytes(2 * dimensions)
 
-    found = shortlist(
-        ["lake"],
-        row(drawn, 40),
-        postings=postings,
-        codes=coded(drawn),
-        mask=mask,
-        candidates=3,
-    )
+    codes.add(down + up)
 
-    assert {"n01", "n02", "n40"} <= set(found.ids)
-    assert "n00" not in found.ids
-    assert found.statistics.notes == 49
-    assert found.statistics.frequency == {"lake": 2}
-    assert found.counts["n40"] == {"": 1}
+    assert codes.near(up, count=1).tolist() == [1]
+    assert codes.near(down, count=1).tolist() == [0]
 
 
-def test_a_short_list_of_unequal_indexes_is_refused() -> None:
-    with pytest.raises(UsageError, match="2 codes for 0 notes"):
-        shortlist([], vectors(1), postings=Postings(), codes=coded(vectors(2)))
+def test_of_equally_near_codes_whoever_asks_says_which() -> None:
+    codes = coded(row(vectors(3), 0) * 4 + vectors(3))
 
+    found = codes.near(row(vectors(3), 0), count=2, first=lambda places, wanted: places[-wanted:])
 
-def test_a_short_list_without_vectors_is_lexical() -> None:
-    postings = Postings()
-    postings.add("a", {"lake": 1})
-
-    assert shortlist(["lake"], None, postings=postings, codes=None).ids == ("a",)
+    assert found.tolist() == [3, 4]

@@ -9,20 +9,30 @@ from pathlib import Path
 import pytest
 from tests.memory.memory_store import START, Clock, a_note, open_memory, raw_bytes, tables
 
+from tallystick.memory.decay_pass import decay_pass
 from tallystick.memory.errors import BackendUnsupported, NoteErased, NoteInvalid
 from tallystick.memory.exchange import export_notes
 from tallystick.memory.forget import (
     Criteria,
+    RunsErased,
     Strategy,
-    check_receipt,
-    decay_pass,
     forget,
     forget_expired,
     forget_matching,
     forget_provenance,
     forget_subject,
+    forgettable,
 )
 from tallystick.memory.note import REDACTED, MemoryType, NoteScope, Permission
+from tallystick.memory.recall import Asking, recall
+from tallystick.memory.receipt import ForgetReceipt, Key, Link, RunErased, verify_chain
+from tallystick.memory.receipt_errors import MissingRecord, NotErased, ReceiptUnknown
+from tallystick.memory.receipts_kept import (
+    kept_forget,
+    kept_receipt,
+    kept_receipts,
+    verify_forgotten,
+)
 from tallystick.memory.remember import recalled, remember, remember_all
 from tallystick.memory.share import share
 from tallystick.memory.sqlite import SqliteMemory
@@ -34,6 +44,17 @@ HOUR = 3_600_000
 MODEL = "a" * 64
 SECRET = "zanzibar marmalade qwertzuiop"
 WORDS = ("zanzibar", "marmalad", "qwertzuiop", "Xylophonist", "xylophonist")
+
+
+KEY = Key(id="k1", secret=b"k" * 32)
+KEYS = {KEY.id: KEY.secret}
+
+
+def erased(memory: SqliteMemory, id: str) -> ForgetReceipt:
+    """Erase a note; the receipt of that."""
+    done = forget(memory, [id], actor=None, strategy=Strategy.HARD_DELETE, key=KEY)
+    assert done.receipt is not None
+    return done.receipt
 
 
 def texts(memory: SqliteMemory, as_of: int | None = None) -> list[str]:
@@ -107,8 +128,7 @@ def test_redaction_leaves_the_place_of_a_note_and_none_of_its_words(tmp_path: Pa
         assert view(memory, reader="ada").erased == ()
         report = verify(memory, head=before)
         assert (report.valid, report.erased) == (True, 1)
-        assert done.receipt is not None
-        assert done.receipt.scrubbed is True
+        assert done.scrubbed is True
     assert not any(word.encode() in raw_bytes(tmp_path) for word in WORDS)
 
 
@@ -158,8 +178,7 @@ def test_an_erased_note_leaves_no_byte_of_itself_in_any_file(tmp_path: Path) -> 
 
         done = forget(memory, [made], actor="ada", strategy=Strategy.HARD_DELETE)
 
-        assert done.receipt is not None
-        assert done.receipt.scrubbed is True
+        assert done.scrubbed is True
         left = raw_bytes(tmp_path)
         for word in (*WORDS, SECRET):
             assert word.encode() not in left
@@ -180,13 +199,12 @@ def test_after_an_erasure_the_chain_holds_and_says_erased(tmp_path: Path) -> Non
         made = crowded(memory)
         head = memory.head()
 
-        done = forget(memory, [made], actor=None, strategy=Strategy.HARD_DELETE)
+        done = erased(memory, made)
 
-        assert done.receipt is not None
         report = verify(memory, head=head)
         assert (report.valid, report.error_message) == (True, None)
-        assert report.erased == len(done.receipt.entries) == 3
-        assert check_receipt(memory, done.receipt) is None
+        assert report.erased == len(done.entries) == 3
+        assert verify_forgotten(memory, done, keys=KEYS).notes == ((made, "erased"),)
         with pytest.raises(NoteErased, match="was erased by entry"):
             look(memory, made, reader=None)
         assert view(memory, reader=None, as_of=head.count).erased == (made,)
@@ -214,8 +232,7 @@ def test_whoever_reads_an_older_state_delays_the_scrub_and_the_receipt_says_so(
 
     done = forget(impatient, [made.id], actor=None, strategy=Strategy.HARD_DELETE)
 
-    assert done.receipt is not None
-    assert done.receipt.scrubbed is False
+    assert done.scrubbed is False
     assert impatient.scrub_due
     other.close()
     impatient.close()
@@ -231,25 +248,126 @@ def test_what_was_exported_before_is_listed_and_not_claimed(tmp_path: Path) -> N
         list(export_notes(memory, reader=None, label="backup of March"))
         later = remember(memory, a_note("later"))
 
-        first = forget(memory, [made.id], actor=None, strategy=Strategy.HARD_DELETE)
-        second = forget(memory, [later.id], actor=None, strategy=Strategy.HARD_DELETE)
+        first = erased(memory, made.id)
+        second = erased(memory, later.id)
 
-        assert first.receipt is not None
-        assert second.receipt is not None
-        assert first.receipt.exports == ((2, "backup of March"),)
-        assert second.receipt.exports == ()
+        assert first.exports == ((2, "backup of March"),)
+        assert second.exports == ()
+
+
+# -- receipts ----------------------------------------------------------------------------------
 
 
 def test_a_receipt_does_not_hold_where_the_bytes_came_back(tmp_path: Path) -> None:
     with open_memory(tmp_path) as memory:
         made = remember(memory, a_note(SECRET))
-        done = forget(memory, [made.id], actor=None, strategy=Strategy.HARD_DELETE)
-        assert done.receipt is not None
+        receipt = erased(memory, made.id)
         with memory.writing() as pen:
             pen.db.execute("UPDATE log SET salt = x'00', body = x'00' WHERE seq = 1")
 
-        assert check_receipt(memory, done.receipt) == "the bytes of entry 1 are there"
+        with pytest.raises(NotErased, match="entry 1 can still be read"):
+            verify_forgotten(memory, receipt, keys=KEYS)
         assert not verify(memory).valid
+
+
+def test_a_receipt_does_not_hold_in_another_memory(tmp_path: Path) -> None:
+    with open_memory(tmp_path / "one") as one, open_memory(tmp_path / "two", seed=1) as two:
+        receipt = erased(one, remember(one, a_note(SECRET)).id)
+        remember(two, a_note("other"))
+
+        with pytest.raises(MissingRecord):
+            verify_forgotten(two, receipt, keys=KEYS)
+
+
+@pytest.mark.parametrize("strategy", [each for each in Strategy if each != "consolidate"])
+def test_every_forgetting_gives_a_receipt_that_is_kept_and_holds(
+    strategy: Strategy, tmp_path: Path
+) -> None:
+    with open_memory(tmp_path) as memory:
+        made = remember(memory, a_note(SECRET)).id
+
+        done = forget(memory, [made, "no id"], actor="ada", strategy=strategy, key=KEY)
+
+        assert done.receipt is not None
+        assert kept_forget(memory, done.receipt.forget_id) == done.receipt
+        state = "erased" if strategy.erases else "held"
+        assert verify_forgotten(memory, done.receipt, keys=KEYS).notes == ((made, state),)
+        assert (done.receipt.agent_id, done.receipt.asked) == ("ada", {"by": "ids", "why": "asked"})
+        # A text that is no id says perhaps what is to be forgotten.
+        assert done.receipt.errors == ()
+        assert verify(memory).valid
+
+
+def test_receipts_of_recalls_and_of_forgetting_are_one_chain(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        ids = [remember(memory, a_note(f"tea at {n}")).id for n in range(3)]
+        asking = Asking(agent_id="ada", reader="ada")
+        first = recall(memory, "tea", asking, key=KEY).receipt
+        second = erased(memory, ids[0])
+        third = recall(memory, "tea", asking, key=KEY).receipt
+        memory.rebuild()
+
+        kept = list(kept_receipts(memory))
+
+        assert kept == [first, second, third]
+        assert verify_chain(kept, keys=KEYS, head=Link.after(third)).valid
+        assert not verify_chain([first, third], keys=KEYS).valid
+        assert kept_receipt(memory, first.read_id) == first
+        for missing in (second.forget_id, "nothing"):
+            with pytest.raises(ReceiptUnknown):
+                kept_receipt(memory, missing)
+        with pytest.raises(ReceiptUnknown):
+            kept_forget(memory, first.read_id)
+
+
+def test_a_receipt_says_how_notes_were_chosen_and_not_by_which_name(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        remember(memory, a_note("a", tags=("subject:Xylophonist",)))
+        remember(memory, a_note("b", created_by="Xylophonist"))
+        hard = Strategy.HARD_DELETE
+
+        one = forget_subject(memory, "Xylophonist", actor=None, strategy=hard, key=KEY)
+        two = forget_provenance(memory, principal="Xylophonist", actor=None, strategy=hard, key=KEY)
+
+        assert [each.receipt and each.receipt.asked["by"] for each in (one, two)] == [
+            "subject",
+            "provenance",
+        ]
+    assert b"Xylophonist" not in raw_bytes(tmp_path)
+
+
+def test_what_can_be_forgotten_is_said_before_it_is(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        here = remember(memory, a_note("here")).id
+        gone = remember(memory, a_note("gone")).id
+        forget(memory, [gone], actor=None, strategy=Strategy.HARD_DELETE)
+        before = memory.head()
+
+        owner = forgettable(memory, [here, gone], actor=None, strategy=Strategy.HARD_DELETE)
+        other = forgettable(memory, [here, gone], actor="bob", strategy=Strategy.HARD_DELETE)
+
+        assert [note.id for note in owner.notes] == [here]
+        assert (owner.gone, owner.errors) == ((gone,), ())
+        assert (other.notes, other.gone) == ((), ())
+        assert [each.code for each in other.errors] == ["backend.memory.not_found"] * 2
+        assert memory.head() == before
+
+
+def test_with_a_word_on_runs_a_note_that_is_gone_is_named_again(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        made = remember(memory, a_note(SECRET)).id
+        first = erased(memory, made)
+        runs = RunsErased(runs=(RunErased(run="R", how="kept", why="is running"),))
+
+        again = forget(
+            memory, [made], actor=None, strategy=Strategy.HARD_DELETE, key=KEY, runs=runs
+        )
+
+        assert again.errors == ()
+        assert again.receipt is not None
+        assert again.receipt.forgotten == first.forgotten
+        assert (again.receipt.runs, first.runs) == (runs.runs, None)
+        assert verify_forgotten(memory, again.receipt, keys=KEYS).notes == ((made, "erased"),)
 
 
 # -- who and which -----------------------------------------------------------------------------
@@ -388,8 +506,8 @@ def test_a_request_that_is_made_again_is_done_once(tmp_path: Path) -> None:
         made = remember(memory, a_note(SECRET))
         hard = Strategy.HARD_DELETE
 
-        first = forget(memory, [made.id], actor=None, strategy=hard, origin="run:7")
-        again = forget(memory, [made.id], actor=None, strategy=hard, origin="run:7")
+        first = forget(memory, [made.id], actor=None, strategy=hard, origin="run:7", key=KEY)
+        again = forget(memory, [made.id], actor=None, strategy=hard, origin="run:7", key=KEY)
 
         assert again == first
-        assert memory.head().count == 2
+        assert memory.head().count == 3

@@ -15,6 +15,7 @@ from tests.memory.memory_store import Clock, a_note, open_memory
 from tallystick.core.chain import GENESIS, body_hash
 from tallystick.memory.exchange import export_notes
 from tallystick.memory.forget import Strategy, forget
+from tallystick.memory.forgetting import begin_forgetting
 from tallystick.memory.log import (
     SALT_BYTES,
     Entry,
@@ -178,7 +179,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         made = Vectors(b"vector", b"tokens")
         keep_vectors(memory, [(one, [made]), (three, [made])], model="a" * 64)
         gone = remember(memory, a_note("gone")).id
-        forget(memory, [gone], actor=None, strategy=Strategy.HARD_DELETE)
+        begin_forgetting(memory, [gone], runs=["R"])
+        key = Key(id="k", secret=b"s" * 32)
+        forget(memory, [gone], actor=None, strategy=Strategy.HARD_DELETE, key=key)
         forget(memory, [two], actor=None)
         list(export_notes(memory, reader=None, label="copy"))
     return folder
@@ -223,7 +226,7 @@ def test_a_memory_that_nobody_touched_is_valid(written: Path) -> None:
         report = verify(memory)
 
     assert (report.valid, report.error_message) == (True, None)
-    assert report.total_records == report.verified_records == 16
+    assert report.total_records == report.verified_records == 18
     assert report.erased == 1
 
 
@@ -321,7 +324,7 @@ def test_an_end_cut_off_with_its_head_is_found_with_a_head_kept_elsewhere(
 
     assert alone.valid
     assert not with_head.valid
-    assert "4 entries are there, the kept head counts 16" in (with_head.error_message or "")
+    assert "4 entries are there, the kept head counts 18" in (with_head.error_message or "")
 
 
 def test_a_log_written_anew_is_found_with_a_head_kept_elsewhere(

@@ -30,6 +30,7 @@ from tallystick.memory.receipt_errors import (
     QueryHashMismatch,
     RecallDiffers,
     ReceiptError,
+    ReceiptUnknown,
     UnknownKey,
 )
 from tallystick.memory.receipt_records import signed
@@ -61,6 +62,15 @@ def found(recalled: Recalled) -> list[str]:
 
 def asked(memory: SqliteMemory, query: str, asking: Asking = ANN) -> Recalled:
     return recall(memory, query, asking, key=KEY)
+
+
+def test_a_receipt_of_another_memory_is_refused(memory: SqliteMemory, tmp_path: Path) -> None:
+    with SqliteMemory(tmp_path / "other.db") as other:
+        nothing = recall(other, "ferry", ANN, key=KEY).receipt
+
+        assert verify_recall(other, nothing, keys=KEYS).read_id == nothing.read_id
+        with pytest.raises(ReceiptUnknown, match="is known here"):
+            verify_recall(memory, nothing, keys=KEYS)
 
 
 # -- what is found -----------------------------------------------------------------------------

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from tallystick.core.errors import UsageError
 from tallystick.memory.citation import check_citation, cite, read_citation
+from tallystick.memory.forgotten import Strategy
 from tallystick.memory.log import empty_head, seal_entry
 from tallystick.memory.receipt import (
     GENESIS,
     Derived,
     Erased,
     ForgetReceipt,
-    ForgetStrategy,
-    Forgotten,
+    ForgottenNote,
     Held,
     Key,
     Link,
@@ -27,6 +27,7 @@ from tallystick.memory.receipt import (
     RecallReceipt,
     Receipt,
     Recomputed,
+    RunErased,
     Tokens,
     Verified,
     content_hash,
@@ -138,21 +139,25 @@ def given_receipt(
 
 
 def forget_receipt(
-    *, strategy: ForgetStrategy = "hard_delete", link: Link | None = None
+    *, strategy: Strategy = Strategy.HARD_DELETE, link: Link | None = None
 ) -> ForgetReceipt:
     return issue_forget(
         key=KEY,
         link=Link() if link is None else link,
         forget_id="f-1",
+        store="s-1",
         agent_id="ada",
         strategy=strategy,
         asked={"ids": ["n1", "n2", "n9"]},
         forgotten=[
-            Forgotten(id=hit.id, seq=hit.seq or 0, content_hash=hit.content_hash)
+            ForgottenNote(id=hit.id, seq=hit.seq or 0, content_hash=hit.content_hash)
             for hit in HITS[:2]
         ],
         errors=[NotForgotten(id="n9", why="no such note")],
-        exports=["notes-2024.jsonl"],
+        exports=[(7, "notes-2024.jsonl")],
+        entries=[1, 2],
+        runs=[RunErased(run="R1", how="pruned"), RunErased(run="R2", how="kept", why="runs")],
+        attachments_left=1,
         ts=1_700_000_000_001,
     )
 
@@ -573,8 +578,8 @@ def test_a_receipt_of_forgetting_holds_when_the_notes_are_gone() -> None:
     assert read_receipt(receipt_bytes(forget_receipt())) == forget_receipt()
 
 
-@pytest.mark.parametrize("strategy", ["hard_delete", "redact"])
-def test_a_note_that_can_still_be_read_was_not_erased(strategy: ForgetStrategy) -> None:
+@pytest.mark.parametrize("strategy", [Strategy.HARD_DELETE, Strategy.REDACT])
+def test_a_note_that_can_still_be_read_was_not_erased(strategy: Strategy) -> None:
     world = World()
     world.erase("n1")
 
@@ -584,8 +589,8 @@ def test_a_note_that_can_still_be_read_was_not_erased(strategy: ForgetStrategy) 
     assert raised.value.id == "n2"
 
 
-@pytest.mark.parametrize("strategy", ["soft_delete", "decay", "consolidate", "archive"])
-def test_what_only_puts_a_note_aside_leaves_it_to_be_read(strategy: ForgetStrategy) -> None:
+@pytest.mark.parametrize("strategy", [Strategy.SOFT_DELETE, Strategy.DECAY, Strategy.ARCHIVE])
+def test_what_only_puts_a_note_aside_leaves_it_to_be_read(strategy: Strategy) -> None:
     world = World()
 
     verdict = verify_forget(forget_receipt(strategy=strategy), keys=KEYS, contents=world.stored.get)
@@ -638,8 +643,8 @@ def test_no_receipt_can_be_taken_out_or_swapped(length: int, data: st.DataObject
 def test_a_receipt_put_in_with_the_key_breaks_what_comes_behind_it() -> None:
     made, head = chain(3)
     made[1] = issue_forget(
-        key=KEY, link=Link.after(made[0]), forget_id="f-2", agent_id="eve", strategy="decay",
-        asked={}, forgotten=[], ts=0,
+        key=KEY, link=Link.after(made[0]), forget_id="f-2", store="s-1", agent_id="eve",
+        strategy=Strategy.DECAY, asked={}, forgotten=[], ts=0,
     )  # fmt: skip
 
     verdict = verify_chain(made, keys=KEYS, head=head)

@@ -25,9 +25,9 @@ from tallystick.memory.errors import (
     NoteNotFound,
     StorageFailed,
 )
-from tallystick.memory.lexical import candidates
 from tallystick.memory.note import NoteScope
 from tallystick.memory.remember import remember, remember_all
+from tallystick.memory.scan import notes_having
 from tallystick.memory.sqlite import SqliteMemory
 from tallystick.memory.terms import terms
 from tallystick.memory.vectors import (
@@ -294,9 +294,10 @@ def test_operators_and_quotes_in_a_query_are_words(query: str, tmp_path: Path) -
         made = remember(memory, a_note("a cup of tea"))
         remember(memory, a_note("nothing of it"))
 
-        found = candidates(memory, terms(query))
+        with memory.reading() as db:
+            found = {number for term in terms(query) for number in notes_having(db, term)}
 
-        assert found.numbers == (made.seq,)
+        assert found == {made.seq}
         assert len(view(memory, reader="ada")) == 2
 
 
@@ -308,33 +309,9 @@ def test_words_of_every_script_are_found(tmp_path: Path) -> None:
 
         for each, text in zip(made, texts, strict=True):
             for term in terms(text):
-                assert each.seq in candidates(memory, [term]).numbers
+                with memory.reading() as db:
+                    assert each.seq in notes_having(db, term)
             assert sorted(seen.counts(each.id).elements()) == sorted(terms(text))  # type: ignore[attr-defined]
-
-
-def test_words_that_too_many_notes_have_are_left_out_and_named(tmp_path: Path) -> None:
-    with open_memory(tmp_path) as memory:
-        remember_all(memory, [a_note(f"common n{n}") for n in range(20)])
-        rare = remember(memory, a_note("common rare"))
-
-        found = candidates(memory, ["common", "rare", "absent"], notes_min=10, share_max=0.5)
-        then = candidates(memory, ["common", "rare"], as_of=20, notes_min=10, share_max=0.5)
-        small = candidates(memory, ["common", "rare"], notes_min=1_000)
-
-    assert (found.numbers, found.terms, found.dropped) == ((rare.seq,), ("rare",), ("common",))
-    assert found.frequencies == {"common": 21, "rare": 1, "absent": 0}
-    # With nothing else to look for, the rarest is looked for.
-    assert (then.terms, len(then.numbers)) == (("common",), 20)
-    assert (small.dropped, len(small.numbers)) == ((), 21)
-
-
-def test_candidates_as_of_a_place_stay_the_same(tmp_path: Path) -> None:
-    with open_memory(tmp_path) as memory:
-        remember_all(memory, [a_note(f"common n{n}") for n in range(5)])
-        before = candidates(memory, ["common", "n3"], as_of=5, notes_min=3, share_max=0.5)
-        remember_all(memory, [a_note(f"other n3 {n}") for n in range(50)])
-
-        assert candidates(memory, ["common", "n3"], as_of=5, notes_min=3, share_max=0.5) == before
 
 
 def test_a_view_among_candidates_has_the_same_notes_and_no_others(tmp_path: Path) -> None:
@@ -343,9 +320,10 @@ def test_a_view_among_candidates_has_the_same_notes_and_no_others(tmp_path: Path
         remember(memory, a_note("tea of bob", agent_id="bob"))
         remember(memory, a_note("tea for all", agent_id="bob", scope=NoteScope.PUBLIC))
         remember(memory, a_note("coffee"))
-        found = candidates(memory, ["tea"])
+        with memory.reading() as db:
+            found = list(notes_having(db, "tea"))
 
-        some = view(memory, reader="ada", among=found.numbers)
+        some = view(memory, reader="ada", among=found)
 
         assert [some.note(id).content for id in some.ids] == [
             "tea 0",
@@ -391,7 +369,7 @@ def test_vectors_of_another_model_are_refused_until_it_is_chosen_anew(tmp_path: 
         keep_vectors(memory, [(made, [Vectors(b"v")])], model=MODEL)
         place = memory.head().count
 
-        with pytest.raises(ModelMismatch, match="embed its notes again") as refused:
+        with pytest.raises(ModelMismatch, match="embeds its notes again") as refused:
             keep_vectors(memory, [(made, [Vectors(b"w")])], model=OTHER)
         with pytest.raises(ModelMismatch):
             choose_model(memory, OTHER, dimensions=2)

@@ -14,7 +14,7 @@ they name no run and no time, and are unsigned.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 
 import msgspec
 
@@ -30,7 +30,6 @@ __all__ = [
     "HeadFile",
     "parse_head",
     "signed_bytes",
-    "written_at",
 ]
 
 HEAD_FORMAT = "tallystick-head@1"
@@ -93,11 +92,6 @@ def signed_bytes(document: HeadFile) -> bytes:
             key_id=document.key_id,
         )
     )
-
-
-def written_at(at_ms: int) -> str:
-    """A time as a document has it: UTC, to the second."""
-    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_head(data: bytes) -> HeadFile | Head:

@@ -3,7 +3,8 @@
 A scan of all codes gives the same answer for the same notes, however they came in and whatever else
 there is: a filter or an earlier time is a mask. A graph index gives none of that. The nearest codes
 are only candidates; whoever asks compares their whole vectors. All that are as near as the last one
-are given, so the candidates do not depend on the order of the notes.
+are given, or those of them that whoever asks puts first, so the candidates do not depend on the
+order in which they were added.
 
 Needs the extra `memory`.
 """
@@ -17,6 +18,8 @@ from tallystick.core.errors import UsageError
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from tallystick.memory.postings import First
 
 __all__ = ["Codes"]
 
@@ -33,12 +36,16 @@ class Codes:
     def __init__(self, *, dimensions: int) -> None:
         import numpy as np
 
-        if dimensions < _WORD_BITS or dimensions % _WORD_BITS:
-            raise UsageError(f"codes have a multiple of {_WORD_BITS} dimensions, not {dimensions}")
+        if dimensions < 1:
+            raise UsageError(f"vectors have at least 1 dimension, not {dimensions}")
         self._dimensions = dimensions
         self._count = 0
         # One row for each word of a code, so that a scan reads each from one end to the other.
-        self._words = np.zeros((dimensions // _WORD_BITS, _CAPACITY_MIN), dtype=np.uint64)
+        words = -(-dimensions // _WORD_BITS)
+        self._words = np.zeros((words, _CAPACITY_MIN), dtype=np.uint64)
+        # A distance is at most the number of dimensions, of which a store takes one too many.
+        wide = dimensions >= 1 << 16
+        self._total = np.dtype(np.uint32 if wide else np.uint16)
 
     def __len__(self) -> int:
         return self._count
@@ -57,20 +64,30 @@ class Codes:
         self._count = end
 
     def near(
-        self, vector: bytes, *, count: int, mask: NDArray[np.bool_] | None = None
+        self,
+        vector: bytes,
+        *,
+        count: int,
+        mask: NDArray[np.bool_] | None = None,
+        first: First | None = None,
     ) -> NDArray[np.int64]:
-        """The numbers of the nearest codes under the mask, ascending: `count`, or more if equal."""
+        """The numbers of the nearest codes under the mask, ascending: `count`, or more if equal.
+
+        With `first` no more than `count`: of equally near ones it says which.
+        """
         import numpy as np
 
         if mask is not None and len(mask) != self._count:
             raise UsageError(f"a mask of {len(mask):,} for {self._count:,} codes")
+        if len(vector) != 2 * self._dimensions:
+            raise UsageError("vectors of different models or lengths cannot be compared")
         query = self._code(np.frombuffer(vector, dtype="<i2").reshape(1, self._dimensions))[0]
         if count < 1 or not self._count:
             return np.empty(0, dtype=np.int64)
         # The distance of the last candidate so far: what is farther is not kept.
         most = self._dimensions
         numbers = np.empty(0, dtype=np.int64)
-        distances = np.empty(0, dtype=np.uint16)
+        distances: NDArray[np.unsignedinteger] = np.empty(0, dtype=self._total)
         for start in range(0, self._count, _ROWS):
             found = self._distances(query, start, min(start + _ROWS, self._count))
             close = found <= most
@@ -85,19 +102,27 @@ class Codes:
                 most = int(np.partition(distances, count - 1)[count - 1])
                 kept = distances <= most
                 numbers, distances = numbers[kept], distances[kept]
-        return numbers
+        if first is None or len(numbers) <= count:
+            return numbers
+        nearer, equal = numbers[distances < most], numbers[distances == most]
+        return np.sort(np.concatenate([nearer, first(equal, count - len(nearer))]))
 
     def _code(self, rows: NDArray[np.int16]) -> NDArray[np.uint64]:
         import numpy as np
 
         bits = np.packbits(rows > 0, axis=1, bitorder="little")
-        return bits.view("<u8").astype(np.uint64)
+        # What is missing to a whole word is the same in every code.
+        missing = len(self._words) * _WORD_BITS // 8 - bits.shape[1]
+        whole = np.pad(bits, ((0, 0), (0, missing))) if missing else bits
+        return np.ascontiguousarray(whole).view("<u8").astype(np.uint64)
 
-    def _distances(self, query: NDArray[np.uint64], start: int, end: int) -> NDArray[np.uint16]:
+    def _distances(
+        self, query: NDArray[np.uint64], start: int, end: int
+    ) -> NDArray[np.unsignedinteger]:
         """How many bits of each code differ from the query's."""
         import numpy as np
 
-        total = np.zeros(end - start, dtype=np.uint16)
+        total: NDArray[np.unsignedinteger] = np.zeros(end - start, dtype=self._total)
         differing = np.empty(end - start, dtype=np.uint64)
         counted = np.empty(end - start, dtype=np.uint8)
         # Three words differ in at most 192 bits, so their sum is in the narrow type, which is fast.

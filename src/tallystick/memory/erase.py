@@ -18,6 +18,7 @@ from tallystick.memory.records import (
     NoteErasedRecord,
     NoteRedacted,
     NotesExported,
+    NotesForgotten,
     decode_memory_record,
 )
 from tallystick.memory.selection import Row
@@ -33,15 +34,11 @@ _header = msgspec.json.Decoder(EntryHeader).decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What the log has of an act that was done under an origin."""
+    """What the log has of an act that was done under an origin. `receipt` is canonical JSON."""
 
-    store: str
     ids: tuple[str, ...]
-    seq_from: int
-    seq_to: int
-    hash: str
-    at: int
-    entries: tuple[int, ...]
+    erased: bool
+    receipt: str | None
 
 
 def erase_note(
@@ -103,29 +100,19 @@ def done_under(db: sqlite3.Connection, origin: str) -> Done | None:
     if row is None:
         return None
     ids: list[str] = []
-    entries: list[int] = []
-    last, hash = None, b""
-    for header_bytes, entry_hash, body in db.execute(
-        "SELECT header, hash, body FROM log WHERE seq >= ? ORDER BY seq", (row[0],)
+    erased = False
+    receipt = None
+    for header_bytes, body in db.execute(
+        "SELECT header, body FROM log WHERE seq >= ? ORDER BY seq", (row[0],)
     ):
         header = _header(header_bytes)
         if header.origin != origin:
             break
-        last, hash = header, entry_hash
         ids.extend([header.note] if header.note is not None else [])
         record = None if body is None else decode_memory_record(body)
-        if isinstance(record, NoteErasedRecord | NoteRedacted):
-            entries.extend(record.entries)
-    assert last is not None
-    return Done(
-        store=last.store,
-        ids=tuple(ids),
-        seq_from=row[0],
-        seq_to=last.seq,
-        hash=hash.hex(),
-        at=last.at,
-        entries=tuple(sorted(entries)),
-    )
+        erased = erased or isinstance(record, NoteErasedRecord | NoteRedacted)
+        receipt = record.receipt if isinstance(record, NotesForgotten) else receipt
+    return Done(ids=tuple(ids), erased=erased, receipt=receipt)
 
 
 def _empty(pen: Pen, number: int, seqs: Collection[int]) -> None:

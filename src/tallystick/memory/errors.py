@@ -129,7 +129,7 @@ class ModelMismatch(Refused):
     def __init__(self, *, found: str, given: str) -> None:
         super().__init__(
             f"the vectors of this store were made with model {found[:12]}, not {given[:12]}; "
-            f"embed its notes again with the new model, or open it with the old one"
+            f"tally memory embed --replace embeds its notes again with the new one"
         )
         self.found = found
         self.given = given

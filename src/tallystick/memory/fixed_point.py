@@ -81,7 +81,8 @@ def cosines(query: bytes, vectors: Sequence[bytes]) -> list[float]:
 
         rows = np.frombuffer(b"".join(vectors), dtype="<i2").reshape(len(vectors), -1)
         products = rows.astype(np.float64) @ np.frombuffer(query, dtype="<i2").astype(np.float64)
-        return [float(product) / unit for product in products]
+        quotients: list[float] = (products / unit).tolist()
+        return quotients
     asked = _numbers(query, VECTOR_CODE)
     return [
         sum(map(operator.mul, asked, _numbers(vector, VECTOR_CODE))) / unit for vector in vectors

@@ -28,7 +28,7 @@ from tallystick.memory.profile import DEFAULT, Profile
 from tallystick.memory.scope import Embedded, Embedder, NoteFields, Scope
 from tallystick.memory.when import nearness
 
-__all__ = ["Hit", "Ranked", "rank"]
+__all__ = ["Hit", "Ranked", "common_terms", "rank"]
 
 _DIGITS = 9
 _BEST_OF_SESSION = 3
@@ -69,15 +69,17 @@ def rank(
     embedder: Embedder | None = None,
     now: int | None = None,
     statistics: Statistics | None = None,
+    asked: Asked | None = None,
 ) -> Ranked:
     """The best `k` notes of a scope.
 
-    `now`, in milliseconds, is needed if the profile weighs recency. `statistics` are given if the
-    scope is the short list of a larger one: then the lexical lane counts as in the larger one.
+    `now`, in milliseconds, is needed if the profile weighs recency. `statistics` and `asked` are
+    given if the scope is the short list of a larger one: then the lexical lane counts as in the
+    larger one, and its authors are those that the query may name.
     """
     if k < 0:
         raise InvalidLimit(field="k", given=k, why="is at least 0")
-    ranking = _Ranking(query, scope, profile, statistics)
+    ranking = _Ranking(query, scope, profile, statistics, asked)
     ranking.lexical()
     ranking.dense(embedder)
     ranking.author()
@@ -89,11 +91,22 @@ def rank(
     return ranking.ranked(k)
 
 
+def common_terms(asked: Sequence[str], statistics: Statistics, profile: Profile) -> frozenset[str]:
+    """Terms that so many notes have that they do not tell one from another."""
+    many = max(_COMMON_NOTES_MIN, profile.common * statistics.notes)
+    return frozenset(term for term in asked if statistics.frequency.get(term, 0) > many)
+
+
 class _Ranking:
     """One ranking while it is made: lanes are added one after the other, each over all notes."""
 
     def __init__(
-        self, query: str, scope: Scope, profile: Profile, statistics: Statistics | None
+        self,
+        query: str,
+        scope: Scope,
+        profile: Profile,
+        statistics: Statistics | None,
+        asked: Asked | None,
     ) -> None:
         self._scope = scope
         self._profile = profile
@@ -103,7 +116,7 @@ class _Ranking:
         self._scores = [0.0] * len(self._ids)
         self._evidence = [False] * len(self._ids)
         self._notes: list[str] = []
-        self._asked: Asked = ask(query, authors=(note.author for note in self._fields))
+        self._asked = asked or ask(query, authors=(note.author for note in self._fields))
         self._counts = [scope.counts(id) for id in self._ids]
         self._statistics = statistics or count_statistics(self._asked.terms, self._counts)
         self._embedded: Embedded | None = None
@@ -135,11 +148,15 @@ class _Ranking:
         else:
             if without:
                 self._notes.append(f"dense: {without:,} of {len(windows):,} notes have no vector")
-            self._embedded = embedder.embed(self._asked.text_without(self._common()))
+            common = common_terms(self._asked.terms, self._statistics, self._profile)
+            self._embedded = embedder.embed(self._asked.text_without(common))
             self._model = embedder.digest
             found = iter(cosines(self._embedded.vector, [one for each in windows for one in each]))
             # A long note is as near as the nearest of its windows.
-            near = [max((next(found) for _ in each), default=0.0) for each in windows]
+            near = [
+                next(found) if len(each) == 1 else max((next(found) for _ in each), default=0.0)
+                for each in windows
+            ]
             self._add("dense", self._profile.dense, near, evidence=True)
 
     def author(self) -> None:
@@ -255,11 +272,16 @@ class _Ranking:
         # Rounded, so that the last bits of a logarithm, which machines disagree on, do not count;
         # and so that a sum of lanes, rounded again, is exact in whatever order they are added.
         lane = [round(weight * value, _DIGITS) if value > 0 else 0.0 for value in values]
+        # A sum with nothing is what it was, and was rounded before.
+        self._scores = (
+            [
+                round(score + value, _DIGITS) if value else score
+                for score, value in zip(self._scores, lane, strict=True)
+            ]
+            if self._lanes
+            else list(lane)
+        )
         self._lanes[name] = lane
-        self._scores = [
-            round(score + value, _DIGITS) if value else score
-            for score, value in zip(self._scores, lane, strict=True)
-        ]
         if evidence:
             self._evidence = [
                 found or value > 0 for found, value in zip(self._evidence, lane, strict=True)
@@ -268,12 +290,6 @@ class _Ranking:
     def _absent(self, name: str, why: str, *, weight: float = 1.0) -> None:
         if weight:
             self._notes.append(f"{name}: left out, {why}")
-
-    def _common(self) -> frozenset[str]:
-        """Terms that so many notes have that they do not tell one from another."""
-        many = max(_COMMON_NOTES_MIN, self._profile.common * self._statistics.notes)
-        having = self._statistics.frequency
-        return frozenset(term for term in self._asked.terms if having.get(term, 0) > many)
 
     def _order(self) -> list[int]:
         """The places of the notes with evidence, the best first."""

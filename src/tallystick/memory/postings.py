@@ -1,67 +1,57 @@
 """Postings: which notes have a term, for scopes too large to read every note for each query.
 
 The figures are counted over the mask, as in `bm25`, so a filter or an earlier time ranks as if only
-its notes were there. Over so many notes that it matters, terms that very many notes have are not
-looked for, unless the query has no others: reading them costs most and tells least.
+its notes were there. Which terms are looked for is said in `shortlist`.
 
 Needs the extra `memory`.
 """
 
 from __future__ import annotations
 
-import heapq
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tallystick.core.errors import UsageError
 from tallystick.memory.bm25 import Bm25, Statistics
+from tallystick.memory.shortlist import PARTS, guarded, term_scores
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["GUARDED_NOTES", "Postings"]
+    # Of places of equally good notes, so many that come first.
+    First = Callable[[NDArray[np.int64], int], NDArray[np.int64]]
 
-# The guard: among more notes than this, terms that more than this share of them have.
-GUARDED_NOTES = 50_000
-_GUARDED_SHARE = 0.02
-_OFTEN_MAX = 65_535
+__all__ = ["Postings"]
 
 
 class Postings:
-    """Terms of notes by number, from 0 on, in the order in which they are added."""
+    """Terms of notes by place, from 0 on, in the order in which they are added."""
 
     def __init__(self) -> None:
-        self._ids: list[str] = []
         self._lengths = array("I")
         self._terms = 0
-        # Ids are made in the order of time, so this nearly always holds, and saves comparing them.
-        self._ascending = True
-        self._notes: dict[str, array[int]] = {}
-        self._often: dict[str, array[int]] = {}
+        # By term: the places of notes, and how often each has it.
+        self._held: dict[str, tuple[array[int], array[int]]] = {}
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self._lengths)
 
-    @property
-    def ids(self) -> Sequence[str]:
-        return self._ids
-
-    def add(self, id: str, counts: Mapping[str, int]) -> int:
-        """Add a note by its terms (`bm25.count_terms`). Returns its number."""
-        number = len(self._ids)
-        self._ascending = self._ascending and (number == 0 or self._ids[-1] < id)
-        self._ids.append(id)
-        self._lengths.append(sum(counts.values()))
-        self._terms += self._lengths[-1]
+    def add(self, counts: Mapping[str, int]) -> int:
+        """Add a note by its terms (`bm25.count_terms`). Returns its place."""
+        place = len(self._lengths)
+        length = sum(counts.values())
+        self._lengths.append(length)
+        self._terms += length
+        held = self._held
         for term, often in counts.items():
-            if term not in self._notes:
-                self._notes[term] = array("I")
-                self._often[term] = array("H")
-            self._notes[term].append(number)
-            self._often[term].append(min(often, _OFTEN_MAX))
-        return number
+            pair = held.get(term)
+            if pair is None:
+                pair = held[term] = array("I"), array("I")
+            pair[0].append(place)
+            pair[1].append(often)
+        return place
 
     def best(
         self,
@@ -70,92 +60,97 @@ class Postings:
         count: int,
         mask: NDArray[np.bool_] | None = None,
         bm25: Bm25 | None = None,
+        first: First | None = None,
     ) -> tuple[list[int], Statistics]:
-        """The numbers of the best notes under the mask, ascending, and the mask's statistics.
+        """The places of the best notes under the mask, ascending, and the mask's statistics.
 
-        Of equally good ones those with the smaller ids are taken.
+        Of equally good ones `first` says which; those that were added first, unless it is given.
         """
         import numpy as np
 
-        if mask is not None and len(mask) != len(self._ids):
-            raise UsageError(f"a mask of {len(mask):,} for {len(self._ids):,} notes")
+        if mask is not None and len(mask) != len(self._lengths):
+            raise UsageError(f"a mask of {len(mask):,} for {len(self._lengths):,} notes")
         lengths = np.frombuffer(self._lengths, dtype=np.uint32)
-        statistics, found = self._statistics(asked, lengths, mask)
-        looked_for = _guarded(asked, statistics)
-        scores = np.zeros(len(self._ids))
+        statistics = self._statistics(asked, lengths, mask)
+        scores = np.zeros(len(lengths))
+        there = np.zeros(len(lengths), dtype=np.bool_)
         bm25 = bm25 or Bm25()
-        for term in looked_for:
-            notes, often = found[term]
-            longer = lengths[notes] / statistics.length
-            held = bm25.saturation * (1 - bm25.length + bm25.length * longer)
-            more = often * (bm25.saturation + 1) / (often + held)
-            scores[notes] += statistics.rarity(term) * more
-        return self._first(scores, count), statistics
+        for term in guarded(asked, statistics):
+            notes, often = self._of(term)
+            if mask is not None:
+                kept = mask.take(notes)
+                notes, often = notes[kept], often[kept]
+            there[notes] = True
+            scores[notes] += term_scores(
+                often.astype(np.float64),
+                lengths.take(notes).astype(np.float64),
+                rarity=statistics.rarity(term),
+                usual=statistics.length,
+                bm25=bm25,
+            )
+        return _first(scores, np.flatnonzero(there), count, first), statistics
 
-    def counts(self, numbers: Sequence[int], asked: Sequence[str]) -> list[dict[str, int]]:
+    def counts(self, places: Sequence[int], asked: Sequence[str]) -> list[dict[str, int]]:
         """For each note how often it has each term that is asked, and its other terms as one.
 
         The others are under the empty term, so that the length of the note is right.
         """
         import numpy as np
 
-        wanted = np.asarray(numbers, dtype=np.int64)
-        counts: list[dict[str, int]] = [{} for _ in numbers]
+        wanted = np.asarray(places, dtype=np.int64)
+        counts: list[dict[str, int]] = [{} for _ in places]
         for term in asked:
-            if term not in self._notes:
+            if term not in self._held:
                 continue
-            notes = np.frombuffer(self._notes[term], dtype=np.uint32)
-            places = np.minimum(np.searchsorted(notes, wanted), len(notes) - 1)
-            for at in np.flatnonzero(notes[places] == wanted).tolist():
-                counts[at][term] = self._often[term][int(places[at])]
-        for number, count in zip(numbers, counts, strict=True):
-            count[""] = self._lengths[number] - sum(count.values())
+            notes, often = self._of(term)
+            found = np.minimum(np.searchsorted(notes, wanted), len(notes) - 1)
+            there = np.flatnonzero(notes.take(found) == wanted)
+            for at, so_often in zip(there.tolist(), often[found[there]].tolist(), strict=True):
+                counts[at][term] = so_often
+        lengths = np.frombuffer(self._lengths, dtype=np.uint32)[wanted].tolist()
+        for length, count in zip(lengths, counts, strict=True):
+            count[""] = length - sum(count.values())
         return counts
+
+    def _of(self, term: str) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        import numpy as np
+
+        notes, often = self._held[term]
+        return np.frombuffer(notes, dtype=np.uint32), np.frombuffer(often, dtype=np.uint32)
 
     def _statistics(
         self, asked: Sequence[str], lengths: NDArray[np.uint32], mask: NDArray[np.bool_] | None
-    ) -> tuple[Statistics, dict[str, tuple[NDArray[np.uint32], NDArray[np.uint16]]]]:
+    ) -> Statistics:
         import numpy as np
 
-        found = {}
+        frequency = dict.fromkeys(asked, 0)
         for term in asked:
-            if term in self._notes:
-                notes = np.frombuffer(self._notes[term], dtype=np.uint32)
-                often = np.frombuffer(self._often[term], dtype=np.uint16)
-                if mask is not None:
-                    kept = mask[notes]
-                    notes, often = notes[kept], often[kept]
-                found[term] = notes, often
-        statistics = Statistics(
-            notes=len(lengths) if mask is None else int(np.count_nonzero(mask)),
-            terms=self._terms if mask is None else int(lengths[mask].sum(dtype=np.int64)),
-            frequency={term: len(found[term][0]) if term in found else 0 for term in asked},
+            if term in self._held:
+                notes, _ = self._of(term)
+                # `take` is twice as quick as an index that is not of the machine's own width.
+                kept = len(notes) if mask is None else int(np.count_nonzero(mask.take(notes)))
+                frequency[term] = kept
+        if mask is None:
+            return Statistics(notes=len(lengths), terms=self._terms, frequency=frequency)
+        return Statistics(
+            notes=int(np.count_nonzero(mask)),
+            # The product is quicker than a selection.
+            terms=int((lengths * mask).sum(dtype=np.int64)),
+            frequency=frequency,
         )
-        return statistics, found
-
-    def _first(self, scores: NDArray[np.float64], count: int) -> list[int]:
-        import numpy as np
-
-        places = np.flatnonzero(scores)
-        if count < 1 or len(places) <= count:
-            every: list[int] = places.tolist()
-            return every if count > 0 else []
-        # Rounded as the lanes are: sums in another order may differ in their last bits.
-        values = np.round(scores[places], 9)
-        least = np.partition(values, len(values) - count)[len(values) - count]
-        better, equal = places[values > least], places[values == least]
-        wanted = count - len(better)
-        if self._ascending:
-            return sorted((*better.tolist(), *equal[:wanted].tolist()))
-        chosen = heapq.nsmallest(wanted, equal.tolist(), key=self._ids.__getitem__)
-        return sorted((*better.tolist(), *chosen))
 
 
-def _guarded(asked: Sequence[str], statistics: Statistics) -> list[str]:
-    known = [term for term in asked if statistics.frequency[term]]
-    if statistics.notes <= GUARDED_NOTES:
-        return known
-    many = _GUARDED_SHARE * statistics.notes
-    rare = [term for term in known if statistics.frequency[term] <= many]
-    # A query of common words only is answered by the least common of them.
-    return rare or sorted(known, key=lambda term: (statistics.frequency[term], term))[:1]
+def _first(
+    scores: NDArray[np.float64], places: NDArray[np.int64], count: int, first: First | None
+) -> list[int]:
+    import numpy as np
+
+    if count < 1 or len(places) <= count:
+        every: list[int] = places.tolist()
+        return every if count > 0 else []
+    values = np.rint(scores.take(places) * PARTS)
+    least = np.partition(values, len(values) - count)[len(values) - count]
+    better, equal = places[values > least], places[values == least]
+    wanted = count - len(better)
+    chosen = equal[:wanted] if first is None else first(equal, wanted)
+    return sorted((*better.tolist(), *chosen.tolist()))

@@ -21,7 +21,7 @@ import msgspec
 from tallystick.memory import terms as ranking_terms
 from tallystick.memory.note import Note
 from tallystick.memory.projection_schema import OPEN, PROJECTION_TABLES
-from tallystick.memory.receipt_records import RecallReceipt, receipt_hash
+from tallystick.memory.receipt_records import Receipt, id_of, receipt_hash
 from tallystick.memory.records import (
     MemoryRecord,
     ModelChosen,
@@ -38,6 +38,8 @@ from tallystick.memory.records import (
     NoteRestored,
     NoteReviewed,
     NotesExported,
+    NotesForgetting,
+    NotesForgotten,
     NoteShared,
     NoteSighted,
     NotesRecalled,
@@ -107,24 +109,27 @@ def fold(
             _insert(db, header.seq, note, state, seq=header.seq, same=same)
         case ModelChosen(model=model, dimensions=dimensions):
             db.execute("INSERT INTO model VALUES (?, ?, ?)", (header.seq, model, dimensions))
-        case NotesRecalled(ids=ids, at=at, receipt=receipt):
-            for id in ids:
-                _access(db, id, header.seq, at)
-            if receipt:
-                _receipt(db, header.seq, receipt)
-        case NotesExported():
-            db.execute("INSERT INTO exported VALUES (?)", (header.seq,))
+        case NotesRecalled() | NotesForgotten():
+            _given(db, header.seq, record)
+        case NotesExported() | NotesForgetting():
+            table = "exported" if isinstance(record, NotesExported) else "forgetting"
+            db.execute(f"INSERT INTO {table} VALUES (?)", (header.seq,))
         case _:
             if number is not None:
                 _fold_later(db, header, record, number)
 
 
-def _receipt(db: sqlite3.Connection, seq: int, text: str) -> None:
-    said = msgspec.json.decode(text, type=RecallReceipt)
-    db.execute(
-        "INSERT INTO receipt VALUES (?, ?, ?, ?)",
-        (said.number, seq, said.read_id, receipt_hash(said)),
-    )
+def _given(db: sqlite3.Connection, seq: int, record: NotesRecalled | NotesForgotten) -> None:
+    """What was given to somebody: notes, and a receipt."""
+    if isinstance(record, NotesRecalled):
+        for id in record.ids:
+            _access(db, id, seq, record.at)
+    if record.receipt:
+        said: Receipt = msgspec.json.decode(record.receipt, type=Receipt)
+        db.execute(
+            "INSERT INTO receipt VALUES (?, ?, ?, ?)",
+            (said.number, seq, id_of(said), receipt_hash(said)),
+        )
 
 
 def _noted(db: sqlite3.Connection, header: EntryHeader) -> int | None:

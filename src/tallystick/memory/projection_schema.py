@@ -7,7 +7,7 @@ from tallystick.memory import terms as ranking_terms
 __all__ = ["OPEN", "PROJECTION", "PROJECTION_SCHEMA", "PROJECTION_TABLES"]
 
 # What made the rows: another word here, and a store that is opened builds them again.
-PROJECTION = f"2 {ranking_terms.VERSION}"
+PROJECTION = f"3 {ranking_terms.VERSION}"
 # The end of what has not ended. Beyond every place.
 OPEN = (1 << 62) - 1
 
@@ -59,9 +59,11 @@ PROJECTION_SCHEMA = (
     "CREATE UNIQUE INDEX erased_id ON erased (id)",
     "CREATE TABLE origin (origin TEXT PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE exported (seq INTEGER PRIMARY KEY)",
-    # Receipts of recalls, a chain of their own: where each stands, and the hash of it.
+    "CREATE TABLE forgetting (seq INTEGER PRIMARY KEY)",
+    # Receipts of recalls and forgettings, one chain: where each stands, its id and its hash.
     "CREATE TABLE receipt (number INTEGER PRIMARY KEY, seq INTEGER NOT NULL, read_id TEXT NOT NULL,"
     " hash TEXT NOT NULL)",
+    "CREATE INDEX receipt_read_id ON receipt (read_id)",
     "CREATE TABLE model "
     "(seq INTEGER PRIMARY KEY, digest TEXT NOT NULL, dimensions INTEGER NOT NULL)",
     # What ranking counts of each note, and the index over it.
@@ -83,6 +85,7 @@ PROJECTION_TABLES = {
     "erased": "number",
     "origin": "origin",
     "exported": "seq",
+    "forgetting": "seq",
     "receipt": "number",
     "model": "seq",
     "told": "number",

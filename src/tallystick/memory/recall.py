@@ -10,16 +10,17 @@ Rule 2: filters and visibility are applied before anything is counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
 from tallystick.core.errors import UsageError
+from tallystick.memory.candidates import Count
 from tallystick.memory.errors import EmbedderNotConfigured, ModelMismatch
-from tallystick.memory.fusion import Hit, Ranked, rank
-from tallystick.memory.log import read_entry_header
+from tallystick.memory.finding import Found, Looked, looking
+from tallystick.memory.fusion import Hit, Ranked
 from tallystick.memory.note import Note, normalised
 from tallystick.memory.profile import DEFAULT, Profile
 from tallystick.memory.receipt import (
@@ -27,7 +28,6 @@ from tallystick.memory.receipt import (
     Erased,
     Held,
     Key,
-    Link,
     RecallReceipt,
     Recomputed,
     Tokens,
@@ -36,11 +36,18 @@ from tallystick.memory.receipt import (
     receipt_bytes,
 )
 from tallystick.memory.receipt import verify as verify_receipt
+from tallystick.memory.receipt_errors import ReceiptUnknown
+from tallystick.memory.receipt_records import check_signature
+from tallystick.memory.receipts_kept import content_at, link_of
 from tallystick.memory.records import NotesRecalled
 from tallystick.memory.scope import Embedder
 from tallystick.memory.selection import NOW, Filters
+from tallystick.memory.shortlist import RULES
 from tallystick.memory.sqlite import SqliteMemory
-from tallystick.memory.view import View, view
+from tallystick.memory.view import View
+
+if TYPE_CHECKING:
+    from tallystick.memory.standing import StandingIndex
 
 __all__ = ["K_MAX", "STRATEGIES", "Asking", "Recalled", "Strategy", "recall", "verify_recall"]
 
@@ -49,8 +56,6 @@ STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 K_MAX = 100
 _BACKEND = "sqlite"
 _GRAPH = 0.5
-# Counts tokens, and is called by the name that the receipt says.
-Count = Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,33 +97,40 @@ def recall(
     embedder: Embedder | None = None,
     count: Count | None = None,
     tokenizer: str = "",
+    index: StandingIndex | None = None,
 ) -> Recalled:
-    """Find the best notes for a query, and write the receipt."""
+    """Find the best notes for a query, and write the receipt.
+
+    `index` stands by the memory and makes it quicker in a large one; it finds the same without.
+    """
     _check(asking)
-    seen = view(
+    profile = _profile(asking)
+    with looking(
         memory,
         reader=asking.reader,
         filters=asking.filters,
         as_of=asking.as_of,
         at=asking.at,
-    )
-    profile = _profile(asking)
-    ranked = _ranked(query, seen, asking.k, asking.strategy, profile, embedder)
-    hits = _within(ranked.hits, seen, asking.tokens_max, count)
-    tokens = None if count is None else _tokens(query, hits, seen, count, tokenizer)
+        index=index,
+    ) as looked:
+        rules = RULES if asking.strategy != "exact" and looked.large else ""
+        made = _found(query, looked, asking, embedder, rules=rules)
+        seen, ranked = made.seen, made.ranked
+        hits = _within(ranked.hits, seen, asking.tokens_max, count)
+        tokens = None
+        if count is not None:
+            whole = looked.tokens(count, made, tokenizer=tokenizer)
+            tokens = _tokens(query, hits, seen, count, whole=whole, name=tokenizer)
     derived = tuple(_derived(hit, seen) for hit in hits)
     with memory.writing() as pen:
-        last = pen.db.execute(
-            "SELECT number, hash FROM receipt ORDER BY number DESC LIMIT 1"
-        ).fetchone()
-        link = Link() if last is None else Link(count=last[0] + 1, hash=last[1])
+        link = link_of(pen.db)
         receipt = issue(
             key=key,
             link=link,
             read_id=pen.new_id(),
             agent_id=asking.agent_id,
             query=query,
-            scope=_scope(seen, asking),
+            scope=_scope(seen, asking, rules=made.rules, store=pen.store),
             as_of=seen.seq,
             profile=profile.digest,
             model=ranked.model or None,
@@ -145,24 +157,34 @@ def verify_recall(
     query: str | None = None,
     profile: Profile = DEFAULT,
     embedder: Embedder | None = None,
+    index: StandingIndex | None = None,
 ) -> Verified:
     """Check a receipt against the memory as it is now. Raises a `ReceiptError`.
 
     `profile` has to be the one that ranked: its digest is in the receipt. A recall that used a
-    model is made again with the same one.
+    model is made again with the same one. Whether a short list was ranked, the receipt says.
     """
+    if receipt.scope.get("store") != memory.identity():
+        check_signature(receipt, keys)
+        raise ReceiptUnknown(id=receipt.read_id)
     places = {hit.id: hit.seq for hit in receipt.derived_from}
 
     def contents(id: str) -> Held | Erased | None:
         seq = places.get(id)
-        return None if seq is None else _content(memory, seq)
+        return None if seq is None else content_at(memory, seq)
 
     def again(of: RecallReceipt, asked: str) -> Recomputed:
         asking = _asking(of, profile)
-        seen = view(
-            memory, reader=asking.reader, filters=asking.filters, as_of=of.as_of, at=asking.at
-        )
-        ranked = _ranked(asked, seen, of.k, asking.strategy, _profile(asking), embedder)
+        with looking(
+            memory,
+            reader=asking.reader,
+            filters=asking.filters,
+            as_of=of.as_of,
+            at=asking.at,
+            index=index,
+        ) as looked:
+            made = _found(asked, looked, asking, embedder, rules=_rules(of))
+        seen, ranked = made.seen, made.ranked
         hits = ranked.hits[: len(of.derived_from)] if "tokens_max" in of.scope else ranked.hits
         return Recomputed(
             profile=_profile(asking).digest,
@@ -198,22 +220,22 @@ def _profile(asking: Asking) -> Profile:
             return asking.profile
 
 
-def _ranked(
-    query: str,
-    seen: View,
-    k: int,
-    strategy: Strategy,
-    profile: Profile,
-    embedder: Embedder | None,
-) -> Ranked:
-    if strategy in ("semantic", "hybrid") and (embedder is None or seen.model is None):
+def _found(
+    query: str, looked: Looked, asking: Asking, embedder: Embedder | None, *, rules: str
+) -> Found:
+    """The best notes, by the rules of a short list or, if there are none, note by note."""
+    strategy, profile = asking.strategy, _profile(asking)
+    model = looked.model
+    if strategy in ("semantic", "hybrid") and (embedder is None or model is None):
         raise EmbedderNotConfigured(requested=strategy, backend=_BACKEND)
     if strategy == "exact":
-        return Ranked(hits=_exact(query, seen)[:k])
+        seen = looked.whole()
+        return Found(ranked=Ranked(hits=_exact(query, seen)[: asking.k]), seen=seen)
     used = embedder if profile.dense or profile.token else None
-    if used is not None and seen.model is not None and used.digest != seen.model:
-        raise ModelMismatch(found=seen.model, given=used.digest)
-    return rank(query, seen, k=k, profile=profile, embedder=used, now=seen.at)
+    if used is not None and model is not None and used.digest != model:
+        raise ModelMismatch(found=model, given=used.digest)
+    ranked = looked.of_shortlist if rules else looked.of_all
+    return ranked(query, k=asking.k, profile=profile, embedder=used)
 
 
 def _exact(query: str, seen: View) -> tuple[Hit, ...]:
@@ -240,7 +262,9 @@ def _within(
     return tuple(kept)
 
 
-def _tokens(query: str, hits: tuple[Hit, ...], seen: View, count: Count, name: str) -> Tokens:
+def _tokens(
+    query: str, hits: tuple[Hit, ...], seen: View, count: Count, *, whole: int, name: str
+) -> Tokens:
     """What was given, beside all that could have been, and the same hits as a tool's JSON."""
     contents = [seen.note(hit.id).content for hit in hits]
     told = [
@@ -250,7 +274,7 @@ def _tokens(query: str, hits: tuple[Hit, ...], seen: View, count: Count, name: s
     asked = {"name": "recall", "arguments": {"query": query, "k": len(hits)}}
     return Tokens(
         delivered=sum(map(count, contents)),
-        whole_scope=sum(count(seen.note(id).content) for id in seen.ids),
+        whole_scope=whole,
         json_tools=count(msgspec.json.encode(asked).decode())
         + count(msgspec.json.encode(told).decode()),
         tokenizer=name,
@@ -267,9 +291,11 @@ def _derived(hit: Hit, seen: View) -> Derived:
     )
 
 
-def _scope(seen: View, asking: Asking) -> dict[str, object]:
+def _scope(seen: View, asking: Asking, *, rules: str, store: str) -> dict[str, object]:
     """What was looked through, in words that make the same view again."""
-    said: dict[str, object] = {"at": seen.at, "strategy": asking.strategy}
+    said: dict[str, object] = {"at": seen.at, "strategy": asking.strategy, "store": store}
+    if rules:
+        said["shortlist"] = rules
     if seen.reader is not None:
         said["reader"] = seen.reader
     if asking.tokens_max is not None:
@@ -308,6 +334,14 @@ def _asking(receipt: RecallReceipt, profile: Profile) -> Asking:
         raise UsageError(f"the receipt's scope cannot be read: {error}") from error
 
 
+def _rules(receipt: RecallReceipt) -> str:
+    """The rules of the short list that a receipt is of, none if it ranked note by note."""
+    said = receipt.scope.get("shortlist", "")
+    if said not in ("", RULES):
+        raise UsageError(f"the receipt is of a short list by other rules: {str(said)[:80]!r}")
+    return str(said)
+
+
 def _filters(said: object) -> Filters:
     """Filters as a receipt says them. One that is not known here is refused, not dropped."""
     words = msgspec.convert(said, type=dict[str, object])
@@ -315,14 +349,3 @@ def _filters(said: object) -> Filters:
     if unknown:
         raise UsageError(f"the receipt has a filter of another version: {unknown[0][:80]!r}")
     return msgspec.convert(words, type=Filters)
-
-
-def _content(memory: SqliteMemory, seq: int) -> Held | Erased | None:
-    """What the log has of an entry."""
-    entry = next(iter(memory.entries(start=seq, stop=seq)), None)
-    if entry is None:
-        return None
-    if entry.salt is not None and entry.body is not None:
-        return Held(body=entry.body, salt=entry.salt)
-    header = read_entry_header(entry.header, store=memory.identity(), seq=seq)
-    return None if isinstance(header, str) else Erased(content_hash=header.body_sha256)

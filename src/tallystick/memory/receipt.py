@@ -32,13 +32,13 @@ from tallystick.memory.receipt_records import (
     KEY_BYTES_MIN,
     Derived,
     ForgetReceipt,
-    ForgetStrategy,
-    Forgotten,
+    ForgottenNote,
     Key,
     Link,
     NotForgotten,
     RecallReceipt,
     Receipt,
+    RunErased,
     Tokens,
     check_link,
     check_signature,
@@ -56,8 +56,7 @@ __all__ = [
     "Derived",
     "Erased",
     "ForgetReceipt",
-    "ForgetStrategy",
-    "Forgotten",
+    "ForgottenNote",
     "Held",
     "Key",
     "Link",
@@ -67,6 +66,7 @@ __all__ = [
     "Receipt",
     "Recompute",
     "Recomputed",
+    "RunErased",
     "Tokens",
     "Verified",
     "VerifiedForget",
@@ -209,7 +209,7 @@ def verify_forget(
     notes: list[tuple[str, NoteState | Literal["gone"]]] = []
     for each in receipt.forgotten:
         stored = contents(each.id)
-        if isinstance(stored, Held) and receipt.strategy in ("hard_delete", "redact"):
+        if isinstance(stored, Held) and receipt.strategy.erases:
             raise NotErased(id=each.id)
         notes.append((each.id, "gone" if stored is None else _state(each, stored)))
     return VerifiedForget(forget_id=receipt.forget_id, notes=tuple(notes))
@@ -248,7 +248,7 @@ def _broken(total: int, *, at: int, why: str) -> ChainVerdict:
     )
 
 
-def _state(named: Derived | Forgotten, stored: Held | Erased | None) -> NoteState:
+def _state(named: Derived | ForgottenNote, stored: Held | Erased | None) -> NoteState:
     if stored is None:
         raise MissingRecord(id=named.id)
     if _hash_of(stored) != named.content_hash:

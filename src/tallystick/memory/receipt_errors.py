@@ -9,6 +9,7 @@ LedgerError
     ├── NotErased                     a note that it says is gone is there
     ├── QueryHashMismatch             it was given for another query
     ├── RecallDiffers                 the recall, made again, comes to something else
+    ├── ReceiptUnknown                no receipt of that id was given here
     ├── ReceiptUnreadable             it is no receipt, or not in its one spelling
     ├── RecordContentHashMismatch     a note does not say what it said
     └── UnknownKey                    no key of that id is known here
@@ -30,6 +31,7 @@ __all__ = [
     "QueryHashMismatch",
     "RecallDiffers",
     "ReceiptError",
+    "ReceiptUnknown",
     "ReceiptUnreadable",
     "RecordContentHashMismatch",
     "UnknownKey",
@@ -122,6 +124,18 @@ class RecallDiffers(ReceiptError):
         self.place = place
         self.recorded = recorded
         self.now = now
+
+
+class ReceiptUnknown(ReceiptError):
+    """This memory gave no receipt of that id."""
+
+    code = "ledger.receipt.unknown"
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(
+            f"no recall or forgetting {id[:80]!r} is known here; name a receipt's file or its id"
+        )
+        self.id = id
 
 
 class ReceiptUnreadable(ReceiptError):

@@ -10,15 +10,16 @@ import msgspec
 from tallystick.core.canonical import canonical
 from tallystick.core.chain import SALT_BYTES, body_hash
 from tallystick.core.errors import UsageError
+from tallystick.memory.forgotten import Strategy
 from tallystick.memory.receipt_records import (
     Derived,
     ForgetReceipt,
-    ForgetStrategy,
-    Forgotten,
+    ForgottenNote,
     Key,
     Link,
     NotForgotten,
     RecallReceipt,
+    RunErased,
     Tokens,
     query_hash,
     signed,
@@ -72,24 +73,32 @@ def issue_forget(
     key: Key,
     link: Link,
     forget_id: str,
+    store: str,
     agent_id: str,
-    strategy: ForgetStrategy,
+    strategy: Strategy,
     asked: Mapping[str, object],
-    forgotten: Iterable[Forgotten],
+    forgotten: Iterable[ForgottenNote],
     errors: Iterable[NotForgotten] = (),
-    exports: Iterable[str] = (),
+    entries: Iterable[int] = (),
+    exports: Iterable[tuple[int, str]] = (),
+    runs: Iterable[RunErased] | None = None,
+    attachments_left: int = 0,
     ts: int,
 ) -> ForgetReceipt:
     """Give a receipt for a forgetting, as the next of its chain."""
     return signed(
         ForgetReceipt(
             forget_id=forget_id,
+            store=store,
             agent_id=agent_id,
             strategy=strategy,
             asked=_plain(asked),
             forgotten=tuple(forgotten),
             errors=tuple(errors),
+            entries=tuple(entries),
             exports=tuple(exports),
+            runs=None if runs is None else tuple(runs),
+            attachments_left=attachments_left,
             ts=ts,
             number=link.count,
             prev_hash=link.hash,

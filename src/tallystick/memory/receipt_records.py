@@ -23,6 +23,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from tallystick.core.canonical import canonical, digest
+from tallystick.memory.forgotten import Strategy
 from tallystick.memory.receipt_errors import (
     ChainBroken,
     HmacInit,
@@ -37,13 +38,13 @@ __all__ = [
     "RECEIPT_BYTES_MAX",
     "Derived",
     "ForgetReceipt",
-    "ForgetStrategy",
-    "Forgotten",
+    "ForgottenNote",
     "Key",
     "Link",
     "NotForgotten",
     "RecallReceipt",
     "Receipt",
+    "RunErased",
     "Tokens",
     "check_link",
     "check_signature",
@@ -57,12 +58,11 @@ __all__ = [
 
 GENESIS = "0" * 64
 KEY_BYTES_MIN = 16
-RECEIPT_BYTES_MAX = 4 << 20
+# A receipt of as many forgotten notes as one request may have takes half of it.
+RECEIPT_BYTES_MAX = 64 << 20
 _QUERY_LABEL = b"tallystick.memory.query.v1"
 _RECEIPT_LABEL = b"tallystick.memory.receipt.v1"
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
-ForgetStrategy = Literal["soft_delete", "hard_delete", "decay", "consolidate", "archive", "redact"]
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -124,8 +124,8 @@ class RecallReceipt(
     hmac: str
 
 
-class Forgotten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One note that was forgotten: its place in the log, and its salted digest."""
+class ForgottenNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One note that was forgotten: the place in the log of what it said, and its salted digest."""
 
     id: str
     seq: int
@@ -133,10 +133,24 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class NotForgotten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One note that was to be forgotten and was not, and why."""
+    """One note that was to be forgotten and was not, and why, as the code of an error."""
 
     id: str
     why: str
+
+
+class RunErased(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """A run that had to do with forgotten notes, and what became of it.
+
+    `pruned` runs have no bodies any more, `removed` ones are not there at all, `kept` ones still
+    say what they said, and `why` says for what reason.
+    """
+
+    run: str
+    how: Literal["pruned", "removed", "kept"]
+    why: str = ""
 
 
 class ForgetReceipt(
@@ -150,22 +164,29 @@ class ForgetReceipt(
 ):
     """What one forgetting did, what it could not do, and what had left the store before.
 
-    `asked` is what was to be forgotten, in the store's own words. `exports` are the files that
-    notes of these were written to: they are out of reach, so they are named and nothing is claimed.
+    `asked` is how the notes were chosen, without the names that they were chosen by: those may be
+    what is to be forgotten. `entries` are the places of the log whose bytes are gone. `exports` are
+    where notes of these were written to before, by place and name: they are out of reach, so they
+    are named and nothing is claimed. `runs` are the recorded runs that were looked at, None if none
+    were; `attachments_left` is how many attachments still have some of the text, held by others.
     """
 
     forget_id: str
+    store: str
     agent_id: str
-    strategy: ForgetStrategy
+    strategy: Strategy
     asked: dict[str, object]
-    forgotten: tuple[Forgotten, ...]
+    forgotten: tuple[ForgottenNote, ...]
     errors: tuple[NotForgotten, ...]
-    exports: tuple[str, ...]
+    exports: tuple[tuple[int, str], ...]
     ts: int
     number: int
     prev_hash: str
     hmac_key_id: str
     hmac: str
+    entries: tuple[int, ...] = ()
+    runs: tuple[RunErased, ...] | None = None
+    attachments_left: int = 0
 
 
 Receipt = RecallReceipt | ForgetReceipt

@@ -35,6 +35,8 @@ __all__ = [
     "NoteSighted",
     "NoteState",
     "NotesExported",
+    "NotesForgetting",
+    "NotesForgotten",
     "NotesRecalled",
     "Verdict",
     "decode_memory_record",
@@ -197,6 +199,27 @@ class NotesRecalled(
     receipt: str = ""
 
 
+class NotesForgetting(msgspec.Struct, frozen=True, kw_only=True, tag="notes.forgetting"):
+    """Notes are about to be erased, with these recorded runs. On disk before the first run goes.
+
+    Whoever asks again after a crash finds here the runs that no longer say themselves that they
+    had to do with the notes.
+    """
+
+    ids: tuple[str, ...]
+    runs: tuple[str, ...]
+    at: int
+
+
+class NotesForgotten(msgspec.Struct, frozen=True, kw_only=True, tag="notes.forgotten"):
+    """Notes were forgotten, and this receipt was given for it, as canonical JSON.
+
+    It names them, and says nothing of what they said: it outlives them.
+    """
+
+    receipt: str
+
+
 class NotesExported(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="notes.exported"
 ):
@@ -228,6 +251,8 @@ MemoryRecord = (
     | NoteEmbedded
     | ModelChosen
     | NotesRecalled
+    | NotesForgetting
+    | NotesForgotten
     | NotesExported
 )
 
@@ -249,6 +274,8 @@ EVENT_TYPES = {
     "note.embedded": "memory_revised",
     "model.chosen": "decision",
     "notes.recalled": "memory_read",
+    "notes.forgetting": "memory_delete",
+    "notes.forgotten": "memory_delete",
     "notes.exported": "memory_read",
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,8 @@ __all__ = [
     "Seen",
     "check_filters",
     "erased_at",
-    "of_numbers",
+    "in_batches",
+    "scope_numbers",
     "seen_at",
     "select_notes",
 ]
@@ -110,6 +111,7 @@ _VISIBLE = (
 )
 
 
+_BATCH = 1_000
 _STATES = {state.value: state for state in ConsolidationState}
 
 
@@ -131,21 +133,44 @@ def select_notes(
     among: Collection[int] | None = None,
 ) -> list[Row]:
     """The rows of notes that stood at `seq`, by number. `reader` None sees everything."""
-    where, values = _conditions(filters)
+    where, given = _where(reader, filters, seq, at)
     if id is not None:
-        where.append("note.id = :id")
-    if reader is not None:
-        where.append(_VISIBLE)
-    given = {**values, "seq": seq, "at": at, "reader": reader, "id": id}
+        where, given = f"{where} AND note.id = :id", {**given, "id": id}
     select = (
         f"SELECT {_COLUMNS} FROM note JOIN state USING (number) JOIN log ON log.seq = body_seq "
-        f"WHERE {' AND '.join(where)}"
+        f"WHERE {where}"
     )
     if among is None:
         return [_read(row) for row in db.execute(f"{select} ORDER BY note.number", given)]
-    one = f"{select} AND note.number = :number"
-    found = (db.execute(one, {**given, "number": number}) for number in sorted(set(among)))
-    return [_read(row) for rows in found for row in rows]
+    some = in_batches(db, f"{select} AND note.number", among, given, order="note.number")
+    return [_read(row) for row in some]
+
+
+def scope_numbers(
+    db: sqlite3.Connection,
+    *,
+    reader: str | None,
+    filters: Filters,
+    seq: int,
+    at: int,
+    limit: int | None = None,
+) -> list[int]:
+    """The numbers of the notes that `select_notes` gives, or of the first that are found."""
+    where, given = _where(reader, filters, seq, at)
+    rows = db.execute(
+        f"SELECT note.number FROM note JOIN state USING (number) WHERE {where} LIMIT :limit",
+        {**given, "limit": -1 if limit is None else limit},
+    )
+    return [number for (number,) in rows]
+
+
+def _where(
+    reader: str | None, filters: Filters, seq: int, at: int
+) -> tuple[str, dict[str, object]]:
+    where, values = _conditions(filters)
+    if reader is not None:
+        where.append(_VISIBLE)
+    return " AND ".join(where), {**values, "seq": seq, "at": at, "reader": reader}
 
 
 def _conditions(filters: Filters) -> tuple[list[str], dict[str, object]]:
@@ -234,18 +259,21 @@ def seen_at(db: sqlite3.Connection, row: Row, seq: int) -> Seen:
     )
 
 
-def of_numbers(
-    db: sqlite3.Connection, select: str, numbers: frozenset[int]
-) -> Iterator[tuple[int, str]]:
-    """Rows of some notes: asked for one by one if they are few, otherwise looked for."""
-    if len(numbers) < 500:
-        for number in sorted(numbers):
-            yield from db.execute(f"{select} WHERE number = ?", (number,))
-        return
-    low, high = min(numbers), max(numbers)
-    for row in db.execute(f"{select} WHERE number BETWEEN ? AND ?", (low, high)):
-        if row[0] in numbers:
-            yield row
+def in_batches(
+    db: sqlite3.Connection,
+    select: str,
+    numbers: Collection[int],
+    given: Mapping[str, object] | None = None,
+    *,
+    order: str = "",
+) -> Iterator[tuple[Any, ...]]:
+    """Rows of some notes. `select` ends with the column that their numbers are looked for in."""
+    wanted = sorted(set(numbers))
+    for at in range(0, len(wanted), _BATCH):
+        # Whole numbers, written as such: there is a limit to how many values can be bound.
+        listed = ",".join(map(str, map(int, wanted[at : at + _BATCH])))
+        ordered = f" ORDER BY {order}" if order else ""
+        yield from db.execute(f"{select} IN ({listed}){ordered}", given or {})
 
 
 def erased_at(db: sqlite3.Connection, seq: int) -> tuple[str, ...]:

@@ -11,24 +11,28 @@ from __future__ import annotations
 import hashlib
 import re
 import sqlite3
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tallystick.memory.errors import ModelMismatch, NoteInvalid, NoteNotFound
 from tallystick.memory.projection import note_at
 from tallystick.memory.projection_schema import OPEN
 from tallystick.memory.records import ModelChosen, NoteEmbedded
+from tallystick.memory.selection import in_batches
 from tallystick.memory.sqlite import SqliteMemory
 from tallystick.memory.windows import windows
 
 __all__ = [
     "Vectors",
     "choose_model",
+    "count_unembedded",
     "keep_vectors",
     "model_at",
     "model_of",
+    "tokens_at",
     "unembedded",
-    "vectors_at",
+    "vector_rows_at",
+    "vectors_of",
 ]
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -125,15 +129,24 @@ def keep_vectors(
     return kept
 
 
+_UNEMBEDDED = (
+    "FROM note JOIN state USING (number) WHERE seq_to = ? AND redacted = 0 "
+    "AND NOT EXISTS (SELECT 1 FROM vector WHERE vector.number = note.number)"
+)
+
+
+def count_unembedded(memory: SqliteMemory) -> int:
+    """How many notes have no vectors."""
+    with memory.reading() as db:
+        return int(db.execute(f"SELECT count(*) {_UNEMBEDDED}", (OPEN,)).fetchone()[0])
+
+
 def unembedded(memory: SqliteMemory, *, limit: int) -> list[tuple[str, tuple[str, ...]]]:
     """Notes without vectors, the oldest first, each with the texts of its windows."""
     found: list[tuple[str, tuple[str, ...]]] = []
     with memory.reading() as db:
         rows = db.execute(
-            "SELECT id, body_seq FROM note JOIN state USING (number) "
-            "WHERE seq_to = ? AND redacted = 0 "
-            "AND NOT EXISTS (SELECT 1 FROM vector WHERE vector.number = note.number) "
-            "ORDER BY note.number LIMIT ?",
+            f"SELECT id, body_seq {_UNEMBEDDED} ORDER BY note.number LIMIT ?",
             (OPEN, limit),
         ).fetchall()
         for id, body_seq in rows:
@@ -152,25 +165,43 @@ def model_at(db: sqlite3.Connection, seq: int) -> tuple[str, int] | None:
     return None if row is None else (row[0], row[1])
 
 
-def vectors_at(
+def vectors_of(
     db: sqlite3.Connection, seq: int, numbers: Collection[int]
-) -> dict[int, tuple[Vectors, ...]]:
+) -> dict[int, tuple[bytes, ...]]:
     """Vectors of the model as of a place, as far as they were there, by the number of the note."""
-    (chosen,) = db.execute("SELECT max(seq) FROM model WHERE seq <= ?", (seq,)).fetchone()
-    (latest,) = db.execute("SELECT max(seq) FROM model").fetchone()
-    if chosen is None or chosen != latest or not numbers:
-        # Those of an earlier model were thrown away.
-        return {}
-    rows = db.execute(
-        "SELECT number, vector, tokens FROM vector WHERE seq <= ? AND number BETWEEN ? AND ? "
-        "ORDER BY number, window",
-        (seq, min(numbers), max(numbers)),
-    )
-    found: dict[int, tuple[Vectors, ...]] = {}
-    for number, vector, tokens in rows:
-        if number in numbers:
-            found[number] = (*found.get(number, ()), Vectors(vector, tokens))
+    found: dict[int, tuple[bytes, ...]] = {}
+    if _kept(db, seq):
+        select = f"SELECT number, vector FROM vector WHERE seq <= {int(seq)} AND number"
+        for number, vector in in_batches(db, select, numbers, order="number, window"):
+            found[number] = (*found.get(number, ()), vector)
     return found
+
+
+def tokens_at(db: sqlite3.Connection, seq: int, number: int) -> bytes | None:
+    """The token vectors of all windows of a note, one after the other, as of a place."""
+    if not _kept(db, seq):
+        return None
+    rows = db.execute(
+        "SELECT tokens FROM vector WHERE number = ? AND seq <= ? ORDER BY window", (number, seq)
+    )
+    parts = [tokens for (tokens,) in rows]
+    return b"".join(parts) if parts and None not in parts else None
+
+
+def vector_rows_at(db: sqlite3.Connection, seq: int) -> Iterator[tuple[int, bytes]]:
+    """Every vector of the model as of a place with the number of its note, window by window."""
+    if _kept(db, seq):
+        yield from db.execute(
+            "SELECT number, vector FROM vector WHERE seq <= ? ORDER BY number, window", (seq,)
+        )
+
+
+def _kept(db: sqlite3.Connection, seq: int) -> bool:
+    """Whether the vectors are of the model as of a place. Those of earlier ones are not kept."""
+    chosen, latest = db.execute(
+        "SELECT (SELECT max(seq) FROM model WHERE seq <= ?), (SELECT max(seq) FROM model)", (seq,)
+    ).fetchone()
+    return chosen is not None and chosen == latest
 
 
 def _digest(data: bytes) -> str:

@@ -27,22 +27,21 @@ from tallystick.memory.selection import (
     Seen,
     check_filters,
     erased_at,
-    of_numbers,
+    in_batches,
     seen_at,
     select_notes,
 )
 from tallystick.memory.sqlite import SqliteMemory
-from tallystick.memory.vectors import Vectors, model_at, vectors_at
+from tallystick.memory.vectors import model_at, tokens_at, vectors_of
 
-__all__ = ["EVERYTHING", "NOW", "Filters", "Seen", "View", "look", "view"]
+__all__ = ["EVERYTHING", "NOW", "Filters", "Seen", "View", "checked_look", "look", "view"]
 
 
 @dataclass(frozen=True)
 class View:
     """Made by `view`. `ids` are in the order in which the notes were remembered.
 
-    `erased` are notes that stood here at `seq` and cannot be shown any more; whether this reader
-    would have seen them went with them. `model` is the one whose vectors there were.
+    `model` is the one whose vectors there were.
     """
 
     seq: int
@@ -50,7 +49,6 @@ class View:
     reader: str | None
     filters: Filters
     ids: tuple[str, ...]
-    erased: tuple[str, ...]
     model: str | None
     _rows: Mapping[str, Row] = field(repr=False)
     _memory: SqliteMemory = field(repr=False)
@@ -81,13 +79,12 @@ class View:
 
     def vectors(self, id: str) -> tuple[bytes, ...]:
         """One for each window of the note; none if it had not been embedded by then."""
-        return tuple(each.vector for each in self._embedded.get(self._rows[id].number, ()))
+        return self._vectors.get(self._rows[id].number, ())
 
     def tokens(self, id: str) -> bytes | None:
         """The token vectors of all windows, one after the other."""
-        found = self._embedded.get(self._rows[id].number, ())
-        parts = [each.tokens for each in found if each.tokens is not None]
-        return b"".join(parts) if parts and len(parts) == len(found) else None
+        with self._memory.reading() as db:
+            return tokens_at(db, self.seq, self._rows[id].number)
 
     # -- what others read ----------------------------------------------------------------------
 
@@ -123,15 +120,16 @@ class View:
         """Relations between notes of this view: from, relation, to, weight."""
         ids = {self._rows[id].number: id for id in self.ids}
         with self._memory.reading() as db:
-            rows = db.execute(
-                "SELECT number, relation, target, weight FROM relation WHERE seq_from <= ? "
-                "ORDER BY number, relation, target, seq_from",
-                (self.seq,),
-            ).fetchall()
+            select = (
+                "SELECT number, relation, target, weight FROM relation "
+                f"WHERE seq_from <= {int(self.seq)} AND number"
+            )
+            order = "number, relation, target, seq_from"
+            rows = list(in_batches(db, select, self._numbers, order=order))
         return [
             (ids[number], relation, target, weight)
             for number, relation, target, weight in rows
-            if number in ids and target in self._rows
+            if target in self._rows
         ]
 
     def only(self, ids: Iterable[str]) -> View:
@@ -139,6 +137,15 @@ class View:
         kept = set(ids)
         rows = {id: self._rows[id] for id in self.ids if id in kept}
         return replace(self, ids=tuple(rows), _rows=rows)
+
+    @cached_property
+    def erased(self) -> tuple[str, ...]:
+        """Notes that stood here at `seq` and cannot be shown any more.
+
+        Whether this reader would have seen them went with them.
+        """
+        with self._memory.reading() as db:
+            return erased_at(db, self.seq)
 
     # Read when they are first asked for. Entries are never changed, so this may be later than the
     # view was made; only what is erased meanwhile is missing then.
@@ -154,13 +161,14 @@ class View:
     @cached_property
     def _terms(self) -> Mapping[int, str]:
         with self._memory.reading() as db:
-            found = dict(of_numbers(db, "SELECT number, terms FROM told", self._numbers))
+            told = "SELECT number, terms FROM told WHERE number"
+            found = dict(in_batches(db, told, self._numbers))
         return {number: found.get(number, "") for number in self._numbers}
 
     @cached_property
-    def _embedded(self) -> Mapping[int, tuple[Vectors, ...]]:
+    def _vectors(self) -> Mapping[int, tuple[bytes, ...]]:
         with self._memory.reading() as db:
-            return vectors_at(db, self.seq, self._numbers)
+            return vectors_of(db, self.seq, self._numbers)
 
     @cached_property
     def _numbers(self) -> frozenset[int]:
@@ -182,15 +190,9 @@ def view(
     milliseconds: the head and the clock's now, unless they are given. `among` are numbers of
     notes, such as the candidates of an index: no others are looked at.
     """
-    check_filters(filters)
-    if reader is not None:
-        check_agent(reader, field="reader")
-    check_time("at", at)
-    moment = memory.clock() if at is None else at
     with memory.reading() as db:
-        seq = memory.resolve(as_of)
+        seq, moment = checked_look(memory, reader=reader, filters=filters, as_of=as_of, at=at)
         found = select_notes(db, reader=reader, filters=filters, seq=seq, at=moment, among=among)
-        erased = erased_at(db, seq)
         model = model_at(db, seq)
     rows = {row.id: row for row in found}
     return View(
@@ -199,11 +201,26 @@ def view(
         reader=reader,
         filters=filters,
         ids=tuple(rows),
-        erased=erased,
         model=None if model is None else model[0],
         _rows=rows,
         _memory=memory,
     )
+
+
+def checked_look(
+    memory: SqliteMemory,
+    *,
+    reader: str | None,
+    filters: Filters,
+    as_of: int | None,
+    at: int | None,
+) -> tuple[int, int]:
+    """The place and the moment to look from. Raises `NoteInvalid` for what is none."""
+    check_filters(filters)
+    if reader is not None:
+        check_agent(reader, field="reader")
+    check_time("at", at)
+    return memory.resolve(as_of), memory.clock() if at is None else at
 
 
 def look(memory: SqliteMemory, id: str, *, reader: str | None, as_of: int | None = None) -> Seen:

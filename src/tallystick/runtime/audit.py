@@ -21,8 +21,8 @@ from tallystick.core.head_file import (
     HeadFile,
     parse_head,
     signed_bytes,
-    written_at,
 )
+from tallystick.core.moments import moment_text
 from tallystick.core.proof import PROOF_BYTES_MAX, Proof, check_proof, make_proof, parse_proof
 from tallystick.ledger.port import Ledger, find_row
 from tallystick.ledger.verify import BadEntry, VerifyReport, verify
@@ -81,7 +81,7 @@ def head_of(ledger: Ledger, run: str, *, at_ms: int, key: SigningKey | None = No
         run=run,
         count=row.head.count,
         hash=row.head.hash,
-        at=written_at(at_ms),
+        at=moment_text(at_ms),
         key_id=None if key is None else key.id,
         signature=UNSIGNED,
     )

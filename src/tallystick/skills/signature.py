@@ -15,11 +15,12 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 
 import msgspec
 
 from tallystick.core.canonical import canonical
+from tallystick.core.moments import moment_text
 from tallystick.skills.bundle import Bundle, BundledFile
 from tallystick.skills.errors import SkillSignatureInvalid
 
@@ -91,7 +92,7 @@ def signature_for(
     """What is to be signed. `with_signature` completes it."""
     return SkillSignature(
         format=SIGNATURE_FORMAT,
-        signed_at=datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        signed_at=moment_text(at_ms),
         signer_fingerprint=signer_fingerprint,
         skill_sha256=skill_sha256,
         manifest_sha256=bundle.sha256,
