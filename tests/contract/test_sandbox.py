@@ -1,13 +1,15 @@
 """What every sandbox promises, tried on each of them."""
 
 import asyncio
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tallystick.sandbox.host import HostFunction, HostTable
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult, ProgramError, Sandbox
+from tallystick.sandbox.process.sandbox import ProcessSandbox
 from tallystick.sandbox.scripted import Scripted, ScriptedSandbox
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
@@ -52,9 +54,19 @@ STEPS: list[tuple[str, Scripted]] = [
 
 SandboxMaker = Callable[[pytest.FixtureRequest], Sandbox]
 BACKENDS: dict[str, SandboxMaker] = {
+    "process": lambda request: request.getfixturevalue("process_sandbox"),
     "scripted": lambda request: ScriptedSandbox([script for _, script in STEPS]),
     "wasm": lambda request: request.getfixturevalue("sandbox"),
 }
+
+
+@pytest.fixture(scope="module")
+def process_sandbox() -> Iterator[ProcessSandbox]:
+    if sys.platform != "linux":
+        pytest.skip("the process sandbox needs Linux")
+    made = ProcessSandbox()
+    yield made
+    asyncio.run(made.close())
 
 
 @pytest.fixture(params=sorted(BACKENDS))

@@ -1,0 +1,1 @@
+"""The process sandbox: native Python and bash with files, behind what the Linux kernel offers."""

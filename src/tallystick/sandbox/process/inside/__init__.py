@@ -1,0 +1,1 @@
+"""What runs in the launcher and in the box, on the standard library alone."""

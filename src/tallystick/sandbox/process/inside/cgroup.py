@@ -1,0 +1,103 @@
+"""Control groups, where the host lets us divide the one we are in: a bound for a box as a whole.
+
+What other limits count by process, a group counts for all of them, the kernel's own memory
+included. Few hosts hand a group over to an ordinary user; without one the rest has to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+
+__all__ = ["Group", "clear_left_behind", "make_group", "our_place", "why_not"]
+
+_PREFIX = "tally-"
+_TRIES = 50
+_NEEDED = ("memory.max", "pids.max")
+
+
+def our_place(*, proc: str = "/proc/self") -> str:
+    """The directory of the group that this process is in. Raises `OSError` if there is none."""
+    with open(f"{proc}/cgroup", encoding="utf-8") as file:
+        paths = [line[3:].rstrip("\n") for line in file if line.startswith("0::")]
+    with open(f"{proc}/mountinfo", encoding="utf-8") as file:
+        for line in file:
+            before, _, after = line.partition(" - ")
+            if after.startswith("cgroup2 ") and paths:
+                root, mounted = before.split()[3:5]
+                below = os.path.relpath(paths[0], root)
+                if not below.startswith(".."):
+                    return os.path.normpath(os.path.join(mounted, below))
+    raise OSError(errno.ENOENT, "there are no control groups of version 2")
+
+
+class Group:
+    """A group for one box."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def limit(self, *, memory_bytes: int, processes: int) -> None:
+        """Set what the host lets us set."""
+        for name, value in (
+            ("memory.max", memory_bytes),
+            ("memory.swap.max", 0),
+            ("memory.oom.group", 1),
+            ("pids.max", processes),
+        ):
+            if os.path.exists(f"{self.path}/{name}"):
+                _put(f"{self.path}/{name}", str(value))
+
+    def add(self, pid: int) -> None:
+        _put(f"{self.path}/cgroup.procs", str(pid))
+
+    def end(self) -> None:
+        """End whatever is in it, and do away with it."""
+        with contextlib.suppress(OSError):
+            _put(f"{self.path}/cgroup.kill", "1")
+        for _ in range(_TRIES):
+            try:
+                os.rmdir(self.path)
+                return
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    return
+                time.sleep(0.001)
+
+
+def make_group(place: str, name: str) -> Group:
+    """Make a group below ours. Raises `OSError` if the host does not let us."""
+    with contextlib.suppress(OSError):
+        _put(f"{place}/cgroup.subtree_control", "+memory +pids")
+    path = f"{place}/{_PREFIX}{name}"
+    os.mkdir(path)
+    return Group(path)
+
+
+def clear_left_behind(place: str) -> None:
+    """Remove empty groups whose launcher was killed. One that is in use cannot be removed."""
+    for name in os.listdir(place):
+        if name.startswith(_PREFIX):
+            with contextlib.suppress(OSError):
+                os.rmdir(f"{place}/{name}")
+
+
+def why_not() -> str | None:
+    """None if boxes can be bounded as a whole here, else why not."""
+    try:
+        group = make_group(our_place(), f"try-{os.getpid()}")
+    except OSError as error:
+        return error.strerror or str(error)
+    missing = [name for name in _NEEDED if not os.path.exists(f"{group.path}/{name}")]
+    group.end()
+    return f"the group has no {' and no '.join(missing)}" if missing else None
+
+
+def _put(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)

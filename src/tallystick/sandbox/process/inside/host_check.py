@@ -1,0 +1,123 @@
+"""What this host offers, found out by doing it: each layer is tried in a process that then ends."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+from collections.abc import Callable
+
+from tallystick.sandbox.process.inside import box, cgroup, filter, kernel, landlock
+from tallystick.sandbox.process.inside.places import USER
+
+__all__ = ["LAYERS", "look"]
+
+LAYERS = (*box.NAMESPACES, "proc", "overlay", "landlock", "seccomp", "cgroup")
+
+
+def look() -> dict[str, str | None]:
+    """Each layer with None if it works here, or with what the host says instead."""
+    found: dict[str, str | None] = {"user namespace": _tried(_user)}
+    without = found["user namespace"]
+    for name, flag in box.NAMESPACES.items():
+        if name not in found:
+            attempt = functools.partial(_user, flag)
+            found[name] = "it needs a user namespace" if without else _tried(attempt)
+    inside = without or found["mount namespace"] or found["pid namespace"]
+    found["proc"] = "it needs namespaces" if inside else _tried(_proc)
+    found["overlay"] = "it needs namespaces" if inside else _tried(_overlay)
+    found["landlock"] = _tried(_landlock)
+    found["seccomp"] = _tried(_seccomp)
+    found["cgroup"] = cgroup.why_not()
+    return found
+
+
+def _tried(attempt: Callable[[], None]) -> str | None:
+    """Do it in another process. None if it went well, else why not."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        pid = os.fork()
+        if not pid:
+            try:
+                attempt()
+                theirs.send(b"+")
+            except BaseException as error:
+                why = getattr(error, "strerror", None) or str(error)
+                theirs.send(f"-{why}".encode()[:300])
+            finally:
+                os._exit(0)
+        theirs.close()
+        said = ours.recv(512)
+        os.waitpid(pid, 0)
+    if said == b"+":
+        return None
+    return said[1:].decode("utf-8", "replace") or "the attempt was ended by the kernel"
+
+
+def _user(more: int = 0) -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    kernel.unshare(kernel.CLONE_NEWUSER | more)
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{USER} {uid} 1"),
+        ("gid_map", f"{USER} {gid} 1"),
+    ):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(text)
+
+
+def _proc() -> None:
+    _user(kernel.CLONE_NEWNS | kernel.CLONE_NEWPID)
+    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    pid = os.fork()
+    if not pid:
+        try:
+            box.mount_proc("/proc")
+            os._exit(0 if os.path.exists("/proc/1/status") else 1)
+        except OSError as error:
+            os._exit(error.errno or 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code:
+        raise OSError(code, f"mounting proc: {os.strerror(code)}")
+
+
+def _overlay() -> None:
+    """An overlay must also be able to replace a directory that lies below: not all can."""
+    _user(kernel.CLONE_NEWNS)
+    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    kernel.mount("tmpfs", "/tmp", "tmpfs", 0, "size=1m")
+    for name in ("low", "top", "work", "all"):
+        os.mkdir(f"/tmp/{name}")
+    os.mkdir("/tmp/low/d")
+    with open("/tmp/low/d/f", "w", encoding="ascii") as file:
+        file.write("low")
+    options = "userxattr,lowerdir=/tmp/low,upperdir=/tmp/top,workdir=/tmp/work"
+    kernel.mount("overlay", "/tmp/all", "overlay", 0, options)
+    os.unlink("/tmp/all/d/f")
+    os.rmdir("/tmp/all/d")
+    os.mkdir("/tmp/all/d")
+    if os.listdir("/tmp/all/d") or not os.path.exists("/tmp/low/d/f"):
+        raise OSError("the overlay does not hide what lies below")
+
+
+def _landlock() -> None:
+    kernel.no_new_privileges()
+    landlock.restrict(readable=["/usr"], writable=[], devices=[], network=False)
+    try:
+        os.stat("/proc/self/status")
+        os.close(os.open("/proc/self/status", os.O_RDONLY))
+    except PermissionError:
+        return
+    raise OSError("landlock lets everything through")
+
+
+def _seccomp() -> None:
+    if not filter.machine_is_known():
+        raise OSError("the system calls of this machine are not known here")
+    kernel.no_new_privileges()
+    kernel.load_filter(filter.build_filter(sockets=False))
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM).close()
+    except OSError:
+        return
+    raise OSError("the filter lets everything through")

@@ -1,0 +1,361 @@
+"""The interpreter of a session: one process is the namespace, and a copy of it runs each program.
+
+The process that waits is the namespace between two programs. For each program it makes a copy of
+itself by `fork`; the copy runs the program and, if that ends well, is the namespace from then on.
+If the program is ended from outside, the one that waited goes on waiting and nothing has happened.
+So threads end with their program, as they do not exist in a copy.
+
+The names a program finds and how it is run are those of the WASM guest: its own modules are used,
+with the parts replaced that speak to its host.
+"""
+
+from __future__ import annotations
+
+import _sitebuiltins
+import builtins
+import importlib
+import io
+import os
+import random
+import reprlib
+import signal
+import socket
+import sys
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+from tallystick.sandbox.process.inside import archive, framing, kernel, messages
+from tallystick.sandbox.process.inside.confine import leave_descriptors, set_memory
+from tallystick.sandbox.process.inside.places import WORK
+
+__all__ = ["load", "serve"]
+
+_fork, _exit, _dup2, _close, _write = os.fork, os._exit, os.dup2, os.close, os.write
+_chdir, _getcwd, _waitpid = os.chdir, os.getcwd, os.waitpid
+_socket, _receive, _send, _pair = socket.socket, messages.receive, messages.send, messages.pair
+_read_frame, _write_frame = framing.read_frame, framing.write_frame
+_set_memory, _leave_descriptors, _Torn = set_memory, leave_descriptors, messages.Torn
+_packed_variables, _unpacked_variables = archive.packed_variables, archive.unpacked_variables
+_SPARE_DESCRIPTORS = 16
+_BIND, _RUN, _CALL, _RESULT = framing.BIND, framing.RUN, framing.CALL, framing.RESULT
+_BaseException, _len = BaseException, len
+_random_state, _set_random_state, _seed = random.getstate, random.setstate, random.seed
+
+
+class _Stream(io.TextIOBase):
+    """stdout or stderr, without a buffer: what was printed is out, whatever ends the program."""
+
+    encoding = "utf-8"
+    errors = "backslashreplace"
+    newlines = None
+    line_buffering = True
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        self._descriptor = descriptor
+        self.buffer = _Binary(descriptor, name)
+        self.name = name
+        self.mode = "w"
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+    def reconfigure(self, **settings: object) -> None:
+        """Accept what `TextIOWrapper.reconfigure` takes; the encoding stays UTF-8."""
+
+    def write(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        _write_all(self._descriptor, text.encode("utf-8", "backslashreplace"))
+        return _len(text)
+
+
+class _Binary(io.RawIOBase):
+    """What `sys.stdout.buffer` is."""
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        self._descriptor = descriptor
+        self.name = name
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def writable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+    def write(self, data: Any) -> int:  # noqa: ANN401 - as its base says
+        whole = bytes(data)
+        _write_all(self._descriptor, whole)
+        return _len(whole)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[_write(descriptor, view) :]
+
+
+_out, _err = _Stream(1, "<stdout>"), _Stream(2, "<stderr>")
+
+
+def _renew() -> None:
+    sys.stdout = sys.__stdout__ = _out  # type: ignore[assignment,misc]
+    sys.stderr = sys.__stderr__ = _err  # type: ignore[assignment,misc]
+
+
+def _join_threads() -> None:
+    """Wait for the threads that a program would wait for at its end."""
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join()
+
+
+class _Given:
+    """Files that were given as data can be opened by their names, if there is no such file."""
+
+    def __init__(self) -> None:
+        self.opened: Callable[[object, str], object | None] | None = None
+
+    def give(self, opened: Callable[[object, str], object | None]) -> None:
+        self.opened = opened
+
+    def install(self) -> None:
+        real = io.open
+
+        def open(file: object, mode: str = "r", *args: object, **kwargs: object) -> object:
+            try:
+                return real(file, mode, *args, **kwargs)  # type: ignore[call-overload]
+            except FileNotFoundError:
+                found = self.opened(file, mode) if self.opened and mode[:1] == "r" else None
+                if found is None:
+                    raise
+                return found
+
+        open.__module__ = "io"
+        builtins.open = io.open = open  # type: ignore[assignment]
+
+
+class _Repr(reprlib.Repr):
+    """Made with its sizes, as the guest's Python can; before 3.12 they were set afterwards."""
+
+    def __init__(self, **sizes: int) -> None:
+        super().__init__()
+        self.__dict__.update(sizes)
+
+
+class _Guest:
+    """The modules of the guest, over a connection to the host."""
+
+    def __init__(self) -> None:
+        self.cell: Any = None
+        self.wire: Any = None
+        self.channel: socket.socket | None = None
+
+    def load(self, prelude: str) -> None:
+        """Import the guest's modules with ours in the place of those that are about WebAssembly."""
+        given = _Given()
+        given.install()
+        absent = types.SimpleNamespace(call=None, take=None, stdio=None)
+        stand_ins: dict[str, dict[str, object]] = {
+            "wit_world": {},
+            "wit_world.imports": {"host": absent},
+            "tallystick_guest.streams": {"renew": _renew, "flush": _renew, "windows": list},
+            "tallystick_guest.threads": {"drain": _join_threads},
+            "tallystick_guest.violations": {"give": given.give},
+        }
+        sys.path.insert(0, prelude)
+        package = importlib.import_module("tallystick_guest")
+        for name, content in stand_ins.items():
+            module = types.ModuleType(name)
+            module.__dict__.update(content)
+            sys.modules[name] = module
+            if name.startswith("tallystick_guest."):
+                setattr(package, name.partition(".")[2], module)
+        plain, reprlib.Repr = reprlib.Repr, _Repr  # type: ignore[misc]
+        self.cell = importlib.import_module("tallystick_guest.cell")
+        self.wire = importlib.import_module("tallystick_guest.wire")
+        reprlib.Repr = plain  # type: ignore[misc]
+        sys.path.remove(prelude)
+        self.wire.call_raw = self._call
+
+    def settle(self) -> None:
+        """Leave the interpreter as every session shall find it."""
+        # What is left is what a program can import by name; our own parts are not for it.
+        for name in [*sys.modules]:
+            if name.split(".")[0] in ("tallystick_guest", "wit_world", "tallystick"):
+                del sys.modules[name]
+        builtins.help = _sitebuiltins._Helper()
+        self.cell.settle()
+
+    def _call(self, request: bytes) -> bytes:
+        assert self.channel is not None
+        _write_frame(self.channel, _CALL, request)
+        return _read_frame(self.channel)[1]
+
+    def run(self, channel: socket.socket, where: str | None) -> None:
+        """Serve what the host sends for one program, up to its result."""
+        self.channel = channel
+        while True:
+            kind, body = _read_frame(channel)
+            if kind == _BIND:
+                self.cell.bind(body)
+                continue
+            try:
+                if where is not None:
+                    _chdir(where)
+                result = self.cell.run(body)
+            except _BaseException as error:
+                result = self.cell.failure_of(error)
+            _write_frame(channel, _RESULT, self.wire.dumps(result).encode("utf-8", "replace"))
+            self.channel = None
+            return
+
+
+_guest = _Guest()
+
+
+def load(prelude: str) -> None:
+    """Import everything a session needs, once, in the process that all of them are copies of."""
+    _guest.load(prelude)
+    _guest.settle()
+
+
+def serve(control: socket.socket, *, packages: list[str]) -> None:
+    """Be the namespace of a session. Returns never."""
+    kernel.set_name("python")
+    sys.path += packages
+    _guest.cell.boot(b"{}")
+    sys.path_importer_cache.clear()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _wait_and_copy(control)
+
+
+def _wait_and_copy(control: socket.socket) -> None:
+    where = WORK
+    while True:
+        try:
+            message, descriptors = _receive(control)
+        except _Torn:
+            _exit(0)
+        if message["do"] == "status":
+            _send(control, {"status": _status(message["of"])})
+            continue
+        state = _random_state()
+        try:
+            copy = _fork()
+        except OSError:
+            copy = -1
+            _send_on(descriptors[0], {"cannot": True})
+        if copy:
+            for each in descriptors:
+                _close(each)
+            continue
+        try:
+            # A copy would draw other numbers than its namespace was about to.
+            _set_random_state(state)
+            control.close()
+            control = _socket(fileno=descriptors[0])
+            where = _be_copy(control, message, descriptors, where)
+        except _BaseException:
+            _exit(70)
+
+
+def _be_copy(
+    control: socket.socket, message: dict[str, Any], descriptors: list[int], where: str
+) -> str:
+    """Do what the copy was made for. Returns where the namespace stands afterwards."""
+    what = message["do"]
+    if what == "run":
+        where = _at(where)
+    # The keeper learns from the kernel who sent this.
+    _send(control, {"here": True})
+    if what == "pack_variables":
+        _pack(descriptors[1])
+    elif what == "unpack_variables":
+        _unpack(descriptors[1])
+    elif what == "run":
+        where = _run(message, descriptors, where)
+        # Who waits stands nowhere: a place that was exchanged would be kept by it.
+        _chdir("/")
+    if what != "copy":
+        _send(control, {"idle": True})
+    return where
+
+
+def _pack(descriptor: int) -> None:
+    """Tell what can be kept of the namespace, and be gone."""
+    data = _packed_variables(_guest.cell._names, _guest.cell._injected)
+    with open(descriptor, "wb") as file:
+        file.write(data)
+    _exit(0)
+
+
+def _unpack(descriptor: int) -> None:
+    with open(descriptor, "rb") as file:
+        _unpacked_variables(file.read(), _guest.cell._names)
+
+
+def _send_on(descriptor: int, message: dict[str, Any]) -> None:
+    connection = _socket(fileno=descriptor)
+    try:
+        _send(connection, message)
+    finally:
+        connection.detach()
+
+
+def _status(process: int) -> int | None:
+    """How a copy ended, if it did; None if it was not ours or is still there."""
+    try:
+        found, status = _waitpid(process, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return os.waitstatus_to_exitcode(status) if found else None
+
+
+def _at(where: str) -> str:
+    """Stand in the same place by its name: what lies under it may have been exchanged."""
+    for place in (where, WORK):
+        try:
+            _chdir(place)
+            return place
+        except OSError:
+            continue
+    return where
+
+
+def _run(message: dict[str, Any], descriptors: list[int], where: str) -> str:
+    _, channel, out, err = descriptors
+    _dup2(out, 1)
+    _dup2(err, 2)
+    _close(out)
+    _close(err)
+    _set_memory(message["memory_bytes"])
+    _leave_descriptors(_SPARE_DESCRIPTORS)
+    if message["seed"] is not None:
+        _seed(message["seed"])
+    with _socket(fileno=channel) as connection:
+        _guest.run(connection, message["where"])
+    _leave_descriptors(0)
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    _dup2(null, 1)
+    _dup2(null, 2)
+    _close(null)
+    try:
+        return _getcwd()
+    except OSError:
+        return where

@@ -1,0 +1,220 @@
+"""System calls that Python has no names for, each raising `OSError` when the kernel says no."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+import sys
+
+__all__ = [
+    "CLONE_NEWCGROUP",
+    "CLONE_NEWIPC",
+    "CLONE_NEWNET",
+    "CLONE_NEWNS",
+    "CLONE_NEWPID",
+    "CLONE_NEWUSER",
+    "CLONE_NEWUTS",
+    "MNT_DETACH",
+    "MS_BIND",
+    "MS_NODEV",
+    "MS_NOEXEC",
+    "MS_NOSUID",
+    "MS_PRIVATE",
+    "MS_RDONLY",
+    "MS_REC",
+    "MS_REMOUNT",
+    "close_all_but",
+    "die_with_parent",
+    "drop_capabilities",
+    "exchange_root",
+    "load_filter",
+    "lock_capabilities",
+    "mount",
+    "no_new_privileges",
+    "pivot_root",
+    "set_dumpable",
+    "set_name",
+    "syscall",
+    "umount",
+    "unshare",
+]
+
+CLONE_NEWNS = 0x0002_0000
+CLONE_NEWCGROUP = 0x0200_0000
+CLONE_NEWUTS = 0x0400_0000
+CLONE_NEWIPC = 0x0800_0000
+CLONE_NEWUSER = 0x1000_0000
+CLONE_NEWPID = 0x2000_0000
+CLONE_NEWNET = 0x4000_0000
+
+MS_RDONLY = 0x1
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_NOEXEC = 0x8
+MS_REMOUNT = 0x20
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_PRIVATE = 0x4_0000
+MNT_DETACH = 0x2
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_NAME = 15
+_PR_CAPBSET_DROP = 24
+_PR_SET_SECUREBITS = 28
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+_CAPABILITIES_MAX = 63
+_CAPABILITY_VERSION_3 = 0x2008_0522
+# No root by number, no capabilities kept over a change of user, and both locked.
+_SECUREBITS = 0b1111 | 0b1100_0000
+
+_SECCOMP_SET_MODE_FILTER = 1
+_NUMBERS = {
+    "x86_64": {"pivot_root": 155, "capset": 126, "seccomp": 317},
+    "aarch64": {"pivot_root": 41, "capset": 91, "seccomp": 277},
+}
+_CLOSE_RANGE = 436
+
+_libc = ctypes.CDLL(None, use_errno=True)
+if sys.platform == "linux":  # Elsewhere this can be imported, and nothing more.
+    _libc.mount.argtypes = (
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_ulong,
+        ctypes.c_char_p,
+    )
+    _libc.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
+    _libc.unshare.argtypes = (ctypes.c_int,)
+    _libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
+    _libc.syscall.restype = ctypes.c_long
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def syscall(number: int, *arguments: object) -> int:
+    """Make a call by its number. Integers, bytes and ctypes values go through as they are."""
+    passed = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    return _checked(_libc.syscall(ctypes.c_long(number), *passed), f"system call {number}")
+
+
+def _number(name: str) -> int:
+    machine = platform.machine()
+    if machine not in _NUMBERS:
+        raise OSError(errno.ENOSYS, f"{name}: not known on {machine}")
+    return _NUMBERS[machine][name]
+
+
+def unshare(flags: int) -> None:
+    """Leave the namespaces that `flags` name for new ones."""
+    _checked(_libc.unshare(flags), "unshare")
+
+
+def mount(
+    source: str | None, target: str, kind: str | None = None, flags: int = 0, data: str = ""
+) -> None:
+    """Mount, or change a mount."""
+    encoded = [None if each is None else os.fsencode(each) for each in (source, target, kind)]
+    done = _libc.mount(*encoded, flags, os.fsencode(data) if data else None)
+    _checked(done, f"mount {kind or source or ''} on {target}")
+
+
+def umount(target: str, flags: int = MNT_DETACH) -> None:
+    """Take a mount away."""
+    _checked(_libc.umount2(os.fsencode(target), flags), f"umount {target}")
+
+
+def pivot_root(new_root: str) -> None:
+    """Make `new_root` the root and leave nothing of the old one."""
+    # Both on one place: the old root is then stacked over the new one and can be taken off.
+    exchange_root(new_root, old=".")
+    umount(".")
+    os.chdir("/")
+
+
+def exchange_root(new_root: str, *, old: str) -> None:
+    """Make `new_root` the root, and put the old one at `old` in it."""
+    os.chdir(new_root)
+    syscall(_number("pivot_root"), b".", os.fsencode(old))
+
+
+def _prctl(option: int, *arguments: int) -> int:
+    padded = [*arguments, *[0] * (4 - len(arguments))]
+    return _checked(_libc.prctl(option, *padded), f"prctl {option}")
+
+
+def die_with_parent(signal_number: int) -> None:
+    """Have the kernel send a signal when the parent ends. Any change of user undoes it."""
+    _prctl(_PR_SET_PDEATHSIG, signal_number)
+
+
+def set_dumpable(dumpable: bool) -> None:
+    """Say whether other processes of this user may look into this one."""
+    _prctl(_PR_SET_DUMPABLE, int(dumpable))
+
+
+def set_name(name: str) -> None:
+    """Set the name that process lists show."""
+    buffer = ctypes.create_string_buffer(name.encode()[:15])
+    _prctl(_PR_SET_NAME, ctypes.addressof(buffer))
+
+
+def no_new_privileges() -> None:
+    """Let no program that is started from here gain anything by being started."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def lock_capabilities() -> None:
+    """Close every way to gain a capability by starting a program or by changing the user."""
+    for capability in range(_CAPABILITIES_MAX + 1):
+        try:
+            _prctl(_PR_CAPBSET_DROP, capability)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                break  # There are no more on this kernel.
+            raise
+    _prctl(_PR_SET_SECUREBITS, _SECUREBITS)
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+
+
+def drop_capabilities() -> None:
+    """Give up every capability."""
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    syscall(_number("capset"), header, bytes(24))
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+
+def load_filter(program: bytes) -> None:
+    """Put a seccomp filter, given as its instructions, on this process and all it starts."""
+    buffer = ctypes.create_string_buffer(program, len(program))
+    packed = _Program(len(program) // 8, ctypes.cast(buffer, ctypes.c_void_p))
+    syscall(_number("seccomp"), _SECCOMP_SET_MODE_FILTER, 0, ctypes.byref(packed))
+
+
+def close_all_but(*kept: int) -> None:
+    """Close every descriptor above the standard three that is not named."""
+    low = 3
+    for descriptor in [*sorted({each for each in kept if each > 2}), 1 << 30]:
+        if descriptor > low:
+            _close_range(low, descriptor - 1)
+        low = descriptor + 1
+
+
+def _close_range(low: int, high: int) -> None:
+    try:
+        syscall(_CLOSE_RANGE, low, high, 0)
+    except OSError:
+        os.closerange(low, min(high + 1, os.sysconf("SC_OPEN_MAX")))

@@ -1,0 +1,201 @@
+"""The host's side of the launcher: starts it, has it make boxes, and sees them to their end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from tallystick.core.errors import NotSupported, SandboxError
+from tallystick.sandbox.process.inside import messages
+
+__all__ = ["Box", "Launcher"]
+
+_START_SECONDS = 30.0
+_OPEN_SECONDS = 30.0
+_END_SECONDS = 5.0
+_SAID_CHARS_MAX = 2_000
+# All that the launcher, and with it every box, has of an environment.
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "MALLOC_ARENA_MAX": "2"}
+
+
+class Box:
+    """A box that runs: its keeper's connection, and the sign of its end."""
+
+    def __init__(self, keeper: socket.socket, life: int, waiter: int) -> None:
+        self._keeper = keeper
+        self._life = life
+        self.waiter = waiter
+        self._closed = False
+
+    @property
+    def keeper(self) -> socket.socket:
+        return self._keeper
+
+    def tell(self, message: Mapping[str, Any], descriptors: Iterable[int] = ()) -> None:
+        """Send the keeper a message. Raises `SandboxError` if it is gone."""
+        try:
+            messages.send(self._keeper, message, descriptors)
+        except messages.Torn as error:
+            raise SandboxError(f"the box is gone: {error}") from None
+
+    def hear(self, *wanted: str) -> tuple[dict[str, Any], list[int]]:
+        """The next message that has one of these keys; others came too late to matter."""
+        while True:
+            try:
+                message, descriptors = messages.receive(self._keeper)
+            except messages.Torn as error:
+                raise SandboxError(f"the box is gone: {error}") from None
+            if "problem" in message:
+                raise SandboxError(f"the box could not be made: {message['problem']}")
+            if any(key in message for key in wanted):
+                return message, descriptors
+            messages.close_quietly(descriptors)
+
+    @property
+    def ended(self) -> bool:
+        """Whether everything in the box is over."""
+        return self._closed or _readable(self._life, 0.0)
+
+    def close(self) -> None:
+        """End everything in the box, and wait until it is over. Closing twice is harmless."""
+        if self._closed:
+            return
+        self._keeper.close()
+        if not _readable(self._life, _END_SECONDS):
+            # It does not listen any more. As long as `life` is open, this process is the one.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.waiter, signal.SIGKILL)
+            _readable(self._life, _END_SECONDS)
+        self._closed = True
+        os.close(self._life)
+
+
+def _readable(descriptor: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN | select.POLLHUP)
+    return bool(poll.poll(seconds * 1000))
+
+
+class Launcher:
+    """One launcher process, started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._found: dict[str, str | None] = {}
+        self._root = False
+        self._guard = threading.Lock()
+
+    def start(self) -> Mapping[str, str | None]:
+        """Start it if it does not run. Returns each layer with None, or with what is wrong."""
+        with self._guard:
+            self._started()
+            return self._found
+
+    @property
+    def root(self) -> bool:
+        """Whether the launcher runs as root. Known once it was started."""
+        return self._root
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def open(self, order: Mapping[str, Any]) -> Box:
+        """Make a box. Returns when its keeper has said that it is ready."""
+        ours, theirs = messages.pair()
+        life, alive = os.pipe2(os.O_CLOEXEC)
+        try:
+            with self._guard:
+                connection = self._started()
+                try:
+                    messages.send(connection, order, [theirs.fileno(), alive])
+                    answer, _ = messages.receive(connection)
+                except messages.Torn as error:
+                    self._ended()
+                    raise SandboxError(f"the launcher is gone: {error}") from None
+        except BaseException:
+            ours.close()
+            os.close(life)
+            raise
+        finally:
+            theirs.close()
+            os.close(alive)
+        box = Box(ours, life, answer["pid"])
+        try:
+            if answer["problem"] is not None:
+                raise SandboxError(f"the box could not be made: {answer['problem']}")
+            ours.settimeout(_OPEN_SECONDS)
+            box.hear("ready")
+        except BaseException:
+            box.close()
+            raise
+        return box
+
+    def close(self) -> None:
+        """End the launcher and with it every box. Closing twice is harmless."""
+        with self._guard:
+            self._ended()
+
+    def _started(self) -> socket.socket:
+        if self._socket is not None and self._process is not None and self._process.poll() is None:
+            return self._socket
+        self._ended()
+        if sys.platform != "linux":
+            raise NotSupported(backend="process", operation=f"{sys.platform}: it needs Linux")
+        ours, theirs = messages.pair()
+        with resources.as_file(resources.files("tallystick")) as package, theirs:
+            inside = Path(package) / "sandbox" / "process" / "inside" / "launcher.py"
+            prelude = Path(package) / "guest" / "prelude"
+            python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+            self._process = subprocess.Popen(
+                [python, "-I", "-S", str(inside), str(theirs.fileno()), str(prelude)],
+                pass_fds=[theirs.fileno()],
+                env=_ENVIRONMENT,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        ours.settimeout(_START_SECONDS)
+        self._socket = ours
+        try:
+            hello, _ = messages.receive(ours)
+        except messages.Torn as error:
+            said = self._said()
+            self._ended()
+            raise SandboxError(f"the launcher did not start: {said or error}") from None
+        self._found, self._root = hello["found"], hello["root"]
+        return ours
+
+    def _said(self) -> str:
+        assert self._process is not None
+        assert self._process.stderr is not None
+        self._process.kill()
+        return self._process.stderr.read().decode("utf-8", "replace")[-_SAID_CHARS_MAX:].strip()
+
+    def _ended(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stderr is not None:
+            process.stderr.close()

@@ -1,0 +1,254 @@
+"""The way out of a box, if one is granted: a proxy that connects to named hosts and writes it down.
+
+It listens on a socket that was made inside the box's own network, where there is nothing else to
+reach. A name is resolved once; the connection goes to the very address that was looked at. What is
+not a public address is refused, whatever its name, unless that host and port were named for it.
+Every attempt is told to `record`, with why it was refused.
+
+Rule: whatever arrives here is a program's. A request has one spelling and at most 16 KiB of head;
+one request goes over a connection, so that a second cannot name another host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from tallystick.core.errors import UsageError
+from tallystick.sandbox.process.http_head import BadRequest, Head, read_head
+from tallystick.sandbox.process.public_address import is_public
+
+__all__ = ["PROXY_PORT", "Attempt", "NetworkGrant", "Proxy", "Resolve", "resolve_name"]
+
+PROXY_PORT = 3_128
+_CONNECT_SECONDS = 10.0
+_IDLE_SECONDS = 120.0
+_POLL_SECONDS = 0.2
+_CONNECTIONS_MAX = 32
+_CHUNK_BYTES = 65_536
+
+Resolve = Callable[[str, int], Sequence[str]]
+
+
+def resolve_name(host: str, port: int) -> Sequence[str]:
+    """The addresses of a name, as the system gives them."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[4][0]) for address in found]
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt to reach something, told before it is made.
+
+    `outcome` is allowed or refused. One that was allowed and then failed is told a second time.
+    """
+
+    host: str
+    port: int
+    method: str
+    outcome: str
+    why: str = ""
+    address: str | None = None
+
+
+class NetworkGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be reached: `host:port`, or `*.domain:port` for every host below a domain.
+
+    `private` are those of them that may be at an address which is not public: for tests, and for
+    services of one's own.
+    """
+
+    allow: frozenset[str]
+    private: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        for entry in self.allow | self.private:
+            host, colon, port = entry.rpartition(":")
+            if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+                raise UsageError(f"network: {entry[:80]!r} is not a host:port")
+            if entry != entry.lower() or "/" in entry or "*" in host.removeprefix("*."):
+                raise UsageError(
+                    f"network: {entry[:80]!r}: a plain name in small letters is needed"
+                )
+        if self.private - self.allow:
+            raise UsageError("network: what is private must also be among what is allowed")
+
+    def allows(self, host: str, port: int) -> bool:
+        parts = host.split(".")
+        below = {f"*.{'.'.join(parts[at:])}:{port}" for at in range(1, len(parts))}
+        return bool(self.allow & {f"{host}:{port}", *below})
+
+    def allows_private(self, host: str, port: int) -> bool:
+        return f"{host}:{port}" in self.private
+
+
+class _Refused(Exception):
+    def __init__(self, status: str, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+        self.why = why
+
+
+class Proxy:
+    """Serves the connections of one box until it is closed."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        grant: NetworkGrant,
+        *,
+        record: Callable[[Attempt], None],
+        resolve: Resolve = resolve_name,
+    ) -> None:
+        self._listening = listening
+        self._grant = grant
+        self._record = record
+        self._resolve = resolve
+        self._closed = threading.Event()
+        self._room = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        self._threads: set[threading.Thread] = set()
+        self._main = threading.Thread(target=self._accept, name="tally-proxy", daemon=True)
+
+    def start(self) -> None:
+        self._listening.settimeout(_POLL_SECONDS)
+        self._main.start()
+
+    def close(self) -> None:
+        """End every connection and wait for the threads. Closing twice is harmless."""
+        self._closed.set()
+        for thread in (self._main, *list(self._threads)):
+            thread.join(_CONNECT_SECONDS)
+        self._listening.close()
+
+    def _accept(self) -> None:
+        while not self._closed.is_set():
+            try:
+                client, _ = self._listening.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            if not self._room.acquire(timeout=_POLL_SECONDS):
+                client.close()
+                continue
+            thread = threading.Thread(
+                target=self._serve, args=(client,), name="tally-proxy-connection", daemon=True
+            )
+            self._threads.add(thread)
+            thread.start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            with client:
+                client.settimeout(_CONNECT_SECONDS)
+                self._answer(client)
+        except OSError:
+            pass  # The program went away; what it had asked for is recorded.
+        finally:
+            self._room.release()
+            self._threads.discard(threading.current_thread())
+
+    def _answer(self, client: socket.socket) -> None:
+        try:
+            head, rest = read_head(client)
+        except BadRequest as error:
+            self._tell(Attempt(host="", port=0, method="", outcome="refused", why=str(error)))
+            _say(client, "400 Bad Request", str(error))
+            return
+        asked = Attempt(host=head.host, port=head.port, method=head.method, outcome="refused")
+        try:
+            address = self._checked(head)
+        except _Refused as error:
+            self._tell(msgspec.structs.replace(asked, why=error.why))
+            _say(client, error.status, error.why)
+            return
+        allowed = msgspec.structs.replace(asked, outcome="allowed", address=address)
+        self._tell(allowed)
+        try:
+            upstream = socket.create_connection((address, head.port), timeout=_CONNECT_SECONDS)
+        except OSError as error:
+            why = error.strerror or str(error)
+            self._tell(msgspec.structs.replace(allowed, outcome="failed", why=why))
+            _say(client, "502 Bad Gateway", why)
+            return
+        with upstream:
+            self._pass_on(client, upstream, head, rest)
+
+    def _tell(self, attempt: Attempt) -> None:
+        self._record(attempt)
+
+    def _checked(self, head: Head) -> str:
+        """The one address to connect to. It is what was looked at, and not the name."""
+        if not self._grant.allows(head.host, head.port):
+            raise _Refused("403 Forbidden", "the host is not on the list")
+        try:
+            addresses = self._resolve(head.host, head.port)
+        except (OSError, UnicodeError) as error:
+            raise _Refused("502 Bad Gateway", f"the name was not found: {error}") from None
+        if not addresses:
+            raise _Refused("502 Bad Gateway", "the name has no address")
+        if not self._grant.allows_private(head.host, head.port):
+            # One that is not public is enough: the next answer might begin with it.
+            for address in addresses:
+                if not is_public(address):
+                    raise _Refused("403 Forbidden", f"{address} is not a public address")
+        return addresses[0]
+
+    def _pass_on(
+        self, client: socket.socket, upstream: socket.socket, head: Head, rest: bytes
+    ) -> None:
+        if head.method == "CONNECT":
+            client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            upstream.sendall(rest)
+            self._relay(client, upstream, up_max=None)
+            return
+        body = rest[: head.body_bytes]
+        upstream.sendall(head.forwarded + body)
+        self._relay(client, upstream, up_max=head.body_bytes - len(body))
+
+    def _relay(self, client: socket.socket, upstream: socket.socket, *, up_max: int | None) -> None:
+        """Carry bytes both ways; of a plain request no more up than its body."""
+        open_up = up_max is None or up_max > 0
+        until = time.monotonic() + _IDLE_SECONDS
+        while not self._closed.is_set() and time.monotonic() < until:
+            ready = _readable([upstream, client] if open_up else [upstream])
+            if ready:
+                until = time.monotonic() + _IDLE_SECONDS
+            if upstream in ready:
+                data = upstream.recv(_CHUNK_BYTES)
+                if not data:
+                    return
+                client.sendall(data)
+            if client in ready:
+                wanted = _CHUNK_BYTES if up_max is None else min(_CHUNK_BYTES, up_max)
+                data = client.recv(wanted)
+                if data:
+                    upstream.sendall(data)
+                    up_max = None if up_max is None else up_max - len(data)
+                if not data or up_max == 0:
+                    open_up = False
+                    with contextlib.suppress(OSError):
+                        if up_max is None:
+                            upstream.shutdown(socket.SHUT_WR)
+
+
+def _readable(sockets: Sequence[socket.socket]) -> list[socket.socket]:
+    poll = select.poll()
+    for each in sockets:
+        poll.register(each, select.POLLIN)
+    found = {descriptor for descriptor, _ in poll.poll(_POLL_SECONDS * 1000)}
+    return [each for each in sockets if each.fileno() in found]
+
+
+def _say(client: socket.socket, status: str, why: str) -> None:
+    body = f"{why}\n".encode()
+    client.sendall(
+        f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+        + body
+    )

@@ -1,0 +1,302 @@
+"""One program or command in its box, as the thread that runs it sees it.
+
+It has the shape of an interpreter instance: callbacks for calls, output and ticks, and `invoke`,
+which goes on until the program has ended or a callback says that it must. What comes from the box
+is the program's word: lengths are bounded before anything is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tallystick.sandbox.process.inside import framing, messages
+from tallystick.sandbox.process.launch import Box
+from tallystick.sandbox.wasm.abi import BadPointer
+from tallystick.sandbox.wasm.instance import Ended
+
+__all__ = ["Command", "Program"]
+
+_TICK_MS = 10
+_READ_BYTES = 65_536
+_RESULT = 3
+_RESULT_BYTES_MAX = 1024 * 1024
+_STATE_BYTES_MAX = 1024 * 1024
+_STREAMS = (1, 2)
+
+
+class _Running:
+    """What a program and a command have in common."""
+
+    def __init__(self, box: Box) -> None:
+        self._box = box
+        self._over = False
+        self._poll = select.poll()
+        self._handlers: dict[int, Callable[[int], None]] = {}
+        self._outputs: dict[int, int] = {}
+        self.request_bytes_max = 0
+        self.on_call: Callable[[bytes], bytes] = lambda request: b""
+        self.on_oversized: Callable[[int], bytes] = lambda length: b""
+        self.on_stdio: Callable[[int, bytes], None] = lambda handle, data: None
+        self.on_tick: Callable[[], str | None] = lambda: None
+
+    def fuel_used(self) -> int:
+        """Native code is not counted."""
+        return 0
+
+    def invoke(self, kind: int, payload: bytes, *, fuel: int) -> None:
+        """Run to the end. Raises `Ended` if that came from outside or too early."""
+        with contextlib.ExitStack() as stack:
+            self._begin(stack, payload)
+            while not self._over:
+                for descriptor, event in self._poll.poll(_TICK_MS):
+                    handler = self._handlers.get(descriptor)
+                    if handler is not None:
+                        handler(event)
+                reason = self.on_tick()
+                if reason is not None:
+                    self._drain()
+                    raise Ended(reason)
+            self._drain()
+
+    def _begin(self, stack: contextlib.ExitStack, payload: bytes) -> None:
+        raise NotImplementedError
+
+    def _streams(self, stack: contextlib.ExitStack) -> list[int]:
+        """Pipes for both streams. Returns the ends that the program writes to."""
+        writing = []
+        for handle in _STREAMS:
+            reading, theirs = os.pipe2(os.O_CLOEXEC)
+            stack.callback(os.close, reading)
+            os.set_blocking(reading, False)
+            self._outputs[reading] = handle
+            self._register(reading, self._on_output(reading))
+            writing.append(theirs)
+        stack.callback(self._outputs.clear)
+        return writing
+
+    def _register(self, descriptor: int, handler: Callable[[int], None]) -> None:
+        self._handlers[descriptor] = handler
+        self._poll.register(descriptor, select.POLLIN)
+
+    def _forget(self, descriptor: int) -> None:
+        if self._handlers.pop(descriptor, None) is not None:
+            self._poll.unregister(descriptor)
+
+    def _on_output(self, descriptor: int) -> Callable[[int], None]:
+        def read(event: int) -> None:
+            data = _read(descriptor, _READ_BYTES)
+            if data:
+                self.on_stdio(self._outputs[descriptor], data)
+            elif data is not None:
+                self._forget(descriptor)
+
+        return read
+
+    def _drain(self) -> None:
+        """Take what was printed and not read yet: no more than a pipe holds.
+
+        What has the pipe open after its program's end could write for ever.
+        """
+        for descriptor, handle in self._outputs.items():
+            left = _READ_BYTES
+            while left > 0:
+                data = _read(descriptor, left)
+                if not data:
+                    break
+                left -= len(data)
+                self.on_stdio(handle, data)
+
+
+def _read(descriptor: int, count: int) -> bytes | None:
+    """What is there; nothing at the end; None if there is nothing yet."""
+    try:
+        return os.read(descriptor, count)
+    except BlockingIOError:
+        return None
+
+
+class Program(_Running):
+    """A Python program, with its frames."""
+
+    def __init__(
+        self,
+        box: Box,
+        *,
+        names: Callable[[], bytes],
+        bound: bool,
+        memory_bytes: int,
+        where: str | None,
+        seed: int | None,
+    ) -> None:
+        super().__init__(box)
+        self._names = names
+        # Whether the namespace has them already; one that was lost has not.
+        self._bound = bound
+        self._order = {"do": "run", "memory_bytes": memory_bytes, "where": where, "seed": seed}
+        self._channel: socket.socket | None = None
+        self._outgoing: list[memoryview] = []
+        self._incoming = bytearray()
+        self._skip = 0
+        self._skipped = 0
+        self.lost = self.swept = False
+
+    def _begin(self, stack: contextlib.ExitStack, payload: bytes) -> None:
+        ours, theirs = socket.socketpair()
+        stack.enter_context(ours)
+        ours.setblocking(False)
+        writing = self._streams(stack)
+        try:
+            self._box.tell(self._order, [theirs.fileno(), *writing])
+        finally:
+            theirs.close()
+            messages.close_quietly(writing)
+        begun, _ = self._box.hear("begun")
+        if not begun["begun"]:
+            raise Ended("it could not be started")
+        self.lost, self.swept = begun["lost"], begun["swept"]
+        self._channel = ours
+        self._register(ours.fileno(), self._on_channel)
+        if self.lost or not self._bound:
+            self._write(framing.BIND, self._names())
+        self._write(framing.RUN, payload)
+
+    def _write(self, kind: int, body: bytes) -> None:
+        self._outgoing += [memoryview(framing.HEAD.pack(kind, len(body)) + body)]
+        self._flush()
+
+    def _flush(self) -> None:
+        assert self._channel is not None
+        try:
+            while self._outgoing:
+                sent = self._channel.send(self._outgoing[0], socket.MSG_NOSIGNAL)
+                self._outgoing[0] = self._outgoing[0][sent:]
+                if not self._outgoing[0]:
+                    del self._outgoing[0]
+        except BlockingIOError:
+            pass
+        except OSError:
+            raise Ended("it closed its connection") from None
+        wanted = select.POLLIN | (select.POLLOUT if self._outgoing else 0)
+        self._poll.modify(self._channel, wanted)
+
+    def _on_channel(self, event: int) -> None:
+        assert self._channel is not None
+        if event & select.POLLOUT:
+            self._flush()
+        if not event & ~select.POLLOUT:
+            return
+        try:
+            data = self._channel.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            raise Ended("gone")
+        self._incoming += data
+        for kind, body in self._frames():
+            if kind == framing.CALL:
+                self._write(framing.REPLY, self.on_call(body))
+            elif kind == framing.RESULT:
+                self.on_stdio(_RESULT, body)
+                self._over = True
+                return
+            else:
+                raise BadPointer(f"it sent a frame of kind {kind}")
+
+    def _frames(self) -> Iterator[tuple[int, bytes]]:
+        """Whole frames of what has come so far."""
+        while True:
+            if self._skip:
+                gone = min(self._skip, len(self._incoming))
+                del self._incoming[:gone]
+                self._skip -= gone
+                if self._skip:
+                    return
+                self._write(framing.REPLY, self.on_oversized(self._skipped))
+            if len(self._incoming) < framing.HEAD.size:
+                return
+            kind, length = framing.HEAD.unpack_from(self._incoming)
+            if kind == framing.CALL and length > self.request_bytes_max:
+                # It is not kept, only counted, and told so when all of it has come.
+                del self._incoming[: framing.HEAD.size]
+                self._skip = self._skipped = length
+                continue
+            if kind != framing.CALL and length > _RESULT_BYTES_MAX:
+                raise BadPointer(f"it sent a frame of {length:,} bytes")
+            end = framing.HEAD.size + length
+            if len(self._incoming) < end:
+                return
+            body = bytes(self._incoming[framing.HEAD.size : end])
+            del self._incoming[:end]
+            yield kind, body
+
+
+class Command(_Running):
+    """A command of the shell. `state` is what it left: directory and exported variables."""
+
+    def __init__(self, box: Box, *, order: bytes) -> None:
+        super().__init__(box)
+        self._order = order
+        self._left = bytearray()
+        self._left_too_much = False
+        self.status: int | None = None
+        self.memory = False
+
+    def _begin(self, stack: contextlib.ExitStack, payload: bytes) -> None:
+        writing = self._streams(stack)
+        state, told = os.pipe2(os.O_CLOEXEC)
+        stack.callback(os.close, state)
+        os.set_blocking(state, False)
+        self._register(state, lambda event: self._on_state(state))
+        given = [_in_memory("order", self._order), _in_memory("command", payload)]
+        try:
+            self._box.tell({"do": "command"}, [*given, *writing, told])
+        finally:
+            messages.close_quietly([*given, *writing, told])
+        self._register(self._box.keeper.fileno(), lambda event: self._on_keeper(state))
+
+    def _on_state(self, descriptor: int) -> None:
+        data = _read(descriptor, _READ_BYTES)
+        if data == b"":
+            self._forget(descriptor)
+        elif data is not None and len(self._left) + len(data) > _STATE_BYTES_MAX:
+            self._left_too_much = True
+        elif data is not None:
+            self._left += data
+
+    def _on_keeper(self, state: int) -> None:
+        message, _ = self._box.hear("ended")
+        self.status, self.memory = message["ended"], message["memory"]
+        self._on_state(state)
+        self._over = True
+
+    def left(self) -> tuple[str, dict[str, str]] | None:
+        """Where the command ended and what it exported; None if it did not say."""
+        parts = bytes(self._left).split(b"\0")
+        if self._left_too_much or len(parts) < 2 or parts[-1]:
+            return None
+        where, *variables = [os.fsdecode(part) for part in parts[:-1]]
+        return where, _variables(variables)
+
+
+def _variables(entries: list[str]) -> dict[str, str]:
+    named: dict[str, Any] = {}
+    for entry in entries:
+        name, equals, value = entry.partition("=")
+        if equals and not name.startswith("__tally_"):
+            named[name] = value
+    return named
+
+
+def _in_memory(name: str, content: bytes) -> int:
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

@@ -1,0 +1,220 @@
+"""The process sandbox: one launcher, and the boxes it makes for sessions."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tallystick.core.errors import TallystickError, UsageError
+from tallystick.sandbox.port import Sandbox
+from tallystick.sandbox.process.launch import Box, Launcher
+from tallystick.sandbox.process.proxy import (
+    PROXY_PORT,
+    Attempt,
+    NetworkGrant,
+    Proxy,
+    Resolve,
+    resolve_name,
+)
+from tallystick.sandbox.process.self_test import run_self_test
+from tallystick.sandbox.process.session import ProcessSession
+from tallystick.sandbox.process.settings import BoxSettings, order_of, require_layers
+from tallystick.sandbox.slots import Slots
+from tallystick.sandbox.threads import ProgramThreads
+
+__all__ = ["ProcessSandbox"]
+
+_ACTIVE_MAX = 64
+_REST_SECONDS = 0.05
+
+
+class ProcessSandbox:
+    """Opens sessions with native Python, bash and files. Linux only; needs no root.
+
+    The launcher is started with the first session. A host that lacks a layer is refused by name,
+    unless `settings.accept_without` names it.
+    """
+
+    name = "process"
+
+    def __init__(
+        self,
+        *,
+        settings: BoxSettings | None = None,
+        output_directory: Path | None = None,
+        active_max: int = _ACTIVE_MAX,
+        spares: int = 1,
+    ) -> None:
+        self.settings = settings if settings is not None else BoxSettings()
+        self.output_directory = output_directory
+        self.slots = Slots(active_max)
+        self.threads = ProgramThreads()
+        self._launcher = Launcher()
+        self._cancels: dict[str, Callable[[], None]] = {}
+        self._sessions: set[ProcessSession] = set()
+        # Boxes that were made before somebody needs one.
+        self._spares_max = spares
+        self._spares: list[Box] = []
+        self._making = threading.Lock()
+        self._pretended: dict[str, str | None] = {}
+        self._closing = threading.Event()
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What programs have of an environment because of how the sandbox is made."""
+        paths = ["/usr/local/bin", "/usr/bin", "/bin"]
+        if not sys.base_prefix.startswith("/usr"):
+            paths.insert(0, f"{sys.base_prefix}/bin")
+        found = {"PATH": ":".join(paths)}
+        if self.settings.packages:
+            found["PYTHONPATH"] = ":".join(str(path) for path in self.settings.packages)
+        return found
+
+    @property
+    def launcher_pid(self) -> int | None:
+        """The launcher's process, if it was started."""
+        return self._launcher.pid
+
+    async def layers(self) -> Mapping[str, str | None]:
+        """Each layer of isolation with None if this host has it, or with what it says instead."""
+        return await self.threads.run(self._found).outcome
+
+    def pretend(self, layer: str, missing: str | None) -> None:
+        """Go on as if the host did not have a layer, or had it: to see what then happens."""
+        self._pretended[layer] = missing
+
+    def _found(self) -> dict[str, str | None]:
+        return {**self._launcher.start(), **self._pretended}
+
+    async def open(
+        self,
+        *,
+        session_id: str,
+        seed: int = 0,
+        files: Path | None = None,
+        network: NetworkGrant | None = None,
+        record: Callable[[Attempt], None] = lambda attempt: None,
+        resolve: Resolve = resolve_name,
+        saved: Path | None = None,
+    ) -> ProcessSession:
+        """Open a session. Its working directory begins as what is in `files`, or empty.
+
+        `files` itself is never changed. `saved` is a directory that a session was saved to, here
+        or in another process: the new one begins where that one was.
+        Without `network` nothing can be reached; with it, what
+        it names, through a proxy that tells `record` of every attempt, in a thread of its own.
+        """
+        box, proxy = await self.threads.run(
+            lambda: self._made(files, network, record, resolve)
+        ).outcome
+        session = ProcessSession(
+            self,
+            box,
+            session_id=session_id,
+            seed=seed if saved is None else None,
+            proxy=proxy,
+        )
+        if saved is not None:
+            try:
+                await session.load(saved)
+            except BaseException:
+                await session.close()
+                raise
+        self._sessions.add(session)
+        if self._spares_max:
+            self.threads.run(self._replenish)
+        return session
+
+    def _made(
+        self,
+        files: Path | None,
+        network: NetworkGrant | None,
+        record: Callable[[Attempt], None],
+        resolve: Resolve,
+    ) -> tuple[Box, Proxy | None]:
+        if network is None:
+            return self._box(files), None
+        box = self._launcher.open(self._order(files, network=True))
+        try:
+            box.tell({"do": "listen", "port": PROXY_PORT})
+            _, descriptors = box.hear("listening")
+            listening = socket.socket(fileno=descriptors[0])
+        except BaseException:
+            box.close()
+            raise
+        proxy = Proxy(listening, network, record=record, resolve=resolve)
+        proxy.start()
+        return box, proxy
+
+    def _box(self, files: Path | None) -> Box:
+        if files is None:
+            with contextlib.suppress(IndexError):
+                spare = self._spares.pop()
+                if not spare.ended:
+                    return spare
+                spare.close()
+        return self._launcher.open(self._order(files))
+
+    def _order(self, files: Path | None, *, network: bool = False) -> dict[str, Any]:
+        found = self._found()
+        require_layers(self.settings, found)
+        return order_of(
+            self.settings, found, root=self._launcher.root, files=files, network=network
+        )
+
+    def _replenish(self) -> None:
+        """Make the boxes that the next sessions will take. They can do without it."""
+        # Not at once: the session that was just opened is about to do something.
+        self._closing.wait(_REST_SECONDS)
+        with self._making, contextlib.suppress(TallystickError):
+            while len(self._spares) < self._spares_max and not self._closing.is_set():
+                self._spares.append(self._launcher.open(self._order(None)))
+
+    def forget(self, session: ProcessSession) -> None:
+        """A session has closed."""
+        self._sessions.discard(session)
+
+    def cancel(self, cancellation_token: str) -> bool:
+        """End what runs with this token in its context. Says whether there was anything."""
+        cancel = self._cancels.get(cancellation_token)
+        if cancel is not None:
+            cancel()
+        return cancel is not None
+
+    def cancellable(
+        self, token: str | None, cancel: Callable[[], None]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Let `cancel` be called by a token for a while."""
+        return contextlib.nullcontext() if token is None else self._registered(token, cancel)
+
+    @contextlib.contextmanager
+    def _registered(self, token: str, cancel: Callable[[], None]) -> Iterator[None]:
+        if token in self._cancels:
+            raise UsageError(f"cancellation token {token!r} is in use by another program")
+        self._cancels[token] = cancel
+        try:
+            yield
+        finally:
+            del self._cancels[token]
+
+    async def self_test(self) -> Sequence[tuple[str, str | None]]:
+        return await run_self_test(self)
+
+    async def close(self) -> None:
+        """Close every session and end the launcher. Closing twice is harmless."""
+        self._closing.set()
+        for session in [*self._sessions]:
+            await session.close()
+        with self._making:
+            while self._spares:
+                self._spares.pop().close()
+        self._launcher.close()
+        self.threads.close()
+
+
+_: type[Sandbox] = ProcessSandbox

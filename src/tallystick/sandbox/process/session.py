@@ -1,0 +1,394 @@
+"""A session of the process sandbox: Python programs and shell commands over the same files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import msgspec
+
+from tallystick.core.errors import (
+    MaxSnapshotsReached,
+    SandboxError,
+    SnapshotNotFound,
+    UsageError,
+)
+from tallystick.sandbox.identity import new_id, now_ms
+from tallystick.sandbox.output import ProgramOutput
+from tallystick.sandbox.port import (
+    ExecutionContext,
+    ExecutionResult,
+    Host,
+    HostNames,
+    SandboxSession,
+)
+from tallystick.sandbox.process import report
+from tallystick.sandbox.process.launch import Box
+from tallystick.sandbox.process.proxy import Proxy
+from tallystick.sandbox.process.running import Command, Program
+from tallystick.sandbox.process.saved import Saved, load_session, save_session
+from tallystick.sandbox.process.settings import check_context
+from tallystick.sandbox.process.shell_state import ENVIRONMENT, PROXIED, ShellState, inside
+from tallystick.sandbox.snapshot import SNAPSHOTS_MAX, SnapshotId, check_snapshot_name
+from tallystick.sandbox.wasm.abi import BadPointer
+from tallystick.sandbox.wasm.execution import Execution, Stopped
+from tallystick.sandbox.wasm.instance import Ended, Instance
+from tallystick.sandbox.wasm.report import broken, names_payload, program_payload, source_of
+
+if TYPE_CHECKING:
+    from tallystick.sandbox.process.sandbox import ProcessSandbox
+
+__all__ = ["ProcessSession"]
+
+Result = TypeVar("Result")
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What a snapshot holds on the host's side."""
+
+    id: SnapshotId
+    bound: HostNames
+    shell: ShellState
+    seed: int | None
+
+
+class ProcessSession:
+    """Runs programs and commands, one at a time; calls that come meanwhile wait their turn."""
+
+    def __init__(
+        self,
+        sandbox: ProcessSandbox,
+        box: Box,
+        *,
+        session_id: str,
+        seed: int | None,
+        proxy: Proxy | None = None,
+    ) -> None:
+        self._sandbox = sandbox
+        self._box = box
+        self._proxy = proxy
+        self._session_id = session_id
+        # For the first program that ends well: from then on the state is in the namespace.
+        self._seed: int | None = seed
+        self._bound = HostNames()
+        self._shell = ShellState()
+        self._kept: dict[str, _Kept] = {}
+        self._execution: Execution | None = None
+        self._turn = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def session_id(self) -> str:
+        return self._session_id
+
+    @property
+    def box_pid(self) -> int:
+        """The process outside that waits for the end of everything in the session."""
+        return self._box.waiter
+
+    @property
+    def shell(self) -> ShellState:
+        """Where the next command starts, and with which exported variables."""
+        return self._shell
+
+    # -- programs and commands -----------------------------------------------------------------
+
+    async def execute(
+        self, program: str | bytes, *, context: ExecutionContext, host: Host
+    ) -> ExecutionResult:
+        """Run one Python program. What it does wrong is in the result."""
+        where = self._checked(context)
+        source, problem = source_of(program, context.limits.source_bytes)
+        if problem is not None:
+            return problem
+        environment = {**self._environment(), **context.env_vars}
+        payload = program_payload(source, context.with_env(environment))
+
+        def run(execution: Execution, output: ProgramOutput) -> ExecutionResult:
+            return self._run_program(execution, output, payload, context, host, where)
+
+        return await self._perform(run, context, host)
+
+    async def command(
+        self, text: str | bytes, *, context: ExecutionContext, host: Host
+    ) -> ExecutionResult:
+        """Run one command of bash. It starts where the last one ended, with what it exported."""
+        where = self._checked(context)
+        source, problem = source_of(text, context.limits.source_bytes)
+        if problem is not None:
+            return problem
+        if b"\0" in source:
+            raise UsageError("a command holds no NUL")
+
+        def run(execution: Execution, output: ProgramOutput) -> ExecutionResult:
+            return self._run_command(execution, output, source, context, where)
+
+        return await self._perform(run, context, host)
+
+    def cancel(self) -> None:
+        """End what runs, if anything does. Safe to call from any thread."""
+        execution = self._execution
+        if execution is not None:
+            execution.cancel()
+
+    async def close(self) -> None:
+        """End every process of the session and free its files. Closing twice is harmless."""
+        self.cancel()
+        async with self._turn:
+            if not self._closed:
+                self._closed = True
+                await self._in_thread(self._end)
+                self._sandbox.forget(self)
+
+    # -- snapshots -----------------------------------------------------------------------------
+
+    async def snapshot(self, name: str) -> SnapshotId:
+        """Keep files, Python's variables and the shell's state as they are now, under a name.
+
+        It lives as long as the session. Processes that were left running go on, and may not write
+        to the working directory any more: its files are those of the snapshot for them.
+        """
+        check_snapshot_name(name)
+        async with self._turn:
+            if name in self._kept:
+                raise UsageError(f"the session has a snapshot {name!r}; delete it first")
+            if len(self._kept) >= SNAPSHOTS_MAX:
+                raise MaxSnapshotsReached(limit=SNAPSHOTS_MAX)
+            made = SnapshotId(
+                id=new_id(), name=name, session_id=self._session_id, created_at=now_ms()
+            )
+            await self._in_thread(lambda: self._change("freeze", name))
+            self._kept[name] = _Kept(id=made, bound=self._bound, shell=self._shell, seed=self._seed)
+            return made
+
+    async def restore(self, name: str) -> SnapshotId:
+        """Go back to a snapshot of this session, by name or by `name:id`. Ends what still runs."""
+        async with self._turn:
+            kept = self._find(name)
+            await self._in_thread(lambda: self._change("restore", kept.id.name))
+            self._bound, self._shell, self._seed = kept.bound, kept.shell, kept.seed
+            return kept.id
+
+    def snapshots(self) -> Sequence[SnapshotId]:
+        return sorted((kept.id for kept in self._kept.values()), key=lambda each: each.id)
+
+    async def delete_snapshot(self, name: str) -> None:
+        async with self._turn:
+            kept = self._find(name)
+            await self._in_thread(lambda: self._change("forget", kept.id.name))
+            del self._kept[kept.id.name]
+
+    async def save(self, directory: Path) -> Saved:
+        """Write files, shell state and variables to a new directory, to open elsewhere.
+
+        Variables that cannot be kept are named in the result, each with why.
+        """
+        async with self._turn:
+            return await self._in_thread(
+                lambda: save_session(
+                    self._box,
+                    directory,
+                    shell=self._shell,
+                    bytes_max=2 * self._sandbox.settings.disk_bytes,
+                )
+            )
+
+    async def load(self, directory: Path) -> Saved:
+        """Take over what another session was saved with. For a session that has run nothing."""
+        async with self._turn:
+            saved = await self._in_thread(lambda: load_session(self._box, directory))
+            self._shell = saved.shell
+            return saved
+
+    def _find(self, name: str) -> _Kept:
+        for kept in self._kept.values():
+            if name in (kept.id.name, str(kept.id)):
+                return kept
+        raise SnapshotNotFound(name=name)
+
+    def _change(self, what: str, name: str) -> None:
+        answer = self._ask({"do": what, "name": name}, "done")
+        if answer.get("held"):
+            raise UsageError(f"no snapshot now: {answer['held']}")
+        if not answer["done"]:
+            raise SandboxError(f"snapshot {name!r}: {answer.get('why')}")
+
+    # -- in a program thread -------------------------------------------------------------------
+
+    def _run_program(
+        self,
+        execution: Execution,
+        output: ProgramOutput,
+        payload: bytes,
+        context: ExecutionContext,
+        host: Host,
+        where: str | None,
+    ) -> ExecutionResult:
+        names = host.names
+        program = Program(
+            self._box,
+            names=lambda: names_payload(self._bound, names),
+            bound=names.key == self._bound.key and names.key != "",
+            memory_bytes=context.limits.memory_bytes,
+            where=where,
+            seed=self._seed,
+        )
+        began = time.monotonic()
+        ended = self._invoked(execution, program, payload)
+        said = None if ended is not None else report.read_result(execution.result)
+        verdict = report.verdict_of_program(said, ended, memory_bytes=context.limits.memory_bytes)
+        if verdict.stop == "finished" and not self._ask({"do": "keep"}, "kept")["kept"]:
+            verdict = report.trap("the program gave a result and went on")
+        if verdict.stop == "finished":
+            self._bound, self._seed = names, None
+        else:
+            status, memory = self._drop()
+            if isinstance(ended, Ended):
+                verdict = report.trap(f"the interpreter ended first: {report.how(status)}")
+            if memory:
+                verdict = report.too_much_memory(self._sandbox.settings.memory_total_bytes)
+        told = {"namespace_lost": program.lost, "processes_ended": program.swept}
+        return report.result_of(
+            verdict, execution, output, context=context, took_ms=_since(began), told=told
+        )
+
+    def _run_command(
+        self,
+        execution: Execution,
+        output: ProgramOutput,
+        source: bytes,
+        context: ExecutionContext,
+        where: str | None,
+    ) -> ExecutionResult:
+        given = {**self._environment(), **self._shell.exported, **context.env_vars}
+        order = {
+            "environment": given,
+            "where": where or self._shell.where,
+            "memory_bytes": context.limits.memory_bytes,
+        }
+        command = Command(self._box, order=msgspec.json.encode(order))
+        began = time.monotonic()
+        ended = self._invoked(execution, command, source)
+        if ended is not None:
+            verdict = report.ended_from_outside(ended)
+            self._drop()
+        elif command.memory:
+            verdict = report.too_much_memory(self._sandbox.settings.memory_total_bytes)
+        else:
+            assert command.status is not None
+            verdict = report.Verdict(exit_code=report.exit_code_of(command.status))
+            base = {**self._environment(), **context.env_vars}
+            self._shell = self._shell.after(command.left(), given=context.env_vars, base=base)
+        return report.result_of(
+            verdict, execution, output, context=context, took_ms=_since(began), told={}
+        )
+
+    def _invoked(
+        self, execution: Execution, running: Program | Command, payload: bytes
+    ) -> BaseException | None:
+        """Run to the end. What the program did is returned, what the host did is raised."""
+        try:
+            # It has what is asked of an instance here, and nothing of WebAssembly.
+            execution.run(cast("Instance", running), 0, payload)
+        except (Stopped, Ended, BadPointer) as error:
+            return error
+        except BaseException:
+            with contextlib.suppress(SandboxError):
+                self._drop()
+            raise
+        return None
+
+    def _end(self) -> None:
+        self._box.close()
+        if self._proxy is not None:
+            self._proxy.close()
+
+    def _drop(self) -> tuple[int | None, bool]:
+        """Undo what was begun. Returns how the interpreter ended, and whether for its memory."""
+        answer = self._ask({"do": "drop"}, "dropped")
+        status = answer["status"]
+        return status if isinstance(status, int) else None, bool(answer["memory"])
+
+    def _ask(self, message: Mapping[str, Any], wanted: str) -> dict[str, Any]:
+        self._box.tell(message)
+        return self._box.hear(wanted)[0]
+
+    # -- small things --------------------------------------------------------------------------
+
+    async def _perform(
+        self,
+        run: Callable[[Execution, ProgramOutput], ExecutionResult],
+        context: ExecutionContext,
+        host: Host,
+    ) -> ExecutionResult:
+        async with self._turn:
+            if self._closed:
+                raise UsageError("the session is closed")
+            output = report.output_for(
+                context, self._sandbox.output_directory, session_id=self._session_id
+            )
+            self._execution = execution = Execution(
+                context=context,
+                host=host,
+                output=output,
+                slots=self._sandbox.slots,
+                loop=asyncio.get_running_loop(),
+            )
+            with self._sandbox.cancellable(context.cancellation_token, execution.cancel):
+                try:
+                    return await self._in_thread(
+                        lambda: run(execution, output), on_cancel=execution.cancel
+                    )
+                except SandboxError as error:
+                    output.discard()
+                    if not self._box.ended:
+                        raise
+                    return broken(f"everything in the session was ended: {error}")
+                except BaseException:
+                    output.discard()
+                    raise
+                finally:
+                    self._execution = None
+                    await _settle(execution.task)
+
+    def _checked(self, context: ExecutionContext) -> str | None:
+        """Refuse what this backend cannot do. Returns the directory to start in, if one is set."""
+        check_context(context, memory_bytes_max=self._sandbox.settings.memory_bytes_max)
+        return None if context.working_dir is None else inside(context.working_dir)
+
+    def _environment(self) -> dict[str, str]:
+        proxied = PROXIED if self._proxy is not None else {}
+        return {**ENVIRONMENT, **proxied, **self._sandbox.environment}
+
+    async def _in_thread(
+        self, work: Callable[[], Result], *, on_cancel: Callable[[], None] | None = None
+    ) -> Result:
+        """Do work in a program thread and wait for its end, however often we are cancelled."""
+        begun = self._sandbox.threads.run(work)
+        try:
+            return await begun.outcome
+        except asyncio.CancelledError:
+            if on_cancel is not None:
+                on_cancel()
+            while not begun.over:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await begun.ended()
+            raise
+
+
+def _since(began: float) -> int:
+    return round((time.monotonic() - began) * 1000)
+
+
+async def _settle(task: asyncio.Task[bytes] | None) -> None:
+    """Let a host function that was left behind end its own cancelling, for a moment."""
+    if task is not None and not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=1.0)
+
+
+_: type[SandboxSession] = ProcessSession

@@ -1,0 +1,141 @@
+"""What a process sandbox is made with: sizes, numbers, paths, and what it may do without."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tallystick.core.errors import InvalidLimit, NotSupported, UsageError
+from tallystick.sandbox.port import ExecutionContext, Limits
+from tallystick.sandbox.process.errors import IsolationMissing
+
+__all__ = ["OPTIONAL", "WAIVABLE", "BoxSettings", "check_context", "order_of", "require_layers"]
+
+_MIB = 1024 * 1024
+_PROCESSES_LEAST = 24
+_MEMORY_BYTES_LEAST = 32 * _MIB
+# Whoever leaves it at what it is has not asked for it.
+_FUEL = Limits().fuel
+# What keeps a session's processes and files together cannot be done without: there is then no box.
+WAIVABLE = frozenset({"ipc namespace", "uts namespace", "cgroup namespace", "landlock", "seccomp"})
+# Without these the box is as closed as with them: the working directory is copied, and memory is
+# counted by looking.
+OPTIONAL = frozenset({"overlay", "cgroup"})
+
+
+class BoxSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What every session of a sandbox may use, and how it is closed.
+
+    `disk_bytes` holds the working directory and its snapshots together. `memory_bytes_max` is the
+    most that one process may be given; `memory_total_bytes` is for all processes of a session.
+    `packages` are directories that programs import from, `readable` others that they may read.
+    """
+
+    disk_bytes: int = 256 * _MIB
+    tmp_bytes: int = 64 * _MIB
+    inodes_max: int = 65_536
+    memory_bytes_max: int = 2_048 * _MIB
+    memory_total_bytes: int = 2_048 * _MIB
+    processes_max: int = 128
+    open_files_max: int = 1_024
+    cpu_seconds_max: int = 3_600
+    packages: tuple[Path, ...] = ()
+    readable: tuple[Path, ...] = ()
+    accept_without: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if isinstance(value, bool) or (isinstance(value, int) and value < 1):
+                raise InvalidLimit(field=field, given=value, why="a whole number of at least 1")
+        if self.processes_max < _PROCESSES_LEAST:
+            raise InvalidLimit(
+                field="processes_max",
+                given=self.processes_max,
+                why=f"at least {_PROCESSES_LEAST}, some of which are the session's own",
+            )
+        unknown = self.accept_without - WAIVABLE
+        if unknown:
+            raise UsageError(
+                f"accept_without: {', '.join(sorted(unknown))}; one can do without "
+                f"{', '.join(sorted(WAIVABLE))}, and nothing else"
+            )
+        for path in (*self.packages, *self.readable):
+            if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2:
+                raise UsageError(f"{path}: an absolute path below the root is needed")
+
+
+def check_context(context: ExecutionContext, *, memory_bytes_max: int) -> None:
+    """Refuse what no box can do, or may."""
+    if context.limits.fuel != _FUEL:
+        raise NotSupported(backend="process", operation="fuel: native code is not counted")
+    if not _MEMORY_BYTES_LEAST <= context.limits.memory_bytes <= memory_bytes_max:
+        raise InvalidLimit(
+            field="memory_bytes",
+            given=context.limits.memory_bytes,
+            why=f"between {_MEMORY_BYTES_LEAST:,} (the interpreter) and {memory_bytes_max:,}",
+        )
+    for name, value in context.env_vars.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise UsageError(f"env_vars: {name[:80]!r} cannot be set in an environment")
+
+
+def require_layers(settings: BoxSettings, found: Mapping[str, str | None]) -> None:
+    """Raise if the host lacks a layer that the settings do not let go."""
+    missing = {
+        layer: why
+        for layer, why in found.items()
+        if why is not None and layer not in OPTIONAL and layer not in settings.accept_without
+    }
+    if missing:
+        raise IsolationMissing(missing=missing)
+
+
+def order_of(
+    settings: BoxSettings,
+    found: Mapping[str, str | None],
+    *,
+    root: bool,
+    files: Path | None,
+    network: bool,
+) -> dict[str, Any]:
+    """What the launcher is told to make."""
+    if files is not None and not files.is_dir():
+        raise UsageError(f"files: {files} is not a directory")
+    readable = [str(path) for path in (*settings.packages, *settings.readable)]
+    if not sys.base_prefix.startswith("/usr"):
+        readable.append(sys.base_prefix)
+    namespaces = [layer for layer in found if layer.endswith(" namespace")]
+    return {
+        "root": root,
+        "without": [layer for layer in namespaces if found[layer] is not None],
+        "box": {
+            "readable": readable,
+            "files": None if files is None else str(files.resolve()),
+            "disk_bytes": settings.disk_bytes,
+            "tmp_bytes": settings.tmp_bytes,
+            "inodes_max": settings.inodes_max,
+            "network": network,
+            "hostname": found["uts namespace"] is None,
+        },
+        "overlay": found["overlay"] is None,
+        "group": found["cgroup"] is None,
+        "confinement": {
+            "memory_bytes": settings.memory_bytes_max,
+            "processes_max": settings.processes_max,
+            "open_files_max": settings.open_files_max,
+            "file_bytes": settings.disk_bytes,
+            "cpu_seconds": settings.cpu_seconds_max,
+            "readable": readable,
+            "network": network,
+            "landlock": found["landlock"] is None,
+            "seccomp": found["seccomp"] is None,
+            "change_user": root,
+        },
+        "packages": [str(path) for path in settings.packages],
+        "memory_total_bytes": settings.memory_total_bytes,
+    }
