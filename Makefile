@@ -49,8 +49,11 @@ soak: setup ## Run the full-size sweeps; the result goes to bench/results/soak.t
 	   echo $$? >$(VENV)/soak.status; } 2>&1 | tee bench/results/soak.txt; \
 	exit $$(cat $(VENV)/soak.status)
 
+# Exit code 2 is a bench of memory that was skipped, and it said why.
 bench: setup ## Measure, and compare with what else is installed.
 	@$(BIN)/python bench/run.py
+	@$(BIN)/python -m bench.memory.tokens || test $$? -eq 2
+	@$(BIN)/python -m bench.memory.locomo || test $$? -eq 2
 
 lock: $(VENV)/created ## Resolve the dependencies again and rewrite requirements/dev.txt.
 	@echo "resolving into requirements/dev.txt"

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tallystick.model.scripted import ScriptedModel, ScriptedReply
     from tallystick.runtime.functions import effect_key, host_function
     from tallystick.runtime.inputs import given_text, read_inputs
+    from tallystick.runtime.memory import Memory
     from tallystick.runtime.paths import cache_directory, data_directory
     from tallystick.runtime.run import Run
     from tallystick.runtime.session import Session
@@ -63,6 +64,7 @@ __all__ = [
     "HostText",
     "LedgerError",
     "Limits",
+    "Memory",
     "MemoryLedger",
     "ModelError",
     "ModelReply",
@@ -118,6 +120,7 @@ _HOMES = {
         "ScriptedReply",
     ),
     "tallystick.runtime.functions": ("effect_key", "host_function"),
+    "tallystick.runtime.memory": ("Memory",),
     "tallystick.runtime.run": ("Run",),
     "tallystick.runtime.session": ("Session",),
     "tallystick.runtime.skills": ("Skills",),

@@ -17,6 +17,7 @@ from tallystick.core.machine import Phase, advance, begin, program_of
 from tallystick.core.receipt import Tally
 from tallystick.core.records import (
     AskModel,
+    CheckProgram,
     Event,
     HostAnswered,
     InputRef,
@@ -77,6 +78,7 @@ def a_run(*replies: str, answers: str = "", **more: Any) -> list[Record]:
     state, intents = begin(begun)
     while state.phase not in (Phase.ENDING, Phase.DONE):
         (intent,) = intents
+        assert not isinstance(intent, CheckProgram)
         records.append(intent)
         if isinstance(intent, AskModel):
             events: list[Record] = [reply(intent, next(said, None))]

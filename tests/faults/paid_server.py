@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from tests.faults.family_play import FAMILY_PROGRAMS
+from tests.faults.memory_play import MEMORY_PROGRAMS
 from tests.model import fake_server as fake
 from tests.model.fake_server import FakeServer, Seen, Step
 from tests.play import block
@@ -49,7 +50,7 @@ FINAL(f"{first}, {second}, {word}, {last}, {total}, {len(text)}, {attachments.ge
 )
 
 # By what a run is asked to do.
-_PLAYS = {GOAL: PROGRAMS, **FAMILY_PROGRAMS}
+_PLAYS = {GOAL: PROGRAMS, **FAMILY_PROGRAMS, **MEMORY_PROGRAMS}
 
 
 class Held:

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import msgspec
 from tests.faults.family_play import FAMILY_GOAL
 from tests.faults.in_process import die_at
+from tests.faults.memory_play import MEMORY_GOAL, open_memory
 from tests.faults.paid_server import GOAL, KEY_HEADER
 from tests.faults.tracer import stop_at_calls
 from tests.runtime.costed import PRICING
@@ -47,9 +48,9 @@ from tallystick.runtime.session import Session
 from tallystick.runtime.step import step
 
 CHILD_SECONDS_MAX = 120
-GRANTS = ("attachments.read", "attachments.write")
-# What is played: one run, or a tree of them.
-Subject = Literal["run", "tree"]
+GRANTS = ("attachments.read", "attachments.write", "memory.write")
+# What is played: one run, a tree of them, or a run that remembers.
+Subject = Literal["run", "tree", "memory"]
 # Of what was in doubt the most that it can have cost is charged, each time: that has to fit.
 _TREE_LIMITS = RunLimits(tokens=10_000_000)
 
@@ -196,6 +197,7 @@ def opened(order: Order) -> Session:
         # A cap that processes share: what they hold of it is written down too.
         total=Budget.of(usd=1),
         pricing=PRICING,
+        memory=open_memory(Path(order.ledger).parent) if order.subject == "memory" else None,
     )
     session.use(model, owned=True)
     return session
@@ -213,6 +215,9 @@ def play(session: Session, subject: Subject) -> Run:
     """The run, in a step that is in a step; or the tree."""
     if subject == "tree":
         return session.run(FAMILY_GOAL, grants=GRANTS, limits=_TREE_LIMITS, watch=watched)
+
+    if subject == "memory":
+        return session.run(MEMORY_GOAL, grants=GRANTS, watch=watched)
 
     @step("inner", budget={"max_usd": 1})
     def inner() -> Run:

@@ -26,6 +26,7 @@ from tallystick.core.records import (
     CallHost,
     Charge,
     ModelFailed,
+    QueryAsked,
     QueryFailed,
     Record,
     Reserved,
@@ -110,7 +111,7 @@ def test_wherever_a_run_was_cut_off_its_paid_calls_can_be_closed(
     closed_at = []
     for at in range(1, len(records)):
         before = records[:at]
-        paid = [each for each in open_calls(before) if not isinstance(each, CallHost)]
+        paid = [each for each in open_calls(before) if isinstance(each, AskModel | QueryAsked)]
         if not paid:
             continue
         ledger = cut(before, run.run)

@@ -51,8 +51,8 @@ from tallystick.runtime.audit import head_of, proof_of, verify_proof
 from tallystick.runtime.carry import import_run_with_attachments
 from tallystick.runtime.history import is_child, records_of, resolve_run
 from tallystick.runtime.inputs import given_text
-from tallystick.runtime.prunable import read_chain
-from tallystick.runtime.prune import Kept, Pruned, Pruner, age_ms, disk_bytes
+from tallystick.runtime.prunable import disk_bytes, read_chain
+from tallystick.runtime.prune import Kept, Pruned, Pruner, age_ms
 from tallystick.runtime.run_lock import held_run
 from tallystick.runtime.session import Session
 from tallystick.runtime.shared_purse import SharedPurse, declared

@@ -98,6 +98,7 @@ def value_of(found: Settings, name: str) -> object:
         "skills_paths": found.skills.paths,
         "skills_require_signature": found.skills.require_signature,
         "skills_budget": found.skills.budget,
+        "memory": found.memory,
     }[name]
 
 
@@ -125,6 +126,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "skills_paths": st.lists(st.sampled_from(["/a", "~/b"]), min_size=1, unique=True),
     "skills_require_signature": st.booleans(),
     "skills_budget": st.integers(0, 1_000_000),
+    "memory": st.sampled_from(["default", "work"]),
 }
 LAYERS = ("user", "project", "environment", "flag")
 
@@ -186,6 +188,7 @@ def test_every_setting_changes_something(world: World, name: str) -> None:
         "skills_require_signature": True,
         "allow_unpriced": True,
         "tokenizer": str(TOKENIZER),
+        "memory": "default",
     }
     other = given.get(name, 1)
 

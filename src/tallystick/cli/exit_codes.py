@@ -14,6 +14,19 @@ from tallystick.core.errors import (
 from tallystick.core.passage_errors import RunInDoubt
 from tallystick.core.records import StopReason
 from tallystick.core.step_errors import StepBudgetError
+from tallystick.memory.code_mode_errors import CodeModeError, Halted, WallTimeExceeded
+from tallystick.memory.errors import (
+    BackendUnsupported,
+    EmbedderNotConfigured,
+    EmbeddingFailed,
+    IndexFailed,
+    MemoryPermissionDenied,
+    ModelMismatch,
+    NoteErased,
+    NoteNotFound,
+    StorageFailed,
+)
+from tallystick.memory.receipt_errors import NotRecalled, RecallDiffers
 from tallystick.model.port import ModelError
 from tallystick.sandbox.port import ExecutionResult
 from tallystick.skills.errors import (
@@ -30,18 +43,34 @@ INTERRUPTED = 130
 _LIMITS = frozenset({"fuel", "memory", "wall", "deadline", "output", "host_calls"})
 
 
+_REFUSED_BY_MEMORY = (
+    BackendUnsupported,
+    CodeModeError,
+    EmbedderNotConfigured,
+    EmbeddingFailed,
+    MemoryPermissionDenied,
+    ModelMismatch,
+    NoteErased,
+    NoteNotFound,
+    NotRecalled,
+)
+_OF_MEMORY = (*_REFUSED_BY_MEMORY, IndexFailed, StorageFailed)
+
+
 def exit_code_of(error: BaseException) -> int:
     """The exit code for an error that ended the command."""
     if isinstance(error, UsageError):
         return USAGE
     if isinstance(error, RunInDoubt):
         return IN_DOUBT
-    if isinstance(error, ReplayDiverged):
+    if isinstance(error, ReplayDiverged | RecallDiffers):
         return DIVERGED
     if isinstance(error, Cancelled):
         return INTERRUPTED
     if isinstance(error, StepBudgetError | BudgetExhausted | BudgetUnpriced):
         return BUDGET
+    if isinstance(error, _OF_MEMORY):
+        return _code_of_memory(error)
     if isinstance(error, LedgerError | AttachmentError | ReclamationRefused | HoldAlive):
         return LEDGER
     if isinstance(error, ModelError):
@@ -49,6 +78,12 @@ def exit_code_of(error: BaseException) -> int:
     if isinstance(error, SkillUnreadable | SkillPathRefused | SkillUntrusted | SkillDisabled):
         return FAILED
     return SANDBOX if isinstance(error, TallystickError) else FAILED
+
+
+def _code_of_memory(error: BaseException) -> int:
+    if isinstance(error, Halted | WallTimeExceeded):
+        return BUDGET
+    return FAILED if isinstance(error, _REFUSED_BY_MEMORY) else LEDGER
 
 
 _STOPS: dict[StopReason, int] = {

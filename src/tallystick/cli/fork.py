@@ -90,7 +90,10 @@ def command(
     skills = None
     if started.skills is not None:
         skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet)
-    with shown.going(progress) as watch, opened(settings, ledger, skills) as (session, _, _):
+    with (
+        shown.going(progress) as watch,
+        opened(settings, ledger, skills, given=started.memory) as (session, _, _),
+    ):
         try:
             result = session.fork(
                 found,

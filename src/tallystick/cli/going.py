@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -17,10 +17,18 @@ from tallystick.cli.progress import Before, Progress, progress_for
 from tallystick.cli.result import run_json, show_run
 from tallystick.core.errors import UsageError
 from tallystick.core.money import nano_usd
-from tallystick.core.records import Record, RunLimits, RunStarted, encode_record, tag_of
+from tallystick.core.records import (
+    MemoryGiven,
+    Record,
+    RunLimits,
+    RunStarted,
+    encode_record,
+    tag_of,
+)
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.pacing import Pacing
 from tallystick.model.port import Model
+from tallystick.runtime.config_keys import one_line
 from tallystick.runtime.models import open_model
 from tallystick.runtime.run import Run
 from tallystick.runtime.session import Session
@@ -28,20 +36,29 @@ from tallystick.runtime.settings import Settings
 from tallystick.runtime.skills import Skills
 from tallystick.runtime.skills_here import loaded_by, skills_here
 from tallystick.runtime.teller import Pricing
+from tallystick.runtime.vocabulary_check import VocabularyAsked, read_vocabulary
+
+if TYPE_CHECKING:
+    from tallystick.runtime.memory import Memory
 
 __all__ = [
+    "Command",
     "Shown",
     "Watcher",
     "limits_from",
     "opened",
     "shown_options",
     "skills_for",
+    "vocabulary_for",
     "with_limits",
+    "with_memory",
     "with_skills",
+    "with_vocabulary",
 ]
 
 Command = Callable[..., Any]
 _DEFAULTS = RunLimits()
+_THESAURUS_BYTES_MAX = 16 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,20 +132,93 @@ class Watcher:
 
 @contextmanager
 def opened(
-    settings: Settings, ledger: SqliteLedger, skills: Skills | None = None
+    settings: Settings,
+    ledger: SqliteLedger,
+    skills: Skills | None = None,
+    *,
+    given: MemoryGiven | None = None,
+    vocabulary: VocabularyAsked | None = None,
 ) -> Iterator[tuple[Session, Model, Pricing]]:
-    """A session with the model, the prices and the total of the settings."""
+    """A session with the model, the prices, the total and the memory of the settings.
+
+    `given` is the memory of a run that is gone on with, in place of the one that is set.
+    """
     model = open_model(settings.model, settings, pacing=Pacing(), ledger=lambda: ledger)
     pricing = dataclasses.replace(settings.pricing, tokenizer_of=model.name)
-    with Session(
-        ledger=ledger,
-        pricing=pricing,
-        total=settings.total,
-        skills=skills,
-        say=lambda line: click.echo(line, err=True),
-    ) as session:
+    with (
+        _memory_of(settings, given) as memory,
+        Session(
+            ledger=ledger,
+            pricing=pricing,
+            total=settings.total,
+            skills=skills,
+            memory=memory,
+            vocabulary=vocabulary,
+            say=lambda line: click.echo(line, err=True),
+        ) as session,
+    ):
         session.use(model, owned=True)
         yield session, model, pricing
+
+
+@contextmanager
+def _memory_of(settings: Settings, given: MemoryGiven | None) -> Iterator[Memory | None]:
+    """The memory of a run, if it has one."""
+    if given is None and settings.memory is None:
+        yield None
+        return
+    # Imported where there is one: it takes a while.
+    from tallystick.runtime.memory import Memory
+
+    if given is not None:
+        with Memory.open(given.tenant, agent_id=given.agent_id, create=False) as memory:
+            yield memory
+    elif settings.memory is not None:
+        with Memory.open(settings.memory) as memory:
+            yield memory
+
+
+def with_vocabulary(command: Command) -> Command:
+    """The options that have programs checked before they run."""
+    options = [
+        click.option(
+            "--vocabulary",
+            "strictness",
+            type=click.Choice(["permissive", "normal", "strict"]),
+            help="Check the names that programs use before they run: permissive records, normal "
+            "asks again and then warns, strict blocks and then waits for tally approve.",
+        ),
+        click.option(
+            "--thesaurus",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Terms that programs may use, one JSON object a line.  [vocabulary: normal]",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def vocabulary_for(strictness: str | None, thesaurus: Path | None) -> VocabularyAsked | None:
+    """What programs of a run are checked against; None if nothing was asked for."""
+    if thesaurus is None:
+        return read_vocabulary(strictness, None, name="")
+    try:
+        with thesaurus.open("rb") as file:
+            raw = file.read(_THESAURUS_BYTES_MAX + 1)
+    except OSError as error:
+        raise UsageError(f"{one_line(str(thesaurus))}: {error.strerror or error}") from error
+    return read_vocabulary(strictness, raw, name=one_line(str(thesaurus)))
+
+
+def with_memory(command: Command) -> Command:
+    """The option that says which memory a run has."""
+    return click.option(
+        "--memory",
+        metavar="NAME",
+        help="Have programs recall from this memory; to write, add --grant memory.write.",
+    )(command)
 
 
 def with_skills(command: Command) -> Command:

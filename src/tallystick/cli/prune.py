@@ -15,7 +15,8 @@ from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.history import resolve_run
 from tallystick.runtime.paths import ledger_path
-from tallystick.runtime.prune import Kept, Pruned, Pruner, age_ms, disk_bytes
+from tallystick.runtime.prunable import disk_bytes
+from tallystick.runtime.prune import Kept, Pruned, Pruner, age_ms
 from tallystick.sandbox.identity import now_ms
 
 __all__ = ["command"]

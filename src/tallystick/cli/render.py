@@ -6,6 +6,7 @@ import unicodedata
 
 from tallystick.core.compaction import BRIEF, EARLIER
 from tallystick.core.money import shown_usd
+from tallystick.core.native_records import FilesKept, NetworkAttempted
 from tallystick.core.records import (
     AskModel,
     CallHost,
@@ -15,6 +16,7 @@ from tallystick.core.records import (
     ModelFailed,
     ModelRefused,
     ModelReplied,
+    ProgramChecked,
     ProgramFinished,
     QueryAsked,
     QueryFailed,
@@ -46,6 +48,7 @@ _SHOWN_CHARS_MAX = 70
 _FILLERS = frozenset("\u115f\u1160\u3164\uffa0")
 # Marks that stand on one letter; more of them would cover the lines around it.
 _MARKS_MAX = 2
+_TERMS_SHOWN_MAX = 5
 
 
 def transcript_lines(record: Record) -> list[str]:
@@ -61,15 +64,17 @@ def transcript_lines(record: Record) -> list[str]:
             return [f"turn {record.turn:<4} {_program(record)}"]
         case CallHost() | HostAnswered():
             return [f"          {_host(record)}"]
-        case ReceiptIssued() | SnapshotTaken() | SkillMatched():
+        case ReceiptIssued() | SnapshotTaken() | SkillMatched() | ProgramChecked():
             return _beside(record)
+        case FilesKept() | NetworkAttempted():
+            return [_native(record)]
         case RunEnded() | RunResumed() | RunForked() | RunPruned():
             return [f"run       {_passage(record)}"]
         case StepEntered() | StepLeft():
             return [f"step      {_step(record)}"]
 
 
-def _beside(record: ReceiptIssued | SnapshotTaken | SkillMatched) -> list[str]:
+def _beside(record: ReceiptIssued | SnapshotTaken | SkillMatched | ProgramChecked) -> list[str]:
     match record:
         case ReceiptIssued():
             return []
@@ -77,6 +82,25 @@ def _beside(record: ReceiptIssued | SnapshotTaken | SkillMatched) -> list[str]:
             return [f"turn {record.turn:<4} snapshot   {record.image.byte_len:,} bytes"]
         case SkillMatched():
             return [f"run       skills     {_matched(record)}"]
+        case ProgramChecked():
+            return [f"turn {record.turn:<4} vocabulary {_checked(record)}"]
+
+
+def _native(record: FilesKept | NetworkAttempted) -> str:
+    if isinstance(record, NetworkAttempted):
+        to = f" at {plain(record.address)}" if record.address else ""
+        why = f": {plain(record.why)}" if record.why else ""
+        host = f"{plain(record.host)}:{record.port}" if record.host else "what could not be read"
+        return f"          network    {record.outcome} {host}{to}{why}"
+    size = "nothing" if record.archive is None else f"{record.archive.byte_len:,} bytes"
+    out = f"  {record.left_out_of} left out" if record.left_out_of else ""
+    problem = f"  {plain(record.problem)}" if record.problem else ""
+    return f"turn {record.turn:<4} files      {size}{out}{problem}"
+
+
+def _checked(record: ProgramChecked) -> str:
+    unknown = ", ".join(map(plain, record.unknown_terms[:_TERMS_SHOWN_MAX]))
+    return f"{record.decision}  unknown: {unknown}" if unknown else record.decision
 
 
 def _matched(record: SkillMatched) -> str:
@@ -127,7 +151,8 @@ def _started(record: RunStarted) -> str:
 
 def _program(record: RunProgram | ProgramFinished) -> str:
     if isinstance(record, RunProgram):
-        return f"program    part={record.part}"
+        kind = "" if record.kind == "python" else f"  {record.kind}"
+        return f"program    part={record.part}{kind}"
     return f"finished   {outcome(record)}"
 
 

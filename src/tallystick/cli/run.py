@@ -14,8 +14,11 @@ from tallystick.cli.going import (
     opened,
     shown_options,
     skills_for,
+    vocabulary_for,
     with_limits,
+    with_memory,
     with_skills,
+    with_vocabulary,
 )
 from tallystick.cli.result import show_estimate
 from tallystick.core.compaction import COMPACT_AT
@@ -88,6 +91,13 @@ __all__ = ["command"]
     help="Put a skill's instructions into the prompt. May be repeated.",
 )
 @with_skills
+@with_memory
+@with_vocabulary
+@click.option(
+    "--session",
+    metavar="SESSION",
+    help="Go on with the variables of a session, and leave them there (tally session new).",
+)
 @click.option(
     "--grant",
     "grants",
@@ -112,6 +122,9 @@ def command(
     put_skills: tuple[str, ...],
     skill_directories: tuple[Path, ...],
     no_skills: bool,
+    session: str | None,
+    strictness: str | None,
+    thesaurus: Path | None,
     seed: int,
     dry_run: bool,
     as_json: bool,
@@ -144,12 +157,19 @@ def command(
             click.echo(line, err=True)
     shown = Shown(as_json=as_json, events=events, quiet=quiet)
     skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet, put=put_skills)
+    vocabulary = vocabulary_for(strictness, thesaurus)
     progress = shown.progress()
     with (
         shown.going(progress) as watch,
-        opened(settings, SqliteLedger(ledger_path()), skills) as (session, model, pricing),
+        opened(settings, SqliteLedger(ledger_path()), skills, vocabulary=vocabulary) as (
+            opened_here,
+            model,
+            pricing,
+        ),
     ):
         if dry_run:
+            if session is not None:
+                raise UsageError("--dry-run knows nothing of a session: leave out one of the two")
             estimate = estimated(
                 model,
                 question,
@@ -164,7 +184,7 @@ def command(
             show_estimate(estimate, as_json=as_json)
             return OK
         try:
-            result = session.run(
+            result = opened_here.run(
                 question,
                 inputs=inputs,
                 limits=settings.limits,
@@ -175,6 +195,7 @@ def command(
                 compact_at=settings.compact_at,
                 schema=rule,
                 skills=put_skills,
+                session=session,
                 watch=watch,
                 heard=progress.heard,
             )

@@ -13,6 +13,9 @@ from tallystick.core.records import ProgramFailure, RunStarted, ViewRef
 __all__ = ["advice", "data_names", "named_in"]
 
 _COLUMNS_SHOWN = 20
+_OF_FILES = frozenset(
+    {"FileNotFoundError", "PermissionError", "ModuleNotFoundError", "ImportError"}
+)
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _QUOTED = re.compile(r"'([A-Za-z_][\w.]{0,60})'")
 
@@ -34,6 +37,9 @@ def named_in(source: str, started: RunStarted) -> bool:
 def advice(failure: ProgramFailure, started: RunStarted) -> str | None:
     """A line of help for this failure, if there is a certain one."""
     names = ", ".join(f"`{name}`" for name in data_names(started))
+    if started.backend != "wasm" and failure.kind in _OF_FILES:
+        # There are files, and packages; which, nobody here knows.
+        return None
     match failure.kind:
         case "SandboxViolation" | "FileNotFoundError" | "PermissionError" if (
             "open(" in failure.message or "files.read" in failure.message

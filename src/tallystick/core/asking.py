@@ -6,6 +6,7 @@ import msgspec
 
 from tallystick.core import prompt
 from tallystick.core.caps import tokens_out_max
+from tallystick.core.native import noted
 from tallystick.core.records import AskModel
 from tallystick.core.state import Phase, RunState
 
@@ -16,6 +17,7 @@ _WARM = 0.7
 
 def asked(state: RunState, *, attempt: int = 1, wait_ms: int = 0) -> tuple[RunState, AskModel]:
     """Ask with the messages as they stand. The first attempt begins a turn."""
+    state = noted(state)
     reply_max = tokens_out_max(state.started.limits, state.charge)
     temperature = _temperature(state)
     intent = AskModel(
@@ -49,11 +51,20 @@ def asked(state: RunState, *, attempt: int = 1, wait_ms: int = 0) -> tuple[RunSt
     return state, intent
 
 
-def asked_anew(state: RunState, intent: AskModel) -> AskModel:
-    """A request that was not made yet, under the model and the limits that count now."""
+def asked_anew(state: RunState, intent: AskModel) -> tuple[RunState, AskModel]:
+    """A request that was not made yet, under the model and the limits that count now.
+
+    Where there is something to say that the prompt does not have, it is made from the start.
+    """
+    if state.native.note:
+        before = msgspec.structs.replace(
+            state, next_intent=intent.intent, turn=intent.turn - (intent.attempt == 1)
+        )
+        again, made = asked(before, attempt=intent.attempt, wait_ms=intent.wait_ms)
+        return msgspec.structs.replace(again, next_intent=state.next_intent), made
     reply_max = tokens_out_max(state.started.limits, state.charge)
     temperature = _temperature(state)
-    return msgspec.structs.replace(
+    made = msgspec.structs.replace(
         intent,
         tokens_out_max=reply_max,
         temperature=temperature,
@@ -64,6 +75,7 @@ def asked_anew(state: RunState, intent: AskModel) -> AskModel:
             temperature=temperature,
         ),
     )
+    return state, made
 
 
 def _temperature(state: RunState) -> float | None:

@@ -36,6 +36,7 @@ __all__ = [
     "bound_for",
     "checked_bound",
     "compacted",
+    "names_bound",
     "results_with",
     "seen",
     "size_of",
@@ -308,10 +309,11 @@ def _names_made(reply: str) -> Iterator[str]:
     for command in parse_reply(reply).commands:
         tree = tree_of(command.source) if isinstance(command, Code) else None
         for statement in tree.body if tree is not None else ():
-            yield from _names_bound(statement)
+            yield from names_bound(statement)
 
 
-def _names_bound(statement: ast.stmt) -> Iterator[str]:
+def names_bound(statement: ast.stmt) -> Iterator[str]:
+    """The names that a statement binds for those after it."""
     # Not by recursion: a sum of a thousand terms is a thousand levels deep.
     waiting: list[ast.AST] = [statement]
     while waiting:

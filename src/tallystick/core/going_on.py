@@ -21,6 +21,9 @@ def passed_between(
     cap = over(state.started.limits, state.charge)
     if cap is not None:
         return ending(state, *cap), ()
-    return state, tuple(
-        asked_anew(state, each) if isinstance(each, AskModel) else each for each in pending
-    )
+    again: list[Intent] = []
+    for each in pending:
+        if isinstance(each, AskModel):
+            state, each = asked_anew(state, each)
+        again.append(each)
+    return state, tuple(again)

@@ -14,12 +14,11 @@ from typing import assert_never
 
 import msgspec
 
-from tallystick.core import prompt
+from tallystick.core import native, prompt
 from tallystick.core.advice import named_in
 from tallystick.core.asking import asked
-from tallystick.core.canonical import canonical, digest
 from tallystick.core.caps import charge_of, over
-from tallystick.core.commands import command_name, is_program, shown
+from tallystick.core.commands import command_name, is_program
 from tallystick.core.compaction import compacted, results_with, seen
 from tallystick.core.direct import as_code, direct_reply, fallen_back, is_direct, not_with_code
 from tallystick.core.doubt import (
@@ -44,13 +43,13 @@ from tallystick.core.records import (
     ModelFailed,
     ModelRefused,
     ModelReplied,
+    ProgramChecked,
     ProgramFinished,
     QueryFailed,
     QueryRefused,
     QueryReplied,
     RunEnded,
     RunForked,
-    RunProgram,
     RunResumed,
     RunStarted,
     StopReason,
@@ -58,7 +57,17 @@ from tallystick.core.records import (
 from tallystick.core.reply import Final, parse_reply
 from tallystick.core.skill_state import after_program, at_start, heard, taught
 from tallystick.core.state import Phase, RunState
-from tallystick.core.turn import came_to_nothing, end_of, program_of, told_next
+from tallystick.core.turn import (
+    ESCALATED,
+    by_person,
+    came_to_nothing,
+    end_of,
+    next_program,
+    program_of,
+    refused_command,
+    told_next,
+    told_of_check,
+)
 from tallystick.core.typed_answer import Fit, fit_of, unfit
 from tallystick.core.window import asked_again
 
@@ -67,7 +76,6 @@ __all__ = ["TRANSITIONS", "Phase", "RunState", "advance", "begin", "ending", "pr
 _IDLE_MAX = 3
 _REPEATS_MAX = 2
 _REFUSALS_MAX = 2  # In a row, of what this run does not have.
-_TEXT_CHARS_MAX = 2_000
 # Before the second attempt at a model call; doubled for each one after it.
 _WAIT_MS = 250
 # Ends that other limits may undo.
@@ -77,6 +85,7 @@ _GONE_ON: frozenset[type[Event]] = frozenset({RunResumed, RunForked})
 
 TRANSITIONS: dict[Phase, frozenset[type[Event]]] = {
     Phase.ASKING: _GONE_ON | {ModelReplied, ModelFailed, ModelRefused},
+    Phase.CHECKING: _GONE_ON | {ProgramChecked},
     Phase.RUNNING: _GONE_ON
     | {HostAnswered, QueryReplied, QueryFailed, QueryRefused, ChildEnded, ProgramFinished},
     Phase.ENDING: _GONE_ON | {RunEnded},
@@ -106,14 +115,14 @@ def advance(state: RunState, event: Event) -> tuple[RunState, tuple[Intent, ...]
             return _refused(state, event)
         case HostAnswered() | QueryReplied() | QueryFailed() | QueryRefused() | ChildEnded():
             return heard(_charged(state, charge_of(event)), event), ()
+        case ProgramChecked():
+            return _checked(state, event)
         case ProgramFinished():
             return _finished(state, event)
         case RunEnded():
             return msgspec.structs.replace(state, phase=Phase.DONE, ended=event), ()
         case RunResumed() | RunForked():
             return _gone_on(state, event)
-        case RunStarted():
-            raise IllegalEvent(event="RunStarted", phase=state.phase.value)
         case _:
             assert_never(event)
 
@@ -176,7 +185,7 @@ def _replied(state: RunState, event: ModelReplied) -> tuple[RunState, tuple[Inte
             state = fallen_back(_charged(state, used), read.kind, said=read.said)
             return _turn_over(state, afresh=True)
         state = as_code(state)
-    said = "\n\n".join(shown(each) for each in reply.commands) or event.text[:_TEXT_CHARS_MAX]
+    said = native.said_of(state, reply, event.text)
     message = Message(role="assistant", part=f"reply:{event.intent}", text=said or "(nothing)")
     stays = state.messages[:-2] if state.passing else state.messages
     state = msgspec.structs.replace(
@@ -197,43 +206,33 @@ def _next(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
     if not state.queue:
         return _turn_over(state)
     command = state.queue[0]
-    if is_program(command):
-        intent = RunProgram(
-            intent=state.next_intent,
-            turn=state.turn,
-            part=state.part,
-            sha256=digest(program_of(state).encode("utf-8", "surrogatepass")),
-        )
-        state = msgspec.structs.replace(
-            state, phase=Phase.RUNNING, next_intent=state.next_intent + 1, refusals=0
-        )
+    if is_program(command, native=native.is_native_run(state.started)):
+        state, intent = next_program(state)
         return state, (intent,)
     if isinstance(command, Final):
         return _answered(state, command.text, "FINAL", seen=state.part == 0)
     if state.refusals >= _REFUSALS_MAX:
         return _end(state, "refused", f"{command_name(command)} is not available in this run")
-    refused = Message(
-        role="user",
-        part=f"refused:{state.turn}:{state.part}",
-        text=f"{command_name(command)} is not available in this run. {prompt.WRITE}",
-    )
-    return _next(
-        msgspec.structs.replace(
-            state,
-            queue=state.queue[1:],
-            part=state.part + 1,
-            refusals=state.refusals + 1,
-            observed=(*state.observed, refused),
-        )
-    )
+    return _next(refused_command(state, command_name(command)))
+
+
+def _checked(state: RunState, event: ProgramChecked) -> tuple[RunState, tuple[Intent, ...]]:
+    """Run a program, have another written, or wait for a person."""
+    state = told_of_check(state, event)
+    if state.passed:
+        return _next(state)
+    if event.decision == "escalate":
+        return _end(state, "refused", f"{ESCALATED}: {event.message}")
+    return _turn_over(msgspec.structs.replace(state, queue=()))
 
 
 def _finished(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[Intent, ...]]:
+    if event.stop == native.RETRIED:
+        return _next(native.run_again(state))
     source = program_of(state)
-    pair = digest(canonical([source, event.stdout, event.value, event.stop]))
+    pair, repeated = native.ran_before(state, event)
     event, learned, whole, lasts = taught(state, event)
-    state = after_program(state)
-    repeated = pair in state.seen
+    state = native.after_native(after_program(state), event)
     failed = event.failure is not None
     state = msgspec.structs.replace(
         _charged(state, Charge(fuel=event.fuel, wall_ms=event.wall_ms)),
@@ -339,6 +338,7 @@ def _nudge(state: RunState, problem: str, intent: int) -> tuple[RunState, tuple[
 
 def _gone_on(state: RunState, event: RunResumed | RunForked) -> tuple[RunState, tuple[Intent, ...]]:
     """Go on under what it says is another. What is under way stays so; an end may be undone."""
+    state = native.restarted(state, event)
     state = msgspec.structs.replace(state, started=changed(state.started, event))
     ended = state.ended
     grown = isinstance(event, RunForked) and ended is not None and ended.stop != "answered"
@@ -347,6 +347,8 @@ def _gone_on(state: RunState, event: RunResumed | RunForked) -> tuple[RunState, 
     if not (state.phase is Phase.DONE or (state.phase is Phase.ENDING and undone)):
         return state, ()
     state = afresh_of(state)
+    if (decided := by_person(state, event)) is not None:
+        return _next(decided) if decided.queue else _turn_over(decided)
     if state.observed:
         return _turn_over(state)
     if (cap := _over(state)) is not None:

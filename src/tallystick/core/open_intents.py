@@ -22,12 +22,14 @@ from tallystick.core.records import (
     QueryRefused,
     QueryReplied,
     Record,
+    RunProgram,
     RunResumed,
 )
 
 __all__ = ["OpenCall", "OpenIntent", "of_child", "open_calls", "open_intents"]
 
-OpenCall = AskModel | QueryAsked | CallHost
+# A program is one where it cannot be run again.
+OpenCall = AskModel | QueryAsked | CallHost | RunProgram
 _Key = tuple[int, int]
 
 
@@ -59,11 +61,11 @@ def open_calls(records: Iterable[Record]) -> list[OpenCall]:
     finished: frozenset[int] = frozenset()
     for record in records:
         match record:
-            case AskModel() | CallHost():
+            case AskModel() | CallHost() | RunProgram(effect=True):
                 begun[record.intent, -1] = record
             case QueryAsked():
                 begun[record.intent, record.item] = record
-            case ModelReplied() | ModelFailed() | HostAnswered():
+            case ModelReplied() | ModelFailed() | HostAnswered() | ProgramFinished():
                 begun.pop((record.intent, -1), None)
             case QueryReplied() | QueryFailed() | QueryRefused():
                 begun.pop((record.intent, record.item), None)
@@ -94,8 +96,9 @@ def open_intents(records: Iterable[Record]) -> tuple[OpenIntent, ...]:
 
 
 def _described(call: OpenCall, before: OpenIntent | None, *, turn: int) -> OpenIntent:
-    if isinstance(call, CallHost):
-        return OpenIntent(intent=call.intent, kind="effect", what=call.name, turn=turn)
+    if isinstance(call, CallHost | RunProgram):
+        what = call.name if isinstance(call, CallHost) else f"program ({call.kind})"
+        return OpenIntent(intent=call.intent, kind="effect", what=what, turn=turn)
     reserved = call.reserved
     tokens = 0 if reserved is None else reserved.tokens_in + reserved.tokens_out
     usd = None if reserved is None else reserved.usd
@@ -123,4 +126,4 @@ def _described(call: OpenCall, before: OpenIntent | None, *, turn: int) -> OpenI
 
 
 def _is_past(call: OpenCall, finished: frozenset[int]) -> bool:
-    return not isinstance(call, AskModel) and call.program in finished
+    return not isinstance(call, AskModel | RunProgram) and call.program in finished

@@ -12,6 +12,7 @@ import msgspec
 
 from tallystick.core.attachment import AttachmentRef
 from tallystick.core.charge import RunLimits
+from tallystick.core.vocabulary_records import PersonDecision
 
 __all__ = ["InDoubt", "RunForked", "RunPruned", "RunResumed", "SnapshotTaken"]
 
@@ -25,6 +26,8 @@ class RunResumed(msgspec.Struct, frozen=True, kw_only=True, tag="run.resumed"):
 
     `limits` are those from here on, None if they stay. `in_doubt` is what was said of calls whose
     outcome nobody knows; `stolen` says that it was taken from a process that still lived.
+    `decision` is what a person says of the program that waited for one, `by` who it was.
+    `files_missing` are files of native programs that could not be kept for it.
     """
 
     at: int
@@ -32,6 +35,9 @@ class RunResumed(msgspec.Struct, frozen=True, kw_only=True, tag="run.resumed"):
     limits: RunLimits | None = None
     in_doubt: InDoubt = "halt"
     stolen: bool = False
+    decision: PersonDecision | None = None
+    by: str = ""
+    files_missing: tuple[str, ...] = ()
 
 
 class RunForked(msgspec.Struct, frozen=True, kw_only=True, tag="run.forked"):
@@ -50,6 +56,7 @@ class RunForked(msgspec.Struct, frozen=True, kw_only=True, tag="run.forked"):
     model: str | None = None
     limits: RunLimits | None = None
     temperature: float | None = None
+    files_missing: tuple[str, ...] = ()
 
 
 class RunPruned(msgspec.Struct, frozen=True, kw_only=True, tag="run.pruned"):

@@ -16,10 +16,12 @@ import msgspec
 from tallystick.core.advice import advice, data_names
 from tallystick.core.attachment import AttachmentRef
 from tallystick.core.canonical import canonical, digest
+from tallystick.core.native_prompt import system_of
 from tallystick.core.records import ProgramFinished, RunStarted
 from tallystick.core.skill_records import files_told
 
 __all__ = [
+    "ABANDONED",
     "ANSWER_NOW",
     "CANNOT",
     "DIRECT",
@@ -39,6 +41,8 @@ __all__ = [
 ]
 
 TEMPLATE = "python@2"
+# The end of a native program that was cut off and is given up.
+ABANDONED = "abandoned"
 # Told to a model when it can use them.
 _TOLD_LATER = ("outputs.", "llm_query", "rlm_query", "budget.", "skills.")
 _OUTPUT_CHARS_MAX = 4_000
@@ -115,7 +119,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 def opening(started: RunStarted) -> tuple[Message, ...]:
     """The fixed part and the task, with the request for code last."""
-    system = _SYSTEM
+    system = _SYSTEM if started.backend == "wasm" else system_of(started)
     if started.strategy == "recursive":
         system = f"{system}\n\n{_recursive(started)}"
     listed = "\n".join(
@@ -130,11 +134,15 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
     if started.images:
         said.append(f"The pictures: {', '.join(map(_picture, started.images))}.")
     said += _put(started, files=True)
+    if started.session is not None:
+        said += [each for each in (started.session.has, started.session.told) if each]
     said.append(f"The task: {started.goal}")
     if started.schema is not None:
         said.append(f"{_TYPED}\n{_shown_schema(started.schema)}")
     if started.skills is not None and started.skills.begin:
         said.append(f"Look for instructions first:\n```python\n{started.skills.begin}\n```")
+    if started.memory is not None and started.memory.begin:
+        said.append(f"Look into the memory first:\n```python\n{started.memory.begin}\n```")
     said.append(WRITE)
     return (
         Message(role="system", part="system", text=system),
@@ -175,6 +183,8 @@ def direct(started: RunStarted, texts: Sequence[str]) -> tuple[Message, ...]:
     if started.images:
         said.append(f"The pictures: {', '.join(map(_picture, started.images))}.")
     said += _put(started)
+    if started.session is not None and started.session.told:
+        said.append(started.session.told)
     said.append(f"The task: {started.goal}")
     if started.schema is not None:
         said.append(f"{_TYPED_DIRECT}\n{_shown_schema(started.schema)}")
@@ -240,7 +250,9 @@ def observation(
         said.append(
             f"Your program had rebound {names}; these names are the run's own and are back."
         )
-    if result.failure is not None:
+    if result.stop == ABANDONED:
+        said.append("Look at what is there, and write the next block.")
+    elif result.failure is not None:
         hint = advice(result.failure, started)
         said += [hint] if hint else []
         said.append("Write the whole block again, corrected.")
@@ -272,6 +284,10 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def _body(result: ProgramFinished) -> str:
+    if result.stop == ABANDONED and result.failure is not None:
+        return result.failure.message
+    if isinstance(result.exit_code, int):
+        return _of_shell(result, result.exit_code)
     blocks = []
     if result.stdout.strip():
         blocks.append(f"Output:\n{cut(result.stdout, _OUTPUT_CHARS_MAX)}")
@@ -292,6 +308,18 @@ def _body(result: ProgramFinished) -> str:
     if not blocks:
         return "The program ran and printed nothing. Print what you want to see."
     return "\n".join(blocks)
+
+
+def _of_shell(result: ProgramFinished, exit_code: int) -> str:
+    """What came of a command of the shell."""
+    blocks = []
+    if result.stdout.strip():
+        blocks.append(f"stdout:\n{cut(result.stdout, _OUTPUT_CHARS_MAX)}")
+    if result.stderr.strip():
+        blocks.append(f"stderr:\n{cut(result.stderr, _ERROR_CHARS_MAX)}")
+    if result.failure is not None:
+        blocks.append(f"It was stopped ({result.failure.message}).")
+    return "\n".join([*blocks, f"exit_code: {exit_code}"])
 
 
 def shown_value(result: ProgramFinished) -> str | None:

@@ -15,6 +15,8 @@ from tallystick.core.attachment import AttachmentRef
 from tallystick.core.charge import Charge, FailureKind, ModelUsage, Reserved, RunLimits, Settled
 from tallystick.core.child_records import Caller, ChildBegun, ChildEnded
 from tallystick.core.given_records import ContextRef, InputRef, TextRef, ViewRef
+from tallystick.core.memory_records import MemoryGiven, NotesTouched
+from tallystick.core.native_records import FilesKept, NativeRecord, NetworkAttempted, ProgramKind
 from tallystick.core.passage_records import RunForked, RunPruned, RunResumed, SnapshotTaken
 from tallystick.core.query_records import (
     QueryAsked,
@@ -24,6 +26,7 @@ from tallystick.core.query_records import (
     QueryReplied,
 )
 from tallystick.core.receipt_records import ReceiptIssued
+from tallystick.core.session_records import SessionGiven
 from tallystick.core.skill_records import (
     EvidenceRef,
     SkillLoaded,
@@ -32,6 +35,7 @@ from tallystick.core.skill_records import (
     SkillUsed,
 )
 from tallystick.core.step_records import StepEntered, StepLeft
+from tallystick.core.vocabulary_records import CheckProgram, ProgramChecked, VocabularyGiven
 
 __all__ = [
     "DOUBTED",
@@ -40,19 +44,25 @@ __all__ = [
     "CallHost",
     "Caller",
     "Charge",
+    "CheckProgram",
     "ChildBegun",
     "ChildEnded",
     "ContextRef",
     "Event",
     "EvidenceRef",
     "FailureKind",
+    "FilesKept",
     "HostAnswered",
     "InputRef",
     "Intent",
+    "MemoryGiven",
     "ModelFailed",
     "ModelRefused",
     "ModelReplied",
     "ModelUsage",
+    "NetworkAttempted",
+    "NotesTouched",
+    "ProgramChecked",
     "ProgramFailure",
     "ProgramFinished",
     "QueryAsked",
@@ -70,6 +80,7 @@ __all__ = [
     "RunPruned",
     "RunResumed",
     "RunStarted",
+    "SessionGiven",
     "Settled",
     "SkillLoaded",
     "SkillMatched",
@@ -81,15 +92,15 @@ __all__ = [
     "StopReason",
     "TextRef",
     "ViewRef",
+    "VocabularyGiven",
     "decode_record",
     "encode_record",
     "intent_of",
     "tag_of",
 ]
 
-# Why a model call has no reply that was left in the middle, by a cancel.
+# Why a model call has no reply: it was left in the middle, by a cancel; or its process died.
 LEFT = "cancelled"
-# Why one has none whose outcome nobody knows, since its process died.
 DOUBTED = "in_doubt"
 StopReason = Literal[
     "answered",
@@ -115,7 +126,8 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     one that began it; `caller` is the run whose program did. `strategy` is how it is answered,
     `strategy_why` why, if nobody asked for it by name. A prompt of more than `compact_at` tokens is
     shortened, if it is not 0. `encodings` are of files that were not UTF-8, `schema` of the answer.
-    `skills` are those that its programs may load, as they were then.
+    `skills` are those that its programs may load, as they were then; `memory` is what they recall,
+    `session` the one that it belongs to. `backend` is the sandbox that its programs run in.
     """
 
     goal: str
@@ -147,6 +159,10 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     encodings: tuple[tuple[str, str], ...] = ()
     schema: str | None = None
     skills: SkillsGiven | None = None
+    memory: MemoryGiven | None = None
+    session: SessionGiven | None = None
+    vocabulary: VocabularyGiven | None = None
+    backend: str = "wasm"
 
 
 class AskModel(msgspec.Struct, frozen=True, kw_only=True, tag="model.ask"):
@@ -216,13 +232,18 @@ class ModelRefused(msgspec.Struct, frozen=True, kw_only=True, tag="model.refused
     scope: str
 
 
-class RunProgram(msgspec.Struct, frozen=True, kw_only=True, tag="program.run"):
-    """A program about to run. Its source is in the reply; `sha256` says which it is."""
+class RunProgram(msgspec.Struct, frozen=True, kw_only=True, tag="program.run", omit_defaults=True):
+    """A program about to run. Its source is in the reply; `sha256` says which it is.
+
+    One that cannot be run again for its record is an `effect`: on disk before it is begun.
+    """
 
     intent: int
     turn: int
     part: int
     sha256: str
+    kind: ProgramKind = "python"
+    effect: bool = False
 
 
 class CallHost(msgspec.Struct, frozen=True, kw_only=True, tag="host.call"):
@@ -245,7 +266,7 @@ class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered
 
     `reply` is the encoded answer. A long one is kept apart, as `reply_ref`; one that can be made
     again from the run's attachments is only named, by `reply_sha256`. `skill` is what it did with
-    one, if it did.
+    one, if it did, `memory` the notes that it read or wrote.
     """
 
     intent: int
@@ -259,6 +280,7 @@ class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered
     reply_ref: AttachmentRef | None = None
     reply_sha256: str | None = None
     skill: SkillLoaded | SkillUsed | None = None
+    memory: NotesTouched | None = None
 
 
 class ProgramFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,7 +295,8 @@ class ProgramFinished(msgspec.Struct, frozen=True, kw_only=True, tag="program.fi
     """What came of a program. Its fuel places it: another path through it would use other fuel.
 
     `assigned` is the name and value of its last line, where that is an assignment. `outputs` are
-    the streams that were too long to be shown, whole: stdout before stderr.
+    the streams that were too long to be shown, whole: stdout before stderr. `exit_code` is of a
+    command of the shell.
     """
 
     intent: int
@@ -292,6 +315,8 @@ class ProgramFinished(msgspec.Struct, frozen=True, kw_only=True, tag="program.fi
     names_kept: tuple[str, ...] = ()
     assigned: tuple[str, str] | None = None
     outputs: tuple[AttachmentRef, ...] = ()
+    # Not None, which every other program would have to write.
+    exit_code: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag="run.ended"):
@@ -304,10 +329,9 @@ class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag="run.ended"):
     charge: Charge
 
 
-Intent = AskModel | RunProgram | CallHost
+Intent = AskModel | RunProgram | CallHost | CheckProgram
 Event = (
-    RunStarted
-    | ModelReplied
+    ModelReplied
     | ModelFailed
     | ModelRefused
     | QueryReplied
@@ -315,6 +339,7 @@ Event = (
     | QueryRefused
     | ChildEnded
     | HostAnswered
+    | ProgramChecked
     | ProgramFinished
     | RunEnded
     | RunResumed
@@ -335,9 +360,11 @@ Record = (
     | RunProgram
     | CallHost
     | HostAnswered
+    | ProgramChecked
     | ProgramFinished
     | SkillMatched
     | SnapshotTaken
+    | NativeRecord
     | ReceiptIssued
     | RunEnded
     | RunResumed

@@ -100,11 +100,11 @@ class _Block(msgspec.Struct, frozen=True, kw_only=True):
     closed: bool
 
 
-def fenced(source: str) -> str:
+def fenced(source: str, language: str = "python") -> str:
     """Render a program as a model is asked to write it; `parse_reply` gives back the same."""
     longest = max((len(run) for run in _BACKTICKS.findall(source)), default=0)
     fence = "`" * max(3, longest + 1)
-    return f"{fence}python\n{source}\n{fence}"
+    return f"{fence}{language}\n{source}\n{fence}"
 
 
 def parse_reply(text: str, *, cut: bool = False) -> Reply:

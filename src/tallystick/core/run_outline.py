@@ -1,7 +1,4 @@
-"""What the records of a run say of it, gathered turn by turn.
-
-Any part of a run will do, also of one that died or was pruned. What no record says stays empty.
-"""
+"""What the records of a run say, turn by turn, also of one that died: the rest stays empty."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ from tallystick.core.canonical import canonical, digest
 from tallystick.core.caps import charge_of
 from tallystick.core.commands import as_program, is_program, shown
 from tallystick.core.money import shown_usd
+from tallystick.core.native_records import NativeRecord
 from tallystick.core.records import (
     AskModel,
     CallHost,
@@ -25,6 +23,7 @@ from tallystick.core.records import (
     ModelFailed,
     ModelRefused,
     ModelReplied,
+    ProgramChecked,
     ProgramFinished,
     QueryAsked,
     QueryFailed,
@@ -44,7 +43,7 @@ from tallystick.core.records import (
     StepEntered,
     StepLeft,
 )
-from tallystick.core.reply import Code, Command, parse_reply
+from tallystick.core.reply import Command, parse_reply
 
 __all__ = [
     "Call",
@@ -64,6 +63,7 @@ __all__ = [
 
 # A command by its digest, with its text where the records have it.
 Source = tuple[str, str | None]
+_Beside = SnapshotTaken | SkillMatched | StepEntered | StepLeft | ProgramChecked | NativeRecord
 
 
 class Spend(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,7 +187,7 @@ def outline_of(records: Iterable[Record]) -> Outline:
                 _add_passage(outline, record)
             case RunEnded() | ReceiptIssued():
                 _add_end(outline, record)
-            case SnapshotTaken() | SkillMatched() | StepEntered() | StepLeft():
+            case record if isinstance(record, _Beside):
                 pass
             case _:
                 assert_never(record)
@@ -365,8 +365,8 @@ def sources_of(turn: Turn) -> dict[int, Source]:
     made: dict[int, Source] = {}
     for part, command in enumerate(commands_of(turn)):
         text = shown(command)
-        if is_program(command):
-            text = command.source if isinstance(command, Code) else as_program(command)
+        if is_program(command, native=part in turn.programs):
+            text = as_program(command)
         made[part] = _of(text), text
     for part, ran in turn.programs.items():
         if made.get(part, ("", None))[0] != ran.sha256:

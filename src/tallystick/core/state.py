@@ -12,13 +12,14 @@ from tallystick.core.prompt import Message
 from tallystick.core.records import Charge, ProgramFinished, RunEnded, RunStarted
 from tallystick.core.reply import Command
 
-__all__ = ["Phase", "RunState", "SkillState"]
+__all__ = ["NativeState", "Phase", "RunState", "SkillState"]
 
 
 class Phase(Enum):
     """Where a run stands."""
 
     ASKING = "asking"
+    CHECKING = "checking"
     RUNNING = "running"
     ENDING = "ending"
     DONE = "done"
@@ -40,6 +41,17 @@ class SkillState(msgspec.Struct, frozen=True, kw_only=True):
     found: str | None = None
 
 
+class NativeState(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a native interpreter: the names that programs made, as their sources say.
+
+    `ran` says that it has run one at all, `note` is what the model is still to be told of it.
+    """
+
+    names: tuple[str, ...] = ()
+    ran: bool = False
+    note: str = ""
+
+
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known of a run. Equal ledgers give equal states.
 
@@ -52,7 +64,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     that was too long: both are there only for `compaction`.
     `told` is the share of the budget, in per cent, that the model was last told of; `excused` how
     many attempts of this turn came to nothing by no fault of the model; `unfit` how many answers
-    did not fit the schema.
+    did not fit the schema; `unchecked` how many programs in a row were refused by the vocabulary,
+    and `held` is what waits for a person.
     """
 
     started: RunStarted
@@ -88,3 +101,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     past: Past | None = None
     unfit: int = 0
     skills: SkillState = SkillState()
+    passed: bool = False
+    unchecked: int = 0
+    held: tuple[Command, ...] = ()
+    native: NativeState = NativeState()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from tallystick.core.native_records import FilesKept, NetworkAttempted
 from tallystick.core.records import (
     AskModel,
     CallHost,
@@ -21,6 +22,7 @@ from tallystick.core.records import (
     ModelFailed,
     ModelRefused,
     ModelReplied,
+    ProgramChecked,
     ProgramFinished,
     QueryAsked,
     QueryFailed,
@@ -155,7 +157,9 @@ class _Told:
                 yield self._executed(run, place, record)
             case CallHost() | HostAnswered() | SnapshotTaken() | ReceiptIssued() | RunPruned():
                 pass
-            case StepEntered() | StepLeft() | SkillMatched():
+            case StepEntered() | StepLeft() | SkillMatched() | ProgramChecked():
+                pass
+            case FilesKept() | NetworkAttempted():
                 pass
             case _:
                 yield from self._call(run, place, place.record)

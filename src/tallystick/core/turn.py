@@ -5,25 +5,121 @@ from __future__ import annotations
 import msgspec
 
 from tallystick.core import prompt
+from tallystick.core.canonical import digest
 from tallystick.core.caps import share_notice, turn_is_last
 from tallystick.core.charge import Charge, RunLimits
 from tallystick.core.commands import as_program
 from tallystick.core.compaction import compacted
 from tallystick.core.direct import is_direct, is_fallback
 from tallystick.core.doubt import printed_empty
+from tallystick.core.native import is_native_run, kind_of
 from tallystick.core.prompt import Message
-from tallystick.core.records import ProgramFinished, RunEnded, StopReason
-from tallystick.core.reply import Code
-from tallystick.core.state import RunState
+from tallystick.core.records import (
+    CheckProgram,
+    ProgramChecked,
+    ProgramFinished,
+    RunEnded,
+    RunForked,
+    RunProgram,
+    RunResumed,
+    StopReason,
+)
+from tallystick.core.state import Phase, RunState
 from tallystick.core.window import asked_again
 
-__all__ = ["came_to_nothing", "end_of", "program_of", "told_next"]
+__all__ = [
+    "ESCALATED",
+    "by_person",
+    "came_to_nothing",
+    "end_of",
+    "next_program",
+    "program_of",
+    "refused_command",
+    "told_next",
+    "told_of_check",
+]
+
+# What the end of a run says whose program a person has to decide about.
+ESCALATED = "vocabulary: a person has to decide"
+_DENIED = "A person looked at this program and did not allow it."
 
 
 def program_of(state: RunState) -> str:
     """The source of the program that is to run now."""
-    command = state.queue[0]
-    return command.source if isinstance(command, Code) else as_program(command)
+    return as_program(state.queue[0])
+
+
+def next_program(state: RunState) -> tuple[RunState, RunProgram | CheckProgram]:
+    """Have the program that is next run; under a vocabulary, have it checked before."""
+    sha256 = digest(program_of(state).encode("utf-8", "surrogatepass"))
+    if state.started.vocabulary is not None and not state.passed:
+        check = CheckProgram(turn=state.turn, part=state.part, sha256=sha256)
+        return msgspec.structs.replace(state, phase=Phase.CHECKING), check
+    intent = RunProgram(
+        intent=state.next_intent,
+        turn=state.turn,
+        part=state.part,
+        sha256=sha256,
+        kind=kind_of(state.queue[0]),
+        effect=is_native_run(state.started),
+    )
+    state = msgspec.structs.replace(
+        state,
+        phase=Phase.RUNNING,
+        next_intent=state.next_intent + 1,
+        refusals=0,
+        passed=False,
+    )
+    return state, intent
+
+
+def refused_command(state: RunState, name: str) -> RunState:
+    """The state after a command that this run does not have, which the model is told."""
+    refused = Message(
+        role="user",
+        part=f"refused:{state.turn}:{state.part}",
+        text=f"{name} is not available in this run. {prompt.WRITE}",
+    )
+    return msgspec.structs.replace(
+        state,
+        queue=state.queue[1:],
+        part=state.part + 1,
+        refusals=state.refusals + 1,
+        observed=(*state.observed, refused),
+    )
+
+
+def told_of_check(state: RunState, event: ProgramChecked) -> RunState:
+    """The state after a check: what the model is told, and how often programs were refused."""
+    state = msgspec.structs.replace(
+        state,
+        phase=Phase.ASKING,
+        passed=event.decision in ("pass", "warn"),
+        unchecked=0 if event.is_valid else event.retry_count + 1,
+        held=state.queue if event.decision == "escalate" else (),
+    )
+    if not event.feedback:
+        return state
+    return _told(state, f"vocabulary:{state.turn}:{state.part}", event.feedback)
+
+
+def by_person(state: RunState, event: RunResumed | RunForked) -> RunState | None:
+    """The state after a person decided about the program that waited; None if nobody did.
+
+    What is approved is next. If it is denied the model is told, and may write another.
+    """
+    if not state.held or isinstance(event, RunForked) or event.decision is None:
+        return None
+    free = msgspec.structs.replace(state, held=(), unchecked=0)
+    if event.decision == "approve":
+        return msgspec.structs.replace(free, queue=state.held, passed=True)
+    text = f"{_DENIED} {prompt.WRITE}"
+    return _told(free, f"denied:{state.turn}:{state.part}", text)
+
+
+def _told(state: RunState, part: str, text: str) -> RunState:
+    message = Message(role="user", part=part, text=text)
+    return msgspec.structs.replace(state, observed=(*state.observed, message))
 
 
 def came_to_nothing(state: RunState, event: ProgramFinished) -> bool:

@@ -78,24 +78,19 @@ def bm25_scores(
     A term that no note has is not held against any.
     """
     known = [term for term in asked if statistics.frequency.get(term, 0) > 0]
-    rarity = {term: statistics.rarity(term) for term in known}
-    best = math.fsum(rarity.values()) * (bm25.saturation + 1)
+    rarity = [(term, statistics.rarity(term)) for term in known]
+    more = bm25.saturation + 1
+    best = math.fsum(rare for _, rare in rarity) * more
     if best <= 0:
         return [0.0] * len(counts)
-    return [_score(known, count, rarity, statistics, bm25) / best for count in counts]
-
-
-def _score(
-    asked: Sequence[str],
-    count: Mapping[str, int],
-    rarity: Mapping[str, float],
-    statistics: Statistics,
-    bm25: Bm25,
-) -> float:
-    found = [(rarity[term], count[term]) for term in asked if term in count]
-    if not found:
-        return 0.0
-    longer = sum(count.values()) / statistics.length
-    held = bm25.saturation * (1 - bm25.length + bm25.length * longer)
-    more = bm25.saturation + 1
-    return math.fsum(rare * (often * more / (often + held)) for rare, often in found)
+    usual, short = statistics.length, 1 - bm25.length
+    scores: list[float] = []
+    for count in counts:
+        found = [(rare, count[term]) for term, rare in rarity if term in count]
+        if found:
+            held = bm25.saturation * (short + bm25.length * (sum(count.values()) / usual))
+            score = math.fsum([rare * (often * more / (often + held)) for rare, often in found])
+            scores.append(score / best)
+        else:
+            scores.append(0.0)
+    return scores

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["Codes"]
 
 _WORD_BITS = 64
-# So many rows stay in the processor's cache while the words of each are compared.
-_ROWS = 65_536
+# So many rows stay in the processor's cache while the words of each are compared. The first are
+# few: they give a distance beyond which no other has to be kept.
+_ROWS, _ROWS_FIRST = 65_536, 4_096
 _CAPACITY_MIN = 1_024
 _WORDS_AT_ONCE = 3
 
@@ -45,7 +46,7 @@ class Codes:
         self._words = np.zeros((words, _CAPACITY_MIN), dtype=np.uint64)
         # A distance is at most the number of dimensions, of which a store takes one too many.
         wide = dimensions >= 1 << 16
-        self._total = np.dtype(np.uint32 if wide else np.uint16)
+        self._total: np.dtype[np.unsignedinteger] = np.dtype("u4" if wide else "u2")
 
     def __len__(self) -> int:
         return self._count
@@ -88,20 +89,22 @@ class Codes:
         most = self._dimensions
         numbers = np.empty(0, dtype=np.int64)
         distances: NDArray[np.unsignedinteger] = np.empty(0, dtype=self._total)
-        for start in range(0, self._count, _ROWS):
-            found = self._distances(query, start, min(start + _ROWS, self._count))
+        room = _Room(min(self._count, _ROWS), self._total)
+        start, end = 0, min(self._count, _ROWS, _ROWS_FIRST)
+        while start < self._count:
+            found = self._distances(query, start, end, room)
             close = found <= most
             if mask is not None:
-                close &= mask[start : start + _ROWS]
+                close &= mask[start:end]
             places = np.flatnonzero(close)
-            if not len(places):
-                continue
-            numbers = np.concatenate([numbers, places + start])
-            distances = np.concatenate([distances, found[places]])
+            if len(places):
+                numbers = np.concatenate([numbers, places + start])
+                distances = np.concatenate([distances, found[places]])
             if len(numbers) > count:
                 most = int(np.partition(distances, count - 1)[count - 1])
                 kept = distances <= most
                 numbers, distances = numbers[kept], distances[kept]
+            start, end = end, min(self._count, end + _ROWS)
         if first is None or len(numbers) <= count:
             return numbers
         nearer, equal = numbers[distances < most], numbers[distances == most]
@@ -117,16 +120,15 @@ class Codes:
         return np.ascontiguousarray(whole).view("<u8").astype(np.uint64)
 
     def _distances(
-        self, query: NDArray[np.uint64], start: int, end: int
+        self, query: NDArray[np.uint64], start: int, end: int, room: _Room
     ) -> NDArray[np.unsignedinteger]:
         """How many bits of each code differ from the query's."""
         import numpy as np
 
-        total: NDArray[np.unsignedinteger] = np.zeros(end - start, dtype=self._total)
-        differing = np.empty(end - start, dtype=np.uint64)
-        counted = np.empty(end - start, dtype=np.uint8)
+        total, some, counted = (each[: end - start] for each in (room.total, room.some, room.one))
+        differing = room.differing[: end - start]
+        total.fill(0)
         # Three words differ in at most 192 bits, so their sum is in the narrow type, which is fast.
-        some = np.empty(end - start, dtype=np.uint8)
         for at in range(0, len(query), _WORDS_AT_ONCE):
             some.fill(0)
             for word in range(at, min(at + _WORDS_AT_ONCE, len(query))):
@@ -135,3 +137,14 @@ class Codes:
                 some += counted
             total += some
         return total
+
+
+class _Room:
+    """Room for the rows that are compared at once. Made once for a scan, since making it costs."""
+
+    def __init__(self, rows: int, total: np.dtype[np.unsignedinteger]) -> None:
+        import numpy as np
+
+        self.differing = np.empty(rows, dtype=np.uint64)
+        self.one, self.some = np.empty(rows, dtype=np.uint8), np.empty(rows, dtype=np.uint8)
+        self.total = np.empty(rows, dtype=total)

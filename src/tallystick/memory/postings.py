@@ -34,6 +34,7 @@ class Postings:
         self._terms = 0
         # By term: the places of notes, and how often each has it.
         self._held: dict[str, tuple[array[int], array[int]]] = {}
+        self._room: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self._lengths)
@@ -72,7 +73,7 @@ class Postings:
             raise UsageError(f"a mask of {len(mask):,} for {len(self._lengths):,} notes")
         lengths = np.frombuffer(self._lengths, dtype=np.uint32)
         statistics = self._statistics(asked, lengths, mask)
-        scores = np.zeros(len(lengths))
+        scores = self._zeros(len(lengths))
         there = np.zeros(len(lengths), dtype=np.bool_)
         bm25 = bm25 or Bm25()
         for term in guarded(asked, statistics):
@@ -88,7 +89,10 @@ class Postings:
                 usual=statistics.length,
                 bm25=bm25,
             )
-        return _first(scores, np.flatnonzero(there), count, first), statistics
+        places = np.flatnonzero(there)
+        chosen = _first(scores, places, count, first)
+        scores[places] = 0.0
+        return chosen, statistics
 
     def counts(self, places: Sequence[int], asked: Sequence[str]) -> list[dict[str, int]]:
         """For each note how often it has each term that is asked, and its other terms as one.
@@ -111,6 +115,14 @@ class Postings:
         for length, count in zip(lengths, counts, strict=True):
             count[""] = length - sum(count.values())
         return counts
+
+    def _zeros(self, count: int) -> NDArray[np.float64]:
+        """Room for scores, all of them 0. Whoever uses it leaves it so: making it anew costs."""
+        import numpy as np
+
+        if self._room is None or len(self._room) < count:
+            self._room = np.zeros(2 * count)
+        return self._room[:count]
 
     def _of(self, term: str) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         import numpy as np

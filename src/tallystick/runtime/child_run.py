@@ -124,7 +124,7 @@ class Family:
                 run=run,
                 session_id=session_id,
                 model=find_model(request.model),
-                sandbox=parts.sandbox(),
+                sandbox=parts.sandbox,
                 ledger=parts.ledger,
                 functions=parent.functions,
                 shelf=parts.shelf(session_id, parent.grants),
@@ -133,6 +133,8 @@ class Family:
                 steps=RunSteps(None),
                 children=self,
                 caller=caller,
+                memory=parts.memory,
+                vocabulary=parts.vocabulary,
             )
 
     async def resume(

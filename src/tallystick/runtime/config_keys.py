@@ -229,6 +229,7 @@ SETTINGS: Mapping[str, Spec] = {
         ),
         _spec("skills_require_signature", _FLAG, default=False),
         _spec("skills_budget", _whole(0, 1_000_000), SKILLS_BUDGET),
+        _spec("memory", _TEXT),
     )
 }
 

@@ -17,7 +17,7 @@ from tallystick.core.lookup import Lookup, call_key
 from tallystick.core.open_intents import OpenCall, open_calls, open_intents
 from tallystick.core.passage_errors import RunInDoubt
 from tallystick.core.passage_records import InDoubt
-from tallystick.core.records import AskModel, CallHost, Record
+from tallystick.core.records import AskModel, CallHost, Record, RunProgram
 from tallystick.model.port import ModelReply
 from tallystick.runtime.functions import RunFunction
 
@@ -61,6 +61,9 @@ async def decided(
     found = Decisions()
     undecided: list[OpenCall] = []
     for call in open_calls(records):
+        if isinstance(call, RunProgram):
+            undecided.append(call)
+            continue
         if isinstance(call, CallHost):
             outcome = await _effect(call, functions.get(call.name), run)
             if outcome is Lookup.UNKNOWN:
@@ -97,7 +100,7 @@ async def decided(
         )
     decision = Decision.RETRY if policy == "retry" else Decision.ABANDON
     for call in undecided:
-        if isinstance(call, CallHost):
+        if isinstance(call, CallHost | RunProgram):
             found.effects[call.intent] = decision
         else:
             found.paid[call.intent, getattr(call, "item", -1)] = decision
@@ -109,7 +112,7 @@ def key_of(run: str, call: OpenCall) -> str:
     if isinstance(call, AskModel):
         # Each attempt has an intent of its own.
         return call_key(run, call.intent)
-    if isinstance(call, CallHost):
+    if isinstance(call, CallHost | RunProgram):
         # However often it is made: whoever got it can tell that it is the same.
         return call_key(run, call.intent)
     return call_key(run, call.intent, item=call.item, attempt=call.attempt)

@@ -20,6 +20,7 @@ from tallystick.core.receipt import Tally
 from tallystick.core.records import (
     AskModel,
     CallHost,
+    CheckProgram,
     ChildBegun,
     Event,
     HostAnswered,
@@ -27,6 +28,8 @@ from tallystick.core.records import (
     ModelFailed,
     ModelRefused,
     ModelReplied,
+    NetworkAttempted,
+    ProgramFinished,
     QueryAsked,
     QueryRecord,
     ReceiptIssued,
@@ -35,10 +38,12 @@ from tallystick.core.records import (
     RunProgram,
     RunStarted,
 )
+from tallystick.runtime.finished import unanswered
 from tallystick.runtime.pen import Passage, Pen, Writing
 from tallystick.runtime.skill_evidence import EvidenceOf, no_evidence
 from tallystick.runtime.skills import matched_record
 from tallystick.runtime.together import QueryWriter, Together
+from tallystick.runtime.vocabulary_check import CheckOf
 from tallystick.runtime.world import Asked, CallRefused, WaitedTooLong, World
 
 __all__ = ["Driver"]
@@ -56,8 +61,10 @@ class Driver:
         texts: tuple[str, ...] = (),
         watch: Callable[[Record], None] = lambda record: None,
         evidence: EvidenceOf = no_evidence,
+        check: CheckOf | None = None,
     ) -> None:
         self._world = world
+        self._check = check
         self._evidence = evidence
         self._pen = pen
         self._watch = watch
@@ -66,6 +73,8 @@ class Driver:
         self._together = Together(pen)
         self._tally = Tally()
         self._watch_failed: Exception | None = None
+        # Held while an attempt to reach something is written, which the end is not to overtake.
+        self._reaching = threading.Lock()
         self._state, self._next = begin(started, texts)
         pen.on_passage(self._passed)
 
@@ -128,7 +137,8 @@ class Driver:
     async def _finish(self) -> None:
         assert self._state.phase is Phase.ENDING
         assert self._state.ended is not None
-        receipt, ended = self._end_of(self._state)
+        with self._reaching:
+            receipt, ended = self._end_of(self._state)
         left: asyncio.CancelledError | None = None
         try:
             # Together, and whatever is shown of the end is on the disk first.
@@ -165,15 +175,11 @@ class Driver:
                 return await self._ask(intent)
             case RunProgram():
                 self._world.check_begun(intent)
-                self._ride(intent)
                 asked = _Asked(self, intent)
-                try:
-                    self._check_watched()
-                    finished = await self._world.run(
-                        intent, program_of(self._state), asked, state=self._state
-                    )
-                finally:
-                    self._in_doubt = asked.close()
+                if intent.effect:
+                    return await self._run_once(intent, asked)
+                self._ride(intent)
+                finished = await self._run(intent, asked)
                 # It can be run again with the answers that are written: it need not wait.
                 self._ride(finished)
                 self._performed = finished
@@ -181,10 +187,52 @@ class Driver:
                 if kept is not None:
                     await self._wrote(kept)
                 return finished
+            case CheckProgram():
+                assert self._check is not None, "a run with a vocabulary has its check"
+                checked = self._check(program_of(self._state), self._state, intent)
+                self._ride(checked)
+                self._performed = checked
+                return checked
             case CallHost():
                 raise TallystickError("a host call is served while its program runs")
             case _:
                 assert_never(intent)
+
+    async def _run(self, intent: RunProgram, asked: _Asked) -> ProgramFinished:
+        try:
+            self._check_watched()
+            finished = await self._world.run(
+                intent, program_of(self._state), asked, state=self._state
+            )
+            asked.leave()
+        finally:
+            self._in_doubt = asked.close()
+        return finished
+
+    async def _run_once(self, intent: RunProgram, asked: _Asked) -> ProgramFinished:
+        """Run a program that is an effect: on disk before it begins, its end with what it left."""
+        try:
+            await self._wrote(intent, forced=True)
+            finished = await self._run(intent, asked)
+        except asyncio.CancelledError:
+            # How far it came nobody knows; that it was left is written down.
+            finished = self._performed = self._world.left_program(intent)
+            await self._wrote(finished)
+            raise
+        self._performed = finished
+        keeping = asyncio.ensure_future(self._world.kept(finished, state=self._state))
+        left: asyncio.CancelledError | None = None
+        while not keeping.done():
+            try:
+                await asyncio.wait({keeping})
+            except asyncio.CancelledError as error:
+                # Without its files its end would say too much.
+                left = error
+        kept = keeping.result()
+        await self._wrote(finished, *(() if kept is None else (kept,)))
+        if left is not None:
+            raise left
+        return finished
 
     async def _ask(self, intent: AskModel) -> ModelReplied | ModelFailed | ModelRefused:
         self._check_watched()
@@ -259,6 +307,8 @@ class _Asked:
         self._closed = False
         self._open: dict[int, str] = {}
         self._attempts: dict[int, int] = {}
+        # What was asked and not answered, of a program that is an effect.
+        self._calls: dict[int, HostAnswered] = {}
         self._queries: set[tuple[int, int, int]] = set()
 
     def close(self) -> str | None:
@@ -292,6 +342,8 @@ class _Asked:
         with self._guard:
             intent = driver._state.next_intent
             driver._state = msgspec.structs.replace(driver._state, next_intent=intent + 1)
+        if self._program.effect:
+            self._calls[intent] = unanswered(self._program, intent, index, name, request_sha256)
         if effect:
             self._attempts[intent] = 0
             self.again(intent, index=index, name=name, request_sha256=request_sha256)
@@ -315,7 +367,8 @@ class _Asked:
     def answered(self, answered: HostAnswered) -> Writing:
         driver = self._driver
         with self._guard:
-            if self._closed:
+            known = self._calls.pop(answered.intent, None) is not None
+            if self._closed or (self._program.effect and not known):
                 return Writing()
             effect = self._open.pop(answered.intent, None) is not None
             if effect:
@@ -326,6 +379,19 @@ class _Asked:
             driver._state, _ = advance(driver._state, answered)
             driver._written(answered)
             return writing
+
+    def leave(self) -> None:
+        """Write that calls were not answered, of a program that is not run again to see it."""
+        for call in [each for each in self._calls.values() if each.intent not in self._open]:
+            self.answered(call)
+
+    def attempted(self, attempt: NetworkAttempted) -> None:
+        driver = self._driver
+        with driver._reaching:
+            if driver._state.phase in (Phase.ENDING, Phase.DONE):
+                raise TallystickError("the run has ended")
+            driver._pen.write([attempt], forced=False).result()
+            driver._written(attempt)
 
 
 _: type[Asked] = _Asked

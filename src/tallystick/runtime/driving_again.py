@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tallystick.attachments.errors import AttachmentError
 from tallystick.core.errors import BackendError, UsageError
@@ -18,6 +19,7 @@ from tallystick.core.records import (
     RunProgram,
     RunStarted,
 )
+from tallystick.core.vocabulary_records import PersonDecision
 from tallystick.ledger.port import Ledger
 from tallystick.model.port import Heard, Model
 from tallystick.runtime.child_desk import (
@@ -37,6 +39,9 @@ from tallystick.runtime.given import given_again, texts_of
 from tallystick.runtime.live import LiveWorld
 from tallystick.runtime.live_run import Watch, host_table, path_of
 from tallystick.runtime.names import names_of
+from tallystick.runtime.native_doubt import CutOff
+from tallystick.runtime.native_network import without_network
+from tallystick.runtime.native_session import NativeSession
 from tallystick.runtime.pen import LedgerPen, Passage
 from tallystick.runtime.queries import Queries
 from tallystick.runtime.recorded_desk import RecordedDesk
@@ -45,7 +50,10 @@ from tallystick.runtime.recording import Recording
 from tallystick.runtime.resuming import ResumingPen, ResumingWorld
 from tallystick.runtime.resuming_desk import ResumingDesk
 from tallystick.runtime.run import Run, run_of
+from tallystick.runtime.run_memory import desk_again, functions_of
 from tallystick.runtime.run_records import RunRecords
+from tallystick.runtime.session_interpreter import leave_session
+from tallystick.runtime.session_runs import Joined
 from tallystick.runtime.shelf import Shelf
 from tallystick.runtime.skill_desk import SkillDesk, desk_for, policies_of
 from tallystick.runtime.skill_evidence import kept_evidence
@@ -53,16 +61,20 @@ from tallystick.runtime.skill_scripts import Scripts
 from tallystick.runtime.skills import Skills
 from tallystick.runtime.so_far import start_now
 from tallystick.runtime.teller import Teller
+from tallystick.runtime.vocabulary_check import check_again
 from tallystick.runtime.world import Asked
 from tallystick.sandbox.container import unpacked
 from tallystick.sandbox.port import Host
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.sandbox.wasm.session import WasmSession
 
+if TYPE_CHECKING:
+    from tallystick.runtime.memory import Memory
+
 __all__ = ["ResumeJob", "driven_again"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ResumeJob:
     """What was asked for. `limits` of None stay as they are."""
 
@@ -71,10 +83,13 @@ class ResumeJob:
     steal: bool
     watch: Watch
     heard: Heard
+    # What a person says of a program that waits for one, and who it is.
+    decision: PersonDecision | None = None
+    by: str = ""
 
     def for_child(self) -> ResumeJob:
-        """The same for a run inside: its limits stay as they are."""
-        return dataclasses.replace(self, limits=None)
+        """The same for a run inside: its limits stay as they are, and nobody decides for it."""
+        return dataclasses.replace(self, limits=None, decision=None)
 
 
 async def driven_again(
@@ -85,7 +100,7 @@ async def driven_again(
     passage: Passage,
     pen: LedgerPen,
     model: Model,
-    session: WasmSession,
+    session: WasmSession | NativeSession,
     ledger: Ledger,
     functions: Sequence[RunFunction],
     shelf: Shelf,
@@ -95,12 +110,17 @@ async def driven_again(
     children: ChildRunner,
     sandbox: Callable[[], WasmSandbox],
     skills: Skills | None = None,
+    memory: Memory | None = None,
+    joined: Joined | None = None,
 ) -> Run:
     """Go on with a run to its end. A cancel ends it too, written down."""
     started = records[0]
     assert isinstance(started, RunStarted)
     given = given_again(started, shelf)
     found = RunRecords(records)
+    own = functions
+    memory_desk = desk_again(run, started, memory, records)
+    functions = [*functions, *functions_of(memory_desk)]
     now = changed(start_now(records), passage)
     live_desk = LiveDesk(run, teller, find_model, shelf, temperature=now.temperature)
     recorded_desk = RecordedDesk(records, shelf)
@@ -116,10 +136,10 @@ async def driven_again(
         run=run,
         teller=teller,
         limits=job.limits or now.limits,
-        grants=started.grants,
+        grants=without_network(started.grants),
         seed=started.seed,
         temperature=now.temperature,
-        functions=functions,
+        functions=own,
         model=model,
         depth=0 if started.caller is None else started.caller.depth,
         compact_at=started.compact_at,
@@ -154,7 +174,8 @@ async def driven_again(
     live = LiveWorld(
         run=run,
         model=model,
-        session=session,
+        session=session if isinstance(session, WasmSession) else None,
+        native=session if isinstance(session, NativeSession) else None,
         table=table,
         names=names,
         policies=policies_of(functions, skill_desk),
@@ -164,11 +185,12 @@ async def driven_again(
         queries=queries,
         children=child_desk,
         skills=skill_desk,
+        memory=memory_desk,
         heard=job.heard,
     )
     recorded = RecordedWorld(
         found,
-        session,
+        session if isinstance(session, WasmSession) else None,
         names=names,
         table=table,
         shelf=shelf,
@@ -200,18 +222,27 @@ async def driven_again(
             teller=teller,
             terms=teller.terms(model),
             host_of=host_of,
+            cut_off=CutOff(
+                found,
+                decisions,
+                teller=teller,
+                terms_of=lambda name: teller.terms(find_model(name)),
+                ledger=ledger,
+            ),
             restored=restored,
         ),
         pen=resuming,
         texts=texts_of(given.values),
         watch=lambda record: job.watch(run, record) if resuming.is_new(record) else None,
         evidence=kept_evidence(started.skills, shelf),
+        check=check_again(started, shelf),
     )
     try:
         await driver.drive()
     except asyncio.CancelledError:
         if driver.state.ended is None:
             raise
+    await leave_session(joined, session, driver.state)
     shelf.run_over(driver.state.ended)
     return run_of(
         run,
@@ -223,8 +254,13 @@ async def driven_again(
     )
 
 
-async def _restored(session: WasmSession, records: RunRecords, shelf: Shelf) -> int:
-    """Load the last snapshot. Gives the program it was taken after, 0 if there is none to load."""
+async def _restored(session: WasmSession | NativeSession, records: RunRecords, shelf: Shelf) -> int:
+    """Load the last snapshot. Gives the program it was taken after, 0 if there is none to load.
+
+    Of native programs all that are recorded are served: their files are there already.
+    """
+    if isinstance(session, NativeSession):
+        return max(records.programs, default=0)
     for intent, taken in sorted(records.snapshots.items(), reverse=True):
         try:
             with shelf.read_snapshot(taken.image) as chunks:

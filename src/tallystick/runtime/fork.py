@@ -32,6 +32,7 @@ from tallystick.runtime.child_desk import ChildRunner
 from tallystick.runtime.history import awaited_children, records_of, whole_records
 from tallystick.runtime.live_run import Watch
 from tallystick.runtime.mention import references_in
+from tallystick.runtime.native_run import files_missing
 from tallystick.runtime.resume import Parts, ResumeJob, gone_on_with
 from tallystick.runtime.rlms_log import refuse_foreign
 from tallystick.runtime.run import Run
@@ -104,6 +105,7 @@ async def forked(
         model=None if model.name == before.model else model.name,
         limits=None if job.limits == before.limits else job.limits,
         temperature=job.temperature,
+        files_missing=files_missing(shared),
     )
     shelf = parts.shelf(record.session_id, before.grants)
 

@@ -6,16 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from tallystick.attachments.errors import AttachmentError
 from tallystick.core import prompt
-from tallystick.core.attachment import AttachmentRef
 from tallystick.core.budget_amount import Amount
 from tallystick.core.budget_errors import BudgetExhausted, BudgetUnpriced
-from tallystick.core.charge import Settled
 from tallystick.core.lookup import call_key
 from tallystick.core.machine import RunState
 from tallystick.core.prompt import Message
@@ -23,23 +21,23 @@ from tallystick.core.records import (
     LEFT,
     AskModel,
     ModelFailed,
-    ModelRefused,
     ModelReplied,
-    ProgramFailure,
     ProgramFinished,
     RunProgram,
     SnapshotTaken,
 )
 from tallystick.model.port import Heard, Model, ModelError, ModelRequest, readable
+from tallystick.runtime.call_events import failed_of, ms_since, refused_by
 from tallystick.runtime.children import ChildDesk
 from tallystick.runtime.desk import WrittenDesk
+from tallystick.runtime.finished import cut_off, finished_of, output_files
 from tallystick.runtime.functions import FunctionPolicy
 from tallystick.runtime.pictures import with_pictures
 from tallystick.runtime.queries import Queries
 from tallystick.runtime.shelf import PUT_BYTES_MAX, WRITE, Shelf
 from tallystick.runtime.skill_desk import SkillDesk
 from tallystick.runtime.teller import Teller, Ticket
-from tallystick.runtime.world import Asked, CallRefused, WaitedTooLong, World
+from tallystick.runtime.world import Asked, CallRefused, Kept, WaitedTooLong, World
 from tallystick.runtime.written_host import WrittenHost
 from tallystick.sandbox.container import packed
 from tallystick.sandbox.host import HostTable
@@ -53,7 +51,11 @@ from tallystick.sandbox.port import (
 from tallystick.sandbox.snapshot import SnapshotId
 from tallystick.sandbox.wasm.session import WasmSession
 
-__all__ = ["LiveWorld", "finished_of", "output_files", "program_context"]
+if TYPE_CHECKING:
+    from tallystick.runtime.memory_desk import MemoryDesk
+    from tallystick.runtime.native_session import NativeSession
+
+__all__ = ["LiveWorld", "program_context"]
 
 _PROGRAM_MS_MAX = 30_000
 _BROKEN_CHARS_MAX = 500
@@ -65,14 +67,14 @@ _PUT_REQUEST_BYTES = 2 * PUT_BYTES_MAX
 
 
 class LiveWorld:
-    """Asks the model and runs programs in one sandbox session."""
+    """Asks the model and runs programs in one sandbox session, a `native` one if there is one."""
 
     def __init__(
         self,
         *,
         run: str,
         model: Model,
-        session: WasmSession,
+        session: WasmSession | None,
         table: HostTable,
         names: HostNames,
         policies: Mapping[str, FunctionPolicy],
@@ -82,10 +84,14 @@ class LiveWorld:
         queries: Queries,
         children: ChildDesk,
         skills: SkillDesk | None = None,
+        memory: MemoryDesk | None = None,
         heard: Heard = lambda chars: None,
+        native: NativeSession | None = None,
     ) -> None:
+        self._native = native
         self._children = children
         self._skills = skills
+        self._memory = memory
         self._run = run
         self._shelf = shelf
         self._teller = teller
@@ -176,7 +182,7 @@ class LiveWorld:
         error = ModelError(reason="unknown", message=said, billed=sent)
         assert self._ticket is not None
         settled = self._teller.cancelled(self._ticket, sent=sent)
-        event = _failed(intent, error, self._asking_since, settled)
+        event = failed_of(intent, error, self._asking_since, settled)
         return msgspec.structs.replace(event, reason=LEFT)
 
     async def ask(
@@ -208,14 +214,14 @@ class LiveWorld:
             broken = ModelError(reason="unknown", message=said, kind="terminal")
             return self._failed(intent, broken)
         assert self._ticket is not None
-        self._teller.purse.spend(Amount(wall_ms=_since(began)))
+        self._teller.purse.spend(Amount(wall_ms=ms_since(began)))
         return ModelReplied(
             intent=intent.intent,
             turn=intent.turn,
             text=reply.text,
             usage=reply.usage,
             cut=reply.cut,
-            wall_ms=_since(began),
+            wall_ms=ms_since(began),
             served_by=reply.served_by,
             finish=reply.finish,
             settled=self._teller.replied(self._ticket, reply),
@@ -224,7 +230,7 @@ class LiveWorld:
     def _failed(self, intent: AskModel, error: ModelError) -> ModelFailed:
         assert self._ticket is not None
         settled = self._teller.failed(self._ticket, error)
-        return _failed(intent, error, self._asking_since, settled)
+        return failed_of(intent, error, self._asking_since, settled)
 
     async def run(
         self,
@@ -256,10 +262,11 @@ class LiveWorld:
             run=self._run,
             program=intent.intent,
             desk=self._skills,
+            memory=self._memory,
             tools=state.skills.tools,
         )
         try:
-            result = await self._session.execute(source, context=context, host=behind(host))
+            result = await self._executed(intent, source, context, behind(host), asked)
         finally:
             await self._children.over()
         outputs = tuple(
@@ -276,11 +283,31 @@ class LiveWorld:
         )
         return finished_of(intent, result, outputs)
 
+    async def _executed(
+        self,
+        intent: RunProgram,
+        source: str,
+        context: ExecutionContext,
+        host: Host,
+        asked: Asked,
+    ) -> ExecutionResult:
+        if self._native is not None:
+            self._native.on_attempt = asked.attempted
+            return await self._native.execute(intent, source, context=context, host=host)
+        assert self._session is not None
+        return await self._session.execute(source, context=context, host=host)
+
     def check_begun(self, intent: RunProgram) -> None:
         """Nothing has ended it: it is live."""
 
-    async def kept(self, finished: ProgramFinished, *, state: RunState) -> SnapshotTaken | None:
+    def left_program(self, intent: RunProgram) -> ProgramFinished:
+        return cut_off(intent, "cancelled", "cancelled by the user; its files were put back")
+
+    async def kept(self, finished: ProgramFinished, *, state: RunState) -> Kept | None:
         """Keep the interpreter when running again what it has run would take seconds."""
+        if self._native is not None:
+            return await self._native.kept(finished)
+        assert self._session is not None
         self._fuel_since_kept += finished.fuel
         if finished.stop != "finished" or self._fuel_since_kept < SNAPSHOT_FUEL:
             return None
@@ -313,87 +340,6 @@ def program_context(intent: RunProgram, state: RunState) -> ExecutionContext:
             request_bytes=_PUT_REQUEST_BYTES if WRITE in state.started.grants else _REQUEST_BYTES,
         ),
     )
-
-
-def output_files(intent: RunProgram, result: ExecutionResult) -> list[tuple[Path, str]]:
-    """The files into which a program printed more than is shown, and what to call them."""
-    stderr = result.metadata.get("stderr_file_path")
-    stdout = result.output_file_path if result.output_file_path != stderr else None
-    named = [(stdout, "stdout"), (stderr, "stderr")]
-    return [
-        (Path(path), f"{stream} of program {intent.intent}")
-        for path, stream in named
-        if isinstance(path, str)
-    ]
-
-
-def finished_of(
-    intent: RunProgram, result: ExecutionResult, outputs: tuple[AttachmentRef, ...] = ()
-) -> ProgramFinished:
-    """What a run records of a result."""
-    failure = None
-    if result.error is not None:
-        failure = ProgramFailure(
-            kind=result.error.kind,
-            message=result.error.message,
-            traceback=result.error.traceback,
-        )
-    answer = result.metadata.get("answer")
-    assigned = result.metadata.get("assigned")
-    return ProgramFinished(
-        intent=intent.intent,
-        turn=intent.turn,
-        stop=result.stop,
-        stdout=result.stdout,
-        stderr=result.stderr,
-        value=result.value,
-        failure=failure,
-        answer=answer if isinstance(answer, str) else None,
-        names_restored=_names_in(result, "names_restored"),
-        names_kept=_names_in(result, "names_kept"),
-        assigned=assigned if isinstance(assigned, tuple) and len(assigned) == 2 else None,
-        fuel=result.charge.fuel,
-        host_calls=result.charge.host_calls,
-        truncated=result.output_truncated,
-        wall_ms=result.execution_time_ms,
-        outputs=outputs,
-    )
-
-
-def _names_in(result: ExecutionResult, which: str) -> tuple[str, ...]:
-    found = result.metadata.get(which, ())
-    return tuple(str(name) for name in found) if isinstance(found, list) else ()
-
-
-def _failed(intent: AskModel, error: ModelError, began: float, settled: Settled) -> ModelFailed:
-    return ModelFailed(
-        intent=intent.intent,
-        turn=intent.turn,
-        reason=error.reason,
-        message=error.message,
-        wall_ms=_since(began),
-        kind=error.kind,
-        status=error.status,
-        retry_after_ms=error.retry_after_ms,
-        billed=error.billed,
-        usage=error.usage,
-        settled=settled,
-    )
-
-
-def refused_by(error: BudgetExhausted | BudgetUnpriced, intent: AskModel) -> ModelRefused:
-    """What is written of a call that no budget pays for."""
-    return ModelRefused(
-        intent=intent.intent,
-        turn=intent.turn,
-        message=str(error),
-        dimension=error.dimension if isinstance(error, BudgetExhausted) else "usd",
-        scope=str(error.scope),
-    )
-
-
-def _since(began: float) -> int:
-    return round((time.monotonic() - began) * 1000)
 
 
 _: type[World] = LiveWorld

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,10 +34,23 @@ from tallystick.runtime.given import Given, given_of, stored, texts_of
 from tallystick.runtime.inputs import Input, layout_of
 from tallystick.runtime.live import LiveWorld
 from tallystick.runtime.names import names_of
+from tallystick.runtime.native_network import check_grants, without_network
+from tallystick.runtime.native_run import ENGINE as NATIVE_ENGINE
+from tallystick.runtime.native_run import GUEST as NATIVE_GUEST
+from tallystick.runtime.native_run import NativeBackend
+from tallystick.runtime.native_session import NativeSession
 from tallystick.runtime.pen import LedgerPen
 from tallystick.runtime.purse import remaining_of
 from tallystick.runtime.queries import Queries
 from tallystick.runtime.run import Run, run_of
+from tallystick.runtime.run_memory import desk_of, functions_of, memory_given
+from tallystick.runtime.session_interpreter import (
+    given_in_session,
+    leave_session,
+    load_image,
+    share_image,
+)
+from tallystick.runtime.session_runs import Joined
 from tallystick.runtime.shelf import Shelf
 from tallystick.runtime.skill_desk import SkillDesk, desk_for, policies_of
 from tallystick.runtime.skill_evidence import kept_evidence
@@ -46,12 +60,17 @@ from tallystick.runtime.step_run import RunSteps
 from tallystick.runtime.strategy import check_strategy, window_of, with_strategy
 from tallystick.runtime.teller import Teller
 from tallystick.runtime.variables import check_variables
+from tallystick.runtime.vocabulary_check import VocabularyAsked, check_for, vocabulary_given
 from tallystick.sandbox.host import HostFunction, HostTable
 from tallystick.sandbox.identity import now_ms
 from tallystick.sandbox.wasm.engine import ENGINE
 from tallystick.sandbox.wasm.sandbox import CLOCK_NS, WasmSandbox
+from tallystick.sandbox.wasm.session import WasmSession
 
-__all__ = ["RunJob", "Watch", "host_table", "path_of", "run_live"]
+if TYPE_CHECKING:
+    from tallystick.runtime.memory import Memory
+
+__all__ = ["RunJob", "Watch", "begun_session", "host_table", "path_of", "run_live"]
 
 Watch = Callable[[str, Record], None]
 
@@ -77,6 +96,9 @@ class RunJob:
     schema: str | None = None
     # Those that the user puts in front, each with its arguments behind its name.
     put_skills: Sequence[str] = ()
+    # By its id, None for a run of its own; then as it is joined.
+    session: str | None = None
+    joined: Joined | None = None
 
 
 async def run_live(
@@ -85,7 +107,7 @@ async def run_live(
     run: str,
     session_id: str,
     model: Model,
-    sandbox: WasmSandbox,
+    sandbox: Callable[[], WasmSandbox],
     ledger: Ledger,
     functions: Sequence[RunFunction],
     shelf: Shelf,
@@ -95,28 +117,38 @@ async def run_live(
     children: ChildRunner,
     caller: Caller | None = None,
     skills: Skills | None = None,
+    memory: Memory | None = None,
+    vocabulary: VocabularyAsked | None = None,
+    native: NativeBackend | None = None,
 ) -> tuple[Run, Head]:
     """Run a goal to its end. A cancel ends it too, written down.
 
     Gives what it came to, and where its chain stands. `caller` is the run whose program began it.
     """
     check_strategy(job.strategy, job.inputs)
+    check_grants(job.grants, native=native is not None)
+    memory_desk = desk_of(memory, session_id=session_id)
+    own = functions
+    functions = [*functions, *functions_of(memory_desk)]
     check_variables(
         (each.variable for each in job.inputs), functions=(each.name for each in functions)
     )
     store = stored(job.inputs, shelf)
     layout = layout_of(store.inputs, question=job.goal)
-    given = given_of(store, layout)
+    given, values, in_session = given_in_session(
+        given_of(store, layout), job.joined, inputs=job.inputs, functions=functions
+    )
+    share_image(job.joined, shelf)
     desk = LiveDesk(run, teller, find_model, shelf, temperature=job.temperature)
     queries = Queries(desk, limits=job.limits)
     parent_of = Parent(
         run=run,
         teller=teller,
         limits=job.limits,
-        grants=job.grants,
+        grants=without_network(job.grants),
         seed=job.seed,
         temperature=job.temperature,
-        functions=functions,
+        functions=own,
         model=model,
         depth=0 if caller is None else caller.depth,
         compact_at=job.compact_at,
@@ -135,7 +167,7 @@ async def run_live(
         skills,
         session_id=session_id,
         scripts=Scripts(
-            lambda: sandbox,
+            sandbox,
             functions,
             granted=job.grants,
             seed=job.seed,
@@ -165,12 +197,14 @@ async def run_live(
             clock_ns=CLOCK_NS,
             session_id=session_id,
             template=TEMPLATE,
-            guest=sandbox.guest.image.sha256,
-            engine=ENGINE,
+            guest=sandbox().guest.image.sha256 if native is None else NATIVE_GUEST,
+            engine=ENGINE if native is None else NATIVE_ENGINE,
+            backend="wasm" if native is None else native.sandbox.name,
             started_at=now_ms(),
             temperature=job.temperature,
             views=layout.views,
             files=layout.files,
+            values=values,
             inputs=given.inputs,
             images=given.images,
             encodings=store.encodings,
@@ -178,6 +212,9 @@ async def run_live(
             compact_at=_compact_at(job, model),
             schema=job.schema,
             skills=skill_given,
+            memory=memory_given(memory, goal=job.goal, has_data=bool(job.inputs)),
+            vocabulary=vocabulary_given(vocabulary, shelf),
+            session=in_session,
         ),
         job.strategy,
         layout=layout,
@@ -185,6 +222,7 @@ async def run_live(
         teller=teller,
     )
     # What is refused is refused before anything is written.
+    session = await begun_session(planned, sandbox, native, shelf)
     parent, step = steps.begin(ledger)
     started = _canonical(msgspec.structs.replace(planned, parent=parent, step=step))
     pen = LedgerPen(
@@ -194,11 +232,11 @@ async def run_live(
         head=Head.of_nothing(),
         to_commit=shelf.to_commit,
     )
-    session = await sandbox.open(session_id=session_id, seed=job.seed, clock_ns=started.clock_ns)
     world = LiveWorld(
         run=run,
         model=model,
-        session=session,
+        session=session if isinstance(session, WasmSession) else None,
+        native=session if isinstance(session, NativeSession) else None,
         table=table,
         names=names_of(started, given.values),
         policies=policies_of(functions, skill_desk),
@@ -208,23 +246,30 @@ async def run_live(
         queries=queries,
         children=child_desk,
         skills=skill_desk,
+        memory=memory_desk,
         heard=job.heard,
     )
+    cards = () if skills is None else skills.registry.cards()
     driver = Driver(
         started,
         world=world,
         pen=pen,
         texts=texts_of(given.values),
         watch=lambda record: job.watch(run, record),
-        evidence=kept_evidence(
-            started.skills, shelf, cards=() if skills is None else skills.registry.cards()
+        evidence=kept_evidence(started.skills, shelf, cards=cards),
+        check=check_for(
+            started,
+            None if vocabulary is None else vocabulary.thesaurus,
+            skills=[each.id for each in cards],
         ),
     )
     try:
-        await driver.drive()
-    except asyncio.CancelledError:
-        if driver.state.ended is None:
-            raise
+        try:
+            await driver.drive()
+        except asyncio.CancelledError:
+            if driver.state.ended is None:
+                raise
+        await leave_session(job.joined, session, driver.state)
     finally:
         await session.close()
     shelf.run_over(driver.state.ended)
@@ -237,6 +282,26 @@ async def run_live(
         step=step,
     )
     return ended, pen.head
+
+
+async def begun_session(
+    started: RunStarted,
+    sandbox: Callable[[], WasmSandbox],
+    native: NativeBackend | None,
+    shelf: Shelf,
+    records: Sequence[Record] = (),
+) -> WasmSession | NativeSession:
+    """The session that the programs of a run have, as it stands before the next of them.
+
+    `records` are what is recorded of it: those of the WASM sandbox are run again on that.
+    """
+    if native is not None:
+        return await native.begin(started, shelf, records)
+    session = await sandbox().open(
+        session_id=started.session_id, seed=started.seed, clock_ns=started.clock_ns
+    )
+    await load_image(session, started, shelf)
+    return session
 
 
 def host_table(

@@ -26,9 +26,10 @@ from tallystick.core.records import (
 )
 from tallystick.core.step_records import StepReceipt
 from tallystick.ledger.port import Ledger, RunRow
+from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.mention import mentions
 
-__all__ = ["KEPT_TAGS", "Plan", "read_chain", "record_in", "stays"]
+__all__ = ["KEPT_TAGS", "Plan", "disk_bytes", "read_chain", "record_in", "stays"]
 
 # Whose bodies stay, but for what a step gave.
 KEPT_TAGS = frozenset({"receipt.issued", "run.forked", "run.pruned", "step.left"})
@@ -166,3 +167,9 @@ def _tag(entry: Sealed) -> str:
         return msgspec.json.decode(entry.header, type=Header).tag
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return ""
+
+
+def disk_bytes(ledger: SqliteLedger) -> int:
+    """How large the file of a ledger is, with its log."""
+    log = ledger.path.with_name(f"{ledger.path.name}-wal")
+    return sum(path.stat().st_size for path in (ledger.path, log) if path.exists())

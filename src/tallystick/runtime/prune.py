@@ -53,7 +53,7 @@ from tallystick.runtime.prunable import Plan, read_chain, record_in, stays
 from tallystick.runtime.run_lock import held_run, is_running
 from tallystick.runtime.snapshots import holder_of as snapshots_of
 
-__all__ = ["Kept", "Pruned", "Pruner", "age_ms", "disk_bytes"]
+__all__ = ["Kept", "Pruned", "Pruner", "age_ms"]
 
 _AGE = re.compile(r"(0|[1-9][0-9]{0,5})([hdw])")
 _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
@@ -311,7 +311,7 @@ class Pruner:
     def mark(self, plan: Plan, *, why: str) -> list[str]:
         """Write that a run is pruned and let go of its attachments. Returns those, by their ids."""
         session = self._own_session(plan)
-        ids = [] if session is None else [e.ref.id for e in self._attachments.references(session)]
+        ids = [] if session is None else self._held_by(session)
         if plan.marked or not plan.owned:
             if session is not None:
                 self._letting_go(session)(None)
@@ -342,6 +342,10 @@ class Pruner:
             also=None if session is None else self._letting_go(session),
         )
         return ids
+
+    def _held_by(self, session: str) -> list[str]:
+        holders = (session, snapshots_of(session))
+        return [each.ref.id for held in holders for each in self._attachments.references(held)]
 
     def _letting_go(self, session: str) -> Also:
         def let_go(db: Transaction) -> None:
@@ -387,12 +391,6 @@ class Pruner:
         except LedgerError as error:
             return f"the ledger's file keeps its size for now: {error}"
         return None
-
-
-def disk_bytes(ledger: SqliteLedger) -> int:
-    """How large the file of a ledger is, with its log."""
-    log = ledger.path.with_name(f"{ledger.path.name}-wal")
-    return sum(path.stat().st_size for path in (ledger.path, log) if path.exists())
 
 
 def _drafted(record: Record) -> Draft:

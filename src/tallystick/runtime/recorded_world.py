@@ -26,16 +26,16 @@ from tallystick.core.records import (
     ModelReplied,
     ProgramFinished,
     RunProgram,
-    SnapshotTaken,
 )
 from tallystick.runtime.children import ChildDesk
 from tallystick.runtime.desk import WrittenDesk
-from tallystick.runtime.live import finished_of, output_files, program_context
+from tallystick.runtime.finished import finished_of, output_files
+from tallystick.runtime.live import program_context
 from tallystick.runtime.queries import Queries, QueryPlace
 from tallystick.runtime.recording import NothingMore
 from tallystick.runtime.run_records import RunRecords
 from tallystick.runtime.shelf import Shelf, described_file
-from tallystick.runtime.world import Asked, CallRefused, WaitedTooLong, World
+from tallystick.runtime.world import Asked, CallRefused, Kept, WaitedTooLong, World
 from tallystick.sandbox.host import Answer, Blocking, HostTable, RecordedHost
 from tallystick.sandbox.port import Host, HostCall, HostNames
 from tallystick.sandbox.wasm.session import WasmSession
@@ -106,11 +106,15 @@ class RecordedWorld:
     ) -> ProgramFinished:
         recorded = self._records.finished.get(intent.intent)
         if recorded is None:
-            self._note_all(intent, asked)
+            self.note_all(intent, asked)
             raise self._ended_here()
-        if self._session is None or recorded.stop in SERVED:
+        if self._session is None or recorded.stop in SERVED or intent.effect:
             self.served += 1
-            self._note_all(intent, asked)
+            self.note_all(intent, asked)
+            left = intent.effect and recorded.stop == LEFT
+            if left and not self._records.gone_on_after(intent.intent):
+                self.cancelled = True
+                raise asyncio.CancelledError
             return recorded
         self.programs += 1
         self._shelf.outputs = state.outputs
@@ -139,23 +143,35 @@ class RecordedWorld:
         if intent.intent not in self._records.programs and self._records.ended is not None:
             raise self._ended_here()
 
-    async def kept(self, finished: ProgramFinished, *, state: RunState) -> SnapshotTaken | None:
-        return self._records.snapshots.get(finished.intent)
+    def left_program(self, intent: RunProgram) -> ProgramFinished:
+        return self._records.finished[intent.intent]
+
+    async def kept(self, finished: ProgramFinished, *, state: RunState) -> Kept | None:
+        found: Kept | None = self._records.snapshots.get(finished.intent)
+        return found or self._records.files.get(finished.intent)
 
     def serve(self, intent: RunProgram, asked: Asked) -> ProgramFinished:
         """A program as it was recorded, not run."""
         self.served += 1
-        self._note_all(intent, asked)
+        self.note_all(intent, asked)
         return self._records.finished[intent.intent]
 
-    def _note_all(self, intent: RunProgram, asked: Asked) -> None:
+    def note_all(self, intent: RunProgram, asked: Asked) -> None:
         """Note a program's calls in their order, also those that were never answered."""
         for query in self._records.queries.get(intent.intent, ()):
             asked.queries.now(query)
         for answer in self._records.answers.get(intent.intent, ()):
             self._note(answer, asked)
-        for call in self._records.unanswered.get(intent.intent, ()):
+        unanswered = self._records.unanswered.get(intent.intent, ())
+        for call in unanswered:
             note_call(self._records, call, asked)
+        if intent.effect:
+            # It waited for one call at most: one of models has a number, and no record of its own.
+            known = {each.intent for each in self._records.answers.get(intent.intent, ())}
+            known |= {each.intent for each in unanswered}
+            queries = self._records.queries.get(intent.intent, ())
+            for number in sorted({each.intent for each in queries} - known):
+                asked.calling(index=0, name=f"call {number}", request_sha256="", effect=False)
 
     def _ended_here(self) -> BaseException:
         """What ended the run while this was under way; nothing, if the record just stops."""

@@ -17,6 +17,7 @@ import msgspec
 from tallystick.core.query_records import QueryRecord
 from tallystick.core.records import (
     ChildBegun,
+    NetworkAttempted,
     QueryAsked,
     ReceiptIssued,
     Record,
@@ -33,6 +34,8 @@ __all__ = ["Divergence", "NothingMore", "Recording"]
 # How long things took is the world's word; everything else is recomputed.
 _UNREPEATABLE = frozenset({"wall_ms"})
 _SHOWN_CHARS_MAX = 200
+# Not made again: an act upon the run, and what native programs did, which are served.
+_Passed = RunPruned | NetworkAttempted
 _Key = tuple[str, int, int, int]
 
 
@@ -54,7 +57,7 @@ class Recording:
 
     def __init__(self, records: Sequence[Record]) -> None:
         numbered = [
-            (seq, each) for seq, each in enumerate(records) if not isinstance(each, RunPruned)
+            (seq, each) for seq, each in enumerate(records) if not isinstance(each, _Passed)
         ]
         self._records = [(seq, each) for seq, each in numbered if not isinstance(each, QueryRecord)]
         self._queries = {

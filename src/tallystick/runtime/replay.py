@@ -31,6 +31,7 @@ from tallystick.runtime.run_records import RunRecords
 from tallystick.runtime.shelf import Shelf
 from tallystick.runtime.skill_drift import SkillDrift
 from tallystick.runtime.skill_evidence import kept_evidence
+from tallystick.runtime.vocabulary_check import check_again
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.wasm.engine import ENGINE
 from tallystick.sandbox.wasm.session import WasmSession
@@ -85,6 +86,7 @@ async def replay_records(
         pen=pen,
         texts=texts_of(given.values),
         evidence=kept_evidence(started.skills, shelf, live=False),
+        check=check_again(started, shelf),
     )
     divergence: Divergence | None = None
     try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tallystick.core.errors import RunNotFound
+from tallystick.core.native import is_native_run
 from tallystick.core.records import RunStarted
 from tallystick.core.step_errors import StepsNotReplayed
 from tallystick.core.step_receipt import holds_steps
@@ -16,6 +17,7 @@ from tallystick.ledger.verify import verify
 from tallystick.runtime.history import runs_inside, whole_records
 from tallystick.runtime.replay import ReplayReport, broken_chain, replay_records, rerunnable
 from tallystick.runtime.rlms_log import refuse_foreign
+from tallystick.runtime.session_interpreter import load_image
 from tallystick.runtime.shelf import Shelf
 from tallystick.runtime.skill_drift import SkillDrift, drift_of
 from tallystick.runtime.skills import Skills, cards_again
@@ -45,18 +47,18 @@ async def replayed(
         raise RunNotFound(run=run)
     started = records[0]
     refuse_foreign(run, started)
-    opened = sandbox()
     shelf = shelf_of(holder_of(records), started.grants)
     drift: tuple[SkillDrift, ...] = ()
     if started.skills is not None and skills is not None:
         drift = drift_of(started.skills, cards_again(started.skills, shelf), records, skills)
-    if not rerunnable(started, opened.guest.image.sha256):
+    if is_native_run(started) or not rerunnable(started, sandbox().guest.image.sha256):
         report = await replay_records(run, records, session=None, shelf=shelf)
         return msgspec.structs.replace(report, drift=drift)
-    session = await opened.open(
+    session = await sandbox().open(
         session_id=started.session_id, seed=started.seed, clock_ns=started.clock_ns
     )
     try:
+        await load_image(session, started, shelf)
         report = await replay_records(run, records, session=session, shelf=shelf)
         return msgspec.structs.replace(report, drift=drift)
     finally:

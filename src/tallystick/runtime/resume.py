@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tallystick.core.caps import over
 from tallystick.core.chain import Head
@@ -33,6 +34,7 @@ from tallystick.core.typed_answer import value_of
 from tallystick.ledger.ancestry import bad_entry_of
 from tallystick.ledger.port import Ledger, find_row
 from tallystick.model.port import Model, ModelReply
+from tallystick.runtime.backends import Backends
 from tallystick.runtime.child_desk import (
     ChildRunner,
     Parent,
@@ -44,20 +46,28 @@ from tallystick.runtime.driving_again import ResumeJob, driven_again
 from tallystick.runtime.functions import RunFunction
 from tallystick.runtime.given import given_again
 from tallystick.runtime.history import awaited_children, whole_records
-from tallystick.runtime.live_run import path_of
+from tallystick.runtime.live_run import begun_session, path_of
+from tallystick.runtime.native_run import files_missing, native_again
 from tallystick.runtime.pen import LedgerPen, Passage
 from tallystick.runtime.replay import rerunnable
 from tallystick.runtime.rlms_log import refuse_foreign
 from tallystick.runtime.run import Run
 from tallystick.runtime.run_lock import held_run
+from tallystick.runtime.run_memory import desk_of, functions_of
+from tallystick.runtime.session_keeper import Sessions
+from tallystick.runtime.session_runs import Joined, rejoined, watched
 from tallystick.runtime.shelf import Shelf
 from tallystick.runtime.skills import Skills
 from tallystick.runtime.so_far import holder_of, holds_of, skip_answered, start_now
 from tallystick.runtime.step_run import RunSteps
 from tallystick.runtime.teller import Teller
 from tallystick.runtime.till import Till
+from tallystick.runtime.vocabulary_check import VocabularyAsked, check_decision
 from tallystick.sandbox.identity import now_ms
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+
+if TYPE_CHECKING:
+    from tallystick.runtime.memory import Memory
 
 __all__ = ["FindReply", "Parts", "ResumeJob", "checked", "gone_on_with", "resumed"]
 
@@ -75,6 +85,15 @@ class Parts:
     shelf: Callable[[str, Sequence[str]], Shelf]
     lookup: FindReply | None
     skills: Skills | None = None
+    memory: Memory | None = None
+    vocabulary: VocabularyAsked | None = None
+    sessions: Callable[[], Sessions] | None = None
+    backends: Backends | None = None
+
+    def known_functions(self) -> dict[str, RunFunction]:
+        """What is known of the functions of a run, by their names."""
+        of_memory = functions_of(desk_of(self.memory, session_id=""))
+        return {each.name: each for each in (*self.functions, *of_memory)}
 
 
 async def resumed(
@@ -115,29 +134,40 @@ async def _resumed(
     with held_run(ledger, run, steal=job.steal) as stolen:
         head, records = checked(ledger, run)
         check_resumable(run, records, job.limits)
+        check_decision(run, records, job.decision)
         shelf = parts.shelf(holder_of(records), start_now(records).grants)
         if isinstance(records[-1], RunEnded) and records[-1].stop == "answered":
             return ended_run(run, records, ledger=ledger, shelf=shelf)
 
         def passage(fence: int) -> Passage:
             return RunResumed(
-                at=now_ms(), fence=fence, limits=job.limits, in_doubt=job.in_doubt, stolen=stolen
+                at=now_ms(),
+                fence=fence,
+                limits=job.limits,
+                in_doubt=job.in_doubt,
+                stolen=stolen,
+                decision=job.decision,
+                by=job.by,
+                files_missing=files_missing(records),
             )
 
-        return await gone_on_with(
-            parts,
-            run,
-            job,
-            steps,
-            records=records,
-            head=head,
-            shelf=shelf,
-            started=start_now(records),
-            claim=lambda: ledger.claim(run, create=False),
-            passage=passage,
-            children=children,
-            parent=parent,
-        )
+        with rejoined(parts.sessions, run, records, steal=job.steal) as joined:
+            going = gone_on_with(
+                parts,
+                run,
+                job,
+                steps,
+                records=records,
+                head=head,
+                shelf=shelf,
+                started=start_now(records),
+                claim=lambda: ledger.claim(run, create=False),
+                passage=passage,
+                children=children,
+                parent=parent,
+                joined=joined,
+            )
+            return await watched(joined, going)
 
 
 async def gone_on_with(
@@ -154,13 +184,14 @@ async def gone_on_with(
     passage: Callable[[int], Passage],
     children: ChildRunner,
     parent: Parent | None = None,
+    joined: Joined | None = None,
 ) -> Run:
     """Decide what is in doubt, own the run, and go on behind its head.
 
     `started` is the start as it counts from here on.
     """
-    ledger, sandbox = parts.ledger, parts.sandbox()
-    if not rerunnable(started, sandbox.guest.image.sha256):
+    ledger, native = parts.ledger, await native_again(parts.backends, started)
+    if native is None and not rerunnable(started, parts.sandbox().guest.image.sha256):
         raise ResumeRefused(run=run, why="was made with another version of the sandbox")
     if started.template != TEMPLATE:
         why = f"was made with the prompts {started.template}, and this version writes {TEMPLATE}"
@@ -189,9 +220,7 @@ async def gone_on_with(
             found = None if now is None else now.head.count
             raise LedgerConflict(run=run, field="head", expected=head.count, found=found)
         teller.purse.reconcile(*holds_of(records))
-        session = await sandbox.open(
-            session_id=started.session_id, seed=started.seed, clock_ns=started.clock_ns
-        )
+        session = await begun_session(started, parts.sandbox, native, shelf, records)
         try:
             ended = await driven_again(
                 job,
@@ -210,6 +239,8 @@ async def gone_on_with(
                 children=children,
                 sandbox=parts.sandbox,
                 skills=parts.skills,
+                memory=parts.memory,
+                joined=joined,
             )
         finally:
             await session.close()
@@ -244,7 +275,7 @@ async def _decided(
             records,
             model=start_now(records).model,
             policy=job.in_doubt,
-            functions={each.name: each for each in parts.functions},
+            functions=parts.known_functions(),
             free=lambda name: _is_free(teller, find_model, name),
             find_reply=_find_reply(parts.lookup, find_model),
         )

@@ -10,11 +10,12 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from tallystick.core.billing import AttemptCancelled, AttemptReplied
 from tallystick.core.caps import charge_of
-from tallystick.core.charge import Charge, Reserved, Settled
+from tallystick.core.charge import Charge
 from tallystick.core.errors import ReplayDiverged
 from tallystick.core.machine import RunState
+from tallystick.core.native import ABANDONED as ABANDONED_STOP
+from tallystick.core.native import RETRIED
 from tallystick.core.passage_errors import LeftInDoubt, ResumeDiverged
 from tallystick.core.prompt import Message
 from tallystick.core.records import (
@@ -34,27 +35,24 @@ from tallystick.core.records import (
     RunEnded,
     RunProgram,
     SkillUsed,
-    SnapshotTaken,
 )
 from tallystick.model.port import ModelReply
 from tallystick.runtime.doubts import Decision, Decisions
 from tallystick.runtime.live import LiveWorld
+from tallystick.runtime.native_doubt import CutOff
 from tallystick.runtime.pen import LedgerPen, Passage, Pen, Writing
 from tallystick.runtime.recorded_world import SERVED, RecordedWorld, note_call
 from tallystick.runtime.recording import Divergence, Recording
 from tallystick.runtime.run_records import RunRecords
+from tallystick.runtime.settled_doubt import ABANDONED, settled_doubt
 from tallystick.runtime.so_far import spent_by
 from tallystick.runtime.teller import Teller, Terms
-from tallystick.runtime.world import Asked, World
+from tallystick.runtime.world import Asked, Kept, World
 from tallystick.runtime.written_host import WrittenHost
 from tallystick.sandbox.host import encoded_reply, error_reply, request_digest
 from tallystick.sandbox.port import Host, HostCall, HostNames
 
-__all__ = ["ResumingPen", "ResumingWorld", "settled_doubt"]
-
-_ABANDONED = "its outcome is unknown and it was not made again"
-_NEVER_ARRIVED = "it never arrived"
-_MADE_AGAIN = "its outcome is unknown; it is made again"
+__all__ = ["ResumingPen", "ResumingWorld"]
 
 
 class ResumingPen:
@@ -172,8 +170,10 @@ class ResumingWorld:
         teller: Teller,
         terms: Terms,
         host_of: Callable[[RunProgram, Asked, Host], Host],
+        cut_off: CutOff,
         restored: int = 0,
     ) -> None:
+        self._cut_off = cut_off
         self._records = records
         self._recorded = recorded
         self._live = live
@@ -213,6 +213,12 @@ class ResumingWorld:
         self, intent: RunProgram, source: str, asked: Asked, *, state: RunState
     ) -> ProgramFinished:
         finished = self._records.finished.get(intent.intent)
+        if self._cut_off.is_open(intent):
+            answers = self._records.answers.get(intent.intent, ())
+            self._teller.recalled(self._terms.model, Charge(host_calls=len(answers)))
+            self._recall_calls(intent)
+            self._recorded.note_all(intent, asked)
+            return self._cut_off.ended(intent, asked)
         if finished is None:
             return await self._live.run(
                 intent,
@@ -238,8 +244,12 @@ class ResumingWorld:
     def check_begun(self, intent: RunProgram) -> None:
         """Whatever ended it before, it is gone on with."""
 
-    async def kept(self, finished: ProgramFinished, *, state: RunState) -> SnapshotTaken | None:
-        if finished.intent in self._records.finished:
+    def left_program(self, intent: RunProgram) -> ProgramFinished:
+        found = self._records.finished.get(intent.intent)
+        return self._live.left_program(intent) if found is None else found
+
+    async def kept(self, finished: ProgramFinished, *, state: RunState) -> Kept | None:
+        if finished.intent in self._records.finished or finished.stop in (RETRIED, ABANDONED_STOP):
             return await self._recorded.kept(finished, state=state)
         return await self._live.kept(finished, state=state)
 
@@ -288,23 +298,6 @@ class ResumingWorld:
         )
 
 
-def settled_doubt(
-    teller: Teller, terms: Terms, reserved: Reserved | None, found: ModelReply | Decision
-) -> tuple[Settled, str]:
-    """How a call that was in doubt is settled, and what is said of it where it has no reply."""
-    reserved = reserved or Reserved(tokens_in=0, tokens_out=0)
-    if isinstance(found, ModelReply):
-        return teller.recovered(terms, reserved, AttemptReplied(usage=found.usage)), ""
-    sent = found is not Decision.AGAIN
-    settled = teller.recovered(terms, reserved, AttemptCancelled(sent=sent))
-    said = {
-        Decision.AGAIN: _NEVER_ARRIVED,
-        Decision.RETRY: _MADE_AGAIN,
-        Decision.ABANDON: _ABANDONED,
-    }
-    return settled, said[found]
-
-
 class _DoubtfulHost:
     """In front of the live host: the one effect that the program was cut off in."""
 
@@ -341,7 +334,7 @@ class _DoubtfulHost:
         intent = note_call(self._records, begun, self._asked)
         found = self._decisions.effects[intent]
         if found is Decision.ABANDON:
-            said = LeftInDoubt(f"{call.name}: {_ABANDONED}")
+            said = LeftInDoubt(f"{call.name}: {ABANDONED}")
             return self._host.told(call, intent, error_reply(said))
         if isinstance(found, Decision):
             self._asked.again(intent, index=call.index, name=call.name, request_sha256=sha256)

@@ -12,7 +12,7 @@ from tallystick.runtime.desk import LiveDesk, Written
 from tallystick.runtime.doubts import Decision, Decisions
 from tallystick.runtime.queries import QueryDesk, QueryPlace, QueryRequest
 from tallystick.runtime.recorded_desk import RecordedDesk
-from tallystick.runtime.resuming import settled_doubt
+from tallystick.runtime.settled_doubt import settled_doubt
 from tallystick.runtime.so_far import spent_by
 from tallystick.runtime.teller import Teller, Terms
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 from tallystick.core.records import (
     AskModel,
     CallHost,
+    FilesKept,
     HostAnswered,
     ModelFailed,
     ModelRefused,
@@ -23,7 +24,7 @@ from tallystick.runtime.pen import Passage
 
 __all__ = ["RunRecords"]
 
-Kind = TypeVar("Kind", AskModel, ModelRefused, ProgramFinished, SnapshotTaken)
+Kind = TypeVar("Kind", AskModel, ModelRefused, ProgramFinished, SnapshotTaken, FilesKept)
 
 
 class RunRecords:
@@ -38,6 +39,7 @@ class RunRecords:
         self.programs = {each.intent for each in records if isinstance(each, RunProgram)}
         self.finished = _by_intent(records, ProgramFinished)
         self.snapshots = _by_intent(records, SnapshotTaken)
+        self.files = _by_intent(records, FilesKept)
         calls = [each for each in records if isinstance(each, CallHost)]
         # How often each effect was begun.
         self.effects = {each.intent: each.attempt for each in calls}
@@ -58,14 +60,14 @@ class RunRecords:
         self._replied_at = {
             each.intent: place
             for place, each in enumerate(records)
-            if isinstance(each, ModelReplied | ModelFailed)
+            if isinstance(each, ModelReplied | ModelFailed | ProgramFinished)
         }
         # How it ended, unless it was gone on with.
         ends = [each for each in records[self._gone_on_at + 1 :] if isinstance(each, RunEnded)]
         self.ended = ends[-1] if ends else None
 
     def gone_on_after(self, intent: int) -> bool:
-        """Whether the run was gone on with after a model call had its outcome."""
+        """Whether the run was gone on with after a model call, or a program, had its outcome."""
         return self._replied_at.get(intent, -1) < self._gone_on_at
 
 

@@ -8,8 +8,9 @@ would rather await.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.attachments.port import Attachments
@@ -21,21 +22,25 @@ from tallystick.core.passage_records import InDoubt
 from tallystick.core.records import Record, RunLimits
 from tallystick.core.strategy import AskedStrategy
 from tallystick.core.typed_answer import schema_text
+from tallystick.core.vocabulary_records import PersonDecision
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.port import Heard, Model
+from tallystick.runtime.backends import AUTO, Backends
 from tallystick.runtime.child_run import Family
-from tallystick.runtime.desk import FindModel
 from tallystick.runtime.fork import ForkJob, forked
 from tallystick.runtime.functions import RunFunction
 from tallystick.runtime.inputs import Input
 from tallystick.runtime.live_run import RunJob, Watch
 from tallystick.runtime.loop_thread import LoopThread
-from tallystick.runtime.paths import cache_directory, data_directory, ledger_path
+from tallystick.runtime.paths import ledger_path
 from tallystick.runtime.replay import ReplayReport
 from tallystick.runtime.replayed_run import replayed
 from tallystick.runtime.resume import FindReply, Parts, ResumeJob, resumed
 from tallystick.runtime.run import Run
+from tallystick.runtime.session_keeper import Sessions, sessions_of
+from tallystick.runtime.session_models import models_for_programs, opened_by_name
+from tallystick.runtime.session_runs import in_session
 from tallystick.runtime.shelf import Shelf
 from tallystick.runtime.skills import Skills
 from tallystick.runtime.snapshots import holder_of as snapshots_of
@@ -46,8 +51,13 @@ from tallystick.runtime.step_resume import replayed_steps, resumed_steps
 from tallystick.runtime.step_run import RunSteps
 from tallystick.runtime.teller import Pricing
 from tallystick.runtime.till import NO_LIMIT, PRICING, Till
+from tallystick.runtime.vocabulary_check import VocabularyAsked
 from tallystick.sandbox.identity import new_id
+from tallystick.sandbox.process.sandbox import ProcessSandbox
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+
+if TYPE_CHECKING:
+    from tallystick.runtime.memory import Memory
 
 __all__ = ["Session"]
 
@@ -63,7 +73,9 @@ class Session:
     `models` are those that programs may ask by name, beside the run's own. `budget` is for all runs
     of the session together, `total` for all runs of all processes on this ledger's file; `pricing`
     says what calls cost. `lookup` is asked, by model and key, what came of a call that a process
-    died in, where its provider can be asked. `skills` are those that programs may load.
+    died in, where its provider can be asked. `skills` are those that programs may load, `memory` is
+    what they recall (it stays the caller's to close), `vocabulary` what they are checked against.
+    `backend` is the sandbox of new runs: wasm, or process, for native Python and bash with files.
     """
 
     def __init__(
@@ -73,17 +85,23 @@ class Session:
         functions: Sequence[RunFunction] = (),
         ledger: Ledger | None = None,
         attachments: Attachments | None = None,
-        sandbox: WasmSandbox | None = None,
+        sandbox: WasmSandbox | ProcessSandbox | None = None,
+        backend: str = AUTO,
+        accept_without: Collection[str] = (),
         models: Mapping[str, Model] = _NO_MODELS,
         budget: Budget = NO_LIMIT,
         total: Budget = NO_LIMIT,
         pricing: Pricing = PRICING,
         lookup: FindReply | None = None,
         skills: Skills | None = None,
+        memory: Memory | None = None,
+        vocabulary: VocabularyAsked | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._lookup = lookup
         self._skills = skills
+        self._memory = memory
+        self._vocabulary = vocabulary
         self._till = Till(budget=budget, total=total, pricing=pricing)
         self._models = dict(models)
         if attachments is not None and (ledger is None or isinstance(ledger, SqliteLedger)):
@@ -94,9 +112,9 @@ class Session:
         self._model_name = model if isinstance(model, str) else None
         self._functions = tuple(functions)
         self._ledger = ledger
-        self._sandbox = sandbox
-        self._owns_sandbox = sandbox is None
-        self._say = say
+        self._backends = Backends(
+            given=sandbox, preference=backend, accept_without=accept_without, say=say
+        )
         self._owned: list[Model] = []
         self._by_name: dict[str, Model] = {}
         self._loop = LoopThread()
@@ -125,6 +143,11 @@ class Session:
             )
         return self._attachments
 
+    @property
+    def sessions(self) -> Sessions:
+        """The sessions beside the ledger, which runs go on in and other processes share."""
+        return sessions_of(self.ledger, self.attachments)
+
     def use(self, model: Model, *, owned: bool = False) -> None:
         """Take another model for the runs that follow. One that is owned is closed with this."""
         self._model, self._model_name = model, None
@@ -147,6 +170,7 @@ class Session:
         compact_at: int | None = None,
         schema: Mapping[str, object] | None = None,
         skills: Sequence[str] = (),
+        session: str | None = None,
     ) -> Run:
         """Run a goal to its end and return what it came to. Ctrl-C ends it, written down.
 
@@ -155,12 +179,13 @@ class Session:
         the budget. `compact_at` is how many tokens a prompt has before old turns are shortened, 0
         for never, None for what suits the model. Under a JSON `schema` the answer is JSON that
         fits, and `Run.value` what it says. `skills` are put into the prompt, each by its name with
-        its arguments behind it, also those that models may not load. Inside a step, raises
-        `StepBudgetError`, with what the run came to, if a budget around it is exhausted; steps have
-        their own chain, `Run.parent`.
+        its arguments behind it, also those that models may not load. `session` is one of
+        `sessions`, whose variables programs find. Inside a step, raises `StepBudgetError`, with
+        what the run came to, if a budget around it is exhausted; steps have their own chain,
+        `Run.parent`.
         """
         asked = (goal, inputs, limits, grants, seed, temperature, watch, heard, model, strategy)
-        job = RunJob(*asked, compact_at, schema_text(schema), skills)
+        job = RunJob(*asked, compact_at, schema_text(schema), skills, session)
         steps = steps_for(job, lambda: self.ledger, self._model_of)
         return steps.heard(self._loop.do(self._run(job, steps)))
 
@@ -180,10 +205,11 @@ class Session:
         compact_at: int | None = None,
         schema: Mapping[str, object] | None = None,
         skills: Sequence[str] = (),
+        session: str | None = None,
     ) -> Run:
         """Run a goal to its end, for callers that await."""
         asked = (goal, inputs, limits, grants, seed, temperature, watch, heard, model, strategy)
-        job = RunJob(*asked, compact_at, schema_text(schema), skills)
+        job = RunJob(*asked, compact_at, schema_text(schema), skills, session)
         steps = steps_for(job, lambda: self.ledger, self._model_of)
         return steps.heard(await asyncio.wrap_future(self._loop.submit(self._run(job, steps))))
 
@@ -198,6 +224,8 @@ class Session:
         in_doubt: InDoubt = "halt",
         limits: RunLimits | None = None,
         steal: bool = False,
+        decision: PersonDecision | None = None,
+        by: str = "",
         watch: Watch = lambda run, record: None,
         heard: Heard = lambda chars: None,
     ) -> Run:
@@ -208,9 +236,9 @@ class Session:
         call was begun whose outcome nobody knows: `in_doubt` says to make such calls again
         (`retry`) or to do without them (`abandon`). A run that another process works on is refused
         unless `steal`: what that process still does is then lost. A run that has its answer is
-        returned as it is.
+        returned as it is. One that waits for a person needs a `decision`, and `by` says whose.
         """
-        job = ResumeJob(in_doubt=in_doubt, limits=limits, steal=steal, watch=watch, heard=heard)
+        job = ResumeJob(in_doubt, limits, steal, watch, heard, decision, by)
         return self._loop.do(self._resume(run, job, RunSteps.here(run)))
 
     async def aresume(
@@ -220,11 +248,13 @@ class Session:
         in_doubt: InDoubt = "halt",
         limits: RunLimits | None = None,
         steal: bool = False,
+        decision: PersonDecision | None = None,
+        by: str = "",
         watch: Watch = lambda run, record: None,
         heard: Heard = lambda chars: None,
     ) -> Run:
         """Go on with a run, for callers that await."""
-        job = ResumeJob(in_doubt=in_doubt, limits=limits, steal=steal, watch=watch, heard=heard)
+        job = ResumeJob(in_doubt, limits, steal, watch, heard, decision, by)
         going = self._loop.submit(self._resume(run, job, RunSteps.here(run)))
         return await asyncio.wrap_future(going)
 
@@ -268,9 +298,8 @@ class Session:
         self._by_name.clear()
         while self._owned:
             self._loop.do(self._owned.pop().close())
-        if self._owns_sandbox and self._sandbox is not None:
-            self._loop.do(self._sandbox.close())
-            self._sandbox = None
+        if self._backends.owns_any:
+            self._loop.do(self._backends.close())
         if self._owns_attachments and isinstance(self._attachments, SqliteAttachments):
             self._attachments.close()
             self._attachments = None
@@ -280,9 +309,11 @@ class Session:
     # -- on the loop ---------------------------------------------------------------------------
 
     async def _run(self, job: RunJob, steps: RunSteps) -> Run:
-        return await run_asked(
-            self._parts(), job, steps, model_of=self._model_of, replay=self._replay
-        )
+        def asked(job: RunJob) -> Coroutine[Any, Any, Run]:
+            return run_asked(parts, job, steps, model_of=self._model_of, replay=self._replay)
+
+        parts = self._parts()
+        return await in_session(parts.sessions, job, steps, asked)
 
     def _model_of(self, name: str | None) -> Model:
         """The model to ask: the session's own, or one by a name that was given or is opened."""
@@ -309,13 +340,7 @@ class Session:
 
     def _named_model(self, name: str) -> Model:
         """A model that is opened as the settings say, and closed with the session."""
-        # Names are resolved above this module, which recorded models read.
-        from tallystick.model.pacing import Pacing
-        from tallystick.runtime.models import open_model
-        from tallystick.runtime.settings import load_settings
-
-        settings = load_settings(flags={"model": name})
-        opened = open_model(settings.model, settings, pacing=Pacing(), ledger=lambda: self.ledger)
+        opened = opened_by_name(name, lambda: self.ledger)
         self._owned.append(opened)
         return opened
 
@@ -337,34 +362,25 @@ class Session:
             till=self._till,
             functions=self._functions,
             model=self._recorded_as,
-            find_model=self._find_model,
-            sandbox=self._opened,
+            find_model=lambda own: models_for_programs(own, self._models),
+            sandbox=self._backends.wasm,
+            backends=self._backends,
             shelf=self._shelf,
             lookup=self._lookup,
             skills=self._skills,
+            memory=self._memory,
+            vocabulary=self._vocabulary,
+            sessions=lambda: self.sessions,
         )
 
     async def _replay(self, run: str) -> ReplayReport:
         return await replayed(
             run,
             ledger=self.ledger,
-            sandbox=self._opened,
+            sandbox=self._backends.wasm,
             shelf_of=self._shelf,
             skills=self._skills,
         )
-
-    def _find_model(self, own: Model) -> FindModel:
-        """The models that programs may ask: the run's own, and those that were given by name."""
-
-        def find(name: str | None) -> Model:
-            if name is None or name == own.name:
-                return own
-            if name not in self._models:
-                known = ", ".join([own.name, *self._models])
-                raise UsageError(f"model {name[:80]!r} is not for programs; known are: {known}")
-            return self._models[name]
-
-        return find
 
     def shelf_of(self, records: Sequence[Record]) -> Shelf:
         """What a recorded run keeps, to be read."""
@@ -377,12 +393,3 @@ class Session:
             grants=grants,
             snapshots=SessionAttachments(self.attachments, session_id=snapshots_of(session_id)),
         )
-
-    def _opened(self) -> WasmSandbox:
-        if self._sandbox is None:
-            self._sandbox = WasmSandbox.load(
-                cache=cache_directory(),
-                output_directory=data_directory() / "output",
-                say=self._say,
-            )
-        return self._sandbox

@@ -85,6 +85,7 @@ class Settings:
     warnings: tuple[str, ...]
     listing: tuple[Setting, ...]
     skills: SkillSettings
+    memory: str | None = None
 
     def listed(self) -> list[Setting]:
         """Every setting with its value and its source, in order."""
@@ -158,6 +159,7 @@ def load_settings(
             values,
             of_project=file is not None and sources.get("skills_paths") == file.shown_path,
         ),
+        memory=str(values["memory"]) if "memory" in values else None,
     )
 
 

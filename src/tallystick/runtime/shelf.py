@@ -295,7 +295,9 @@ class Shelf:
 
     def ls(self) -> list[dict[str, object]]:
         """What this session keeps: id, media type, size and label of each."""
-        return [_as_dict(each.ref) for each in self._held.references()]
+        kept = [each.ref for each in self._held.references()]
+        # The interpreter that a session's run went on with is not a program's to read.
+        return [_as_dict(each) for each in kept if each.media_type != SNAPSHOT_TYPE]
 
 
 def described_file(path: Path, *, media_type: str, label: str) -> AttachmentRef:

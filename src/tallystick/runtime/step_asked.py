@@ -24,6 +24,7 @@ from tallystick.model.port import Model
 from tallystick.runtime.child_run import Family
 from tallystick.runtime.history import whole_records
 from tallystick.runtime.live_run import RunJob, run_live
+from tallystick.runtime.native_run import native_for
 from tallystick.runtime.replay import ReplayReport
 from tallystick.runtime.resume import Parts, ResumeJob, ended_run, resumed
 from tallystick.runtime.run import Run
@@ -98,7 +99,8 @@ async def _new(
             run=run,
             session_id=session_id,
             model=model,
-            sandbox=parts.sandbox(),
+            sandbox=parts.sandbox,
+            native=await native_for(parts.backends, job.joined),
             ledger=ledger,
             functions=[steps.inside(each) for each in parts.functions],
             shelf=parts.shelf(session_id, job.grants),
@@ -107,6 +109,8 @@ async def _new(
             steps=steps,
             children=Family(parts, watch=job.watch, heard=job.heard),
             skills=parts.skills,
+            memory=parts.memory,
+            vocabulary=parts.vocabulary,
         )
         return steps.checked(ended, stopped_by=teller.stopped_by, rows=till.rows)
 

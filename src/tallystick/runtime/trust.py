@@ -211,7 +211,9 @@ def narrowed(
 
 
 # What gives rights, or takes a limit away; the total is this user's, and no project's.
-_NEED_TRUST = frozenset({"grants", "allow_unpriced", "skills_paths", "total_usd", "tokenizer"})
+_NEED_TRUST = frozenset(
+    {"grants", "allow_unpriced", "memory", "skills_paths", "total_usd", "tokenizer"}
+)
 
 
 def _restricted(

@@ -9,10 +9,12 @@ from tallystick.core.machine import RunState
 from tallystick.core.prompt import Message
 from tallystick.core.records import (
     AskModel,
+    FilesKept,
     HostAnswered,
     ModelFailed,
     ModelRefused,
     ModelReplied,
+    NetworkAttempted,
     ProgramFinished,
     RunProgram,
     SnapshotTaken,
@@ -20,7 +22,10 @@ from tallystick.core.records import (
 from tallystick.runtime.pen import Writing
 from tallystick.runtime.together import QueryWriter
 
-__all__ = ["Asked", "CallRefused", "WaitedTooLong", "World"]
+__all__ = ["Asked", "CallRefused", "Kept", "WaitedTooLong", "World"]
+
+# What is kept after a program.
+Kept = SnapshotTaken | FilesKept
 
 
 class Asked(Protocol):
@@ -39,6 +44,10 @@ class Asked(Protocol):
 
     def answered(self, answered: HostAnswered) -> Writing:
         """Note what it was answered. Of an effect that is to be committed before it is told."""
+        ...
+
+    def attempted(self, attempt: NetworkAttempted) -> None:
+        """Note that a program tries to reach something. Waits until that is committed."""
         ...
 
     @property
@@ -88,6 +97,10 @@ class World(Protocol):
         """Raise what ended the run before a program of it was begun, if something did."""
         ...
 
-    async def kept(self, finished: ProgramFinished, *, state: RunState) -> SnapshotTaken | None:
-        """The interpreter after a program, if it is worth keeping."""
+    def left_program(self, intent: RunProgram) -> ProgramFinished:
+        """What is written of a native program that was left in the middle, by a cancel."""
+        ...
+
+    async def kept(self, finished: ProgramFinished, *, state: RunState) -> Kept | None:
+        """What a program leaves, if it is worth keeping: its interpreter, or its files."""
         ...

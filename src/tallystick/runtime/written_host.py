@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING
 
 from tallystick.core.canonical import digest
 from tallystick.core.lookup import call_key
@@ -17,6 +18,9 @@ from tallystick.runtime.world import Asked
 from tallystick.sandbox.host import Blocking, HostTable, error_reply, request_digest
 from tallystick.sandbox.port import HostCall, HostNames
 from tallystick.skills.errors import SkillToolDenied
+
+if TYPE_CHECKING:
+    from tallystick.runtime.memory_desk import MemoryDesk
 
 __all__ = ["WrittenHost"]
 
@@ -40,9 +44,11 @@ class WrittenHost:
         run: str,
         program: int,
         desk: SkillDesk | None = None,
+        memory: MemoryDesk | None = None,
         tools: Tools = (),
     ) -> None:
         self._desk = desk
+        self._memory = memory
         self._tools = tools
         self._run = run
         self._shelf = shelf
@@ -120,6 +126,7 @@ class WrittenHost:
                 reply_sha256=reply_sha256,
                 ok=ok,
                 skill=None if self._desk is None else self._desk.touched(),
+                memory=None if self._memory is None else self._memory.touched(),
             )
         )
 

@@ -1,0 +1,149 @@
+"""Which sandbox a run has: the first of those that were asked for that this host can give.
+
+Rule 1: what is passed over is said, with the reason. Where nothing is left, all reasons are told.
+Rule 2: nobody gets less isolation than they asked for. `auto` is the WASM sandbox and no other; a
+layer that the host lacks is done without only if it is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from tallystick.core.errors import SandboxError, TallystickError, UsageError
+from tallystick.runtime.paths import cache_directory, data_directory
+from tallystick.sandbox.identity import new_id
+from tallystick.sandbox.process.sandbox import ProcessSandbox
+from tallystick.sandbox.process.settings import BoxSettings
+from tallystick.sandbox.wasm.sandbox import WasmSandbox
+
+__all__ = ["AUTO", "BACKENDS", "Backends", "NoBackendAvailable", "read_preference"]
+
+BACKENDS = ("wasm", "process")
+AUTO = "auto"
+_DEFAULT = "wasm"
+
+
+class NoBackendAvailable(SandboxError):
+    """None of the sandboxes that were asked for is to be had here. `tried` says why, of each."""
+
+    code = "backend.none_available"
+
+    def __init__(self, *, tried: tuple[tuple[str, str], ...]) -> None:
+        said = "; ".join(f"{name}: {why}" for name, why in tried)
+        super().__init__(f"no sandbox can be used here: {said}")
+        self.tried = tried
+
+
+def read_preference(text: str) -> tuple[str, ...]:
+    """The sandboxes to try, in their order: `auto`, a name, or several with commas between."""
+    if text == AUTO:
+        return (_DEFAULT,)
+    names = tuple(each.strip() for each in text.split(","))
+    for name in names:
+        if name not in BACKENDS:
+            raise UsageError(f"sandbox {name[:40]!r}: there are {AUTO}, {', '.join(BACKENDS)}")
+    if len(set(names)) < len(names):
+        raise UsageError(f"sandbox {text[:80]!r}: one stands there twice")
+    return names
+
+
+class Backends:
+    """The sandboxes of one caller, each made when it is needed."""
+
+    def __init__(
+        self,
+        *,
+        given: WasmSandbox | ProcessSandbox | None = None,
+        preference: str = AUTO,
+        accept_without: Collection[str] = (),
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._preference = read_preference(preference)
+        self._explicit = preference != AUTO
+        self._proven: set[str] = set()
+        if accept_without and "process" not in self._preference:
+            raise UsageError(
+                f"accept without {', '.join(sorted(accept_without))}: only the process sandbox "
+                "has layers to do without"
+            )
+        self._settings = BoxSettings(accept_without=frozenset(accept_without))
+        self._given = given
+        self._wasm = given if isinstance(given, WasmSandbox) else None
+        self._process = given if isinstance(given, ProcessSandbox) else None
+        self._say = say
+        self._chosen: str | None = None
+
+    def wasm(self) -> WasmSandbox:
+        if self._wasm is None:
+            self._wasm = WasmSandbox.load(
+                cache=cache_directory(),
+                output_directory=data_directory() / "output",
+                say=self._say,
+            )
+        return self._wasm
+
+    def process(self) -> ProcessSandbox:
+        if self._process is None:
+            self._process = ProcessSandbox(
+                settings=self._settings, output_directory=data_directory() / "output"
+            )
+        return self._process
+
+    @property
+    def explicit(self) -> bool:
+        """Whether a sandbox was asked for by name."""
+        return self._explicit
+
+    async def ensure(self, name: str) -> None:
+        """Raise `NoBackendAvailable` unless one can be used here, asked for or not."""
+        if name not in self._proven:
+            try:
+                await self._try(name)
+            except (TallystickError, OSError) as error:
+                raise NoBackendAvailable(tried=((name, _why(error)),)) from error
+            self._proven.add(name)
+
+    async def chosen(self) -> str:
+        """The sandbox of the runs that follow. Raises `NoBackendAvailable`."""
+        if self._chosen is None:
+            self._chosen = await self._walked()
+        return self._chosen
+
+    async def _walked(self) -> str:
+        tried: list[tuple[str, str]] = []
+        for name in self._preference:
+            try:
+                await self.ensure(name)
+            except NoBackendAvailable as error:
+                tried += error.tried
+                if len(self._preference) > 1:
+                    self._say(f"sandbox {name} passed over: {error.tried[0][1]}")
+            else:
+                return name
+        raise NoBackendAvailable(tried=tuple(tried))
+
+    async def _try(self, name: str) -> None:
+        """Have a session of it: what a host lacks shows then and not before."""
+        if name == "wasm":
+            self.wasm()
+            return
+        session = await self.process().open(session_id=new_id())
+        await session.close()
+
+    @property
+    def owns_any(self) -> bool:
+        """Whether there is anything to close that was not given."""
+        return any(each not in (None, self._given) for each in (self._wasm, self._process))
+
+    async def close(self) -> None:
+        """Close what was made here. Closing twice is harmless."""
+        if self._wasm is not None and self._wasm is not self._given:
+            await self._wasm.close()
+            self._wasm = None
+        if self._process is not None and self._process is not self._given:
+            await self._process.close()
+            self._process = None
+
+
+def _why(error: Exception) -> str:
+    return f"{error.code}: {error}" if isinstance(error, TallystickError) else str(error)

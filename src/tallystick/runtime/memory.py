@@ -1,0 +1,399 @@
+"""A memory as users have it: one tenant's notes, read and written as one agent, with receipts.
+
+Rule 1: a tenant is a file. What must not be seen together is not kept together.
+Rule 2: whoever reads as an agent sees that agent's notes, those shared with it, and public ones;
+the owner of the file sees everything.
+Rule 3: without the extra `memory` and its weights recall works by words alone, and says so. Where a
+strategy needs embeddings it is refused, never answered by something else.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from tallystick.core.errors import UsageError
+from tallystick.core.moments import moment_ms
+from tallystick.memory.citation import NoteCitation, check_citation, read_citation
+from tallystick.memory.decay import effective_importance
+from tallystick.memory.embed import embed_missing
+from tallystick.memory.errors import ModelMismatch, NoteInvalid
+from tallystick.memory.forgotten import Criteria
+from tallystick.memory.forgotten import Strategy as ForgetStrategy
+from tallystick.memory.log import read_entry_header
+from tallystick.memory.minilm import MiniLm, missing
+from tallystick.memory.minilm_graph import DIMENSIONS
+from tallystick.memory.note import NewNote, Note, check_agent
+from tallystick.memory.profile import DEFAULT, Profile
+from tallystick.memory.recall import Asking, Recalled, Strategy, recall, verify_recall
+from tallystick.memory.receipt import ForgetReceipt, RecallReceipt, Verified, VerifiedForget
+from tallystick.memory.receipts_kept import kept_forget, kept_receipt, verify_forgotten
+from tallystick.memory.remember import Remembered, remember, remember_all
+from tallystick.memory.scope import Embedder
+from tallystick.memory.selection import NOW, Filters, Seen
+from tallystick.memory.sqlite import SqliteMemory
+from tallystick.memory.vectors import count_unembedded, model_at
+from tallystick.memory.view import look
+from tallystick.memory.word_tokens import NAME as TOKENIZER
+from tallystick.memory.word_tokens import count_tokens
+from tallystick.runtime.config_file import config_directory
+from tallystick.runtime.memory_keys import MemoryKeys, open_keys
+from tallystick.runtime.paths import cache_directory, data_directory
+
+if TYPE_CHECKING:
+    from tallystick.ledger.sqlite import SqliteLedger
+    from tallystick.memory.standing import StandingIndex
+    from tallystick.runtime.erased import Erased
+
+__all__ = ["AGENT", "Memory", "memory_directory"]
+
+# Who notes are of, unless somebody says otherwise.
+AGENT = "agent"
+# As many notes are embedded before a recall; more would keep it waiting, and is said instead.
+_EMBEDDED_MAX = 200
+_HOUR_MS = 3_600_000
+_HALF = re.compile("[\ud800-\udfff]")
+_TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def memory_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the files of tenants are."""
+    return data_directory(environ) / "memory"
+
+
+class Memory:
+    """A tenant's memory, shared by threads. Closing twice is harmless.
+
+    `agent_id` is whose notes are written and for whom they are read; with `owner` everything in
+    the file is read. `embedder` is "auto" for the one of the extra if it can be used here, None
+    for none.
+    """
+
+    def __init__(
+        self,
+        store: SqliteMemory,
+        *,
+        tenant: str = "default",
+        agent_id: str = AGENT,
+        owner: bool = False,
+        keys: MemoryKeys,
+        embedder: Embedder | Literal["auto"] | None = "auto",
+        profile: Profile = DEFAULT,
+    ) -> None:
+        check_agent(agent_id)
+        self.store = store
+        self.tenant = tenant
+        self.agent_id = agent_id
+        self.keys = keys
+        self.profile = profile
+        self._reader = None if owner else agent_id
+        self._embedder = embedder
+        self._index: StandingIndex | None = None
+
+    @classmethod
+    def open(
+        cls,
+        tenant: str = "default",
+        *,
+        agent_id: str = AGENT,
+        owner: bool = False,
+        embedder: Embedder | Literal["auto"] | None = "auto",
+        directory: Path | None = None,
+        create: bool = True,
+        environ: Mapping[str, str] = os.environ,
+    ) -> Memory:
+        """Open a tenant's memory, made if it is not there. `directory` holds the files."""
+        if _TENANT.fullmatch(tenant) is None:
+            raise UsageError(
+                f"memory {tenant[:80]!r}: a name is letters, digits, '.', '_' and '-', at most 64"
+            )
+        path = (directory or memory_directory(environ)) / f"{tenant}.db"
+        if not create and not path.exists():
+            raise UsageError(f"there is no memory {tenant!r} yet; tally remember makes it")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return cls(
+            SqliteMemory(path),
+            tenant=tenant,
+            agent_id=agent_id,
+            owner=owner,
+            keys=open_keys(config_directory(environ)),
+            embedder=embedder,
+        )
+
+    def __enter__(self) -> Memory:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.store.close()
+
+    @property
+    def reader(self) -> str | None:
+        """For whom notes are read; None is the owner of the file."""
+        return self._reader
+
+    def prepare(self) -> None:
+        """Load the embedder, and embed what is new if it is not much: the next recall need not."""
+        self._embedder_for("auto", self.profile, None)
+
+    # -- notes ---------------------------------------------------------------------------------
+
+    def remember(
+        self,
+        content: str,
+        *,
+        origin: str | None = None,
+        **fields: Any,  # noqa: ANN401 (the fields of a note, each with its own type)
+    ) -> Remembered:
+        """Keep a note, on disk when this returns. `fields` are those of `NewNote`.
+
+        `origin` names the request: asked twice, it is done once.
+        """
+        return remember(self.store, self.new_note(content, **fields), origin=origin)
+
+    def remember_all(self, contents: Iterable[str | NewNote]) -> list[Remembered]:
+        """Keep notes in one transaction: all of them, or with an error none."""
+        news = [each if isinstance(each, NewNote) else self.new_note(each) for each in contents]
+        return remember_all(self.store, news)
+
+    def new_note(self, content: str, **fields: Any) -> NewNote:  # noqa: ANN401
+        """A note of this agent, of fields by their names."""
+        given = {key: value for key, value in fields.items() if value is not None}
+        try:
+            return msgspec.convert(
+                {"agent_id": self.agent_id, "content": content, **given}, type=NewNote
+            )
+        except msgspec.ValidationError as error:
+            raise NoteInvalid(field="note", why=str(error)) from None
+
+    def note(self, id: str, *, as_of: int | str | None = None) -> Seen:
+        """One note, whatever became of it. Raises `NoteNotFound` or `NoteErased`."""
+        place, _ = self._place(as_of)
+        return look(self.store, id, reader=self._reader, as_of=place)
+
+    def score(self, id: str) -> float:
+        """How much a note still matters, from 0 to 1: importance, age and how often it was read."""
+        seen = self.note(id)
+        return effective_importance(
+            seen.state.importance,
+            hours=(self.store.clock() - seen.note.created_at) / _HOUR_MS,
+            access_count=seen.access_count,
+            rate=seen.note.decay_rate,
+            function=seen.note.decay_function,
+        )
+
+    # -- recall --------------------------------------------------------------------------------
+
+    def recall(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        as_of: int | str | None = None,
+        strategy: Strategy = "auto",
+        filters: Filters = NOW,
+        tokens_max: int | None = None,
+        profile: Profile | None = None,
+    ) -> Recalled:
+        """The notes that fit a query, the best first, and a receipt of that.
+
+        `as_of` is a place in the log or a moment: what was known then, ranked as it was then.
+        `tokens_max` is how much of it there is room for.
+        """
+        _check_text("the query", query)
+        for what in ("org_id", "thread_id", "author", "key"):
+            _check_text(what, getattr(filters, what) or "")
+        for tag in filters.tags:
+            _check_text("a tag", tag)
+        place, at = self._place(as_of)
+        embedder, remarks = self._embedder_for(strategy, profile or self.profile, place)
+        made = recall(
+            self.store,
+            query,
+            Asking(
+                agent_id=self.agent_id,
+                reader=self._reader,
+                k=k,
+                filters=filters,
+                as_of=place,
+                at=at,
+                strategy=strategy,
+                profile=profile or self.profile,
+                tokens_max=tokens_max,
+            ),
+            key=self.keys.current,
+            embedder=embedder,
+            count=count_tokens,
+            tokenizer=TOKENIZER,
+            index=self._standing(),
+        )
+        return made if not remarks else _remarked(made, remarks)
+
+    def receipt(self, read_id: str) -> RecallReceipt:
+        """The receipt of a recall that was made here."""
+        return kept_receipt(self.store, read_id)
+
+    def verify(self, receipt: RecallReceipt, *, query: str | None = None) -> Verified:
+        """Make a recall again and compare. Raises a `ReceiptError` where it does not hold.
+
+        Without the query its digest and the ranking are not checked, all the rest is.
+        """
+        embedder = None
+        if query is not None and receipt.model is not None:
+            embedder, _ = self._embedder_for("hybrid", self.profile, receipt.as_of)
+        return verify_recall(
+            self.store,
+            receipt,
+            keys=self.keys.by_id,
+            query=query,
+            profile=self.profile,
+            embedder=embedder,
+            index=self._standing(),
+        )
+
+    def resolve(self, citation: str | NoteCitation) -> Note:
+        """The note that a citation is of, as it was recalled; checked against the receipt."""
+        read = read_citation(citation) if isinstance(citation, str) else citation
+        receipt = self.receipt(read.read_id)
+        self.verify(receipt)
+        hit = check_citation(read, receipt)
+        return look(self.store, hit.id, reader=self._reader, as_of=receipt.as_of).note
+
+    def embed(self, *, replace: bool = False) -> int:
+        """Embed every note that has no vector yet. Returns how many there were.
+
+        With `replace` the vectors of another model are thrown away first.
+        """
+        embedder = self._loaded()
+        if embedder is None:
+            raise UsageError(f"embedding needs more: {missing() or 'no embedder is given'}")
+        return embed_missing(self.store, embedder, dimensions=DIMENSIONS, replace=replace)
+
+    # -- forgetting ----------------------------------------------------------------------------
+
+    def forget(
+        self,
+        ids: Sequence[str] = (),
+        *,
+        subject: str | None = None,
+        principal: str | None = None,
+        session: str | None = None,
+        criteria: Criteria | None = None,
+        strategy: ForgetStrategy | None = None,
+        dry_run: bool = False,
+        ledger: SqliteLedger | None = None,
+    ) -> Erased:
+        """Forget notes, chosen in one way, and give a receipt for it.
+
+        What hard deletion and redaction take out of the memory they take out of the recorded runs
+        of `ledger` too, if it is given. The strategy is soft deletion, for a subject redaction.
+        """
+        # Pruning is not what most who open a memory are about to do.
+        from tallystick.runtime.memory_forget import Which, forget_notes
+
+        which = Which(
+            ids=tuple(ids),
+            subject=subject,
+            principal=principal,
+            session_id=session,
+            criteria=criteria,
+        )
+        return forget_notes(self, which, strategy=strategy, dry_run=dry_run, ledger=ledger)
+
+    def forget_receipt(self, forget_id: str) -> ForgetReceipt:
+        """The receipt of a forgetting that was done here."""
+        return kept_forget(self.store, forget_id)
+
+    def verify_forget(self, receipt: ForgetReceipt) -> VerifiedForget:
+        """Check a receipt of a forgetting. Raises a `ReceiptError` where it does not hold."""
+        return verify_forgotten(self.store, receipt, keys=self.keys.by_id)
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _place(self, as_of: int | str | None) -> tuple[int | None, int | None]:
+        """A place in the log, and the moment that counts there."""
+        if as_of is None:
+            return None, None
+        if isinstance(as_of, str) and not as_of.isdecimal():
+            at = moment_ms(as_of)
+            return self.store.seq_at(at), at
+        place = self.store.resolve(int(as_of))
+        entry = next(self.store.entries(start=place, stop=place), None)
+        if entry is None:
+            return place, 0
+        header = read_entry_header(entry.header, store=self.store.identity(), seq=place)
+        return place, None if isinstance(header, str) else header.at
+
+    def _embedder_for(
+        self, strategy: Strategy, profile: Profile, place: int | None
+    ) -> tuple[Embedder | None, tuple[str, ...]]:
+        """The embedder for a recall, and what is to be said where it is not used."""
+        if strategy in ("lexical", "exact") or not (profile.dense or profile.token):
+            return None, ()
+        embedder = self._loaded()
+        if embedder is None:
+            return None, ()
+        with self.store.reading() as db:
+            chosen = model_at(db, self.store.head().count if place is None else place)
+        if chosen is not None and chosen[0] != embedder.digest:
+            if strategy != "auto":
+                raise ModelMismatch(found=chosen[0], given=embedder.digest)
+            why = "its vectors are another model's; tally memory embed --replace makes them again"
+            return None, (f"by words alone: {why}",)
+        if place is not None:
+            return embedder, ()
+        left = self._embed_some(embedder)
+        if not left:
+            return embedder, ()
+        return embedder, (f"{left:,} notes are found by words alone until tally memory embed",)
+
+    def _embed_some(self, embedder: Embedder) -> int:
+        """Embed what is new, if it is not much. Returns how many notes are left without."""
+        count = count_unembedded(self.store)
+        if count > _EMBEDDED_MAX:
+            return count
+        if count:
+            embed_missing(self.store, embedder, dimensions=DIMENSIONS)
+        return 0
+
+    def _standing(self) -> StandingIndex | None:
+        """The index that stands by a large memory while it is open; None without the extra."""
+        if self._index is None and importlib.util.find_spec("numpy") is not None:
+            from tallystick.memory.standing import StandingIndex
+
+            self._index = StandingIndex(self.store)
+        return self._index
+
+    def _loaded(self) -> Embedder | None:
+        if self._embedder == "auto":
+            self._embedder = None if missing() else MiniLm.load(cache=cache_directory())
+        return self._embedder
+
+
+def _check_text(what: str, text: str) -> None:
+    """Refuse what cannot be written as UTF-8, for everybody who would have to."""
+    if _HALF.search(text):
+        raise UsageError(f"{what} holds half of a character")
+
+
+def _remarked(made: Recalled, more: Sequence[str]) -> Recalled:
+    return Recalled(
+        hits=made.hits,
+        notes=made.notes,
+        receipt=made.receipt,
+        remarks=(*made.remarks, *more),
+    )

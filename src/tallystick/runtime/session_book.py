@@ -1,0 +1,293 @@
+"""The book of sessions: what is known of each, shared by every process on this machine.
+
+Rule 1: the book knows nothing of a backend but its name. What the interpreter of a session is, it
+keeps as a reference to an attachment, and who can read it is somebody else's affair.
+Rule 2: expiry is a time and not an act. A session whose time is over is expired from that moment,
+whether anybody swept or not; what it keeps stays, and `reopen` gives it a new period.
+Rule 3: limits are looked at in the transaction that changes what they bound.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tallystick.core.errors import InvalidLimit
+from tallystick.core.session_errors import (
+    ContextVariableRefused,
+    InvalidSessionState,
+    MaxExtensionsReached,
+    RecursionDepthExceeded,
+)
+from tallystick.runtime.session_file import SessionFile
+from tallystick.runtime.session_info import (
+    CONTEXT_BYTES_MAX,
+    CONTEXT_KEY_CHARS_MAX,
+    CONTEXT_VARIABLES_MAX,
+    DEPTH_MAX,
+    DURATION_MS,
+    EXTENSION_MS,
+    EXTENSIONS_MAX,
+    Left,
+    SessionInfo,
+    SessionState,
+    SessionStats,
+)
+from tallystick.runtime.session_kept import SessionKept
+from tallystick.runtime.session_rows import encoded, info_now, info_of, put, valid
+from tallystick.sandbox.identity import new_id, now_ms
+
+__all__ = ["SessionBook"]
+
+
+class SessionBook:
+    """Sessions, in one file. `clock` gives milliseconds since 1970; `kept` is what they keep."""
+
+    def __init__(self, path: Path, *, clock: Callable[[], int] = now_ms) -> None:
+        self._file = SessionFile(path)
+        self._clock = clock
+        self.kept = SessionKept(self._file, clock)
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    # -- sessions ------------------------------------------------------------------------------
+
+    def create(
+        self,
+        *,
+        backend: str = "wasm",
+        token_budget: int | None = None,
+        time_budget_ms: int | None = None,
+    ) -> SessionInfo:
+        """A new session, initializing. The budgets are for all its runs together."""
+        _check_budgets(token_budget, time_budget_ms)
+        now = self._clock()
+        session = new_id(time_ms=now)
+        with self._file.writing() as db:
+            db.execute(
+                "INSERT INTO session VALUES (?, ?, 'initializing', ?, ?, 0, 0, ?, ?, NULL, NULL, "
+                "0, ?)",
+                (
+                    *(session, backend, now, now + DURATION_MS),
+                    *(token_budget, time_budget_ms, encoded(Left())),
+                ),
+            )
+            db.execute("UPDATE counted SET created = created + 1")
+            return self._info(db, session)
+
+    def get(self, session: str) -> SessionInfo:
+        """A session as it stands now. Raises `SessionNotFound`."""
+        with self._file.reading() as db:
+            return self._info(db, session)
+
+    def ids(self) -> tuple[str, ...]:
+        """The ids of all sessions, the oldest first."""
+        with self._file.reading() as db:
+            return tuple(row[0] for row in db.execute("SELECT id FROM session ORDER BY id"))
+
+    def list(self) -> Sequence[SessionInfo]:
+        """All sessions, the oldest first."""
+        with self._file.reading() as db:
+            rows = db.execute("SELECT * FROM session ORDER BY id").fetchall()
+            return [info_of(db, row, now=self._clock()) for row in rows]
+
+    def stats(self) -> SessionStats:
+        with self._file.reading() as db:
+            (created,) = db.execute("SELECT created FROM counted").fetchone()
+        live = self.list()
+        return SessionStats(
+            total_created=created,
+            active=sum(each.state not in ("expired", "terminated") for each in live),
+            with_vm=sum(each.vm_instance_id is not None for each in live),
+        )
+
+    def is_valid(self, session: str) -> bool:
+        """Whether a session is there and can be used."""
+        with self._file.reading() as db:
+            row = db.execute("SELECT * FROM session WHERE id = ?", (session,)).fetchone()
+            return row is not None and info_of(db, row, now=self._clock()).state not in (
+                "expired",
+                "terminated",
+            )
+
+    def validate(self, session: str) -> SessionInfo:
+        """A session that can be used. Says why not: not found, then expired, then terminated."""
+        with self._file.reading() as db:
+            return self._valid(db, session)
+
+    def update_state(self, session: str, state: SessionState) -> SessionInfo:
+        """Put a session into another state. One that was terminated stays so."""
+        if state == "expired":
+            raise InvalidSessionState(
+                session=session, state=state, why="a session expires by time, nobody says so"
+            )
+        with self._file.writing() as db:
+            before = self._info(db, session)
+            if before.state in ("terminated", "expired") and state != "terminated":
+                raise InvalidSessionState(
+                    session=session, state=before.state, why=f"it cannot become {state}"
+                )
+            put(db, session, state=state)
+            if state == "terminated":
+                put(db, session, vm_instance_id=None)
+            return self._info(db, session)
+
+    def extend(self, session: str) -> SessionInfo:
+        """Half an hour more, counted from where the session would have ended."""
+        with self._file.writing() as db:
+            before = self._info(db, session)
+            if before.extension_count >= EXTENSIONS_MAX:
+                raise MaxExtensionsReached(session=session, limit=EXTENSIONS_MAX)
+            self._valid(db, session)
+            put(
+                db,
+                session,
+                expires_at=before.expires_at + EXTENSION_MS,
+                extension_count=before.extension_count + 1,
+            )
+            return self._info(db, session)
+
+    def reopen(self, session: str) -> SessionInfo:
+        """Give an expired session a new period. One that can be used stays as it is."""
+        with self._file.writing() as db:
+            before = self._info(db, session)
+            if before.state == "terminated":
+                self._valid(db, session)
+            if before.state == "expired":
+                put(
+                    db,
+                    session,
+                    expires_at=self._clock() + DURATION_MS,
+                    extension_count=0,
+                    recursion_depth=0,
+                    state="ready",
+                )
+            return self._info(db, session)
+
+    def remove(self, session: str) -> SessionInfo:
+        """Take a session out of the book, with all that the book says of it."""
+        with self._file.writing() as db:
+            before = self._info(db, session)
+            db.execute("DELETE FROM session WHERE id = ?", (session,))
+            return before
+
+    def cleanup_expired(self) -> Sequence[SessionInfo]:
+        """Let go of what lives for expired sessions. Gives them as they were: whose it is to end.
+
+        What they keep stays.
+        """
+        now = self._clock()
+        with self._file.writing() as db:
+            rows = db.execute(
+                "SELECT * FROM session WHERE expires_at < ? AND state NOT IN "
+                "('expired', 'terminated')",
+                (now,),
+            ).fetchall()
+            found = [info_of(db, row, now=now) for row in rows]
+            for each in found:
+                put(db, each.id, state="expired", vm_instance_id=None, recursion_depth=0)
+            return found
+
+    def assign_vm(self, session: str, instance: str | None) -> SessionInfo:
+        """Note what lives for a session, None for nothing."""
+        with self._file.writing() as db:
+            self._valid(db, session)
+            put(db, session, vm_instance_id=instance)
+            return self._info(db, session)
+
+    def update_budget(
+        self, session: str, *, token_budget: int | None, time_budget_ms: int | None
+    ) -> SessionInfo:
+        """Set what the runs of a session may spend together from now on; None for no cap."""
+        _check_budgets(token_budget, time_budget_ms)
+        with self._file.writing() as db:
+            self._valid(db, session)
+            put(db, session, token_budget=token_budget, time_budget_ms=time_budget_ms)
+            return self._info(db, session)
+
+    def deeper(self, session: str) -> int:
+        """One level more. Raises `RecursionDepthExceeded`, and counts nothing then."""
+        with self._file.writing() as db:
+            depth = self._valid(db, session).recursion_depth
+            if depth >= DEPTH_MAX:
+                raise RecursionDepthExceeded(session=session, limit=DEPTH_MAX)
+            put(db, session, recursion_depth=depth + 1)
+            return depth + 1
+
+    def shallower(self, session: str) -> int:
+        """One level less, never below none."""
+        with self._file.writing() as db:
+            depth = max(0, self._info(db, session).recursion_depth - 1)
+            put(db, session, recursion_depth=depth)
+            return depth
+
+    # -- context variables ---------------------------------------------------------------------
+
+    def variables(self, session: str) -> Mapping[str, str]:
+        return self.validate(session).context_variables
+
+    def variable(self, session: str, key: str) -> str | None:
+        """One of them, None if it is not set."""
+        return self.variables(session).get(key)
+
+    def set_variable(self, session: str, key: str, value: str) -> None:
+        """Set one. The next run of the session has it."""
+        self.set_variables(session, {key: value})
+
+    def set_variables(self, session: str, variables: Mapping[str, str]) -> None:
+        """Set several, all of them or none."""
+        for key, value in variables.items():
+            _check_variable(key, value)
+        with self._file.writing() as db:
+            after = {**self._valid(db, session).context_variables, **variables}
+            _check_together(after, next(iter(variables), ""))
+            db.executemany(
+                "INSERT OR REPLACE INTO variable VALUES (?, ?, ?)",
+                [(session, key, value) for key, value in variables.items()],
+            )
+
+    def delete_variable(self, session: str, key: str) -> bool:
+        """Take one away. Says whether it was there."""
+        with self._file.writing() as db:
+            self._valid(db, session)
+            done = db.execute("DELETE FROM variable WHERE session = ? AND key = ?", (session, key))
+            return done.rowcount > 0
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _info(self, db: sqlite3.Connection, session: str) -> SessionInfo:
+        return info_now(db, session, now=self._clock())
+
+    def _valid(self, db: sqlite3.Connection, session: str) -> SessionInfo:
+        return valid(db, session, now=self._clock())
+
+
+def _check_budgets(token_budget: int | None, time_budget_ms: int | None) -> None:
+    for field, value in (("token_budget", token_budget), ("time_budget_ms", time_budget_ms)):
+        if value is not None and (type(value) is not int or not 0 <= value < 1 << 63):
+            raise InvalidLimit(field=field, given=value, why="a whole number of at least 0")
+
+
+def _check_together(variables: Mapping[str, str], key: str) -> None:
+    if len(variables) > CONTEXT_VARIABLES_MAX:
+        why = f"a session has at most {CONTEXT_VARIABLES_MAX}"
+        raise ContextVariableRefused(key=key, why=why)
+    size = sum(len(name.encode()) + len(text.encode()) for name, text in variables.items())
+    if size > CONTEXT_BYTES_MAX:
+        why = f"all together are {size:,} bytes; at most {CONTEXT_BYTES_MAX:,}"
+        raise ContextVariableRefused(key=key, why=why)
+
+
+def _check_variable(key: str, value: str) -> None:
+    why = None
+    if not key or not key.isprintable():
+        why = "a name of printable characters is needed"
+    elif len(key) > CONTEXT_KEY_CHARS_MAX:
+        why = f"a name has at most {CONTEXT_KEY_CHARS_MAX} characters"
+    elif "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+        why = "its value holds what is no text"
+    if why is not None:
+        raise ContextVariableRefused(key=key, why=why)

@@ -1,0 +1,167 @@
+"""Sessions as rows: how each is read from the book's file, and what is looked for there."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+import msgspec
+
+from tallystick.core.errors import SnapshotNotFound, StoreError
+from tallystick.core.session_errors import (
+    InvalidSessionState,
+    SessionExpired,
+    SessionNotFound,
+)
+from tallystick.runtime.session_info import (
+    BudgetStatus,
+    KeptSnapshot,
+    Left,
+    SessionInfo,
+    SessionRun,
+    SessionState,
+)
+from tallystick.sandbox.snapshot import SnapshotId
+
+__all__ = [
+    "encoded",
+    "find_row",
+    "info_now",
+    "info_of",
+    "put",
+    "runs_of",
+    "snapshot_named",
+    "snapshots_of",
+    "valid",
+]
+
+_decode = msgspec.json.Decoder(Left).decode
+
+
+def encoded(left: Left) -> bytes:
+    return msgspec.json.encode(left)
+
+
+def find_row(db: sqlite3.Connection, session: str) -> sqlite3.Row:
+    """The row of a session. Raises `SessionNotFound`."""
+    row: sqlite3.Row | None = db.execute(
+        "SELECT * FROM session WHERE id = ?", (session,)
+    ).fetchone()
+    if row is None:
+        raise SessionNotFound(session=session)
+    return row
+
+
+def info_of(db: sqlite3.Connection, row: sqlite3.Row, *, now: int) -> SessionInfo:
+    """A session as it stands at a moment: one whose time is over is expired, whoever noticed."""
+    session = row["id"]
+    spent = db.execute(
+        "SELECT coalesce(sum(tokens), 0), coalesce(sum(wall_ms), 0) FROM run WHERE session = ?",
+        (session,),
+    ).fetchone()
+    variables = db.execute(
+        "SELECT key, value FROM variable WHERE session = ? ORDER BY key", (session,)
+    ).fetchall()
+    (snapshots,) = db.execute(
+        "SELECT count(*) FROM snapshot WHERE session = ?", (session,)
+    ).fetchone()
+    return SessionInfo(
+        id=session,
+        state=_state(row, now=now),
+        created_at=row["created_at"],
+        expires_at=row["expires_at"],
+        extension_count=row["extension_count"],
+        recursion_depth=row["recursion_depth"],
+        budget_status=BudgetStatus(
+            tokens_used=spent[0],
+            token_budget=row["token_budget"],
+            time_used_ms=spent[1],
+            time_budget_ms=row["time_budget_ms"],
+            recursion_depth=row["recursion_depth"],
+        ),
+        vm_instance_id=row["vm_instance_id"],
+        context_variables={each["key"]: each["value"] for each in variables},
+        current_snapshot_id=row["current_snapshot_id"],
+        snapshot_count=snapshots,
+        backend=row["backend"],
+        generation=row["generation"],
+        left=_left(row),
+    )
+
+
+def info_now(db: sqlite3.Connection, session: str, *, now: int) -> SessionInfo:
+    """A session as it stands at a moment. Raises `SessionNotFound`."""
+    return info_of(db, find_row(db, session), now=now)
+
+
+def valid(db: sqlite3.Connection, session: str, *, now: int) -> SessionInfo:
+    """A session that can be used. Says why not: not found, then expired, then terminated."""
+    info = info_now(db, session, now=now)
+    if info.state == "expired":
+        raise SessionExpired(session=session)
+    if info.state == "terminated":
+        why = "nothing can be done in it any more"
+        raise InvalidSessionState(session=session, state=info.state, why=why)
+    return info
+
+
+def put(db: sqlite3.Connection, session: str, **columns: object) -> None:
+    """Change columns of a session. They are our own words, never a caller's."""
+    named = ", ".join(f"{name} = ?" for name in columns)
+    db.execute(f"UPDATE session SET {named} WHERE id = ?", (*columns.values(), session))
+
+
+def snapshots_of(db: sqlite3.Connection, session: str) -> Sequence[KeptSnapshot]:
+    """A session's snapshots in the order they were taken."""
+    rows = db.execute(
+        "SELECT * FROM snapshot WHERE session = ? ORDER BY created_at, id", (session,)
+    )
+    return [
+        KeptSnapshot(
+            snapshot=SnapshotId(
+                id=row["id"], name=row["name"], session_id=session, created_at=row["created_at"]
+            ),
+            backend=row["backend"],
+            left=_left(row),
+        )
+        for row in rows.fetchall()
+    ]
+
+
+def snapshot_named(db: sqlite3.Connection, session: str, name: str) -> KeptSnapshot:
+    """A snapshot by its name, or by `name:id`. Raises `SnapshotNotFound`."""
+    for each in snapshots_of(db, session):
+        if name in (each.snapshot.name, str(each.snapshot)):
+            return each
+    raise SnapshotNotFound(name=name)
+
+
+def runs_of(db: sqlite3.Connection, session: str) -> Sequence[SessionRun]:
+    """The runs of a session in the order they were begun."""
+    rows = db.execute("SELECT * FROM run WHERE session = ? ORDER BY place", (session,))
+    return [
+        SessionRun(
+            run=row["run"],
+            begun_at=row["begun_at"],
+            ended=bool(row["ended"]),
+            tokens=row["tokens"],
+            wall_ms=row["wall_ms"],
+        )
+        for row in rows.fetchall()
+    ]
+
+
+def _state(row: sqlite3.Row, *, now: int) -> SessionState:
+    try:
+        state: SessionState = msgspec.convert(row["state"], SessionState)
+    except msgspec.ValidationError as error:
+        raise StoreError(f"session {row['id']}: its state cannot be read: {error}") from error
+    # Exactly at its end it can still be used.
+    return "expired" if state != "terminated" and now > row["expires_at"] else state
+
+
+def _left(row: sqlite3.Row) -> Left:
+    try:
+        return _decode(row["kept"])
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise StoreError(f"what session {row[0]} keeps cannot be read: {error}") from error

@@ -1,0 +1,65 @@
+"""`tally approve` and `tally deny`: a run that waits for a person, from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from tallystick.cli.exit_codes import exit_code_of
+from tallystick.cli.main import cli
+
+BAD = {"text": "```python\nprint(llm_qurey('x'))\n```"}
+END = {"text": "```python\nFINAL(42)\n```"}
+
+
+@pytest.fixture
+def tally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    monkeypatch.setenv("TALLYSTICK_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    script = b"\n".join(msgspec.json.encode(each) for each in [BAD] * 4 + [END])
+    (tmp_path / "script.jsonl").write_bytes(script)
+    return CliRunner()
+
+
+def code_of(result: Result) -> int:
+    if result.exception is not None:
+        return exit_code_of(result.exception)
+    return int(result.return_value)
+
+
+def asked(tally: CliRunner, *words: str) -> Result:
+    return tally.invoke(cli, words, standalone_mode=False)
+
+
+MODEL = ("-m", "scripted:script.jsonl", "--quiet")
+
+
+@pytest.mark.parametrize("decision", ["approve", "deny"])
+def test_a_person_decides_and_the_run_goes_on(tally: CliRunner, decision: str) -> None:
+    begun = asked(tally, "run", "what?", *MODEL, "--vocabulary", "strict")
+    assert code_of(begun) == 1
+
+    alone = asked(tally, "resume", "last", *MODEL)
+    assert code_of(alone) == 2
+
+    went_on = asked(tally, decision, "last", *MODEL)
+
+    assert (code_of(went_on), went_on.stdout) == (0, "42\n")
+    shown = asked(tally, "inspect", "last").stdout
+    assert "vocabulary escalate  unknown: llm_qurey" in shown
+    assert code_of(asked(tally, "replay", "last")) == 0
+    again = asked(tally, decision, "last", *MODEL)
+    assert code_of(again) == 2
+
+
+def test_a_thesaurus_that_is_none_or_not_there_is_refused(tally: CliRunner, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"term": 5}')
+    for name in ("bad.jsonl", "missing.jsonl"):
+        refused = asked(tally, "run", "what?", *MODEL, "--thesaurus", name)
+        assert code_of(refused) == 2
+        assert refused.stdout == ""
+    assert not (tmp_path / "data" / "ledger.db").exists()
