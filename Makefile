@@ -54,6 +54,9 @@ bench: setup ## Measure, and compare with what else is installed.
 	@$(BIN)/python bench/run.py
 	@$(BIN)/python -m bench.memory.tokens || test $$? -eq 2
 	@$(BIN)/python -m bench.memory.locomo || test $$? -eq 2
+	@$(BIN)/python -m bench.memory.scale 100000
+	@$(BIN)/python -m bench.vocabulary.run
+	@$(BIN)/python -m bench.process.run
 
 lock: $(VENV)/created ## Resolve the dependencies again and rewrite requirements/dev.txt.
 	@echo "resolving into requirements/dev.txt"

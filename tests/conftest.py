@@ -20,7 +20,7 @@ from tallystick.sandbox.wasm.sandbox import WasmSandbox
 settings.register_profile(
     "default", derandomize=True, deadline=None, database=None, max_examples=25
 )
-settings.register_profile("ci", derandomize=True, deadline=None, database=None, max_examples=120)
+settings.register_profile("ci", derandomize=True, deadline=None, database=None, max_examples=70)
 settings.register_profile(
     "soak", derandomize=False, deadline=None, max_examples=2_000, print_blob=True
 )

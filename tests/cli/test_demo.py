@@ -24,6 +24,8 @@ from tallystick.runtime.paths import cache_directory
 from tallystick.sandbox.text import HostText
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def tally(tmp_path: Path) -> Tally:

@@ -31,7 +31,7 @@ from tallystick.memory.view import EVERYTHING, view
 
 ROOT = Path(__file__).parents[2]
 FULL = os.environ.get("TALLYSTICK_SOAK") == "full"
-KILLS_SOAK, KILLS_DEFAULT = (1_000 if FULL else 100), 3
+KILLS_SOAK, KILLS_DEFAULT = (1_000 if FULL else 20), 3
 CALLS = "pwrite64,write,fdatasync,fsync,ftruncate,unlink,openat"
 needs_strace = pytest.mark.skipif(
     shutil.which("strace") is None, reason="kills at system calls with strace"
@@ -195,4 +195,4 @@ def test_a_death_at_some_calls_of_an_erasure_leaves_the_note_or_nothing_of_it(
 def test_a_death_at_every_call_of_an_erasure_leaves_the_note_or_nothing_of_it(
     tmp_path: Path,
 ) -> None:
-    assert sweep(tmp_path, step=1 if FULL else 5) >= 10
+    assert sweep(tmp_path, step=1 if FULL else 20) >= 10

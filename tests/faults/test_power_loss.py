@@ -26,7 +26,7 @@ from tallystick.ledger.verify import verify
 
 ROOT = Path(__file__).parents[2]
 FULL = os.environ.get("TALLYSTICK_SOAK") == "full"
-IMAGES_SLOW, IMAGES_SOAK = 100, (10_000 if FULL else 1_000)
+IMAGES_SLOW, IMAGES_SOAK = 100, (10_000 if FULL else 200)
 needs_strace = pytest.mark.skipif(
     shutil.which("strace") is None, reason="system calls are recorded with strace"
 )

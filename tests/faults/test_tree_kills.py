@@ -28,7 +28,7 @@ from tests.faults.sweeps import die_again_and_again, of, provider, sweep
 from tests.faults.tracer import available
 
 FULL = os.environ.get("TALLYSTICK_SOAK") == "full"
-POINTS_SLOW, POINTS_SOAK = 8, (None if FULL else 4)
+POINTS_SLOW, POINTS_SOAK = 8, (None if FULL else 3)
 DEATHS_SLOW, DEATHS_SOAK = 2, (100 if FULL else 2)
 needs_tracer = pytest.mark.skipif(not available(), reason="system calls are traced with ptrace")
 
@@ -138,10 +138,12 @@ def test_deaths_of_those_who_go_on_with_a_tree_are_made_good_too(
 def test_after_a_death_at_every_system_call_a_tree_goes_on(
     asked: bool, workers: Workers, whole: Whole
 ) -> None:
-    outcomes = sweep(workers, whole, count=POINTS_SOAK, asked=asked)
+    outcomes = sweep(workers, whole, count=POINTS_SOAK, asked=asked, each_kind=FULL)
 
     noted(f"trees of runs killed at system calls; {provider(asked)}", outcome_table(outcomes))
-    assert asked is not bool(of(outcomes, "in doubt"))
+    assert not (asked and of(outcomes, "in doubt"))
+    # A few points need not hit a call under way; the slow sweep has one of each kind.
+    assert asked or not FULL or of(outcomes, "in doubt")
 
 
 @needs_tracer

@@ -54,6 +54,8 @@ from tallystick.runtime.inputs import given_text
 from tallystick.runtime.run import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES, EXAMPLES_SLOW = 25, 400
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
 

@@ -21,6 +21,8 @@ from tallystick.guest.merge import merge
 from tallystick.guest.module import parse_module
 from tallystick.guest.numbering import Part, Target
 
+pytestmark = pytest.mark.slow
+
 # A profile that asks for more examples gets more here too.
 SCALE = max(1, settings().max_examples // 100)
 LARGEST = b"\xff\xff\xff\xff\x0f"

@@ -41,6 +41,8 @@ from tallystick.memory.share import relate
 from tallystick.memory.sqlite import SqliteMemory
 from tallystick.memory.standing import StandingIndex
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("numpy")
 
 ROOT = Path(__file__).parents[2]

@@ -21,6 +21,8 @@ from tallystick.model.endpoint import Dialect
 from tallystick.model.port import ModelError, ModelReply
 from tallystick.model.secret import Secret
 
+pytestmark = pytest.mark.slow
+
 PART = 8
 # Letter by letter: whole words would be tried from this package's own texts, and met in them.
 KEYS = st.lists(

@@ -34,6 +34,8 @@ from tallystick.runtime.session import Session
 from tallystick.runtime.shelf import Shelf
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+pytestmark = pytest.mark.slow
+
 LINES = 20_000
 LONG = f"for n in range({LINES}): print('line', n, 'of output')"
 WHOLE = "".join(f"line {n} of output\n" for n in range(LINES))

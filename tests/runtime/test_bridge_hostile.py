@@ -19,6 +19,8 @@ from tests.runtime.test_bridge import Client, Reply, World, place, ran, request,
 
 from tallystick.runtime.bridge_protocol import BridgeHead, BridgeRefused, parse_head
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["place"]
 HEAD = b"POST /query HTTP/1.1\r\n"
 

@@ -13,6 +13,8 @@ from tallystick.ledger.memory import MemoryLedger
 from tallystick.runtime.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("usd", [3_000_000, 20_000_000, 60_000_000, 200_000_000])
 def test_a_tree_never_overdraws_the_cap_of_its_root(sandbox: WasmSandbox, usd: int) -> None:

@@ -30,6 +30,8 @@ from tallystick.runtime.history import whole_records
 from tallystick.runtime.run import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+pytestmark = pytest.mark.slow
+
 ROOMY = RunLimits(turns=100, tokens=10**9)
 TURNS = 40
 # Low enough that turns leave the prompt too.

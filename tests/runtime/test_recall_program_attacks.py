@@ -24,6 +24,8 @@ from tallystick.memory.code_mode import (
 from tallystick.runtime.recall_program import ProgramFailed
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+pytestmark = pytest.mark.slow
+
 SMALL = Budget(fuel=100_000_000, mem_pages=256, wall_ms=2_000)
 
 

@@ -24,6 +24,8 @@ from tallystick.core.errors import (
 from tallystick.sandbox.process.inside.layers import Copies, Layers
 from tallystick.sandbox.process.sandbox import ProcessSandbox
 
+pytestmark = pytest.mark.slow
+
 MIB = 1024 * 1024
 
 

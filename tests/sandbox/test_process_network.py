@@ -20,6 +20,8 @@ from tallystick.sandbox.process.proxy import Attempt, NetworkGrant
 from tallystick.sandbox.process.public_address import is_public
 from tallystick.sandbox.process.sandbox import ProcessSandbox
 
+pytestmark = pytest.mark.slow
+
 _FETCH = """
 import os, socket, urllib.error, urllib.request
 def fetch(url):

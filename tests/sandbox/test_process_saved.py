@@ -15,6 +15,8 @@ from tests.escape.process.support import made_sandbox, opened
 from tallystick.core.errors import SandboxError, StoreError, UsageError
 from tallystick.sandbox.process.sandbox import ProcessSandbox
 
+pytestmark = pytest.mark.slow
+
 MIB = 1024 * 1024
 
 
