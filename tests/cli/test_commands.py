@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -10,7 +11,9 @@ from click.testing import CliRunner
 from tallystick.cli.exit_codes import exit_code_of
 from tallystick.cli.main import cli
 from tallystick.core.errors import Cancelled, SandboxError, SnapshotNotFound, UsageError
+from tallystick.runtime.backends import BACKENDS, CAPABILITIES
 from tallystick.runtime.paths import cache_directory, data_directory
+from tallystick.sandbox.process.sandbox import ProcessSandbox
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = cli.list_commands(click.Context(cli))
@@ -50,10 +53,31 @@ def test_doctor_proves_every_capability_here() -> None:
     report = json.loads(result.stdout)
 
     assert result.return_value == 0
-    assert {each["capability"] for each in report["findings"]} >= {
-        "PythonExecution", "ResourceLimits", "Snapshots",
+    both = [(backend, name) for backend in BACKENDS for name in CAPABILITIES]
+    assert [(each["backend"], each["capability"]) for each in report["findings"]] == both
+    wasm = [each for each in report["findings"] if each["backend"] == "wasm" and each["offered"]]
+    assert {each["capability"] for each in wasm} == {
+        "LlmBridge", "PythonExecution", "ResourceLimits", "Snapshots",
     }  # fmt: skip
-    assert all(each["proven"] for each in report["findings"])
+    assert all(each["proven"] for each in [*wasm, *report["beside"]])
+    assert all(each["why"] for each in report["findings"] if not each["proven"])
+
+
+def test_a_sandbox_that_a_host_cannot_give_is_named_and_no_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Lacking(ProcessSandbox):
+        async def self_test(self) -> Any:
+            raise OSError("no such system call")
+
+    monkeypatch.setattr("tallystick.cli.doctor.ProcessSandbox", Lacking)
+
+    result = CliRunner().invoke(cli, ["doctor", "--json"], standalone_mode=False)
+
+    assert result.return_value == 0
+    findings = json.loads(result.stdout)["findings"]
+    process = [each for each in findings if each["backend"] == "process"]
+    assert {each["why"] for each in process} == {"no such system call"}
 
 
 def test_warm_leaves_the_sandbox_compiled() -> None:

@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import platform
+from collections.abc import Mapping, Sequence
 
 import click
 import msgspec
 
 from tallystick.core.errors import TallystickError
+from tallystick.runtime.backends import CAPABILITIES
 from tallystick.runtime.paths import cache_directory, data_directory
+from tallystick.sandbox.process.sandbox import ProcessSandbox
 from tallystick.sandbox.wasm.engine import ENGINE
 from tallystick.sandbox.wasm.image import load_image
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 __all__ = ["command"]
 
+_DEFAULT = "wasm"
+_NOT_OFFERED = "this sandbox does not have it"
+# What a sandbox calls something else that is one of the capabilities.
+_SAME = {"HostCalls": "LlmBridge"}
+_Tried = Sequence[tuple[str, str | None]]
+
 
 class _Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One capability of one backend. `why` is None when it was proven."""
+    """One capability of one backend. `why` is None when it was proven.
+
+    What a backend does not have, and does not say to have, is not `offered`.
+    """
 
     backend: str
     capability: str
     proven: bool
     why: str | None = None
+    offered: bool = True
 
 
 @click.command("doctor")
@@ -31,11 +44,14 @@ class _Finding(msgspec.Struct, frozen=True, kw_only=True):
 def command(as_json: bool) -> int:
     r"""Try what each sandbox can do here, and say so.
 
+    Exit code 0 if the default sandbox can do all that it offers, 4 if not: a sandbox that this
+    host cannot give is named, and that is no fault of it.
+
     \b
     Example:
         tally doctor
     """
-    findings = asyncio.run(_examine())
+    findings, beside, layers = asyncio.run(_examine())
     facts = {
         "python": platform.python_version(),
         "guest": _guest(),
@@ -44,14 +60,20 @@ def command(as_json: bool) -> int:
         "data": str(data_directory()),
     }
     if as_json:
-        click.echo(msgspec.json.encode({**facts, "findings": findings}).decode())
+        told = {**facts, "findings": findings, "beside": beside, "layers": layers}
+        click.echo(msgspec.json.encode(told).decode())
     else:
         for name, fact in facts.items():
             click.echo(f"{name:<8} {fact}")
-        for finding in findings:
-            verdict = "proven" if finding.proven else f"not proven: {finding.why}"
-            click.echo(f"{finding.backend:<8} {finding.capability:<16} {verdict}")
-    return 0 if all(finding.proven for finding in findings) else 4
+        for finding in [*findings, *beside]:
+            if finding.offered:
+                verdict = "proven" if finding.proven else f"not proven: {finding.why}"
+                click.echo(f"{finding.backend:<8} {finding.capability:<18} {verdict}")
+        for layer, why in layers.items():
+            if why is not None:
+                click.echo(f"process  without {layer}: {why}")
+    needed = [each for each in (*findings, *beside) if each.backend == _DEFAULT and each.offered]
+    return 0 if all(finding.proven for finding in needed) else 4
 
 
 def _guest() -> str:
@@ -61,18 +83,45 @@ def _guest() -> str:
         return f"missing: {error}"
 
 
-async def _examine() -> list[_Finding]:
+async def _examine() -> tuple[list[_Finding], list[_Finding], Mapping[str, str | None]]:
+    """The closed set of capabilities of each sandbox, what else was tried, and layers."""
+    wasm = await _wasm()
+    process, layers = await _process()
+    findings, beside = [], []
+    for backend, tried in (("wasm", wasm), ("process", process)):
+        found = {_SAME.get(name, name): why for name, why in tried}
+        for capability in CAPABILITIES:
+            why = found.pop(capability, found.get("load", _NOT_OFFERED))
+            findings.append(_finding(backend, capability, why, offered=why is not _NOT_OFFERED))
+        beside += [_finding(backend, name, why) for name, why in found.items()]
+    return findings, beside, layers
+
+
+def _finding(backend: str, capability: str, why: str | None, *, offered: bool = True) -> _Finding:
+    return _Finding(
+        backend=backend, capability=capability, proven=why is None, why=why, offered=offered
+    )
+
+
+async def _wasm() -> _Tried:
     try:
         sandbox = WasmSandbox.load(
             cache=cache_directory(), say=lambda line: click.echo(line, err=True)
         )
     except TallystickError as error:
-        why = f"{error.code}: {error}"
-        return [_Finding(backend="wasm", capability="load", proven=False, why=why)]
+        return [("load", f"{error.code}: {error}")]
     try:
-        return [
-            _Finding(backend="wasm", capability=capability, proven=why is None, why=why)
-            for capability, why in await sandbox.self_test()
-        ]
+        return await sandbox.self_test()
+    finally:
+        await sandbox.close()
+
+
+async def _process() -> tuple[_Tried, Mapping[str, str | None]]:
+    sandbox = ProcessSandbox()
+    try:
+        return await sandbox.self_test(), await sandbox.layers()
+    except (TallystickError, OSError) as error:
+        why = f"{error.code}: {error}" if isinstance(error, TallystickError) else str(error)
+        return [("load", why)], {}
     finally:
         await sandbox.close()

@@ -28,6 +28,7 @@ from tallystick.core.records import (
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.pacing import Pacing
 from tallystick.model.port import Model
+from tallystick.runtime.backends import AUTO
 from tallystick.runtime.config_keys import one_line
 from tallystick.runtime.models import open_model
 from tallystick.runtime.run import Run
@@ -50,8 +51,10 @@ __all__ = [
     "shown_options",
     "skills_for",
     "vocabulary_for",
+    "with_layers",
     "with_limits",
     "with_memory",
+    "with_sandbox",
     "with_skills",
     "with_vocabulary",
 ]
@@ -138,6 +141,8 @@ def opened(
     *,
     given: MemoryGiven | None = None,
     vocabulary: VocabularyAsked | None = None,
+    backend: str = AUTO,
+    accept_without: Sequence[str] = (),
 ) -> Iterator[tuple[Session, Model, Pricing]]:
     """A session with the model, the prices, the total and the memory of the settings.
 
@@ -154,6 +159,8 @@ def opened(
             skills=skills,
             memory=memory,
             vocabulary=vocabulary,
+            backend=backend,
+            accept_without=accept_without,
             say=lambda line: click.echo(line, err=True),
         ) as session,
     ):
@@ -176,6 +183,42 @@ def _memory_of(settings: Settings, given: MemoryGiven | None) -> Iterator[Memory
     elif settings.memory is not None:
         with Memory.open(settings.memory) as memory:
             yield memory
+
+
+def with_sandbox(command: Command) -> Command:
+    """The options that say where the programs of a run run, and what they may reach."""
+    options: list[Callable[[Command], Command]] = [
+        click.option(
+            "--sandbox",
+            "backend",
+            default=AUTO,
+            metavar="NAME[,NAME]",
+            help="wasm, or process: native Python and bash with files (Linux). Of several, the "
+            "first that works here.  [default: wasm]",
+        ),
+        click.option(
+            "--net",
+            "hosts",
+            multiple=True,
+            metavar="HOST[:PORT]",
+            help="Let programs of the process sandbox reach a host; every attempt is recorded. "
+            "May be repeated.",
+        ),
+        with_layers,
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def with_layers(command: Command) -> Command:
+    """The option that does without a layer of isolation."""
+    return click.option(
+        "--accept-without",
+        multiple=True,
+        metavar="LAYER",
+        help="Use the process sandbox though this host lacks a layer of it (tally doctor).",
+    )(command)
 
 
 def with_vocabulary(command: Command) -> Command:

@@ -26,6 +26,7 @@ from tallystick.cli.progress_rows import (
     state_of,
 )
 from tallystick.cli.render import outcome, plain, safe
+from tallystick.core.commands import as_program
 from tallystick.core.money import shown_usd
 from tallystick.core.program import line_count
 from tallystick.core.records import (
@@ -38,7 +39,7 @@ from tallystick.core.records import (
     RunEnded,
     RunProgram,
 )
-from tallystick.core.reply import Code, parse_reply
+from tallystick.core.reply import Code, Run, parse_reply
 from tallystick.runtime.family_tally import Branch, FamilyTally
 
 if TYPE_CHECKING:
@@ -136,7 +137,9 @@ class _Programs:
             self.tokens = record.usage.tokens_in + record.usage.tokens_out
             self.estimated = not record.usage.reported
             commands = parse_reply(record.text, cut=record.cut).commands
-            self._sources = [each.source if isinstance(each, Code) else "" for each in commands]
+            self._sources = [
+                as_program(each) if isinstance(each, Code | Run) else "" for each in commands
+            ]
         elif isinstance(record, RunProgram):
             part = record.part
             source = self._sources[part] if part < len(self._sources) else ""

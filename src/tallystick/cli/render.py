@@ -273,6 +273,8 @@ def outcome(record: ProgramFinished) -> str:
     """What came of a program, in a few words."""
     if record.failure is not None:
         return f"{record.failure.kind}: {_short(record.failure.message)}"
+    if isinstance(record.exit_code, int) and record.exit_code:
+        return f"exit {record.exit_code}  printed {_short(record.stdout.strip())}"
     if record.answer is not None:
         return f"answer={_short(record.answer)}"
     if record.value is not None:

@@ -15,6 +15,7 @@ from tallystick.cli.going import (
     opened,
     shown_options,
     skills_for,
+    with_layers,
     with_limits,
     with_skills,
 )
@@ -61,6 +62,7 @@ def with_resume(command: Command) -> Command:
             help="What becomes of calls whose outcome nobody knows.",
         ),
         with_skills,
+        with_layers,
         click.option("--steal", is_flag=True, help="Take the run from a process that still lives."),
         shown_options,
     ]
@@ -104,6 +106,7 @@ def gone_on_with(
     events: bool,
     quiet: bool,
     allow_unpriced: bool | None,
+    accept_without: tuple[str, ...] = (),
     decision: PersonDecision | None = None,
     by: str = "",
     **given: object,
@@ -135,7 +138,11 @@ def gone_on_with(
         skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet)
     with (
         shown.going(progress, found) as watch,
-        opened(settings, ledger, skills, given=started.memory) as (session, _, _),
+        opened(settings, ledger, skills, given=started.memory, accept_without=accept_without) as (
+            session,
+            _,
+            _,
+        ),
     ):
         try:
             result = session.resume(

@@ -17,12 +17,14 @@ from tallystick.cli.going import (
     vocabulary_for,
     with_limits,
     with_memory,
+    with_sandbox,
     with_skills,
     with_vocabulary,
 )
 from tallystick.cli.result import show_estimate
 from tallystick.core.compaction import COMPACT_AT
 from tallystick.core.errors import UsageError
+from tallystick.core.native_prompt import NET
 from tallystick.core.strategy import STRATEGIES
 from tallystick.core.typed_answer import SCHEMA_BYTES_MAX, read_schema
 from tallystick.ledger.sqlite import SqliteLedger
@@ -93,6 +95,7 @@ __all__ = ["command"]
 @with_skills
 @with_memory
 @with_vocabulary
+@with_sandbox
 @click.option(
     "--session",
     metavar="SESSION",
@@ -125,6 +128,9 @@ def command(
     session: str | None,
     strictness: str | None,
     thesaurus: Path | None,
+    backend: str,
+    hosts: tuple[str, ...],
+    accept_without: tuple[str, ...],
     seed: int,
     dry_run: bool,
     as_json: bool,
@@ -161,11 +167,14 @@ def command(
     progress = shown.progress()
     with (
         shown.going(progress) as watch,
-        opened(settings, SqliteLedger(ledger_path()), skills, vocabulary=vocabulary) as (
-            opened_here,
-            model,
-            pricing,
-        ),
+        opened(
+            settings,
+            SqliteLedger(ledger_path()),
+            skills,
+            vocabulary=vocabulary,
+            backend=backend,
+            accept_without=accept_without,
+        ) as (opened_here, model, pricing),
     ):
         if dry_run:
             if session is not None:
@@ -188,7 +197,7 @@ def command(
                 question,
                 inputs=inputs,
                 limits=settings.limits,
-                grants=settings.grants,
+                grants=[*settings.grants, *(f"{NET}{host}" for host in hosts)],
                 seed=seed,
                 temperature=settings.temperature,
                 strategy=settings.strategy,

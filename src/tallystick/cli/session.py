@@ -15,6 +15,7 @@ from tallystick.cli.session_shown import (
     snapshot_fields,
 )
 from tallystick.core.errors import UsageError
+from tallystick.runtime.backends import BACKENDS
 from tallystick.runtime.session_info import SessionInfo
 
 __all__ = ["command"]
@@ -50,9 +51,20 @@ def command() -> None:
     metavar="SECONDS",
     help="Time of all its runs together.",
 )
+@click.option(
+    "--sandbox",
+    "backend",
+    type=click.Choice(BACKENDS),
+    default="wasm",
+    help="Where its programs run: process has a shell and files.  [default: wasm]",
+)
 @JSON
 def new_command(
-    variables: tuple[str, ...], max_tokens: int | None, timeout: float | None, as_json: bool
+    variables: tuple[str, ...],
+    max_tokens: int | None,
+    timeout: float | None,
+    backend: str,
+    as_json: bool,
 ) -> int:
     r"""Make a session, and print its id. It has half an hour.
 
@@ -65,6 +77,7 @@ def new_command(
             token_budget=max_tokens,
             time_budget_ms=None if timeout is None else round(timeout * 1000),
             variables=_pairs(variables),
+            backend=backend,
         )
         _show(made, as_json=as_json, line=made.id)
     return OK

@@ -318,7 +318,8 @@ def _of_shell(result: ProgramFinished, exit_code: int) -> str:
     if result.stderr.strip():
         blocks.append(f"stderr:\n{cut(result.stderr, _ERROR_CHARS_MAX)}")
     if result.failure is not None:
-        blocks.append(f"It was stopped ({result.failure.message}).")
+        how = "did not run" if result.stop == "finished" else "was stopped"
+        blocks.append(f"It {how} ({result.failure.message}).")
     return "\n".join([*blocks, f"exit_code: {exit_code}"])
 
 

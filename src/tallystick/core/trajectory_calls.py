@@ -167,7 +167,7 @@ def executed(
         intent=record.intent,
         part=0 if program is None else program.part,
         command_sha256="" if program is None else program.sha256,
-        success=failure is None and record.stop == "finished",
+        success=failure is None and record.stop == "finished" and not record.exit_code,
         stop=record.stop,
         stdout=shown.content(record.stdout),
         stderr=shown.content(record.stderr),
@@ -180,6 +180,7 @@ def executed(
         wall_ms=record.wall_ms,
         truncated=record.truncated,
         outputs=tuple(each.id for each in record.outputs),
+        exit_code=record.exit_code,
     )
 
 

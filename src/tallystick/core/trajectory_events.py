@@ -211,6 +211,8 @@ class CommandExecuted(_Event, frozen=True, kw_only=True, tag="command_executed")
     wall_ms: int
     truncated: bool
     outputs: tuple[str, ...]
+    # Of a command of the shell.
+    exit_code: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class QueryComplete(_Event, frozen=True, kw_only=True, tag="query_complete"):

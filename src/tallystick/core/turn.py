@@ -52,7 +52,9 @@ def program_of(state: RunState) -> str:
 def next_program(state: RunState) -> tuple[RunState, RunProgram | CheckProgram]:
     """Have the program that is next run; under a vocabulary, have it checked before."""
     sha256 = digest(program_of(state).encode("utf-8", "surrogatepass"))
-    if state.started.vocabulary is not None and not state.passed:
+    kind = kind_of(state.queue[0])
+    checked = kind in ("python", "bash") and state.started.vocabulary is not None
+    if checked and not state.passed:
         check = CheckProgram(turn=state.turn, part=state.part, sha256=sha256)
         return msgspec.structs.replace(state, phase=Phase.CHECKING), check
     intent = RunProgram(
@@ -60,7 +62,7 @@ def next_program(state: RunState) -> tuple[RunState, RunProgram | CheckProgram]:
         turn=state.turn,
         part=state.part,
         sha256=sha256,
-        kind=kind_of(state.queue[0]),
+        kind=kind,
         effect=is_native_run(state.started),
     )
     state = msgspec.structs.replace(

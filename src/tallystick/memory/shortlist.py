@@ -39,7 +39,7 @@ __all__ = [
     "term_scores",
 ]
 
-RULES = "words-codes-1"
+RULES = "words-codes-2"
 # Scopes of more notes than this have a short list. Others are ranked note by note.
 LARGE = 2_000
 # Of each list. A code is coarse: among fewer than 300 some of the nearest ten are missed.
@@ -116,9 +116,12 @@ def shortlist(
 ) -> Shortlist:
     """The candidates for a query. `embedder` is None where there are no vectors to compare."""
     asked = _asked(query, whole)
-    found, statistics = whole.best(asked.terms, count=CANDIDATES, bm25=profile.bm25)
+    by_vectors = profile.dense and any(char.isalnum() for char in asked.text)
+    # Scores by words are exact: beside vectors, half as many are enough.
+    count = -(-CANDIDATES // 2) if by_vectors and embedder is not None else CANDIDATES
+    found, statistics = whole.best(asked.terms, count=count, bm25=profile.bm25)
     chosen = set(found if profile.lexical else ())
-    if embedder is not None and profile.dense and any(char.isalnum() for char in asked.text):
+    if by_vectors and embedder is not None:
         common = common_terms(asked.terms, statistics, profile)
         vector = embedder.embed(asked.text_without(common)).vector
         chosen.update(whole.near(vector, count=CANDIDATES))

@@ -7,18 +7,44 @@ layer that the host lacks is done without only if it is named.
 
 from __future__ import annotations
 
+import sysconfig
 from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tallystick.core.errors import SandboxError, TallystickError, UsageError
 from tallystick.runtime.paths import cache_directory, data_directory
 from tallystick.sandbox.identity import new_id
-from tallystick.sandbox.process.sandbox import ProcessSandbox
 from tallystick.sandbox.process.settings import BoxSettings
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
-__all__ = ["AUTO", "BACKENDS", "Backends", "NoBackendAvailable", "read_preference"]
+if TYPE_CHECKING:
+    from tallystick.sandbox.process.sandbox import ProcessSandbox
+
+__all__ = [
+    "AUTO",
+    "BACKENDS",
+    "CAPABILITIES",
+    "Backends",
+    "NoBackendAvailable",
+    "read_preference",
+]
 
 BACKENDS = ("wasm", "process")
+# What a sandbox may be able to do. No other names are used.
+CAPABILITIES = (
+    "VmIsolation",
+    "ContainerIsolation",
+    "Snapshots",
+    "NetworkAudit",
+    "OverlayFs",
+    "LlmBridge",
+    "DnsAllowlist",
+    "ResourceLimits",
+    "PythonExecution",
+    "BashExecution",
+    "FileOperations",
+)
 AUTO = "auto"
 _DEFAULT = "wasm"
 
@@ -61,15 +87,15 @@ class Backends:
         self._preference = read_preference(preference)
         self._explicit = preference != AUTO
         self._proven: set[str] = set()
-        if accept_without and "process" not in self._preference:
+        if accept_without and preference != AUTO and "process" not in self._preference:
             raise UsageError(
                 f"accept without {', '.join(sorted(accept_without))}: only the process sandbox "
                 "has layers to do without"
             )
-        self._settings = BoxSettings(accept_without=frozenset(accept_without))
+        self._settings = BoxSettings(accept_without=frozenset(accept_without), packages=_packages())
         self._given = given
         self._wasm = given if isinstance(given, WasmSandbox) else None
-        self._process = given if isinstance(given, ProcessSandbox) else None
+        self._process = None if isinstance(given, WasmSandbox) else given
         self._say = say
         self._chosen: str | None = None
 
@@ -84,6 +110,9 @@ class Backends:
 
     def process(self) -> ProcessSandbox:
         if self._process is None:
+            # Most runs do without: it takes a while to import.
+            from tallystick.sandbox.process.sandbox import ProcessSandbox
+
             self._process = ProcessSandbox(
                 settings=self._settings, output_directory=data_directory() / "output"
             )
@@ -129,6 +158,9 @@ class Backends:
             return
         session = await self.process().open(session_id=new_id())
         await session.close()
+        for layer, why in (await self.process().layers()).items():
+            if why is not None and layer in self._settings.accept_without:
+                self._say(f"warning: the process sandbox does without {layer}: {why}")
 
     @property
     def owns_any(self) -> bool:
@@ -143,6 +175,12 @@ class Backends:
         if self._process is not None and self._process is not self._given:
             await self._process.close()
             self._process = None
+
+
+def _packages() -> tuple[Path, ...]:
+    """Where the packages of this Python are, which native programs may import."""
+    found = dict.fromkeys(Path(sysconfig.get_path(each)) for each in ("purelib", "platlib"))
+    return tuple(each for each in found if each.is_dir() and each.is_absolute())
 
 
 def _why(error: Exception) -> str:

@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 __all__ = ["LiveWorld", "program_context"]
 
 _PROGRAM_MS_MAX = 30_000
+# What packages map is several times what they use.
+_NATIVE_BYTES = 1 << 30
 _BROKEN_CHARS_MAX = 500
 _PAUSE_SECONDS = 0.02
 # About two seconds of a program's own work: what a snapshot saves, and several times its cost.
@@ -336,6 +338,7 @@ def program_context(intent: RunProgram, state: RunState) -> ExecutionContext:
         program_name=f"<turn {intent.turn}>",
         outputs_before=len(state.outputs),
         limits=Limits(
+            memory_bytes=_NATIVE_BYTES if intent.effect else Limits().memory_bytes,
             host_calls=max(0, limits.host_calls - used.host_calls),
             request_bytes=_PUT_REQUEST_BYTES if WRITE in state.started.grants else _REQUEST_BYTES,
         ),

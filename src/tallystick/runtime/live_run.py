@@ -35,9 +35,7 @@ from tallystick.runtime.inputs import Input, layout_of
 from tallystick.runtime.live import LiveWorld
 from tallystick.runtime.names import names_of
 from tallystick.runtime.native_network import check_grants, without_network
-from tallystick.runtime.native_run import ENGINE as NATIVE_ENGINE
-from tallystick.runtime.native_run import GUEST as NATIVE_GUEST
-from tallystick.runtime.native_run import NativeBackend
+from tallystick.runtime.native_run import GUEST, NativeBackend
 from tallystick.runtime.native_session import NativeSession
 from tallystick.runtime.pen import LedgerPen
 from tallystick.runtime.purse import remaining_of
@@ -197,8 +195,8 @@ async def run_live(
             clock_ns=CLOCK_NS,
             session_id=session_id,
             template=TEMPLATE,
-            guest=sandbox().guest.image.sha256 if native is None else NATIVE_GUEST,
-            engine=ENGINE if native is None else NATIVE_ENGINE,
+            guest=sandbox().guest.image.sha256 if native is None else GUEST,
+            engine=ENGINE if native is None else native.engine,
             backend="wasm" if native is None else native.sandbox.name,
             started_at=now_ms(),
             temperature=job.temperature,

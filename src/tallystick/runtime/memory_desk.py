@@ -179,17 +179,16 @@ def _told(made: Recalled) -> list[dict[str, Any]]:
     rows = []
     for hit in made.hits:
         note = made.notes[hit.id]
-        row: dict[str, Any] = {
-            "id": hit.id,
-            "content": note.content,
-            "score": hit.score,
-            "at": moment_text(note.created_at),
-        }
-        if note.author:
-            row["author"] = note.author
-        if note.tags:
-            row["tags"] = list(note.tags)
-        rows.append(row)
+        rows.append(
+            {
+                "id": hit.id,
+                "content": note.content,
+                "score": hit.score,
+                "at": moment_text(note.created_at),
+                "author": note.author or "",
+                "tags": list(note.tags),
+            }
+        )
     return rows
 
 

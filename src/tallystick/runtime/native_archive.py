@@ -46,13 +46,19 @@ class KeptEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FilesState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A working directory, and where the shell stands. `left_out` are paths that are not in it."""
+    """A working directory, and where the shell stands. `left_out` are paths that are not in it.
+
+    Only the one that a session is left with has variables.
+    """
 
     entries: tuple[KeptEntry, ...] = ()
     where: bytes | None = None
     exported: tuple[tuple[bytes, bytes], ...] = ()
     left_out: tuple[str, ...] = ()
     left_out_of: int = 0
+    # Python's variables, packed by the box, and the modules that it had imported, by name.
+    variables: dict[str, str] = {}
+    imported: dict[str, str] = {}
 
     @property
     def contents(self) -> set[str]:
@@ -116,6 +122,13 @@ class StatesKept:
         self._states.append((intent, state))
         self._holding.append((set(contents), load))
 
+    def forget_variables(self) -> None:
+        """A program has run since: they are not what they were."""
+        self._states = [
+            (intent, msgspec.structs.replace(state, variables={}, imported={}))
+            for intent, state in self._states
+        ]
+
     @property
     def known(self) -> set[str]:
         """The digests of all contents that are kept."""
@@ -140,13 +153,14 @@ class StatesKept:
 
 
 def lay_out(state: FilesState, contents: Mapping[str, bytes], folder: Path) -> None:
-    """Make the files of a state in an empty directory of ours."""
+    """Make the files of a state in a directory of ours, which is made, or empty."""
     if missing := state.contents - contents.keys():
         raise StoreError(f"kept files: the content {min(missing)[:12]} is missing")
     root = os.fsencode(folder)
     ordered = sorted(state.entries, key=lambda each: each.path)
     _check_paths(ordered)
     directories = [each for each in ordered if each.kind == "directory"]
+    folder.mkdir(exist_ok=True)
     for each in directories:
         os.mkdir(os.path.join(root, each.path), 0o700)
     for each in ordered:

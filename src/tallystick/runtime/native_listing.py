@@ -11,7 +11,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -19,7 +19,9 @@ from tallystick.core.errors import SandboxError
 from tallystick.runtime.native_archive import FilesState, KeptEntry
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.port import ExecutionContext, Limits
-from tallystick.sandbox.process.session import ProcessSession
+
+if TYPE_CHECKING:
+    from tallystick.sandbox.process.session import ProcessSession
 
 __all__ = [
     "ENTRIES_MAX",

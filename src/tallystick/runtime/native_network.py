@@ -7,10 +7,13 @@ granted. Grants that contradict each other are refused by name.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tallystick.core.errors import UsageError
 from tallystick.core.native_prompt import NET
-from tallystick.sandbox.process.proxy import NetworkGrant
+
+if TYPE_CHECKING:
+    from tallystick.sandbox.process.proxy import NetworkGrant
 
 __all__ = ["check_grants", "network_of", "without_network"]
 
@@ -48,6 +51,9 @@ def network_of(grants: Sequence[str]) -> NetworkGrant | None:
         raise UsageError(f"{public[place]}, {private[place]}: contradictory grants")
     if not given:
         return None
+    # Most runs have none: it takes a while to import.
+    from tallystick.sandbox.process.proxy import NetworkGrant
+
     return NetworkGrant(allow=frozenset(public) | frozenset(private), private=frozenset(private))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tallystick.attachments.errors import AttachmentError
 from tallystick.core.attachment import AttachmentRef
@@ -24,13 +25,15 @@ from tallystick.runtime.native_network import network_of
 from tallystick.runtime.native_session import NativeSession
 from tallystick.runtime.session_runs import Joined
 from tallystick.runtime.shelf import Shelf
-from tallystick.sandbox.process.sandbox import ProcessSandbox
 
-__all__ = ["ENGINE", "GUEST", "NativeBackend", "files_missing", "native_again", "native_for"]
+if TYPE_CHECKING:
+    from tallystick.sandbox.process.sandbox import ProcessSandbox
+
+__all__ = ["GUEST", "NativeBackend", "files_missing", "native_again", "native_for"]
 
 # What a run of native programs records of its sandbox.
 GUEST = "process"
-ENGINE = f"cpython-{platform.python_version()}"
+_PYTHON = f"cpython-{platform.python_version()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,12 @@ class NativeBackend:
     """The sandbox that native programs of a run have."""
 
     sandbox: ProcessSandbox
+
+    @property
+    def engine(self) -> str:
+        """What is recorded of it: which Python, and which layers it may do without."""
+        without = ", ".join(sorted(self.sandbox.settings.accept_without))
+        return f"{_PYTHON} without {without}" if without else _PYTHON
 
     async def begin(
         self, started: RunStarted, shelf: Shelf, records: Sequence[Record] = ()
@@ -49,6 +58,8 @@ class NativeBackend:
             if ref is not None:
                 states.add(intent, _loader(shelf, ref))
         programs = [each.intent for each in records if isinstance(each, RunProgram)]
+        if programs:
+            states.forget_variables()
         session = NativeSession(
             self.sandbox,
             session_id=started.session_id,

@@ -13,10 +13,9 @@ import asyncio
 import contextlib
 import os
 import shlex
-import shutil
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,14 +32,18 @@ from tallystick.core.errors import (
 from tallystick.core.native_records import FilesKept, NetworkAttempted
 from tallystick.core.records import ProgramFinished, RunProgram
 from tallystick.runtime.native_archive import FilesState, StatesKept, lay_out, packed
+from tallystick.runtime.native_folder import NativeFolder
 from tallystick.runtime.native_listing import WORK, Found, contents_of, fitting, listed, state_of
 from tallystick.runtime.shelf import SNAPSHOT_TYPE, Shelf
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, ProgramError
-from tallystick.sandbox.process.proxy import Attempt, NetworkGrant
-from tallystick.sandbox.process.sandbox import ProcessSandbox
-from tallystick.sandbox.process.session import ProcessSession
 from tallystick.sandbox.snapshot import check_snapshot_name
+
+if TYPE_CHECKING:
+    from tallystick.sandbox.process.proxy import Attempt, NetworkGrant
+    from tallystick.sandbox.process.sandbox import ProcessSandbox
+    from tallystick.sandbox.process.saved import Saved
+    from tallystick.sandbox.process.session import ProcessSession
 
 __all__ = ["NativeSession", "OnAttempt"]
 
@@ -74,11 +77,12 @@ class NativeSession:
         self._network = network
         self._states = StatesKept() if states is None else states
         self._state = self._states.after(begins_after)
-        self._begun = self._state
+        self._given = self._state
+        self._state = self._begun = msgspec.structs.replace(self._state, variables={}, imported={})
         self._known = self._states.known
         self._marks = {} if marks is None else dict(marks)
         self._box: ProcessSession | None = None
-        self._folder: Path | None = None
+        self._folder: NativeFolder | None = None
         self._has_before = False
         self._seen: dict[bytes, tuple[Found, tuple[str, int]]] = {}
         self._program = 0
@@ -96,16 +100,27 @@ class NativeSession:
 
     @property
     def changed(self) -> bool:
-        """Whether its state is another than the one that it began with."""
-        return self._state != self._begun
+        """Whether a program has run, or files are other than those it began with."""
+        return self._program > 0 or self._state != self._begun
 
-    def archive(self) -> bytes:
-        """All of the state that was kept last, by itself."""
-        return packed(self._state, self._states.contents(self._state))
+    async def saved(self) -> Saved:
+        """The variables that the interpreter has now, and those that cannot be kept."""
+        folder = await asyncio.to_thread(NativeFolder)
+        try:
+            return await self._open_box().save(folder.path / "saved")
+        finally:
+            await asyncio.to_thread(folder.remove)
+
+    def archive(self, saved: Saved | None = None) -> bytes:
+        """All of the state that was kept last, by itself, with variables."""
+        state = self._state
+        if saved is not None:
+            state = msgspec.structs.replace(state, variables=saved.kept, imported=saved.imported)
+        return packed(state, self._states.contents(state))
 
     async def open(self) -> None:
-        """Make the box, with the files that it begins with."""
-        await self._opened(self._state)
+        """Make the box, with the files that it begins with, and the variables of its session."""
+        await self._opened(self._given)
 
     async def close(self) -> None:
         """End everything in the box. Closing twice is harmless."""
@@ -114,7 +129,7 @@ class NativeSession:
         if box is not None:
             await box.close()
         if folder is not None:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await asyncio.to_thread(folder.remove)
 
     # -- programs ------------------------------------------------------------------------------
 
@@ -129,10 +144,16 @@ class NativeSession:
             return await self._told(self._rollback(source.strip()))
         await self._keep_before()
         box = self._open_box()
-        if intent.kind == "bash":
-            result = await box.command(source, context=context, host=host)
-        else:
-            result = await box.execute(source, context=context, host=host)
+        try:
+            if intent.kind == "bash":
+                result = await box.command(source, context=context, host=host)
+            else:
+                result = await box.execute(source, context=context, host=host)
+        except UsageError as error:
+            # It was not begun: there is something in it that nobody can run.
+            return ExecutionResult(
+                exit_code=2, error=ProgramError(kind="UsageError", message=str(error))
+            )
         if result.stop != "finished":
             return _said_too(result, await self._put_back())
         if result.metadata.get("namespace_lost"):
@@ -276,16 +297,22 @@ class NativeSession:
     async def _opened(self, state: FilesState) -> None:
         """Make a box with the files of a state, and put the shell where it stood."""
         await self.close()
-        if state.entries:
-            self._folder = Path(tempfile.mkdtemp(prefix="tallystick-files-"))
-            folder = self._folder
-            await asyncio.to_thread(lambda: lay_out(state, self._states.contents(state), folder))
+        files = saved = None
+        if state.entries or state.variables or state.imported:
+            self._folder = await asyncio.to_thread(NativeFolder)
+            contents = await asyncio.to_thread(self._states.contents, state)
+            files = self._folder.path / "files"
+            await asyncio.to_thread(lay_out, state, contents, files)
+        if self._folder is not None and (state.variables or state.imported):
+            saved = self._folder.path / "saved"
+            await asyncio.to_thread(_lay_variables, state, saved)
         self._box = await self._sandbox.open(
             session_id=self._session_id,
             seed=self._seed,
-            files=self._folder,
+            files=files,
             network=self._network,
             record=self._attempted,
+            saved=saved,
         )
         self._has_before, self._seen = False, {}
         await self._shell_to(state)
@@ -313,6 +340,18 @@ class NativeSession:
                 address=attempt.address,
             )
         )
+
+
+def _lay_variables(state: FilesState, folder: Path) -> None:
+    """What a box takes variables from. Its files are there already."""
+    import tarfile
+
+    from tallystick.sandbox.process.saved import Saved
+
+    folder.mkdir()
+    tarfile.open(folder / "files.tar", "w").close()
+    saved = Saved(kept=state.variables, imported=state.imported)
+    (folder / "session.json").write_bytes(msgspec.json.encode(saved))
 
 
 def _plain(name: str) -> bool:

@@ -26,7 +26,8 @@ def memory_given(memory: Memory | None, *, goal: str, has_data: bool) -> MemoryG
     if memory is None:
         return None
     asked = " ".join(goal.split())[:_GOAL_CHARS_MAX]
-    begin = f"for note in recall({asked!r}):\n    print(note)"
+    # Without ids and times: weak models take one of those for the answer.
+    begin = f"for note in recall({asked!r}):\n    print(note['content'], note['author'])"
     return MemoryGiven(
         tenant=memory.tenant,
         store=memory.store.identity(),

@@ -53,11 +53,11 @@ from tallystick.runtime.teller import Pricing
 from tallystick.runtime.till import NO_LIMIT, PRICING, Till
 from tallystick.runtime.vocabulary_check import VocabularyAsked
 from tallystick.sandbox.identity import new_id
-from tallystick.sandbox.process.sandbox import ProcessSandbox
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 if TYPE_CHECKING:
     from tallystick.runtime.memory import Memory
+    from tallystick.sandbox.process.sandbox import ProcessSandbox
 
 __all__ = ["Session"]
 

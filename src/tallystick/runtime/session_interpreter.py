@@ -6,6 +6,7 @@ import ast
 import asyncio
 import dataclasses
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from tallystick.attachments.errors import AttachmentError
 from tallystick.core.errors import (
@@ -29,6 +30,9 @@ from tallystick.sandbox.container import unpacked
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.port import ExecutionContext, Limits
 from tallystick.sandbox.wasm.session import WasmSession
+
+if TYPE_CHECKING:
+    from tallystick.sandbox.process.saved import Saved
 
 __all__ = ["given_in_session", "leave_session", "load_image", "share_image"]
 
@@ -120,14 +124,25 @@ async def leave_session(
 
 
 async def _leave_native(joined: Joined, session: NativeSession) -> None:
-    """Keep the files of a run that has ended for the next one, with the state of the shell."""
+    """Keep the files of a run that has ended for the next one, the shell's state and variables.
+
+    Variables that cannot be kept are named.
+    """
     if not session.changed:
         return
     try:
-        raw = await asyncio.to_thread(session.archive)
-        await asyncio.to_thread(lambda: joined.keep(raw, names=""))
+        saved = await session.saved()
+        raw = await asyncio.to_thread(session.archive, saved)
+        names = _native_names(saved)
+        await asyncio.to_thread(lambda: joined.keep(raw, names=names))
     except (BackendError, LedgerError) as error:
         raise SessionNotKept(session=joined.session, run=joined.run, why=str(error)) from error
+
+
+def _native_names(saved: Saved) -> str:
+    kept = ", ".join(sorted({*saved.kept, *saved.imported}))[:_NAMES_CHARS_MAX]
+    refused = ", ".join(sorted(saved.refused))[:_NAMES_CHARS_MAX]
+    return f"{kept or 'no variables'}; not kept: {refused}" if refused else kept
 
 
 async def _names(session: WasmSession) -> str:

@@ -39,10 +39,9 @@ if TYPE_CHECKING:
 __all__ = ["Joined", "in_session", "rejoined", "watched"]
 
 # What a native session carries over, and what it cannot.
-FILES_STAY = (
+_FILES_STAY = (
     "The files that earlier programs of this session left in the working directory are still "
-    "there, and so are the shell's directory and exported variables. Python variables of earlier "
-    "runs are not kept by this sandbox."
+    "there, and so are the shell's directory and exported variables."
 )
 _LOOK_SECONDS = 0.5
 _KEYS_CHARS_MAX = 400
@@ -215,8 +214,8 @@ def _given(sessions: Sessions, info: SessionInfo) -> SessionGiven:
     runs = [each.run for each in sessions.runs(info.id)]
     has = []
     if info.backend != "wasm" and info.left.image is not None:
-        has.append(FILES_STAY)
-    elif info.left.names:
+        has.append(_FILES_STAY)
+    if info.left.names:
         has.append(
             f"Earlier programs of this session left variables, which are still there: "
             f"{info.left.names}."

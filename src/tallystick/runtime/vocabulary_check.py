@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tallystick.core.machine import RunState
+from tallystick.core.native import kind_of
 from tallystick.core.passage_errors import ResumeRefused
 from tallystick.core.records import (
     CheckProgram,
@@ -166,9 +167,14 @@ class _Check:
         from tallystick.vocabulary.check import validate
         from tallystick.vocabulary.decision import Pass, decide
         from tallystick.vocabulary.program import read_python
+        from tallystick.vocabulary.shell import read_shell
 
         rules, retries = self._rules, state.unchecked
-        program = read_python(source, given=self._given | self._left)
+        program = (
+            read_shell(source)
+            if kind_of(state.queue[0]) == "bash"
+            else read_python(source, given=self._given | self._left)
+        )
         verdict = validate(program, self._vocabulary, rules, retry_count=retries)
         decision = decide(
             verdict,
