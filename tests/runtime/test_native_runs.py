@@ -14,12 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 from tests.escape.process.support import made_sandbox
+from tests.runtime.costed import PRICING
 from tests.runtime.cut_runs import (
     GOAL,
     ROOMY,
     Cancelling,
     KeptAttachments,
     Planned,
+    PlannedModel,
     World,
     ledger_of,
     program,
@@ -39,6 +41,8 @@ from tallystick.core.records import (
     NetworkAttempted,
     ProgramChecked,
     ProgramFinished,
+    QueryAsked,
+    QueryReplied,
     Record,
     RunEnded,
     RunProgram,
@@ -89,6 +93,55 @@ PLAN = [
     bash('echo "$UNIT" >> total', "pwd"),
     END,
 ]
+
+
+# -- the bridge ----------------------------------------------------------------------------------
+
+
+def test_a_command_of_a_shell_asks_by_the_bridge_and_it_is_on_the_record(
+    process: ProcessSandbox, tmp_path: Path
+) -> None:
+    """Its own sandbox, which has the folder of the bridge; `process` is there so that it can be."""
+    plan = [
+        bash('python3 "$TALLYSTICK_ASK" hello > told; echo "$TALLYSTICK_BRIDGE_TOKEN" | wc -c'),
+        bash('test -z "$LEFT"', "python3 - <<'X'", "import os", "print('x' * 3)", "X"),
+        program("FINAL(open('told').read().strip())"),
+    ]
+    model = PlannedModel(plan)
+    ledger = SqliteLedger(tmp_path / "ledger.db")
+    with Session(model=model, ledger=ledger, backend="process", pricing=PRICING) as session:
+        run = session.run(GOAL, limits=ROOMY)
+        records = whole_records(session.ledger, run.run)
+
+        assert run.answer == "said hello"
+        asked = of(records, QueryAsked)
+        assert [(each.program, each.prompt) for each in asked] == [(2, "hello")]
+        assert of(records, QueryReplied)[0].text == "said hello"
+        assert [each.name for each in of(records, HostAnswered)] == ["llm_query"]
+        assert run.charge.model_calls == len(plan) + 1
+        assert run.charge.host_calls == 1
+        assert session.replay(run.run).held
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in left if b"TALLYSTICK_BRIDGE_TOKEN=" in path.read_bytes()]
+
+
+def test_a_question_that_no_budget_pays_for_is_refused_and_the_command_goes_on(
+    process: ProcessSandbox, tmp_path: Path
+) -> None:
+    plan = [
+        bash('python3 "$TALLYSTICK_ASK" hello 2> why; echo $? >> why'),
+        program("FINAL(open('why').read())"),
+    ]
+    limits = msgspec.structs.replace(ROOMY, model_calls=1)
+    ledger = SqliteLedger(tmp_path / "ledger.db")
+    with Session(
+        model=PlannedModel(plan), ledger=ledger, backend="process", pricing=PRICING
+    ) as session:
+        run = session.run(GOAL, limits=limits)
+        finished = of(whole_records(session.ledger, run.run), ProgramFinished)
+
+    assert run.stop == "budget"
+    assert finished[0].stop == "finished"
 
 
 # -- a run ---------------------------------------------------------------------------------------

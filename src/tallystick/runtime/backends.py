@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tallystick.core.errors import SandboxError, TallystickError, UsageError
+from tallystick.runtime.bridge_folder import BridgeFolder
 from tallystick.runtime.paths import cache_directory, data_directory
 from tallystick.sandbox.identity import new_id
 from tallystick.sandbox.process.settings import BoxSettings
@@ -92,7 +93,8 @@ class Backends:
                 f"accept without {', '.join(sorted(accept_without))}: only the process sandbox "
                 "has layers to do without"
             )
-        self._settings = BoxSettings(accept_without=frozenset(accept_without), packages=_packages())
+        self.bridges = BridgeFolder()
+        self._accept_without = frozenset(accept_without)
         self._given = given
         self._wasm = given if isinstance(given, WasmSandbox) else None
         self._process = None if isinstance(given, WasmSandbox) else given
@@ -113,10 +115,19 @@ class Backends:
             # Most runs do without: it takes a while to import.
             from tallystick.sandbox.process.sandbox import ProcessSandbox
 
+            settings = BoxSettings(
+                accept_without=self._accept_without,
+                packages=_packages(),
+                readable=(self.bridges.path,),
+            )
             self._process = ProcessSandbox(
-                settings=self._settings, output_directory=data_directory() / "output"
+                settings=settings, output_directory=data_directory() / "output"
             )
         return self._process
+
+    def bridges_of_process(self) -> BridgeFolder | None:
+        """Where programs of the process sandbox find bridges; None for one that was given."""
+        return None if self._process is self._given else self.bridges
 
     @property
     def explicit(self) -> bool:
@@ -159,7 +170,7 @@ class Backends:
         session = await self.process().open(session_id=new_id())
         await session.close()
         for layer, why in (await self.process().layers()).items():
-            if why is not None and layer in self._settings.accept_without:
+            if why is not None and layer in self._accept_without:
                 self._say(f"warning: the process sandbox does without {layer}: {why}")
 
     @property
@@ -175,6 +186,7 @@ class Backends:
         if self._process is not None and self._process is not self._given:
             await self._process.close()
             self._process = None
+        self.bridges.close()
 
 
 def _packages() -> tuple[Path, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -104,6 +104,7 @@ class LiveWorld:
         self._fuel_since_kept = 0
         self._heard = heard
         self._asking_since = 0.0
+        self._temperature: float | None = None
         self._model = model
         self._session = session
         self._table = table
@@ -247,6 +248,7 @@ class LiveWorld:
         self._shelf.outputs = state.outputs
         self._desk.written = asked.queries
         self._queries.limits = state.started.limits
+        self._temperature = state.started.temperature
         context = program_context(intent, state)
         self._children.written = asked.queries
         self._children.ends_at = time.monotonic() + context.deadline_ms / 1000
@@ -295,9 +297,38 @@ class LiveWorld:
     ) -> ExecutionResult:
         if self._native is not None:
             self._native.on_attempt = asked.attempted
-            return await self._native.execute(intent, source, context=context, host=host)
+            async with self._bridged(intent, asked, context) as given:
+                context = context.with_env(given)
+                return await self._native.execute(intent, source, context=context, host=host)
         assert self._session is not None
         return await self._session.execute(source, context=context, host=host)
+
+    def _bridged(
+        self, intent: RunProgram, asked: Asked, context: ExecutionContext
+    ) -> AbstractAsyncContextManager[dict[str, str]]:
+        """By what a command of a shell asks models. A program in Python has functions for it."""
+        native = self._native
+        if native is None or native.bridges is None or intent.kind != "bash":
+            return nullcontext({})
+        # Imported where there is a shell: most runs have none.
+        from tallystick.runtime.native_bridge import ShellBridge
+
+        bridge = ShellBridge(
+            folder=native.bridges,
+            run=self._run,
+            session_id=native.session_id,
+            desk=self._queries.desk,
+            purse=self._teller.purse,
+            shelf=self._shelf,
+            temperature=self._temperature,
+        )
+        return bridge.open(
+            asked,
+            program=intent.intent,
+            limits=self._queries.limits,
+            ends_at=self._children.ends_at,
+            calls_max=context.limits.host_calls,
+        )
 
     def check_begun(self, intent: RunProgram) -> None:
         """Nothing has ended it: it is live."""

@@ -20,6 +20,7 @@ from tallystick.core.records import (
 )
 from tallystick.core.reply import Snapshot, parse_reply
 from tallystick.runtime.backends import Backends
+from tallystick.runtime.bridge_folder import BridgeFolder
 from tallystick.runtime.native_archive import StatesKept
 from tallystick.runtime.native_network import network_of
 from tallystick.runtime.native_session import NativeSession
@@ -38,9 +39,10 @@ _PYTHON = f"cpython-{platform.python_version()}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeBackend:
-    """The sandbox that native programs of a run have."""
+    """The sandbox that native programs of a run have, and where their bridges are."""
 
     sandbox: ProcessSandbox
+    bridges: BridgeFolder | None = None
 
     @property
     def engine(self) -> str:
@@ -69,6 +71,7 @@ class NativeBackend:
             states=states,
             begins_after=max(programs, default=0),
             marks=_marks(records),
+            bridges=self.bridges,
         )
         try:
             await session.open()
@@ -104,7 +107,7 @@ async def _native(backends: Backends, name: str) -> NativeBackend | None:
     if name != GUEST:
         raise NotSupported(backend=name, operation="a run in a sandbox that is not known here")
     await backends.ensure(name)
-    return NativeBackend(sandbox=backends.process())
+    return NativeBackend(sandbox=backends.process(), bridges=backends.bridges_of_process())
 
 
 def _loader(shelf: Shelf, ref: AttachmentRef) -> Callable[[], bytes]:

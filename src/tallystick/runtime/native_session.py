@@ -31,6 +31,7 @@ from tallystick.core.errors import (
 )
 from tallystick.core.native_records import FilesKept, NetworkAttempted
 from tallystick.core.records import ProgramFinished, RunProgram
+from tallystick.runtime.bridge_folder import BridgeFolder
 from tallystick.runtime.native_archive import FilesState, StatesKept, lay_out, packed
 from tallystick.runtime.native_folder import NativeFolder
 from tallystick.runtime.native_listing import WORK, Found, contents_of, fitting, listed, state_of
@@ -69,7 +70,9 @@ class NativeSession:
         states: StatesKept | None = None,
         begins_after: int = 0,
         marks: Mapping[str, int] | None = None,
+        bridges: BridgeFolder | None = None,
     ) -> None:
+        self.bridges = bridges
         self._sandbox = sandbox
         self._session_id = session_id
         self._seed = seed

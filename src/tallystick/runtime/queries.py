@@ -116,7 +116,7 @@ class Queries:
     """The model calls of one run's programs. `limits` are those that a program was begun under."""
 
     def __init__(self, desk: QueryDesk, *, limits: RunLimits) -> None:
-        self._desk = desk
+        self.desk = desk
         self.limits = limits
         self._items = 0
         self.place = QueryPlace(intent=0, program=0)
@@ -194,7 +194,7 @@ class Queries:
             for item, prompt in enumerate(prompts)
         ]
         if requests:
-            await self._desk.begin(requests, whole=fit == "whole")
+            await self.desk.begin(requests, whole=fit == "whole")
         tasks = [asyncio.ensure_future(self._one(each, checked)) for each in requests]
         try:
             return list(await asyncio.gather(*tasks))
@@ -203,13 +203,13 @@ class Queries:
                 task.cancel()
             # Each writes down that it was left. One that had not begun never does.
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._desk.let_go(place)
+            self.desk.let_go(place)
 
     async def _one(self, request: QueryRequest, schema: Mapping[str, Any] | None) -> object:
         repaired = False
         failures = 0
         while True:
-            event = await self._desk.ask(request)
+            event = await self.desk.ask(request)
             if isinstance(event, QueryRefused):
                 return problem_of_refusal(event)
             if isinstance(event, QueryFailed):
