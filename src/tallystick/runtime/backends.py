@@ -94,7 +94,8 @@ class Backends:
                 "has layers to do without"
             )
         self.bridges = BridgeFolder()
-        self._accept_without = frozenset(accept_without)
+        # Refused here, and not when a box is made.
+        self._accept_without = BoxSettings(accept_without=frozenset(accept_without)).accept_without
         self._given = given
         self._wasm = given if isinstance(given, WasmSandbox) else None
         self._process = None if isinstance(given, WasmSandbox) else given

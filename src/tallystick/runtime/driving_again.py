@@ -174,7 +174,7 @@ async def driven_again(
     live = LiveWorld(
         run=run,
         model=model,
-        session=session if isinstance(session, WasmSession) else None,
+        session=None if isinstance(session, NativeSession) else session,
         native=session if isinstance(session, NativeSession) else None,
         table=table,
         names=names,
@@ -190,7 +190,7 @@ async def driven_again(
     )
     recorded = RecordedWorld(
         found,
-        session if isinstance(session, WasmSession) else None,
+        None if isinstance(session, NativeSession) else session,
         names=names,
         table=table,
         shelf=shelf,

@@ -233,7 +233,7 @@ async def run_live(
     world = LiveWorld(
         run=run,
         model=model,
-        session=session if isinstance(session, WasmSession) else None,
+        session=None if isinstance(session, NativeSession) else session,
         native=session if isinstance(session, NativeSession) else None,
         table=table,
         names=names_of(started, given.values),
