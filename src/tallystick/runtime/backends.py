@@ -10,7 +10,7 @@ from __future__ import annotations
 import sysconfig
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tallystick.core.errors import SandboxError, TallystickError, UsageError
 from tallystick.runtime.bridge_folder import BridgeFolder
@@ -97,8 +97,11 @@ class Backends:
         # Refused here, and not when a box is made.
         self._accept_without = BoxSettings(accept_without=frozenset(accept_without)).accept_without
         self._given = given
-        self._wasm = given if isinstance(given, WasmSandbox) else None
-        self._process = None if isinstance(given, WasmSandbox) else given
+        # By name: what is not imported yet cannot have been given. Whatever else it is takes the
+        # place of the WASM sandbox.
+        is_process = getattr(given, "name", "") == "process"
+        self._process = cast("ProcessSandbox | None", given if is_process else None)
+        self._wasm = cast("WasmSandbox | None", None if is_process else given)
         self._say = say
         self._chosen: str | None = None
 
