@@ -35,6 +35,8 @@ from tallystick.cli.main import main
 from tallystick.sandbox.interrupt import watched_by
 from tallystick.sandbox.text import HostText
 
+pytestmark = pytest.mark.slow
+
 USAGE, BACKEND = 2, 6
 PATH_TRICKS = (
     "..", ".", "../../etc/passwd", "/etc/passwd", "a/../b", "a\\..\\b", "", "x" * 129, "caf\u00e9",

@@ -26,8 +26,8 @@ NAMED_IN_THE_ISSUE = {
     "C-level loops", "ReDoS", "big integers", "memory bombs", "deep recursion", "output floods",
     "except BaseException loops", "clock and randomness probes",
 }  # fmt: skip
-# The first three of each class in the default suite, the others in CI.
-_QUICK = 3
+# The first of each class in the default suite, the others in CI.
+_QUICK = 1
 CASES = [
     pytest.param(
         case,

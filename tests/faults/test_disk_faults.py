@@ -38,6 +38,8 @@ from tallystick.runtime.run import Run
 from tallystick.runtime.session import Session
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+pytestmark = pytest.mark.slow
+
 BUSY_SECONDS = 0.05
 PROGRAMS = (
     "first = look('a') + llm_query('one')\nprint(first)",

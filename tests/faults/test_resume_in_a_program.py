@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -29,6 +29,8 @@ from tallystick.memory.selection import EVERYTHING, NOW, select_notes
 from tallystick.memory.shortlist import Shortlist, shortlist
 from tallystick.memory.standing import StandingIndex
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("numpy")
 
 profiles = st.sampled_from([Profile(), Profile(lexical=0), Profile(dense=0, token=0)])

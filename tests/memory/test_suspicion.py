@@ -9,6 +9,7 @@ import pytest
 from tests.memory.memory_store import Clock, a_note, open_memory
 
 from tallystick.memory.errors import NoteInvalid, NoteNotFound
+from tallystick.memory.forget import Strategy, forget
 from tallystick.memory.note import SourceType
 from tallystick.memory.records import Verdict
 from tallystick.memory.remember import remember, remember_all
@@ -139,6 +140,36 @@ def test_a_held_note_waits_in_the_queue_until_it_is_reviewed(tmp_path: Path) -> 
         assert [held.note.id for held in review_queue(memory)] == [second]
         assert look(memory, second, reader="ada").state.quarantine == ("injection_phrase",)
         assert verify(memory).valid
+
+
+def test_a_released_note_takes_its_place_among_those_of_its_key(tmp_path: Path) -> None:
+    clock = Clock()
+    with open_memory(tmp_path, clock=clock) as memory:
+        first = remember(memory, a_note("Paris", key="city", valid_from=0)).id
+        held = remember(memory, a_note(POISON[0], key="city", valid_from=10)).id
+        last = remember(memory, a_note("London", key="city", valid_from=20)).id
+        other = remember(memory, a_note(POISON[0], key="city", valid_from=15)).id
+
+        def so() -> list[tuple[str, ...]]:
+            return [view(memory, reader="ada", at=at).ids for at in (9, 10, 19, 20)]
+
+        assert so() == [(first,), (first,), (first,), (last,)]
+        review(memory, other, Verdict.CONFIRMED, by="ada")
+        review(memory, held, Verdict.RELEASED, by="ada")
+
+        assert so() == [(first,), (held,), (held,), (last,)]
+        assert verify(memory).valid
+
+
+def test_a_released_note_that_was_deleted_takes_nobodys_place(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        first = remember(memory, a_note("Paris", key="city", valid_from=0)).id
+        held = remember(memory, a_note(POISON[0], key="city", valid_from=10)).id
+        forget(memory, [held], actor=None, strategy=Strategy.SOFT_DELETE)
+
+        review(memory, held, Verdict.RELEASED, by="ada")
+
+        assert view(memory, reader="ada", at=10).ids == (first,)
 
 
 def test_a_review_is_of_a_held_note_and_by_somebody(tmp_path: Path) -> None:

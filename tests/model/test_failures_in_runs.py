@@ -34,6 +34,8 @@ from tallystick.runtime.run import Run
 from tallystick.runtime.session import Session
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+pytestmark = pytest.mark.slow
+
 ANSWER = fake.ok(block("FINAL(6 * 7)"))
 PROVIDER = 5
 

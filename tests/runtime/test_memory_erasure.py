@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import sqlite3
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,9 @@ from tallystick.runtime.prune import Pruner
 from tallystick.runtime.run import Run
 from tallystick.runtime.run_lock import held_run
 from tallystick.runtime.session import Session
+from tallystick.runtime.session_file import SessionFile
+from tallystick.runtime.session_info import SessionState
+from tallystick.runtime.session_lock import held_session
 from tallystick.runtime.snapshots import holder_of
 from tallystick.sandbox.container import MAGIC, unpacked
 from tallystick.sandbox.identity import new_id
@@ -283,6 +288,100 @@ def test_a_session_that_had_read_it_goes_on_with_a_fresh_interpreter(world: Worl
         assert session.run("is it there?", session=read).stop == "answered"
 
 
+# Too short to be looked for by its text: what has it is found by whose it is.
+SHORT = "zyxwvut tea"
+TURNED = "said = recall('tea', k=1)[0]['content'].upper()"
+
+
+def test_later_runs_and_images_of_a_session_go_whatever_words_they_used(world: World) -> None:
+    short = world.memory.remember(SHORT).id
+    with world.session(
+        *(block(each) for each in ("FINAL(0)", TURNED, "FINAL(1)")),
+        *(block(each) for each in ("print(said)", "FINAL(2)", "FINAL(3)")),
+    ) as session:
+        sessions = session.sessions
+        read, other = sessions.new().id, sessions.new().id
+        runs = [session.run("what is it?", session=read).run for _ in range(3)]
+        sessions.snapshot(read, "kept")
+        beside = session.run("what else?", session=other).run
+    assert any(SHORT.upper().encode() in data for _, data in world.images())
+
+    done = world.forget(short)
+
+    assert done.whole
+    assert how(done) == {runs[1]: "named pruned", runs[2]: "family pruned"}
+    assert world.traces(SHORT.upper()) == []
+    assert sessions.get(read).left.image is None
+    assert list(sessions.snapshots(read)) == []
+    assert sessions.get(other).left.image is not None
+    assert world.holds(beside)
+
+
+def test_an_image_of_a_busy_session_is_named_until_it_goes(world: World) -> None:
+    short = world.memory.remember(SHORT).id
+    with world.session(block(TURNED), block("FINAL(1)")) as session:
+        sessions = session.sessions
+        read = sessions.new().id
+        session.run("what is it?", session=read)
+    image = sessions.get(read).left.image
+    assert image is not None
+
+    with held_session(sessions.book.path, read):
+        done = world.forget(short)
+
+    assert done.attachments_left == (image.id,)
+    assert not done.whole
+    assert done.receipt is not None
+    assert done.receipt.attachments_left == 1
+    again = world.forget(short)
+    assert again.whole
+    assert world.traces(SHORT.upper()) == []
+
+
+@pytest.mark.parametrize("state", ["ready", "terminated"])
+def test_context_variables_that_say_it_go_from_the_raw_files(
+    world: World, state: SessionState
+) -> None:
+    with world.session() as session:
+        book = session.sessions.book
+        made = session.sessions.new(variables={"said": f"so: {SECRET}", "who": "Zoë"})
+    book.update_state(made.id, state)
+    raw = [book.path, book.path.with_name(f"{book.path.name}-wal")]
+
+    # Another process has the file open: SQLite's own log is not removed at the end.
+    with contextlib.closing(sqlite3.connect(book.path)) as beside:
+        beside.execute("SELECT count(*) FROM variable").fetchall()
+        book.set_variable(
+            session.sessions.new().id, "again", base64.b64encode(SECRET.encode()).decode()
+        )
+        assert any(WORD.encode() in path.read_bytes() for path in raw)
+
+        done = world.forget(world.note)
+
+        assert done.whole
+        assert not any(WORD.encode() in path.read_bytes() for path in raw)
+        assert world.traces() == []
+    assert book.get(made.id).context_variables == {"who": "Zoë"}
+
+
+def test_a_file_of_sessions_that_somebody_reads_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with world.session() as session:
+        book = session.sessions.book
+        session.sessions.new(variables={"said": SECRET})
+    monkeypatch.setattr(SessionFile.__init__, "__kwdefaults__", {"busy_seconds": 0.1})
+    with contextlib.closing(sqlite3.connect(book.path, isolation_level=None)) as beside:
+        beside.execute("BEGIN")
+        beside.execute("SELECT count(*) FROM variable").fetchall()
+        done = world.forget(world.note)
+        beside.execute("COMMIT")
+
+    assert done.note == "the file of sessions is not written anew; ask again"
+    assert not done.whole
+    assert world.forget(world.note).whole
+
+
 def test_output_that_a_dead_process_left_goes_and_files_of_others_do_not(world: World) -> None:
     run = world.run(RECALL, "FINAL(1)").run
     session = world.session_of(run)
@@ -505,6 +604,51 @@ def test_an_agent_makes_no_run_go_that_only_has_the_text(world: World) -> None:
     assert how(done) == {victim: "text kept", named: "named pruned"}
     assert world.holds(victim)
     assert not done.whole
+
+
+def test_an_agent_resets_no_session_that_only_has_the_text(world: World) -> None:
+    ada = Memory(world.memory.store, agent_id="ada", keys=world.memory.keys, embedder=None)
+    text = "which invoices are overdue, and since when?"
+    with world.session(block(f"said = {text!r} * 3"), block("FINAL(1)")) as session:
+        sessions = session.sessions
+        theirs = sessions.new(variables={"goal": text}).id
+        victim = session.run("go on", session=theirs).run
+    with SqliteAttachments(world.ledger.file) as kept:
+        held = SessionAttachments(kept, session_id="mine")
+        held.commit([held.put(text.encode()).id])
+    image = sessions.get(theirs).left.image
+    bait = ada.remember(text).id
+
+    done = ada.forget([bait], strategy=HARD, ledger=world.ledger)
+
+    assert image is not None
+    assert done.notes == (bait,)
+    assert how(done) == {victim: "text kept"}
+    # What others hold is not told either.
+    assert done.attachments_left == ()
+    assert sessions.get(theirs).left.image == image
+    assert sessions.get(theirs).context_variables == {"goal": text}
+    assert world.holds(victim)
+
+
+def test_an_agent_is_told_nothing_of_notes_it_does_not_see(world: World) -> None:
+    ada, eve = (
+        Memory(world.memory.store, agent_id=name, keys=world.memory.keys, embedder=None)
+        for name in ("ada", "eve")
+    )
+    text = "Xylophonist Ann lives by the mill"
+    more: dict[str, Any] = {"tags": ["subject:ann"], "created_by": "tool", "session_id": "s"}
+    hers = ada.remember(text, **more).id
+    mine = eve.remember(f"{text}, they say", **more).id
+    bait = eve.remember(text).id
+
+    ways: list[dict[str, Any]] = [{"subject": "ann"}, {"principal": "tool"}, {"session": "s"}]
+    for which in ways:
+        looked = eve.forget(**which, strategy=HARD, dry_run=True, ledger=world.ledger)
+        assert (looked.notes, looked.errors) == ((mine,), ())
+    assert eve.forget([bait], strategy=HARD, dry_run=True, ledger=world.ledger).alike == (mine,)
+    owned = world.memory.forget(subject="ann", dry_run=True, ledger=world.ledger)
+    assert set(owned.notes) == {hers, mine}
 
 
 def test_a_dry_run_says_what_would_go_and_changes_nothing(world: World) -> None:

@@ -95,6 +95,47 @@ PLAN = [
 ]
 
 
+# -- what is no text, too deep or too much -------------------------------------------------------
+
+
+def test_names_and_values_that_are_no_text_stay_what_they_are(process: ProcessSandbox) -> None:
+    plan = [
+        bash("export X=$'\\xff' && mkdir -p $'\\xfe' && cd $'\\xfe'", "echo one > file"),
+        bash('printf %s "$X" | od -An -tx1', "pwd | od -An -tx1 | tr -d '\\n'", "cat file"),
+        program("FINAL('done')"),
+    ]
+    here = at(process, plan)
+
+    run = here.session.run(GOAL, limits=ROOMY)
+
+    assert run.answer == "done"
+    shown = of(here.records(run.run), ProgramFinished)[1].stdout
+    assert shown.startswith(" ff")
+    assert " fe" in shown
+    assert shown.endswith("one\n")
+    assert here.session.replay(run.run).held
+
+
+def test_a_path_that_no_host_could_make_is_left_out_by_name(process: ProcessSandbox) -> None:
+    deep = "import os\nfor n in range(30):\n    os.mkdir('a' * 200); os.chdir('a' * 200)\n"
+    here = at(process, [program(deep), bash("echo 1 > near"), program("FINAL('done')")])
+
+    run = here.session.run(GOAL, limits=ROOMY)
+    records = here.records(run.run)
+
+    assert run.answer == "done"
+    assert any(each.left_out for each in of(records, FilesKept))
+    last = max(place for place, each in enumerate(records) if isinstance(each, FilesKept))
+    kept = here.session.attachments
+    again = at(
+        process,
+        [program("FINAL(open('near').read().strip())")],
+        ledger=ledger_of(run.run, records[: last + 1]),
+        attachments=kept,
+    )
+    assert again.session.resume(run.run, in_doubt="retry").answer == "1"
+
+
 # -- the bridge ----------------------------------------------------------------------------------
 
 

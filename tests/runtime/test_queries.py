@@ -26,6 +26,8 @@ from tallystick.model.port import ModelError, ModelReply, ModelRequest
 from tallystick.runtime.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+pytestmark = pytest.mark.slow
+
 ROOMY = RunLimits(tokens=10_000_000)
 
 

@@ -49,6 +49,8 @@ from tallystick.sandbox.port import HostCall, ProgramCharge
 from tallystick.sandbox.wasm.execution import Stopped
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+pytestmark = pytest.mark.slow
+
 HOPS = """
 person = recall("where does Ada work", 1)[0]["content"]
 employer = person.split()[-1]

@@ -48,6 +48,8 @@ from tallystick.sandbox.container import packed, unpacked
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.sandbox.wasm.session import WasmSession
 
+pytestmark = pytest.mark.slow
+
 SOURCES = (
     "import random\nn = 1\nprint(random.random())",
     "n += len(llm_query('one')) + send('x')\nprint(n)",

@@ -55,6 +55,8 @@ from tallystick.runtime.step import step
 from tallystick.sandbox.wasm import namespace
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+pytestmark = pytest.mark.slow
+
 
 class Script(ScriptedModel):
     """Says what it is told, and writes down what it was asked."""
@@ -521,6 +523,49 @@ def test_all_runs_of_a_session_are_under_its_budget(world: World) -> None:
     world.sessions().book.update_budget(session, token_budget=None, time_budget_ms=0)
     with pytest.raises(BudgetExhausted, match="wall_ms"):
         world.run(session, "FINAL(3)")
+
+
+def test_a_run_is_not_gone_on_with_when_the_others_have_used_the_session_up(world: World) -> None:
+    session = world.new()
+    cut = world.run(session, "x = 1\nprint(x)", limits=RunLimits(turns=1))
+    book = world.sessions().book
+    own = book.get(session).budget_status.tokens_used
+    world.run(session, "FINAL(2)")
+    others = book.get(session).budget_status.tokens_used - own
+    before = len(world.records(cut.run))
+
+    def gone_on(*, tokens: int | None, time_ms: int | None) -> Run:
+        book.update_budget(session, token_budget=tokens, time_budget_ms=time_ms)
+        with world.client("x = 1\nprint(x)", "FINAL(x)") as client:
+            return client.resume(cut.run, limits=RunLimits(turns=9))
+
+    with pytest.raises(BudgetExhausted, match="tokens: 1 needed, 0 left in session"):
+        gone_on(tokens=others, time_ms=None)
+    with pytest.raises(BudgetExhausted, match="wall_ms"):
+        gone_on(tokens=None, time_ms=0)
+    assert len(world.records(cut.run)) == before
+    assert world.info(session).state == "ready"
+
+    assert gone_on(tokens=others + 1, time_ms=None).answer == "1"
+
+
+def test_what_a_run_spent_that_was_gone_on_with_and_died_is_counted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = world.new()
+    cut = world.run(session, "x = 1\nprint(x)", limits=RunLimits(turns=1))
+    before = world.info(session).budget_status.tokens_used
+    with monkeypatch.context() as patch:
+        patch.setattr(session_runs.Joined, "over", lambda self: None)  # its process dies
+        with world.client("x = 1\nprint(x)", "FINAL(x)") as client:
+            client.resume(cut.run, limits=RunLimits(turns=9))
+    assert world.info(session).budget_status.tokens_used == before
+
+    world.run(session, "FINAL(2)")
+
+    first, _ = world.sessions().runs(session)
+    assert first.ended
+    assert first.tokens > before
 
 
 # -- snapshots ---------------------------------------------------------------------------------

@@ -180,8 +180,21 @@ def test_not_found_comes_before_expired_and_that_before_terminated(
         book.validate(session)
     expired = book.create().id
     clock.go(31 * MINUTES)
-    with pytest.raises(SessionExpired):
-        book.validate(expired)
+    for each in (expired, session):
+        with pytest.raises(SessionExpired):
+            book.validate(each)
+    with pytest.raises(InvalidSessionState, match="terminated"):
+        book.reopen(session)
+    assert book.get(session).state == "terminated"
+
+
+@pytest.mark.parametrize("named", ["\ud800", "", "\0", 5, None, b"x", ["x"]])
+def test_what_is_no_id_is_not_found(book: SessionBook, named: str) -> None:
+    for attempt in (book.get, book.validate, book.extend, book.remove, book.variables):
+        with pytest.raises(SessionNotFound) as raised:
+            attempt(named)
+        assert str(raised.value).isprintable()
+    assert not book.is_valid(named)
 
 
 def test_a_terminated_session_comes_to_life_by_nothing(book: SessionBook, clock: Clock) -> None:
@@ -279,16 +292,21 @@ def test_variables_are_set_listed_and_taken_away(book: SessionBook) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("", "x"), ("a\nb", "x"), ("x" * 257, "x"), ("a\0", "x"), ("a", "\0"), ("a", "\udc80")],
+    [
+        *[("", "x"), ("a\nb", "x"), ("x" * 257, "x"), ("a\0", "x"), ("a", "\0"), ("a", "\udc80")],
+        *[("\ud800", "x"), (5, "x"), (None, "x"), (b"a", "x"), ("a", 5), ("a", None), ("a", b"x")],
+    ],
 )
 def test_a_variable_that_is_no_text_or_has_no_name_is_refused(
     book: SessionBook, key: str, value: str
 ) -> None:
     session = book.create().id
 
-    with pytest.raises(ContextVariableRefused):
+    with pytest.raises(ContextVariableRefused) as raised:
         book.set_variable(session, key, value)
+    assert str(raised.value).isprintable()
     assert book.variables(session) == {}
+    assert not book.delete_variable(session, key)
 
 
 def test_there_are_a_hundred_variables_and_64_kib_of_them_at_most(book: SessionBook) -> None:
@@ -418,6 +436,17 @@ def test_a_run_that_is_gone_on_with_replaces_what_it_left_itself(book: SessionBo
     assert book.get(session).left.image == image(2)
 
 
+def test_a_run_that_is_gone_on_with_has_not_ended(book: SessionBook) -> None:
+    session = book.create().id
+    book.kept.begin_run(session, "R1")
+    book.kept.end_run(session, "R1", tokens=7, wall_ms=8, ended=True)
+
+    book.kept.begin_run(session, "R1")
+
+    (run,) = book.kept.runs(session)
+    assert (run.ended, run.tokens, run.wall_ms) == (False, 7, 8)
+
+
 # -- the file ----------------------------------------------------------------------------------
 
 
@@ -523,9 +552,9 @@ class Model(RuleBasedStateMachine):
     def _refusal(self) -> type[TallystickError] | None:
         if self.removed:
             return SessionNotFound
-        if self.terminated:
-            return InvalidSessionState
-        return SessionExpired if self.clock.now > self.expires_at else None
+        if self.clock.now > self.expires_at:
+            return SessionExpired
+        return InvalidSessionState if self.terminated else None
 
     def _told(self, act: object, *, refused: type[TallystickError] | None) -> bool:
         """Do it in the book; says whether it was done, as was to be expected."""
@@ -554,6 +583,8 @@ class Model(RuleBasedStateMachine):
     def reopen(self) -> None:
         refused = self._refusal()
         expected = None if refused is SessionExpired else refused
+        if self.terminated and not self.removed:
+            expected = InvalidSessionState
         if self._told(lambda: self.book.reopen(self.session), refused=expected) and refused:
             self.extensions, self.expires_at = 0, self.clock.now + 30 * MINUTES
 
@@ -650,7 +681,9 @@ class Model(RuleBasedStateMachine):
             assert self.book.list() == []
             return
         info = self.book.get(self.session)
-        assert (info.state == "expired") is (refused is SessionExpired)
+        assert (info.state == "terminated") is self.terminated
+        if not self.terminated:
+            assert (info.state == "expired") is (refused is SessionExpired)
         assert (info.expires_at, info.extension_count) == (self.expires_at, self.extensions)
         assert dict(info.context_variables) == self.variables
         assert info.snapshot_count == len(self.snapshots) <= 10

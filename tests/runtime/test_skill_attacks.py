@@ -49,6 +49,8 @@ from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.skills.bundle import bundle_of
 from tallystick.skills.catalog import HEADER
 
+pytestmark = pytest.mark.slow
+
 OURS = "import sys\nours = sys._getframe(1).f_globals\n"
 
 

@@ -38,6 +38,8 @@ from tallystick.skills.bundle import bundle_of
 from tallystick.skills.catalog import Catalog, fit_catalog
 from tallystick.skills.errors import SkillArguments, SkillNotFound
 
+pytestmark = pytest.mark.slow
+
 CALC = """\
 import sys
 from beside import more

@@ -23,6 +23,8 @@ from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits
 from tallystick.sandbox.process.sandbox import ProcessSandbox
 from tallystick.sandbox.text import HostText
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessSandbox]:

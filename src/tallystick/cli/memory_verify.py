@@ -58,6 +58,8 @@ def verify_receipt(named: str, query: str | None, *, tenant: str | None, as_json
 
 def _receipt(memory: Memory, named: str) -> Receipt:
     if not os.path.lexists(named) and os.sep not in named:
+        if not named.isprintable():
+            raise ReceiptUnknown(id=plain(named))
         try:
             return kept_receipt(memory.store, named)
         except ReceiptUnknown:

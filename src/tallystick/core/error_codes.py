@@ -136,7 +136,7 @@ _OURS = {
     "refused.code_mode": "ExecutionFailed",
     "refused.code_mode.empty": "CommandParseFailed",
     "refused.code_mode.fuel": "TokenBudgetExceeded",
-    "refused.code_mode.program": "CommandParseFailed",
+    "refused.code_mode.program": "ExecutionFailed",
     "refused.code_mode.wall": "TimeBudgetExceeded",
     "refused.memory.embedder": "ConfigError",
     "refused.memory.model": "ConfigError",

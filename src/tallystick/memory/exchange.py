@@ -283,6 +283,8 @@ class _Taken:
         ended, valid_to = supersession(
             pen.db, msgspec.structs.replace(note, valid_to=state.valid_to)
         )
+        if state.quarantine:
+            ended = []  # What is held back takes nobody's place until it is released.
         if valid_to != state.valid_to:
             state = msgspec.structs.replace(state, valid_to=valid_to)
         pen.append(NoteRemembered(note=note), note=note.id)

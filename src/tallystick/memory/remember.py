@@ -164,6 +164,8 @@ class _Desk:
         if valid_to != note.valid_to:
             note = msgspec.structs.replace(note, valid_to=valid_to)
         reasons, score = self._screening.look(self._db, note, now=now)
+        if reasons:
+            superseded = []  # What is held back takes nobody's place until it is released.
         record = NoteRemembered(note=note)
         seq, digest = self._pen.append(record, note=note.id, origin=origin, same=told)
         for id, end in superseded:
@@ -185,10 +187,59 @@ class _Desk:
         ).fetchone()
         if row is None:
             return None
-        bound = msgspec.json.decode(row[1], type=_Bound)
-        if bound.note is None:
+        seq, bound = int(row[0]), msgspec.json.decode(row[1], type=_Bound)
+        if bound.note is None or bound.tag not in ("note.remembered", "note.sighted"):
             raise NoteInvalid(field="origin", why="it was no remembering", given=origin)
-        return Remembered(id=bound.note, seq=row[0], content_hash=bound.body_sha256, again=True)
+        sighted = bound.tag == "note.sighted"
+        superseded, last = ((), seq) if sighted else self._followed(seq, bound.note)
+        number = self._number(bound.note)
+        return Remembered(
+            id=bound.note,
+            seq=seq,
+            content_hash=bound.body_sha256 if number is None else self._bound(number).body_sha256,
+            sighted=sighted,
+            superseded=superseded,
+            quarantine=self._held(number, last),
+            again=True,
+        )
+
+    def _followed(self, seq: int, id: str) -> tuple[tuple[str, ...], int]:
+        """Who ended because of the note remembered at a place, and the last place of that act.
+
+        Headers say so, which outlive bodies: nothing else is written right behind a new note.
+        """
+        ended: list[str] = []
+        for (header,) in self._db.execute(
+            "SELECT header FROM log WHERE seq > ? ORDER BY seq", (seq,)
+        ):
+            bound = msgspec.json.decode(header, type=_Bound)
+            if bound.tag == "note.closed" and bound.note is not None:
+                ended.append(bound.note)
+            elif bound.tag != "note.quarantined" or bound.note != id:
+                break
+            seq += 1
+        return tuple(ended), seq
+
+    def _number(self, id: str) -> int | None:
+        """The number of a note, also of one that was erased."""
+        row = self._db.execute(
+            "SELECT number FROM note WHERE id = ? UNION SELECT number FROM erased WHERE id = ?",
+            (id, id),
+        ).fetchone()
+        return None if row is None else int(row[0])
+
+    def _held(self, number: int | None, seq: int) -> tuple[str, ...]:
+        """Why a note was held back at a place. Nothing is known of one that was erased."""
+        row = self._db.execute(
+            "SELECT quarantine FROM state WHERE number = ? AND seq_to > ? "
+            "ORDER BY seq_from LIMIT 1",
+            (number, seq),
+        ).fetchone()
+        return () if row is None else tuple(row[0].split())
+
+    def _bound(self, seq: int) -> _Bound:
+        (header,) = self._db.execute("SELECT header FROM log WHERE seq = ?", (seq,)).fetchone()
+        return msgspec.json.decode(header, type=_Bound)
 
     def _same(self, new: NewNote, told: bytes, now: int) -> _Living | None:
         """The living note that says the same, if there is one."""
@@ -220,11 +271,10 @@ class _Desk:
             created_by=new.created_by,
         )
         seq, _ = self._pen.append(record, note=same.id, origin=origin)
-        row = self._db.execute("SELECT header FROM log WHERE seq = ?", (same.body_seq,)).fetchone()
         return Remembered(
             id=same.id,
             seq=seq,
-            content_hash=msgspec.json.decode(row[0], type=_Bound).body_sha256,
+            content_hash=self._bound(same.body_seq).body_sha256,
             sighted=True,
             quarantine=tuple(same.quarantine.split()),
         )
@@ -278,13 +328,14 @@ def supersession(db: sqlite3.Connection, note: Note) -> tuple[list[tuple[str, in
     """Who ends when this note begins, and when it ends itself: where the next one begins.
 
     Notes of one owner with one key follow each other in the world's time, in whatever order they
-    were learned.
+    were learned. One that is held back is none of them.
     """
     if note.key is None:
         return [], note.valid_to
     rows = db.execute(
         "SELECT id, valid_from, valid_to FROM note JOIN state USING (number) "
-        "WHERE agent_id = ? AND key = ? AND seq_to = ? AND deleted_at IS NULL",
+        "WHERE agent_id = ? AND key = ? AND seq_to = ? AND deleted_at IS NULL "
+        "AND quarantine = ''",
         (note.agent_id, note.key, OPEN),
     ).fetchall()
     ended: list[tuple[str, int]] = []
@@ -300,6 +351,7 @@ def supersession(db: sqlite3.Connection, note: Note) -> tuple[list[tuple[str, in
 class _Bound(msgspec.Struct):
     """What of a header is asked for here."""
 
+    tag: str
     note: str | None
     body_sha256: str
 

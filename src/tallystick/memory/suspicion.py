@@ -21,8 +21,8 @@ from tallystick.memory.errors import NoteInvalid, NoteNotFound
 from tallystick.memory.note import Note, SourceType
 from tallystick.memory.projection import note_at
 from tallystick.memory.projection_schema import OPEN
-from tallystick.memory.records import NoteReviewed, Verdict
-from tallystick.memory.sqlite import SqliteMemory
+from tallystick.memory.records import NoteClosed, NoteReviewed, Verdict
+from tallystick.memory.sqlite import Pen, SqliteMemory
 
 __all__ = [
     "QUARANTINE_AT",
@@ -164,7 +164,10 @@ def review_queue(memory: SqliteMemory) -> list[Held]:
 
 
 def review(memory: SqliteMemory, id: str, verdict: Verdict, *, by: str) -> int:
-    """Release a held note, or confirm that it stays held. Returns the place of the verdict."""
+    """Release a held note, or confirm that it stays held. Returns the place of the verdict.
+
+    A released note takes its place among those of its key, as it would have had at once.
+    """
     if not by.strip():
         raise NoteInvalid(field="by", why="who reviews is part of the record")
     with memory.writing() as pen:
@@ -177,7 +180,36 @@ def review(memory: SqliteMemory, id: str, verdict: Verdict, *, by: str) -> int:
         if not row[0]:
             raise NoteInvalid(field="id", why="a note that is held back", given=id)
         seq, _ = pen.append(NoteReviewed(verdict=verdict, by=by), note=id)
+        if verdict is Verdict.RELEASED:
+            _take_place(pen, id)
         return seq
+
+
+def _take_place(pen: Pen, id: str) -> None:
+    """End who was so until a released note begins, and the note where the next one begins."""
+    from tallystick.memory.remember import supersession  # It imports this module.
+
+    body_seq, valid_to, deleted_at = pen.db.execute(
+        "SELECT body_seq, valid_to, deleted_at FROM note JOIN state USING (number) "
+        "WHERE id = ? AND seq_to = ?",
+        (id, OPEN),
+    ).fetchone()
+    note = note_at(pen.db, body_seq)
+    if note is None or deleted_at is not None:
+        return
+    note = msgspec.structs.replace(note, valid_to=valid_to)
+    ended, end = supersession(pen.db, note)
+    for other, at in ended:
+        if other != id:
+            pen.append(NoteClosed(valid_to=at, by=id), note=other)
+    if end is not None and end != valid_to:
+        (following,) = pen.db.execute(
+            "SELECT id FROM note JOIN state USING (number) WHERE agent_id = ? AND key = ? "
+            "AND valid_from = ? AND seq_to = ? AND deleted_at IS NULL AND quarantine = '' "
+            "ORDER BY number DESC LIMIT 1",
+            (note.agent_id, note.key, end, OPEN),
+        ).fetchone()
+        pen.append(NoteClosed(valid_to=end, by=following), note=id)
 
 
 def _verdict(signs: list[str]) -> tuple[tuple[str, ...], float]:

@@ -192,7 +192,11 @@ class BridgeDoor:
         if self._clock() >= self._ends_at:
             raise self._refused("TimeBudgetExceeded", "wall_ms: the run's time is over")
         self._calls_left -= 1
-        call = self._calls.begin(_request(query))
+        try:
+            call = self._calls.begin(_request(query))
+        except _NOT_THE_PROGRAMS as error:
+            self.failed = error
+            raise
         heard = _Heard(desk, first=call.item)
         limits = msgspec.structs.replace(self._limits, reply_tokens=cap)
         queries = Queries(heard, limits=limits)

@@ -20,20 +20,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from tallystick.core.errors import UsageError
-from tallystick.core.moments import moment_ms
 from tallystick.memory.citation import NoteCitation, check_citation, read_citation
 from tallystick.memory.decay import effective_importance
 from tallystick.memory.embed import embed_missing
 from tallystick.memory.errors import ModelMismatch, NoteInvalid
 from tallystick.memory.forgotten import Criteria
 from tallystick.memory.forgotten import Strategy as ForgetStrategy
-from tallystick.memory.log import read_entry_header
 from tallystick.memory.minilm import MiniLm, missing
 from tallystick.memory.minilm_graph import DIMENSIONS
 from tallystick.memory.note import NewNote, Note, check_agent
 from tallystick.memory.profile import DEFAULT, Profile
 from tallystick.memory.recall import Asking, Recalled, Strategy, recall, verify_recall
 from tallystick.memory.receipt import ForgetReceipt, RecallReceipt, Verified, VerifiedForget
+from tallystick.memory.receipt_errors import ReceiptUnknown
 from tallystick.memory.receipts_kept import kept_forget, kept_receipt, verify_forgotten
 from tallystick.memory.remember import Remembered, remember, remember_all
 from tallystick.memory.scope import Embedder
@@ -45,6 +44,7 @@ from tallystick.memory.word_tokens import NAME as TOKENIZER
 from tallystick.memory.word_tokens import count_tokens
 from tallystick.runtime.config_file import config_directory
 from tallystick.runtime.memory_keys import MemoryKeys, open_keys
+from tallystick.runtime.memory_place import placed
 from tallystick.runtime.paths import cache_directory, data_directory
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class Memory:
 
     def note(self, id: str, *, as_of: int | str | None = None) -> Seen:
         """One note, whatever became of it. Raises `NoteNotFound` or `NoteErased`."""
-        place, _ = self._place(as_of)
+        place, _ = placed(self.store, as_of)
         return look(self.store, id, reader=self._reader, as_of=place)
 
     def score(self, id: str) -> float:
@@ -219,7 +219,7 @@ class Memory:
             _check_text(what, getattr(filters, what) or "")
         for tag in filters.tags:
             _check_text("a tag", tag)
-        place, at = self._place(as_of)
+        place, at = placed(self.store, as_of)
         embedder, remarks = self._embedder_for(strategy, profile or self.profile, place)
         made = recall(
             self.store,
@@ -244,23 +244,29 @@ class Memory:
         return made if not remarks else _remarked(made, remarks)
 
     def receipt(self, read_id: str) -> RecallReceipt:
-        """The receipt of a recall that was made here."""
-        return kept_receipt(self.store, read_id)
+        """The receipt of a recall that was made here, as this agent unless as the owner."""
+        found = kept_receipt(self.store, read_id)
+        if self._reader is not None and found.agent_id != self._reader:
+            raise ReceiptUnknown(id=read_id)
+        return found
 
-    def verify(self, receipt: RecallReceipt, *, query: str | None = None) -> Verified:
+    def verify(
+        self, receipt: RecallReceipt, *, query: str | None = None, profile: Profile | None = None
+    ) -> Verified:
         """Make a recall again and compare. Raises a `ReceiptError` where it does not hold.
 
-        Without the query its digest and the ranking are not checked, all the rest is.
+        Without the query its digest and the ranking are not checked, all the rest is. `profile` is
+        the one that it was ranked by.
         """
-        embedder = None
+        embedder, profile = None, profile or self.profile
         if query is not None and receipt.model is not None:
-            embedder, _ = self._embedder_for("hybrid", self.profile, receipt.as_of)
+            embedder, _ = self._embedder_for("hybrid", profile, receipt.as_of)
         return verify_recall(
             self.store,
             receipt,
             keys=self.keys.by_id,
             query=query,
-            profile=self.profile,
+            profile=profile,
             embedder=embedder,
             index=self._standing(),
         )
@@ -323,20 +329,6 @@ class Memory:
         return verify_forgotten(self.store, receipt, keys=self.keys.by_id)
 
     # -- inside --------------------------------------------------------------------------------
-
-    def _place(self, as_of: int | str | None) -> tuple[int | None, int | None]:
-        """A place in the log, and the moment that counts there."""
-        if as_of is None:
-            return None, None
-        if isinstance(as_of, str) and not as_of.isdecimal():
-            at = moment_ms(as_of)
-            return self.store.seq_at(at), at
-        place = self.store.resolve(int(as_of))
-        entry = next(self.store.entries(start=place, stop=place), None)
-        if entry is None:
-            return place, 0
-        header = read_entry_header(entry.header, store=self.store.identity(), seq=place)
-        return place, None if isinstance(header, str) else header.at
 
     def _embedder_for(
         self, strategy: Strategy, profile: Profile, place: int | None

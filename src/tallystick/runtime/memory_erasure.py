@@ -38,6 +38,7 @@ from tallystick.memory.sqlite import SqliteMemory
 from tallystick.runtime.carry import remove_run_with_attachments
 from tallystick.runtime.erased import Erased, ErasedRun
 from tallystick.runtime.history import require_not_awaited
+from tallystick.runtime.memory_visible import visible_ids
 from tallystick.runtime.needles import TEXT_CHARS_MIN, Needles
 from tallystick.runtime.prune import Kept, Pruned, Pruner
 from tallystick.runtime.run_lock import is_running, require_idle
@@ -169,6 +170,7 @@ class Erasure:
         needles = Needles(texts.values())
         unsaid = [id for id in ids if len(texts.get(id, "").strip()) < TEXT_CHARS_MIN]
         saying = saying_ids(self._memory, needles.in_bytes) if needles else []
+        saying = visible_ids(self._memory, saying, reader=self._actor)
         alike = tuple(id for id in saying if id not in ids)
         self._set(errors=may.errors, not_searched=tuple(unsaid), alike=alike)
         known = runs_begun(self._memory, ids)
@@ -210,15 +212,13 @@ class Erasure:
         for run in [run for run in found.runs if is_said_in(self._ledger, run, needles)]:
             self._removed(run)
             yield f"removed {run}"
-        if book_path(self._ledger.path).exists():
-            # Interpreters that sessions would go on with.
-            Sessions(self._ledger, self._attachments).forget_images(found.blobs)
+        note, images = self._reset(needles, found)
         self._freed(needles, found)
         yield "attachments freed"
         self._unlinked(needles, found)
         yield "output removed"
-        note = self._rewritten() if found.runs or found.blobs else None
-        left = self._left(needles, found)
+        note = (self._rewritten() if found.runs or found.blobs else None) or note
+        left = tuple(dict.fromkeys((*self._left(needles, found), *sorted(images))))
         self._set(note=note, runs=tuple(self._runs.values()), attachments_left=left)
         yield "ledger written anew"
         self._forgotten(ids, left)
@@ -263,6 +263,23 @@ class Erasure:
             )
         else:
             self._runs[run] = msgspec.structs.replace(self._runs[run], how="removed")
+
+    def _reset(self, needles: Needles, found: Survey) -> tuple[str | None, Collection[str]]:
+        """Have sessions go on without it. Gives what is to be said, and the images that stay."""
+        if not book_path(self._ledger.path).exists():
+            return None, ()
+        sessions = Sessions(self._ledger, self._attachments)
+        # Whoever is not the owner resets no session that only has the text.
+        blobs = found.blobs if self._actor is None else ()
+        sessions.forget_images(blobs, runs=found.runs)
+        if self._actor is None and needles:
+            sessions.book.forget_variables(
+                lambda *said: any(needles.in_bytes(each.encode()) for each in said)
+            )
+        note = (
+            None if sessions.book.scrub() else "the file of sessions is not written anew; ask again"
+        )
+        return note, sessions.images_of(blobs, runs=found.runs)
 
     def _freed(self, needles: Needles, found: Survey) -> None:
         """Free what nobody holds any more, also what somebody left who died in the middle."""

@@ -13,6 +13,7 @@ from tallystick.memory.forgotten import Criteria, Strategy
 from tallystick.runtime.erased import Erased
 from tallystick.runtime.memory import Memory
 from tallystick.runtime.memory_erasure import erase_notes
+from tallystick.runtime.memory_visible import visible_ids
 
 __all__ = ["Which", "forget_notes"]
 
@@ -51,11 +52,13 @@ class Which:
             case "ids":
                 return list(self.ids)
             case "subject":
-                return subject_ids(store, self.subject or "")
+                ids = subject_ids(store, self.subject or "")
             case "provenance":
-                return provenance_ids(store, principal=self.principal, session_id=self.session_id)
+                ids = provenance_ids(store, principal=self.principal, session_id=self.session_id)
             case _:
                 return matching_ids(store, self.criteria or Criteria(), owner=memory.reader)
+        # Of what a reader does not see, also nothing is said.
+        return visible_ids(store, ids, reader=memory.reader)
 
 
 def forget_notes(

@@ -25,11 +25,23 @@ import msgspec
 from tallystick.core.canonical import canonical, digest
 from tallystick.core.errors import StoreError
 
-__all__ = ["FilesState", "KeptEntry", "StatesKept", "lay_out", "packed", "unpacked"]
+__all__ = [
+    "ENTRIES_MAX",
+    "KEPT_BYTES_MAX",
+    "FilesState",
+    "KeptEntry",
+    "StatesKept",
+    "lay_out",
+    "packed",
+    "unpacked",
+]
 
 _MAGIC = b"tally files 1\r\n\0"
 _PREFIX = struct.Struct(f">{len(_MAGIC)}sI")
 _HEADER_BYTES_MAX = 64 << 20
+# How much of a working directory is kept, and how many entries.
+KEPT_BYTES_MAX = 32 << 20
+ENTRIES_MAX = 20_000
 _MODE = 0o777
 
 
@@ -79,6 +91,8 @@ def packed(state: FilesState, contents: Mapping[str, bytes]) -> bytes:
     held = sorted(contents.items())
     listed = tuple((sha256, len(content)) for sha256, content in held)
     header = canonical(msgspec.to_builtins(_Header(state=state, contents=listed)))
+    if len(header) > _HEADER_BYTES_MAX:
+        raise StoreError(f"kept files: over {_HEADER_BYTES_MAX:,} bytes of names and variables")
     return b"".join([_PREFIX.pack(_MAGIC, len(header)), header, *(content for _, content in held)])
 
 
@@ -156,6 +170,9 @@ def lay_out(state: FilesState, contents: Mapping[str, bytes], folder: Path) -> N
     """Make the files of a state in a directory of ours, which is made, or empty."""
     if missing := state.contents - contents.keys():
         raise StoreError(f"kept files: the content {min(missing)[:12]} is missing")
+    size = sum(len(contents[each.sha256]) for each in state.entries if each.kind == "file")
+    if size > KEPT_BYTES_MAX or len(state.entries) > ENTRIES_MAX:
+        raise StoreError("kept files: more than a working directory may hold")
     root = os.fsencode(folder)
     ordered = sorted(state.entries, key=lambda each: each.path)
     _check_paths(ordered)

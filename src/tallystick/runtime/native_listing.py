@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from tallystick.core.errors import SandboxError
-from tallystick.runtime.native_archive import FilesState, KeptEntry
+from tallystick.runtime.native_archive import ENTRIES_MAX, KEPT_BYTES_MAX, FilesState, KeptEntry
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.port import ExecutionContext, Limits
 
@@ -38,8 +38,8 @@ __all__ = [
 # Where programs and the shell begin.
 WORK = "/session/work"
 # What is kept of a working directory at most.
-KEPT_BYTES_MAX = 32 << 20
-ENTRIES_MAX = 20_000
+# Room for the directories of the host that it is laid out in.
+_PATH_BYTES_MAX = 3_500
 _NAMED_MAX = 20
 _EXPORTED_BYTES_MAX = 64 << 10
 _BATCH_BYTES = 4 << 20
@@ -109,7 +109,9 @@ def _read_listing(raw: bytes) -> Listing:
     rows = [fields[at : at + len(_FIELDS)] for at in range(0, len(fields) - 1, len(_FIELDS))]
     for path, kind, mode, mtime, ctime, inode, size, target in sorted(rows):
         entry = _KINDS.get(kind)
-        if entry is None or len(found) >= ENTRIES_MAX:
+        # What says so is a program's word: no size is less than nothing, no path too long to make.
+        unfit = int(size) < 0 or not 0 < len(path) <= _PATH_BYTES_MAX
+        if entry is None or unfit or len(found) >= ENTRIES_MAX:
             other.append(path)
             continue
         bits = int(mode, 8)
@@ -130,6 +132,7 @@ def _ns(seconds: bytes) -> int:
 async def contents_of(session: ProcessSession, paths: Sequence[Found]) -> dict[bytes, bytes]:
     """What is in these files; those that cannot be read are not there. Raises `SandboxError`."""
     read: dict[bytes, bytes] = {}
+    total = 0
     for batch in _batches(paths):
         names = [base64.b64encode(each.path).decode() for each in batch]
         lines = (await _said(session, _ran(_READ, names))).splitlines()
@@ -141,6 +144,9 @@ async def contents_of(session: ProcessSession, paths: Sequence[Found]) -> dict[b
                     read[each.path] = base64.b64decode(line, validate=True)
                 except ValueError:
                     raise SandboxError("its files could not be read") from None
+                total += len(read[each.path])
+                if total > KEPT_BYTES_MAX:
+                    raise SandboxError("its files hold more than they were listed with")
     return read
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +25,7 @@ from tallystick.core.errors import (
     MaxSnapshotsReached,
     SandboxError,
     SnapshotNotFound,
+    StoreError,
     TallystickError,
     UsageError,
 )
@@ -51,6 +51,8 @@ __all__ = ["NativeSession", "OnAttempt"]
 OnAttempt = Callable[[NetworkAttempted], None]
 # Of the state inside the box that a program can be undone by.
 _BEFORE = "tally.before"
+# For all of what is looked at after a program, however many files it says it has.
+_KEEPING_SECONDS = 60.0
 
 
 class NativeSession:
@@ -242,21 +244,22 @@ class NativeSession:
     async def kept(self, finished: ProgramFinished) -> FilesKept | None:
         """What a program left of files and of the shell, kept; None if it is as it was."""
         try:
-            found = await self._found()
-        except SandboxError as error:
-            return self._not_kept(finished, str(error))
+            async with asyncio.timeout(_KEEPING_SECONDS):
+                found = await self._found()
+        except (SandboxError, TimeoutError) as error:
+            return self._not_kept(finished, str(error) or "it took too long")
         state, contents = found
         if state == self._state:
             return None
         fresh = {sha256: raw for sha256, raw in contents.items() if sha256 not in self._known}
-        raw = packed(state, fresh)
         try:
+            raw = packed(state, fresh)
             ref = await asyncio.to_thread(
                 lambda: self._shelf.keep(
                     raw, media_type=SNAPSHOT_TYPE, label=f"files after program {finished.intent}"
                 )
             )
-        except AttachmentError as error:
+        except (AttachmentError, StoreError) as error:
             return self._not_kept(finished, str(error))
         self._states.add(finished.intent, lambda: self._shelf.read(ref), raw)
         self._state, self._known = state, self._known | set(fresh)
@@ -305,7 +308,10 @@ class NativeSession:
             self._folder = await asyncio.to_thread(NativeFolder)
             contents = await asyncio.to_thread(self._states.contents, state)
             files = self._folder.path / "files"
-            await asyncio.to_thread(lay_out, state, contents, files)
+            try:
+                await asyncio.to_thread(lay_out, state, contents, files)
+            except (OSError, OverflowError, ValueError) as error:
+                raise StoreError(f"kept files: they cannot be laid out: {error}") from error
         if self._folder is not None and (state.variables or state.imported):
             saved = self._folder.path / "saved"
             await asyncio.to_thread(_lay_variables, state, saved)
@@ -323,10 +329,10 @@ class NativeSession:
     async def _shell_to(self, state: FilesState) -> None:
         where = os.fsdecode(state.where) if state.where is not None else WORK
         exported = [(os.fsdecode(name), os.fsdecode(value)) for name, value in state.exported]
-        lines = [f"export {name}={shlex.quote(value)}" for name, value in exported if _plain(name)]
+        lines = [f"export {name}={_quoted(value)}" for name, value in exported if _plain(name)]
         if where != WORK:
             # It may have been outside of what is kept.
-            lines.append(f"cd -- {shlex.quote(where)} 2>/dev/null || cd {WORK}")
+            lines.append(f"cd -- {_quoted(where)} 2>/dev/null || cd {WORK}")
         if lines:
             context = ExecutionContext(session_id=self._session_id)
             await self._open_box().command("\n".join(lines), context=context, host=HostTable())
@@ -355,6 +361,11 @@ def _lay_variables(state: FilesState, folder: Path) -> None:
     tarfile.open(folder / "files.tar", "w").close()
     saved = Saved(kept=state.variables, imported=state.imported)
     (folder / "session.json").write_bytes(msgspec.json.encode(saved))
+
+
+def _quoted(text: str) -> str:
+    """A text for a shell, byte by byte: it may be none."""
+    return "$'" + "".join(f"\\x{each:02x}" for each in os.fsencode(text)) + "'"
 
 
 def _plain(name: str) -> bool:

@@ -19,6 +19,7 @@ from tallystick.core.session_errors import (
     InvalidSessionState,
     MaxExtensionsReached,
     RecursionDepthExceeded,
+    SessionNotFound,
 )
 from tallystick.runtime.session_file import SessionFile
 from tallystick.runtime.session_info import (
@@ -35,7 +36,7 @@ from tallystick.runtime.session_info import (
     SessionStats,
 )
 from tallystick.runtime.session_kept import SessionKept
-from tallystick.runtime.session_rows import encoded, info_now, info_of, put, valid
+from tallystick.runtime.session_rows import encoded, info_now, info_of, is_text, put, valid
 from tallystick.sandbox.identity import new_id, now_ms
 
 __all__ = ["SessionBook"]
@@ -106,12 +107,10 @@ class SessionBook:
 
     def is_valid(self, session: str) -> bool:
         """Whether a session is there and can be used."""
-        with self._file.reading() as db:
-            row = db.execute("SELECT * FROM session WHERE id = ?", (session,)).fetchone()
-            return row is not None and info_of(db, row, now=self._clock()).state not in (
-                "expired",
-                "terminated",
-            )
+        try:
+            return self.get(session).state not in ("expired", "terminated")
+        except SessionNotFound:
+            return False
 
     def validate(self, session: str) -> SessionInfo:
         """A session that can be used. Says why not: not found, then expired, then terminated."""
@@ -155,7 +154,8 @@ class SessionBook:
         with self._file.writing() as db:
             before = self._info(db, session)
             if before.state == "terminated":
-                self._valid(db, session)
+                why = "nothing can be done in it any more"
+                raise InvalidSessionState(session=session, state=before.state, why=why)
             if before.state == "expired":
                 put(
                     db,
@@ -253,8 +253,25 @@ class SessionBook:
         """Take one away. Says whether it was there."""
         with self._file.writing() as db:
             self._valid(db, session)
+            if not is_text(key):
+                return False
             done = db.execute("DELETE FROM variable WHERE session = ? AND key = ?", (session, key))
             return done.rowcount > 0
+
+    def forget_variables(self, says: Callable[[str, str], bool]) -> int:
+        """Take away those of which `says` is true, by name and value, in sessions of any state.
+
+        Gives how many. `scrub` takes their bytes out of the files.
+        """
+        with self._file.writing() as db:
+            rows = db.execute("SELECT session, key, value FROM variable").fetchall()
+            gone = [(row["session"], row["key"]) for row in rows if says(row["key"], row["value"])]
+            db.executemany("DELETE FROM variable WHERE session = ? AND key = ?", gone)
+            return len(gone)
+
+    def scrub(self) -> bool:
+        """Take deleted bytes out of the file and out of SQLite's log. False if not done yet."""
+        return self._file.scrub()
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -282,12 +299,14 @@ def _check_together(variables: Mapping[str, str], key: str) -> None:
 
 
 def _check_variable(key: str, value: str) -> None:
+    if type(key) is not str:
+        raise ContextVariableRefused(key=repr(key), why="its name is no text")
     why = None
     if not key or not key.isprintable():
         why = "a name of printable characters is needed"
     elif len(key) > CONTEXT_KEY_CHARS_MAX:
         why = f"a name has at most {CONTEXT_KEY_CHARS_MAX} characters"
-    elif "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+    elif not is_text(value) or "\0" in value:
         why = "its value holds what is no text"
     if why is not None:
         raise ContextVariableRefused(key=key, why=why)

@@ -74,6 +74,19 @@ class SessionFile:
         with self._opened("BEGIN IMMEDIATE") as db:
             yield db
 
+    def scrub(self) -> bool:
+        """Write the file anew and empty its log. False if somebody still reads what was there."""
+        with self._translated(), contextlib.closing(self._connected()) as db:
+            self._prepare(db)
+            try:
+                db.execute("VACUUM")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL):
+                    raise
+                return False
+            (busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            return not busy
+
     @contextlib.contextmanager
     def _opened(self, begin: str) -> Iterator[sqlite3.Connection]:
         with self._translated(), contextlib.closing(self._connected()) as db:

@@ -167,19 +167,24 @@ class Sessions:
             self.free(session)
             return found
 
-    def forget_images(self, ids: Collection[str]) -> Sequence[str]:
-        """Have no session keep any of these images. Gives the sessions that did.
+    def forget_images(self, ids: Collection[str], runs: Collection[str] = ()) -> Sequence[str]:
+        """Have no session keep any of these images, or any that these runs left.
 
-        One that somebody works in is left as it is: it would put its own in the place.
+        Gives the sessions that did. One that somebody works in is left as it is: it would put its
+        own in the place. `images_of` names what is left.
         """
         cleared = []
         for session in self.book.ids():
-            if not self.book.kept.needed(session).isdisjoint(ids):
-                with contextlib.suppress(SessionBusy), self._held(session):
-                    self.book.kept.forget_images(session, ids)
+            with contextlib.suppress(SessionBusy, SessionNotFound), self._held(session):
+                if self.book.kept.forget_images(session, ids, runs):
                     self.free(session)
                     cleared.append(session)
         return cleared
+
+    def images_of(self, ids: Collection[str], runs: Collection[str] = ()) -> frozenset[str]:
+        """Those that sessions keep and that are these, or that these runs left."""
+        found = [self.book.kept.images_of(each, ids, runs) for each in self.book.ids()]
+        return frozenset().union(*found)
 
     # -- inside --------------------------------------------------------------------------------
 

@@ -94,25 +94,26 @@ class SessionKept:
                 put(db, session, current_snapshot_id=None)
             return found
 
-    def forget_images(self, session: str, ids: Collection[str]) -> int:
-        """Have a session keep none of these images. Gives how many snapshots went with them.
+    def forget_images(self, session: str, ids: Collection[str], runs: Collection[str] = ()) -> int:
+        """Have a session keep none of these images, and none that these runs left.
 
-        If its interpreter was one of them, it has a fresh one.
+        Gives how many went, of its snapshots and its interpreter. That is a fresh one then.
         """
         with self._file.writing() as db:
             info = self._info(db, session)
-            if info.left.image is not None and info.left.image.id in ids:
+            fresh = _is_of(info.left, ids, runs)
+            if fresh:
                 put(db, session, kept=encoded(Left()), generation=info.generation + 1)
                 put(db, session, current_snapshot_id=None)
             gone = [
                 each.snapshot.id
                 for each in snapshots_of(db, session)
-                if each.left.image is not None and each.left.image.id in ids
+                if _is_of(each.left, ids, runs)
             ]
             db.executemany(
                 "DELETE FROM snapshot WHERE session = ? AND id = ?", [(session, id) for id in gone]
             )
-            return len(gone)
+            return len(gone) + fresh
 
     # -- runs ----------------------------------------------------------------------------------
 
@@ -122,7 +123,7 @@ class SessionKept:
             info = self._valid(db, session)
             db.execute(
                 "INSERT INTO run SELECT ?, coalesce(max(place), 0) + 1, ?, ?, ?, 0, 0, 0 "
-                "FROM run WHERE session = ? ON CONFLICT (session, run) DO NOTHING",
+                "FROM run WHERE session = ? ON CONFLICT (session, run) DO UPDATE SET ended = 0",
                 (session, run, self._clock(), info.generation, session),
             )
             put(db, session, state="executing", recursion_depth=0)
@@ -178,18 +179,32 @@ class SessionKept:
 
     def needed(self, session: str) -> frozenset[str]:
         """The attachments that a session needs; none, if there is no such session."""
+        return frozenset(each.image.id for each in self._lefts(session) if each.image is not None)
+
+    def images_of(
+        self, session: str, ids: Collection[str], runs: Collection[str] = ()
+    ) -> frozenset[str]:
+        """Those that a session needs and that are these, or that these runs left."""
+        lefts = [each for each in self._lefts(session) if _is_of(each, ids, runs)]
+        return frozenset(each.image.id for each in lefts if each.image is not None)
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _lefts(self, session: str) -> list[Left]:
         with self._file.reading() as db:
             row = db.execute("SELECT * FROM session WHERE id = ?", (session,)).fetchone()
             if row is None:
-                return frozenset()
+                return []
             kept = [info_of(db, row, now=self._clock()).left]
-            kept += [each.left for each in snapshots_of(db, session)]
-            return frozenset(each.image.id for each in kept if each.image is not None)
-
-    # -- inside --------------------------------------------------------------------------------
+            return kept + [each.left for each in snapshots_of(db, session)]
 
     def _info(self, db: sqlite3.Connection, session: str) -> SessionInfo:
         return info_now(db, session, now=self._clock())
 
     def _valid(self, db: sqlite3.Connection, session: str) -> SessionInfo:
         return valid(db, session, now=self._clock())
+
+
+def _is_of(left: Left, ids: Collection[str], runs: Collection[str]) -> bool:
+    """Whether an interpreter is one of these images, or one of these runs left it."""
+    return left.run in runs or (left.image is not None and left.image.id in ids)

@@ -28,6 +28,7 @@ __all__ = [
     "find_row",
     "info_now",
     "info_of",
+    "is_text",
     "put",
     "runs_of",
     "snapshot_named",
@@ -42,8 +43,15 @@ def encoded(left: Left) -> bytes:
     return msgspec.json.encode(left)
 
 
+def is_text(value: object) -> bool:
+    """Whether a value is a text that the file can hold, and be asked for."""
+    return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
+
+
 def find_row(db: sqlite3.Connection, session: str) -> sqlite3.Row:
-    """The row of a session. Raises `SessionNotFound`."""
+    """The row of a session. Raises `SessionNotFound`, also for what is no id at all."""
+    if not is_text(session):
+        raise SessionNotFound(session=str(session))
     row: sqlite3.Row | None = db.execute(
         "SELECT * FROM session WHERE id = ?", (session,)
     ).fetchone()
@@ -97,7 +105,7 @@ def info_now(db: sqlite3.Connection, session: str, *, now: int) -> SessionInfo:
 def valid(db: sqlite3.Connection, session: str, *, now: int) -> SessionInfo:
     """A session that can be used. Says why not: not found, then expired, then terminated."""
     info = info_now(db, session, now=now)
-    if info.state == "expired":
+    if info.state == "expired" or now > info.expires_at:
         raise SessionExpired(session=session)
     if info.state == "terminated":
         why = "nothing can be done in it any more"

@@ -148,7 +148,7 @@ def rejoined(
 ) -> Iterator[Joined | None]:
     """The session of a run that is gone on with, held; None if it has none, or none here.
 
-    An expired one is reopened.
+    An expired one is reopened. Raises `BudgetExhausted` if its other runs have used it up.
     """
     started = records[0]
     given = started.session if isinstance(started, RunStarted) else None
@@ -170,6 +170,8 @@ def rejoined(
                 raise
             yield None
             return
+        _count_cut_off(kept, given.session)
+        _check_others(kept, given.session, run)
         kept.book.kept.begin_run(given.session, run)
         joined = Joined(kept, session=given.session, run=run)
         stack.callback(joined.over)
@@ -231,6 +233,14 @@ def _given(sessions: Sessions, info: SessionInfo) -> SessionGiven:
         told=told_of(earlier_runs(sessions.ledger, runs[-_EARLIER_MAX:])),
         has="\n".join(has),
     )
+
+
+def _check_others(sessions: Sessions, session: str, run: str) -> None:
+    """Refuse to go on with a run if the others have used up what its session may spend."""
+    status = sessions.book.get(session).budget_status
+    others = [each for each in sessions.runs(session) if each.run != run]
+    _left(sum(each.tokens for each in others), status.token_budget, "tokens", session)
+    _left(sum(each.wall_ms for each in others), status.time_budget_ms, "wall_ms", session)
 
 
 def _within(limits: RunLimits, status: BudgetStatus, session: str) -> RunLimits:

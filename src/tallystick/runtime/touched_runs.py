@@ -2,8 +2,8 @@
 
 A run that recalled or remembered a note names it in its records. One that was given its text some
 other way is found by that text, in its records or in what it keeps. What a run knows it may have
-told the run that began it, the runs that it began, and those that grew from it: so a family is
-taken together, whatever words were used.
+told the run that began it, the runs that it began, those that grew from it, and the later ones of
+its session: so a family is taken together, whatever words were used.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class _Seen:
     """What one reading of a run found."""
 
     session: str | None = None
+    within: str | None = None
     grown_from: str | None = None
     named: bool = False
     said: bool = False
@@ -67,8 +68,8 @@ class Survey:
     """What was found. `runs` are the newest first, so that what grew or was begun comes first.
 
     `sessions` are those of these runs. `blobs` are attachments that have the text, `held` all that
-    these runs hold. `others` have the text and are left out, where that is not enough. `heads` is
-    how long each run was then.
+    these runs hold. `others` have the text and are left out, where that is not enough; `blobs` are
+    only those of these runs then. `heads` is how long each run was then.
     """
 
     runs: dict[str, Because]
@@ -115,11 +116,12 @@ def survey(
         del because[run]
     _with_kin(because, seen)
     chosen = {run: because[run] for run in sorted(because, reverse=True)}
+    held = frozenset().union(*(seen[run].blobs for run in chosen))
     return Survey(
         runs=chosen,
         sessions={run: seen[run].session or "" for run in chosen if seen[run].session},
-        blobs=frozenset(blobs),
-        held=frozenset().union(*(seen[run].blobs for run in chosen)),
+        blobs=frozenset(blobs) if by_text else frozenset(blobs) & held,
+        held=held,
         others=tuple(run for run in others if run not in because),
         heads={row.run: row.head.count for row in listed},
     )
@@ -188,8 +190,9 @@ def _looked(ledger: SqliteLedger, run: str, *, ids: frozenset[str], needles: Nee
                 # No record of this version: its bytes can still be looked through.
                 found.said = found.said or needles.in_bytes(entry.body or b"")
                 continue
-            case RunStarted(session_id=session, caller=caller):
+            case RunStarted(session_id=session, caller=caller, session=given):
                 found.session = session
+                found.within = None if given is None else given.session
                 found.kin.update(() if caller is None else (caller.run,))
             case RunForked(session_id=session, parent=parent):
                 found.session, found.grown_from = session, parent
@@ -217,13 +220,21 @@ def _entries(ledger: SqliteLedger, run: str) -> Iterator[tuple[Sealed, Record | 
 
 
 def _with_kin(because: dict[str, Because], seen: dict[str, _Seen]) -> None:
-    """Add the families: whom they began or were begun by, what grew from them, and theirs."""
+    """Add the families: whom they began or were begun by, what grew or came after, and theirs."""
     kin: dict[str, set[str]] = {run: set(found.kin) for run, found in seen.items()}
     for run, found in seen.items():
         for other in found.kin:
             kin.setdefault(other, set()).add(run)
         if found.grown_from is not None:
             kin.setdefault(found.grown_from, set()).add(run)
+    latest: dict[str, str] = {}
+    for run in sorted(seen):
+        # It went on with the interpreter of the one before, or was told what that came to.
+        within = seen[run].within
+        if within is not None:
+            if within in latest:
+                kin.setdefault(latest[within], set()).add(run)
+            latest[within] = run
     waiting = list(because)
     while waiting:
         for other in kin.get(waiting.pop(), ()):

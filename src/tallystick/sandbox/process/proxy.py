@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tallystick.core.errors import UsageError
+from tallystick.core.errors import TallystickError, UsageError
 from tallystick.sandbox.process.http_head import BadRequest, Head, read_head
 from tallystick.sandbox.process.public_address import is_public
 
@@ -28,6 +28,8 @@ __all__ = ["PROXY_PORT", "Attempt", "NetworkGrant", "Proxy", "Resolve", "resolve
 
 PROXY_PORT = 3_128
 _CONNECT_SECONDS = 10.0
+# Each is written down. A session that asks more often is answered no more.
+_ATTEMPTS_MAX = 10_000
 _IDLE_SECONDS = 120.0
 _POLL_SECONDS = 0.2
 _CONNECTIONS_MAX = 32
@@ -111,6 +113,8 @@ class Proxy:
         self._resolve = resolve
         self._closed = threading.Event()
         self._room = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        self._counting = threading.Lock()
+        self._told = 0
         self._threads: set[threading.Thread] = set()
         self._main = threading.Thread(target=self._accept, name="tally-proxy", daemon=True)
 
@@ -147,8 +151,8 @@ class Proxy:
             with client:
                 client.settimeout(_CONNECT_SECONDS)
                 self._answer(client)
-        except OSError:
-            pass  # The program went away; what it had asked for is recorded.
+        except (OSError, TallystickError):
+            pass  # The program went away, or the run has ended; what was asked for is recorded.
         finally:
             self._room.release()
             self._threads.discard(threading.current_thread())
@@ -180,6 +184,10 @@ class Proxy:
             self._pass_on(client, upstream, head, rest)
 
     def _tell(self, attempt: Attempt) -> None:
+        with self._counting:
+            self._told += 1
+            if self._told > _ATTEMPTS_MAX:
+                raise ConnectionRefusedError("too many attempts")
         self._record(attempt)
 
     def _checked(self, head: Head) -> str:

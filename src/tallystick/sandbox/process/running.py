@@ -22,6 +22,8 @@ from tallystick.sandbox.wasm.instance import Ended
 __all__ = ["Command", "Program"]
 
 _TICK_MS = 10
+# Of answers that a program has not read. One answer may be longer than this.
+_UNREAD_BYTES_MAX = 64 * 1024 * 1024
 _READ_BYTES = 65_536
 _RESULT = 3
 _RESULT_BYTES_MAX = 1024 * 1024
@@ -201,6 +203,8 @@ class Program(_Running):
         self._incoming += data
         for kind, body in self._frames():
             if kind == framing.CALL:
+                if sum(map(len, self._outgoing)) > _UNREAD_BYTES_MAX:
+                    raise BadPointer("it asks on, and does not read what it is answered")
                 self._write(framing.REPLY, self.on_call(body))
             elif kind == framing.RESULT:
                 self.on_stdio(_RESULT, body)
@@ -289,9 +293,14 @@ def _variables(entries: list[str]) -> dict[str, str]:
     named: dict[str, Any] = {}
     for entry in entries:
         name, equals, value = entry.partition("=")
-        if equals and not name.startswith("__tally_"):
+        # Functions and the like are not variables: they would run in commands of ours.
+        if equals and _plain(name) and not name.startswith("__tally_"):
             named[name] = value
     return named
+
+
+def _plain(name: str) -> bool:
+    return name.isascii() and name.isidentifier() and not name.startswith("LD_")
 
 
 def _in_memory(name: str, content: bytes) -> int:

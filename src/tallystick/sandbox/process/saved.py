@@ -6,6 +6,7 @@ into one; the host reads only what is its own: sizes, the shell's state, and nam
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import shutil
@@ -64,6 +65,8 @@ def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int
             file.flush()
             os.fsync(file.fileno())
         answer, _ = box.hear("packed")
+        if not answer["packed"]:
+            raise SandboxError(f"the files could not be packed: {answer.get('why')}")
         saved = Saved(
             shell=shell,
             kept=found.kept,
@@ -71,7 +74,9 @@ def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int
             refused=found.refused,
             files_left_out=int(answer.get("left_out", 0)),
         )
-        (made / "session.json").write_bytes(msgspec.json.encode(saved))
+        # A shell's directory and variables may hold bytes that are no text.
+        told = json.dumps(msgspec.to_builtins(saved))
+        (made / "session.json").write_bytes(told.encode())
         made.rename(directory)
     except OSError as error:
         raise StoreError(f"{directory}: {error.strerror or error}") from None
@@ -115,11 +120,11 @@ def load_session(box: Box, directory: Path) -> Saved:
     """Fill a new box from a directory that was saved."""
     try:
         text = (directory / "session.json").read_bytes()
-        saved = msgspec.json.decode(text, type=Saved)
+        saved = msgspec.convert(json.loads(text), type=Saved)
         files = os.open(directory / "files.tar", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise StoreError(f"{directory}: {error.strerror or error}") from None
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise StoreError(f"{directory}: not a saved session: {error}") from None
     try:
         if saved.format != _FORMAT:

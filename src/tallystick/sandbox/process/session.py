@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -270,7 +271,8 @@ class ProcessSession:
             "where": where or self._shell.where,
             "memory_bytes": context.limits.memory_bytes,
         }
-        command = Command(self._box, order=msgspec.json.encode(order))
+        # Names and directories may hold bytes that are no text.
+        command = Command(self._box, order=json.dumps(order).encode())
         began = time.monotonic()
         ended = self._invoked(execution, command, source)
         if ended is not None:

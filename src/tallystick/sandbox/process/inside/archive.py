@@ -43,7 +43,8 @@ def pack_files(control: socket.socket) -> None:
                         tar.add(path, os.path.relpath(path, WORK), recursive=False)
                     else:
                         left_out += 1
-                except PermissionError:
+                except OSError:
+                    # Closed, gone by now, or too deep to be named.
                     left_out += 1
     messages.send(control, {"packed": True, "left_out": left_out})
 
