@@ -248,7 +248,7 @@ TestInterleavings.settings = settings(
 )
 TestTenThousandInterleavings = pytest.mark.soak(Large.TestCase)
 TestTenThousandInterleavings.settings = settings(
-    max_examples=10_000 if FULL else 200,
+    max_examples=10_000 if FULL else 60,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -33,7 +33,7 @@ from tests.faults.soak_record import noted, outcome_table
 ROOT = Path(__file__).parents[2]
 FULL = os.environ.get("TALLYSTICK_SOAK") == "full"
 IMAGES_SLOW, RESUMED_SLOW = 100, 8
-IMAGES_SOAK, RESUMED_SOAK = (10_000, 500) if FULL else (1_000, 20)
+IMAGES_SOAK, RESUMED_SOAK = (10_000, 500) if FULL else (200, 6)
 pytestmark = pytest.mark.skipif(
     shutil.which("strace") is None, reason="system calls are recorded with strace"
 )

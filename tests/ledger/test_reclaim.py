@@ -205,8 +205,8 @@ def test_a_disk_that_is_full_in_the_middle_leaves_the_file_as_it_was(tmp_path: P
 @pytest.mark.parametrize(
     ("failure", "places"),
     [
-        ("pwrite64:signal=SIGKILL", range(1, 520, 13)),
-        ("pwrite64:error=ENOSPC", range(1, 520, 26)),
+        ("pwrite64:signal=SIGKILL", range(1, 520, 40)),
+        ("pwrite64:error=ENOSPC", range(1, 520, 60)),
         ("fdatasync:signal=SIGKILL", range(1, 8)),
         ("fdatasync:error=EIO", range(1, 8)),
         ("ftruncate:signal=SIGKILL", range(1, 5)),

@@ -33,7 +33,7 @@ from tallystick.sandbox.container import MAGIC, packed
 from tallystick.sandbox.snapshot import PAGE_BYTES, Image
 
 ROOT = Path(__file__).parents[2]
-STEP_DEFAULT, STEP_SLOW = 150, 7
+STEP_DEFAULT, STEP_SLOW = 150, 30
 
 
 def an_image_of(seed: int, *, count: int = 40) -> Image:
