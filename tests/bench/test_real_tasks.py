@@ -19,6 +19,8 @@ from bench.real.table import Row, stored
 from bench.real.task import Task, name_check, number_check
 from bench.real.tasks import PEER_TASKS, TASKS, tasks_of
 
+pytestmark = pytest.mark.slow
+
 # Making a million characters takes a while; the rest is tried more often.
 _MANY = {name: 2 if name.startswith("needle") else 6 for name in TASKS}
 _CHARS_MIN = 5_000

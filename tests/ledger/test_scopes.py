@@ -33,6 +33,8 @@ from tallystick.core.errors import InvalidLimit, LedgerCorrupt, Refused
 from tallystick.ledger.scopes import HELD_MAX, Hold, SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 
+pytestmark = pytest.mark.slow
+
 WORKER = Path(__file__).with_name("scope_worker.py")
 
 

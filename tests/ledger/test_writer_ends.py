@@ -11,6 +11,8 @@ from tallystick.core.chain import Head
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 FORK_WORKER = Path(__file__).with_name("fork_worker.py")
 BEGINNING = f"""

@@ -23,6 +23,8 @@ from tallystick.model.endpoint import Dialect, Endpoint
 from tallystick.model.port import ModelRequest
 from tallystick.model.sse import SseEvent
 
+pytestmark = pytest.mark.slow
+
 anthropic = pytest.importorskip("anthropic")
 openai = pytest.importorskip("openai")
 pydantic = pytest.importorskip("pydantic")

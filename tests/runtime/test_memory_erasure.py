@@ -51,6 +51,8 @@ from tallystick.sandbox.container import MAGIC, unpacked
 from tallystick.sandbox.identity import new_id
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+pytestmark = pytest.mark.slow
+
 WORD = "qwertzuiop"
 SECRET = f'the harbour\'s "{WORD}" opens\nat four, says Zoë'
 HARD = Strategy.HARD_DELETE

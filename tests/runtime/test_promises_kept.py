@@ -33,6 +33,8 @@ from tallystick.runtime.run_lock import held_run, require_idle
 from tallystick.runtime.session import Session
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+pytestmark = pytest.mark.slow
+
 BOTH = ("attachments.read", "attachments.write")
 
 

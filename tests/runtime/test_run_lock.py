@@ -27,6 +27,8 @@ from tallystick.runtime.run_lock import held_run, is_running, require_idle
 from tallystick.runtime.session import Session
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 RUN = "01M7H9059YPYTCBKVW1YQJBKX4"
 # Runs to its second call, and goes on when it is told to.

@@ -14,6 +14,8 @@ from tests.skills.skill_corpus import CHANGES, changed
 from tallystick.skills import yaml_head
 from tallystick.skills.frontmatter import FILE_BYTES_MAX, FRONTMATTER_BYTES_MAX, Split, split
 
+pytestmark = pytest.mark.slow
+
 GOOD = "---\nname: a\ndescription: Does it.\n---\n# Title\n\nText\n"
 
 

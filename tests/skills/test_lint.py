@@ -14,6 +14,8 @@ from tests.skills.skill_corpus import CHANGES, Case, changed, corpus
 
 from tallystick.skills.lint import lint
 
+pytestmark = pytest.mark.slow
+
 # Where the two differ on purpose, by the change that makes them: what the reference says, and what
 # is said here. docs/skills.md has the reasons.
 DIFFERENT = {
