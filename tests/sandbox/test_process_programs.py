@@ -260,6 +260,10 @@ def test_all_processes_of_a_session_together_have_a_limit_too() -> None:
         assert program.error is not None
         assert "157,286,400" in program.error.message
         assert session.value("kept") == "1"
+        # The last program's own process may still be on its way out.
+        until = time.monotonic() + 5
+        while len(living_in(session.namespace)) > 3 and time.monotonic() < until:
+            time.sleep(0.02)
         assert len(living_in(session.namespace)) <= 3
     asyncio.run(sandbox.close())
 
