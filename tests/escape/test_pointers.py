@@ -16,6 +16,7 @@ from tests.escape.case import FORGED, RAW
 from tests.support import TestSession, open_session
 
 from tallystick.sandbox.output import OutputStream, ProgramOutput
+from tallystick.sandbox.said import read_said
 from tallystick.sandbox.wasm import report
 from tallystick.sandbox.wasm.abi import BadPointer, check
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
@@ -263,7 +264,7 @@ documents = st.recursive(
 @example(data=b'{"ok":true,"x":' + b"[" * 100_000)
 @example(data=b'{"ok":false,"exit":' + b"9" * 5_000 + b"}")
 def test_any_bytes_on_the_result_stream_are_a_result_or_none(data: bytes) -> None:
-    said = report._read(data)
+    said = read_said(data)
 
     assert said is None or isinstance(said.ok, bool)
 
@@ -275,7 +276,7 @@ def test_any_document_on_the_result_stream_is_a_result_or_none(document: object)
     except (UnicodeEncodeError, msgspec.MsgspecError):
         return
 
-    said = report._read(data)
+    said = read_said(data)
 
     assert said is None or isinstance(said.ok, bool)
 

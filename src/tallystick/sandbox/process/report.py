@@ -17,53 +17,22 @@ from tallystick.sandbox.port import (
     ProgramError,
     Stop,
 )
+from tallystick.sandbox.said import KINDS, NOT_RUN, Said, metadata_of
 from tallystick.sandbox.wasm.execution import Execution, describe
 
 __all__ = [
-    "KINDS",
-    "Said",
     "Verdict",
     "ended_from_outside",
     "exit_code_of",
     "how",
     "output_for",
-    "read_result",
     "result_of",
     "too_much_memory",
     "trap",
     "verdict_of_program",
 ]
 
-KINDS: dict[Stop, str] = {
-    "memory": "MemoryExhausted",
-    "wall": "WallExceeded",
-    "deadline": "DeadlineExceeded",
-    "output": "OutputExceeded",
-    "host_calls": "HostCallsExhausted",
-    "cancelled": "Cancelled",
-    "trap": "InterpreterTrap",
-}
-_NOT_RUN = -1
-_NAMES_MAX = 100
-_NAME_CHARS_MAX = 200
-_ASSIGNED_CHARS_MAX = 4_000
 _SIGNALLED = 128
-
-
-class Said(msgspec.Struct, kw_only=True):
-    """What the interpreter says of a program. It is the program's word: only types are checked."""
-
-    ok: bool
-    value: str | None = None
-    kind: str = ""
-    message: str = ""
-    traceback: str = ""
-    exit: int = 0
-    restored: list[str] = []
-    kept: list[str] = []
-    assigned: tuple[str, str] | None = None
-    capability: str = ""
-    answer: str | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,35 +45,24 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, object] = {}
 
 
-_decode = msgspec.json.Decoder(Said).decode
-
-
-def read_result(result: bytes | None) -> Said | None:
-    """The interpreter's result; None if it is none."""
-    try:
-        return _decode(result or b"")
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
-
-
 def trap(message: str) -> Verdict:
     """The verdict on what broke its own interpreter."""
     error = ProgramError(kind=KINDS["trap"], message=message)
-    return Verdict(stop="trap", error=error, exit_code=_NOT_RUN)
+    return Verdict(stop="trap", error=error, exit_code=NOT_RUN)
 
 
 def too_much_memory(memory_bytes: int, *, traceback: str = "") -> Verdict:
     """The verdict on what needed more memory than there was for it."""
     message = f"memory: more than {memory_bytes:,} bytes were needed"
     error = ProgramError(kind=KINDS["memory"], message=message, traceback=traceback)
-    return Verdict(stop="memory", error=error, exit_code=_NOT_RUN)
+    return Verdict(stop="memory", error=error, exit_code=NOT_RUN)
 
 
 def ended_from_outside(ended: BaseException) -> Verdict:
     """The verdict on what did not end by itself."""
     stop, message = describe(ended)
     error = ProgramError(kind=KINDS[stop], message=message)
-    return Verdict(stop=stop, error=error, exit_code=_NOT_RUN)
+    return Verdict(stop=stop, error=error, exit_code=NOT_RUN)
 
 
 def verdict_of_program(
@@ -117,7 +75,7 @@ def verdict_of_program(
         return trap("the program broke its own interpreter: it gave no result")
     if said.kind == "MemoryError" and not said.ok:
         return too_much_memory(memory_bytes, traceback=said.traceback)
-    metadata = _metadata(said)
+    metadata = metadata_of(said, finished=True)
     if said.ok:
         return Verdict(value=said.value, metadata=metadata)
     error = ProgramError(kind=said.kind, message=said.message, traceback=said.traceback)
@@ -139,21 +97,6 @@ def how(status: int | None) -> str:
         return f"it was ended by {signal.Signals(-status).name}"
     except ValueError:
         return f"it was ended by signal {-status}"
-
-
-def _metadata(said: Said) -> dict[str, object]:
-    metadata: dict[str, object] = {}
-    if said.restored:
-        metadata["names_restored"] = [name[:_NAME_CHARS_MAX] for name in said.restored[:_NAMES_MAX]]
-    if said.kept:
-        metadata["names_kept"] = [name[:_NAME_CHARS_MAX] for name in said.kept[:_NAMES_MAX]]
-    if said.assigned is not None:
-        metadata["assigned"] = tuple(part[:_ASSIGNED_CHARS_MAX] for part in said.assigned)
-    if said.capability:
-        metadata["capability"] = said.capability
-    if said.answer is not None:
-        metadata["answer"] = said.answer
-    return metadata
 
 
 def output_for(context: ExecutionContext, folder: Path | None, *, session_id: str) -> ProgramOutput:

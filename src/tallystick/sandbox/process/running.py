@@ -7,6 +7,7 @@ is the program's word: lengths are bounded before anything is kept.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import os
 import select
@@ -31,7 +32,7 @@ _STATE_BYTES_MAX = 1024 * 1024
 _STREAMS = (1, 2)
 
 
-class _Running:
+class _Running(abc.ABC):
     """What a program and a command have in common."""
 
     def __init__(self, box: Box) -> None:
@@ -65,8 +66,9 @@ class _Running:
                     raise Ended(reason)
             self._drain()
 
+    @abc.abstractmethod
     def _begin(self, stack: contextlib.ExitStack, payload: bytes) -> None:
-        raise NotImplementedError
+        """Have it begun, with what it needs open for as long as the stack is."""
 
     def _streams(self, stack: contextlib.ExitStack) -> list[int]:
         """Pipes for both streams. Returns the ends that the program writes to."""

@@ -6,11 +6,12 @@ import contextlib
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tallystick.core.errors import TallystickError, UsageError
+from tallystick.core.errors import TallystickError
+from tallystick.sandbox.cancels import Cancels
 from tallystick.sandbox.port import Sandbox
 from tallystick.sandbox.process.launch import Box, Launcher
 from tallystick.sandbox.process.proxy import (
@@ -55,7 +56,7 @@ class ProcessSandbox:
         self.slots = Slots(active_max)
         self.threads = ProgramThreads()
         self._launcher = Launcher()
-        self._cancels: dict[str, Callable[[], None]] = {}
+        self.cancels = Cancels()
         self._sessions: set[ProcessSession] = set()
         # Boxes that were made before somebody needs one.
         self._spares_max = spares
@@ -181,26 +182,7 @@ class ProcessSandbox:
 
     def cancel(self, cancellation_token: str) -> bool:
         """End what runs with this token in its context. Says whether there was anything."""
-        cancel = self._cancels.get(cancellation_token)
-        if cancel is not None:
-            cancel()
-        return cancel is not None
-
-    def cancellable(
-        self, token: str | None, cancel: Callable[[], None]
-    ) -> contextlib.AbstractContextManager[None]:
-        """Let `cancel` be called by a token for a while."""
-        return contextlib.nullcontext() if token is None else self._registered(token, cancel)
-
-    @contextlib.contextmanager
-    def _registered(self, token: str, cancel: Callable[[], None]) -> Iterator[None]:
-        if token in self._cancels:
-            raise UsageError(f"cancellation token {token!r} is in use by another program")
-        self._cancels[token] = cancel
-        try:
-            yield
-        finally:
-            del self._cancels[token]
+        return self.cancels.cancel(cancellation_token)
 
     async def self_test(self) -> Sequence[tuple[str, str | None]]:
         return await run_self_test(self)

@@ -34,6 +34,7 @@ from tallystick.sandbox.process.running import Command, Program
 from tallystick.sandbox.process.saved import Saved, load_session, save_session
 from tallystick.sandbox.process.settings import check_context
 from tallystick.sandbox.process.shell_state import ENVIRONMENT, PROXIED, ShellState, inside
+from tallystick.sandbox.said import read_said
 from tallystick.sandbox.snapshot import SNAPSHOTS_MAX, SnapshotId, check_snapshot_name
 from tallystick.sandbox.wasm.abi import BadPointer
 from tallystick.sandbox.wasm.execution import Execution, Stopped
@@ -240,7 +241,7 @@ class ProcessSession:
         )
         began = time.monotonic()
         ended = self._invoked(execution, program, payload)
-        said = None if ended is not None else report.read_result(execution.result)
+        said = None if ended is not None else read_said(execution.result)
         verdict = report.verdict_of_program(said, ended, memory_bytes=context.limits.memory_bytes)
         if verdict.stop == "finished" and not self._ask({"do": "keep"}, "kept")["kept"]:
             verdict = report.trap("the program gave a result and went on")
@@ -340,7 +341,7 @@ class ProcessSession:
                 slots=self._sandbox.slots,
                 loop=asyncio.get_running_loop(),
             )
-            with self._sandbox.cancellable(context.cancellation_token, execution.cancel):
+            with self._sandbox.cancels.cancellable(context.cancellation_token, execution.cancel):
                 try:
                     return await self._in_thread(
                         lambda: run(execution, output), on_cancel=execution.cancel

@@ -17,6 +17,7 @@ from tallystick.sandbox.port import (
     ProgramError,
     Stop,
 )
+from tallystick.sandbox.said import KINDS, NOT_RUN, Said, metadata_of, read_said
 from tallystick.sandbox.wasm.execution import Execution, describe
 from tallystick.sandbox.wasm.instance import Instance
 
@@ -28,40 +29,6 @@ __all__ = [
     "result_of",
     "source_of",
 ]
-
-_KINDS: dict[Stop, str] = {
-    "fuel": "FuelExhausted",
-    "memory": "MemoryExhausted",
-    "wall": "WallExceeded",
-    "deadline": "DeadlineExceeded",
-    "output": "OutputExceeded",
-    "host_calls": "HostCallsExhausted",
-    "cancelled": "Cancelled",
-    "trap": "InterpreterTrap",
-}
-_NOT_RUN = -1
-_NAMES_MAX = 100
-_NAME_CHARS_MAX = 200
-_ASSIGNED_CHARS_MAX = 4_000
-
-
-class _Said(msgspec.Struct, kw_only=True):
-    """What the guest says of a program. It is the program's word: only its types are checked."""
-
-    ok: bool
-    value: str | None = None
-    kind: str = ""
-    message: str = ""
-    traceback: str = ""
-    exit: int = 0
-    restored: list[str] = []
-    kept: list[str] = []
-    assigned: tuple[str, str] | None = None
-    capability: str = ""
-    answer: str | None = None
-
-
-_said = msgspec.json.Decoder(_Said).decode
 
 
 def source_of(program: str | bytes, bytes_max: int) -> tuple[bytes, ExecutionResult | None]:
@@ -83,8 +50,8 @@ def _unrunnable(kind: str, message: str) -> ExecutionResult:
 
 def broken(message: str) -> ExecutionResult:
     """The result of a program that could not be begun in what earlier ones have left."""
-    error = ProgramError(kind=_KINDS["trap"], message=message)
-    return ExecutionResult(exit_code=_NOT_RUN, stop="trap", error=error)
+    error = ProgramError(kind=KINDS["trap"], message=message)
+    return ExecutionResult(exit_code=NOT_RUN, stop="trap", error=error)
 
 
 def program_payload(source: bytes, context: ExecutionContext) -> bytes:
@@ -140,7 +107,7 @@ def result_of(
 ) -> ExecutionResult:
     """Make the result of a program that has ended, by itself or from outside."""
     refused = instance.get("grow_refused")
-    said = None if ended is not None else _read(execution.result)
+    said = None if ended is not None else read_said(execution.result)
     stop, error, exit_code = _verdict(said, ended, refused=refused, context=context)
     streams = (output.stdout, output.stderr)
     kept = context.outputs_before
@@ -150,16 +117,7 @@ def result_of(
     stderr = output.stderr.text(kept)
     path = next((stream.path for stream in streams if stream.path is not None), None)
     metadata: dict[str, Any] = {"backend": "wasm"}
-    if said is not None and said.restored:
-        metadata["names_restored"] = [name[:_NAME_CHARS_MAX] for name in said.restored[:_NAMES_MAX]]
-    if said is not None and said.kept:
-        metadata["names_kept"] = [name[:_NAME_CHARS_MAX] for name in said.kept[:_NAMES_MAX]]
-    if said is not None and said.assigned is not None and stop == "finished":
-        metadata["assigned"] = tuple(part[:_ASSIGNED_CHARS_MAX] for part in said.assigned)
-    if said is not None and said.capability:
-        metadata["capability"] = said.capability
-    if said is not None and said.answer is not None and stop == "finished":
-        metadata["answer"] = said.answer
+    metadata |= metadata_of(said, finished=stop == "finished")
     if stop in ("wall", "deadline", "cancelled"):
         # The engine keeps part of the fuel count in registers while guest code runs.
         metadata["fuel_exact"] = False
@@ -188,15 +146,8 @@ def result_of(
     )
 
 
-def _read(result: bytes | None) -> _Said | None:
-    try:
-        return _said(result or b"")
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
-
-
 def _verdict(
-    said: _Said | None, ended: BaseException | None, *, refused: int, context: ExecutionContext
+    said: Said | None, ended: BaseException | None, *, refused: int, context: ExecutionContext
 ) -> tuple[Stop, ProgramError | None, int]:
     memory = f"memory: more than {context.limits.memory_bytes:,} bytes were needed"
     if ended is not None:
@@ -204,14 +155,14 @@ def _verdict(
         if stop == "trap" and refused:
             # Native code that cannot allocate aborts.
             stop, message = "memory", memory
-        return stop, ProgramError(kind=_KINDS[stop], message=message), _NOT_RUN
+        return stop, ProgramError(kind=KINDS[stop], message=message), NOT_RUN
     if said is None:
         message = "the program broke its own interpreter: it gave no result"
-        return "trap", ProgramError(kind=_KINDS["trap"], message=message), _NOT_RUN
+        return "trap", ProgramError(kind=KINDS["trap"], message=message), NOT_RUN
     if said.ok:
         return "finished", None, 0
     if said.kind == "MemoryError" and refused:
-        error = ProgramError(kind=_KINDS["memory"], message=memory, traceback=said.traceback)
-        return "memory", error, _NOT_RUN
+        error = ProgramError(kind=KINDS["memory"], message=memory, traceback=said.traceback)
+        return "memory", error, NOT_RUN
     error = ProgramError(kind=said.kind, message=said.message, traceback=said.traceback)
     return "finished", error, said.exit & 0xFF or 1

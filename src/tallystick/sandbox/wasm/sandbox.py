@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tallystick.core.errors import UsageError
+from tallystick.sandbox.cancels import Cancels
 from tallystick.sandbox.memory_store import MemorySnapshotStore
 from tallystick.sandbox.port import Sandbox
 from tallystick.sandbox.slots import Slots
@@ -45,7 +44,7 @@ class WasmSandbox:
         self.output_directory = output_directory
         self.memory_bytes_max = _MEMORY_BYTES_MAX
         self.slots = Slots(active_max)
-        self._cancels: dict[str, Callable[[], None]] = {}
+        self.cancels = Cancels()
         self.threads = ProgramThreads()
         # Never run: what a fresh memory looks like, to compare with.
         self.pristine = self.new_instance()
@@ -77,26 +76,7 @@ class WasmSandbox:
 
     def cancel(self, cancellation_token: str) -> bool:
         """End the program whose context has this token. Says whether there was one."""
-        cancel = self._cancels.get(cancellation_token)
-        if cancel is not None:
-            cancel()
-        return cancel is not None
-
-    def cancellable(
-        self, token: str | None, cancel: Callable[[], None]
-    ) -> contextlib.AbstractContextManager[None]:
-        """Let `cancel` be called by a token for a while."""
-        return contextlib.nullcontext() if token is None else self._registered(token, cancel)
-
-    @contextlib.contextmanager
-    def _registered(self, token: str, cancel: Callable[[], None]) -> Iterator[None]:
-        if token in self._cancels:
-            raise UsageError(f"cancellation token {token!r} is in use by another program")
-        self._cancels[token] = cancel
-        try:
-            yield
-        finally:
-            del self._cancels[token]
+        return self.cancels.cancel(cancellation_token)
 
     async def self_test(self) -> Sequence[tuple[str, str | None]]:
         return await run_self_test(self)

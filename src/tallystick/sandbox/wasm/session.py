@@ -74,7 +74,7 @@ class WasmSession:
                 slots=self._sandbox.slots,
                 loop=asyncio.get_running_loop(),
             )
-            with self._sandbox.cancellable(context.cancellation_token, execution.cancel):
+            with self._sandbox.cancels.cancellable(context.cancellation_token, execution.cancel):
                 try:
                     return await self._in_thread(
                         lambda: self._run(execution, payload, context, host, output),

@@ -112,6 +112,7 @@ _out, _err = _Stream(1, "<stdout>"), _Stream(2, "<stderr>")
 
 
 def _renew() -> None:
+    # Ours are text streams in all but their class, and the two names are said to be final.
     sys.stdout = sys.__stdout__ = _out  # type: ignore[assignment,misc]
     sys.stderr = sys.__stderr__ = _err  # type: ignore[assignment,misc]
 
@@ -137,6 +138,7 @@ class _Given:
 
         def open(file: object, mode: str = "r", *args: object, **kwargs: object) -> object:
             try:
+                # What a program gives is for the real one to refuse.
                 return real(file, mode, *args, **kwargs)  # type: ignore[call-overload]
             except FileNotFoundError:
                 found = self.opened(file, mode) if self.opened and mode[:1] == "r" else None
@@ -145,6 +147,7 @@ class _Given:
                 return found
 
         open.__module__ = "io"
+        # It takes what the real one takes, whose many overloads are not said again.
         builtins.open = io.open = open  # type: ignore[assignment]
 
 
@@ -184,6 +187,7 @@ class _Guest:
             sys.modules[name] = module
             if name.startswith("tallystick_guest."):
                 setattr(package, name.partition(".")[2], module)
+        # The guest's own code takes the class from there; while it is imported, it is ours.
         plain, reprlib.Repr = reprlib.Repr, _Repr  # type: ignore[misc]
         self.cell = importlib.import_module("tallystick_guest.cell")
         self.wire = importlib.import_module("tallystick_guest.wire")
