@@ -6,9 +6,11 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.descriptors import new_descriptors, open_descriptors
 from tests.ledger.builders import EMPTY, OTHER, RUN, bodies, draft, drafts, filled, run_id
 
 from tallystick.core.chain import Head
@@ -487,6 +489,26 @@ def test_a_ledger_that_was_forgotten_open_lets_go_of_its_thread(tmp_path: Path) 
     thread.join(timeout=10)
 
     assert not thread.is_alive()
+
+
+def test_a_forgotten_ledger_is_let_go_of_also_if_its_last_write_was_to_call_it(
+    tmp_path: Path,
+) -> None:
+    before = writer_threads()
+    ledger = SqliteLedger(tmp_path / "ledger.db")
+    fence = ledger.claim(RUN, create=True)
+    descriptors = open_descriptors()
+    _, written = ledger.submit(RUN, drafts(1), expected=EMPTY, fence=fence, forced=False)
+    written.add_done_callback(partial(lambda ledger, _: ledger.path, ledger))
+    written.result()
+    (thread,) = set(writer_threads()) - set(before)
+
+    del ledger, written
+    gc.collect()
+    thread.join(timeout=2)
+
+    assert not thread.is_alive()
+    assert new_descriptors(descriptors) == {}
 
 
 def test_closing_waits_for_what_is_queued(ledger: SqliteLedger) -> None:

@@ -115,8 +115,9 @@ class Writer:
             thread = self._thread
             if thread is not None:
                 self._inbox.put(None)
-        if self._last is not None:
-            wait([self._last])
+        last_write = self._last
+        if last_write is not None:
+            wait([last_write])
         with self._gate:
             if thread is not None:
                 self._gate.wait_for(lambda: self._users or self._thread is not thread)
@@ -232,6 +233,11 @@ class Writer:
             self._open_bytes -= sum(item.bytes for item in batch)
             self._gate.notify_all()
         _tell(batch, failed)
+        with self._gate:
+            # A future keeps its callbacks after they were called, and those may lead to a ledger.
+            # If the thread kept it, a ledger that is forgotten would never leave its writer.
+            if self._last is batch[-1].future:
+                self._last = None
 
     def _fill(self, batch: list[_Submission]) -> None:
         """Take as many more as one transaction may hold."""
