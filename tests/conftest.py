@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests import descriptors
 from tests.support import TestSession, open_session
 
 from tallystick.runtime.paths import cache_directory
@@ -27,6 +28,11 @@ settings.register_profile(
 settings.load_profile("default")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # As a plugin: pytest asks no conftest.py below the root about fixtures of the whole session.
+    config.pluginmanager.register(descriptors)
+
+
 @pytest.fixture(scope="session")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WasmSandbox]:
     """The WASM sandbox, shared by all tests: its sessions share nothing but code."""
@@ -38,7 +44,14 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WasmSandbox]:
 
 
 @pytest.fixture(autouse=True)
-def sessions_closed() -> Iterator[None]:
+def descriptors_closed() -> Iterator[None]:
+    """Fail a test that leaves descriptors open. Set up first, so that it looks last."""
+    with descriptors.closed_descriptors():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def sessions_closed(descriptors_closed: None) -> Iterator[None]:
     """Close what a test leaves open: each session has a loop, with files of its own."""
     made: list[Session] = []
     original = Session.__init__

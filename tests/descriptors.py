@@ -18,7 +18,7 @@ import pytest
 
 _DIRECTORY = Path("/proc/self/fd")
 _DELETED = " (deleted)"
-_CLOSING_SECONDS = 2.0
+_CLOSING_SECONDS = 5.0
 # onnxruntime opens this database of its own when it is first used, and closes it when the process
 # ends. No test can close it earlier.
 _ONNXRUNTIME = "/.onnxruntime/onnxruntime.db"

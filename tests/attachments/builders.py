@@ -31,11 +31,25 @@ class Ticks:
         return self.now
 
 
+class _WithLedger(SqliteAttachments):
+    """Attachments that close the file of their ledger too: here nothing else uses it."""
+
+    def __init__(
+        self, ledger: SqliteLedger, *, clock: Callable[[], int], wait_seconds: float
+    ) -> None:
+        super().__init__(ledger.file, clock=clock, wait_seconds=wait_seconds)
+        self._ledger = ledger
+
+    def close(self) -> None:
+        super().close()
+        self._ledger.close()
+
+
 def stored(
     folder: Path, clock: Callable[[], int] | None = None, *, wait_seconds: float = 0.05
 ) -> SqliteAttachments:
     ledger = SqliteLedger(folder / "ledger.db")
-    return SqliteAttachments(ledger.file, clock=clock or Ticks(), wait_seconds=wait_seconds)
+    return _WithLedger(ledger, clock=clock or Ticks(), wait_seconds=wait_seconds)
 
 
 def session(kept: Kept, name: str = "s1") -> SessionAttachments:

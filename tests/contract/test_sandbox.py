@@ -64,7 +64,9 @@ BACKENDS: dict[str, SandboxMaker] = {
 def process_sandbox() -> Iterator[ProcessSandbox]:
     if sys.platform != "linux":
         pytest.skip("the process sandbox needs Linux")
-    made = ProcessSandbox()
+    made = ProcessSandbox(spares=0)
+    # Starts its launcher, which then lives as long as the sandbox.
+    asyncio.run(made.layers())
     yield made
     asyncio.run(made.close())
 

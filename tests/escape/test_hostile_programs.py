@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.descriptors import new_descriptors, open_descriptors
 from tests.escape.case import RAW, Case
 from tests.escape.programs import CLASSES
 from tests.support import TestSession, open_session
@@ -85,9 +86,7 @@ def neighbour(sandbox: WasmSandbox) -> Iterator[Neighbour]:
 
 
 def host_state() -> tuple[object, ...]:
-    descriptors = Path("/proc/self/fd")
-    opened = len(list(descriptors.iterdir())) if descriptors.is_dir() else 0
-    return os.getcwd(), dict(os.environ), opened, os.getpid()
+    return os.getcwd(), dict(os.environ), os.getpid()
 
 
 def shown(result: ExecutionResult) -> str:
@@ -112,7 +111,7 @@ def test_a_hostile_program_harms_nobody_but_itself(
     case: Case, session: TestSession, neighbour: Neighbour, canary: Canary
 ) -> None:
     session.value("kept = 41")
-    before = host_state()
+    before, descriptors = host_state(), open_descriptors()
 
     result = run(session, case)
 
@@ -128,6 +127,7 @@ def test_a_hostile_program_harms_nobody_but_itself(
     assert result.charge.output_bytes <= case.limits.get("output_bytes", 16 * 1024 * 1024)
     assert canary.seen_in(shown(result)) == []
     assert host_state() == before
+    assert new_descriptors(descriptors) == {}
     assert neighbour.session.do(neighbour.session.session.digest()) == neighbour.digest
     if result.stop != "finished":
         assert session.value("kept + 1") == "42"

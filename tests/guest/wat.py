@@ -1,5 +1,7 @@
 """A small component that is whole enough to become a guest, and a host to run it in."""
 
+import weakref
+
 import wasmtime
 
 # The least a component must have to become a guest: a memory, a stack pointer, an allocator, the
@@ -113,7 +115,11 @@ class RunningGuest:
         i32 = wasmtime.ValType.i32()
         linker.define_func("host", "call", wasmtime.FuncType([i32] * 4, [i32]), lambda *_: 258)
         linker.define_func("host", "take", wasmtime.FuncType([i32], []), lambda _: None)
-        linker.define_func("host", "stdio", wasmtime.FuncType([i32] * 3, []), self._stdio)
+        # Weak: wasmtime keeps a function until its store goes, and this one would keep the store.
+        guest = weakref.proxy(self)
+        linker.define_func(
+            "host", "stdio", wasmtime.FuncType([i32] * 3, []), lambda *said: guest._stdio(*said)
+        )
         self._exports = linker.instantiate(self.store, wasmtime.Module(engine, data)).exports(
             self.store
         )

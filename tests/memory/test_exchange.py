@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,13 +24,15 @@ from tallystick.memory.view import EVERYTHING, look, view
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> SqliteMemory:
-    return open_memory(tmp_path / "source", seed=1)
+def source(tmp_path: Path) -> Iterator[SqliteMemory]:
+    with open_memory(tmp_path / "source", seed=1) as made:
+        yield made
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> SqliteMemory:
-    return open_memory(tmp_path / "target", seed=2, clock=Clock(START + 1_000))
+def target(tmp_path: Path) -> Iterator[SqliteMemory]:
+    with open_memory(tmp_path / "target", seed=2, clock=Clock(START + 1_000)) as made:
+        yield made
 
 
 def exported(memory: SqliteMemory, reader: str | None = None) -> list[bytes]:

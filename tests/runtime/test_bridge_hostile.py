@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import resource
 import socket
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.descriptors import new_descriptors, open_descriptors
 from tests.runtime.test_bridge import Client, Reply, World, place, ran, request, world
 
 from tallystick.runtime.bridge_protocol import BridgeHead, BridgeRefused, parse_head
@@ -426,7 +426,7 @@ def test_many_connections_take_no_more_than_their_number(place: Path) -> None:
     async def play() -> None:
         async with world(connections=8, idle_ms=500) as here:
             here.bridge.listen_unix(place / "b", session="S")
-            before = len(os.listdir("/proc/self/fd"))
+            before = open_descriptors()
             silent = []
             for _ in range(300):
                 sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -440,7 +440,7 @@ def test_many_connections_take_no_more_than_their_number(place: Path) -> None:
                 silent.append(sock)
             await asyncio.sleep(0.05)
             most = len(here.bridge._connections)
-            theirs = len(os.listdir("/proc/self/fd")) - before - len(silent)
+            theirs = len(new_descriptors(before)) - len(silent)
             for sock in silent:
                 sock.close()
             client = Client(*await asyncio.open_unix_connection(place / "b"))
@@ -489,7 +489,7 @@ def test_a_bridge_without_a_free_descriptor_goes_on_when_there_is_one(place: Pat
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             sock.setblocking(False)
             sock.connect(str(place / "b"))
-            resource.setrlimit(resource.RLIMIT_NOFILE, (max(open_files()), hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(open_descriptors()), hard))
             try:
                 await asyncio.sleep(0.02)
             finally:
@@ -501,7 +501,3 @@ def test_a_bridge_without_a_free_descriptor_goes_on_when_there_is_one(place: Pat
             assert reply.status == 200
 
     ran(play())
-
-
-def open_files() -> list[int]:
-    return [int(name) for name in os.listdir("/proc/self/fd")]

@@ -155,6 +155,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """One place for all of them: nothing of them may be left in it."""
     made = in_files(tmp_path_factory.mktemp("place"))
     attached_run(made, FEW, run=OTHER, session=session_id(2))
+    # A ledger opens its file for reading at the first read. Here, or a test would leave it open.
+    assert len(made.ledger.runs()) == 1
     yield made
     made.close()
 

@@ -63,7 +63,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessSandbox]:
-    made = made_sandbox(tmp_path_factory.mktemp("output"))
+    made = made_sandbox(tmp_path_factory.mktemp("output"), spares=0)
     yield made
     asyncio.run(made.close())
 

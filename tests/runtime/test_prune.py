@@ -378,7 +378,8 @@ def test_what_may_still_be_needed_is_kept_with_a_reason(kit: Kit) -> None:
     inside = begun_by(kit, 7, steps=steps)
     child = begun_by(kit, 8, caller=unended)
     held = made(kit, 9)
-    purse = SharedPurse(kit.ledger.file, declared(kit.ledger.file, Budget.of(usd=1)), run=held)
+    scopes = declared(kit.ledger.file, Budget.of(usd=1))
+    purse = SharedPurse(kit.ledger.file, scopes, run=held)
     purse.reserve(Amount(usd=5, tokens=1, model_calls=1), usd_waived=False)
     running = made(kit, 10)
     before = {row.run: row.head for row in kit.ledger.runs()}
@@ -403,6 +404,7 @@ def test_what_may_still_be_needed_is_kept_with_a_reason(kit: Kit) -> None:
     assert done.pop(parent) == Kept(run=parent, why=f"is what run {fork} grew from, which needs it")
     assert {run: each.why for run, each in done.items() if isinstance(each, Kept)} == reasons
     assert {row.run: row.head for row in kit.ledger.runs()} == before
+    scopes.close()
 
 
 def test_a_parent_may_go_when_its_forks_have_gone(kit: Kit) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.descriptors import new_descriptors, open_descriptors
 from tests.play import block
 from tests.runtime.costed import Costed
 from tests.unprivileged import unprivileged
@@ -148,11 +149,11 @@ def test_a_thief_that_fails_leaves_no_descriptor(ledger: SqliteLedger) -> None:
     ledger.claim(RUN, create=True)
     assert len(ledger.runs()) == 1
     with held_run(ledger, RUN):
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_descriptors()
         for _ in range(5):
             with pytest.raises(KeyError), held_run(ledger, RUN, steal=True):
                 raise KeyError
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert new_descriptors(before) == {}
 
 
 def test_nothing_is_stolen_where_nobody_holds_it(ledger: SqliteLedger) -> None:
@@ -226,12 +227,12 @@ def test_of_many_at_once_one_holds_it(ledger: SqliteLedger) -> None:
 
 def test_descriptors_do_not_leak(ledger: SqliteLedger) -> None:
     with held_run(ledger, RUN):
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_descriptors()
         for _ in range(20):
             with pytest.raises(UsageError), held_run(ledger, RUN):
                 pass
             assert is_running(ledger, RUN)
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert new_descriptors(before) == {}
 
 
 def test_a_ledger_without_a_file_has_no_others_to_tell() -> None:

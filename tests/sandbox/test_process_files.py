@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.descriptors import new_descriptors, open_descriptors
 from tests.escape.process.support import ProcessTestSession, made_sandbox, names_in, opened
 
 from tallystick.core.errors import (
@@ -31,7 +31,7 @@ MIB = 1024 * 1024
 
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessSandbox]:
-    made = made_sandbox(tmp_path_factory.mktemp("output"), disk_bytes=24 * MIB)
+    made = made_sandbox(tmp_path_factory.mktemp("output"), spares=0, disk_bytes=24 * MIB)
     yield made
     asyncio.run(made.close())
 
@@ -376,17 +376,13 @@ def test_copies_are_used_and_said_where_there_is_no_overlay() -> None:
 def test_an_open_session_leaves_no_descriptors_behind() -> None:
     asyncio.run(made_sandbox().close())  # Skips where there can be no session.
     sandbox = ProcessSandbox(spares=0)
-
-    def count() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
     with opened(sandbox) as session:
         session.run("print(1)")
         session.command("echo 1")
-        before = count()
+        before = open_descriptors()
         for _ in range(5):
             session.run("print(1)")
             session.command("echo 1")
             session.run("while True: pass", wall_ms=20)
-        assert count() == before
+        assert new_descriptors(before) == {}
     asyncio.run(sandbox.close())

@@ -72,7 +72,7 @@ def on_another_host(change: str, accepted: tuple[str, ...] = ()) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[ProcessSandbox]:
-    made = made_sandbox()
+    made = made_sandbox(spares=0)
     yield made
     asyncio.run(made.close())
 

@@ -44,7 +44,7 @@ def tunnel(target):
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[ProcessSandbox]:
-    made = made_sandbox()
+    made = made_sandbox(spares=0)
     yield made
     asyncio.run(made.close())
 

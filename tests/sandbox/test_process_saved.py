@@ -22,7 +22,7 @@ MIB = 1024 * 1024
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[ProcessSandbox]:
-    made = made_sandbox(disk_bytes=24 * MIB)
+    made = made_sandbox(spares=0, disk_bytes=24 * MIB)
     yield made
     asyncio.run(made.close())
 

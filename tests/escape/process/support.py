@@ -84,9 +84,15 @@ def opened(sandbox: ProcessSandbox, **more: Any) -> Iterator[ProcessTestSession]
         session.close()
 
 
-def made_sandbox(output: Path | None = None, **settings: Any) -> ProcessSandbox:
-    """A sandbox on a host that has every layer; the test is skipped on another, by its name."""
-    sandbox = ProcessSandbox(settings=BoxSettings(**settings), output_directory=output)
+def made_sandbox(output: Path | None = None, *, spares: int = 1, **settings: Any) -> ProcessSandbox:
+    """A sandbox on a host that has every layer; the test is skipped on another, by its name.
+
+    One that many tests share takes no spares: a box that a thread makes in advance, for the next
+    test, would count as a descriptor that this test has left open.
+    """
+    sandbox = ProcessSandbox(
+        settings=BoxSettings(**settings), output_directory=output, spares=spares
+    )
     try:
         require_layers(BoxSettings(), asyncio.run(sandbox.layers()))
     except IsolationMissing as error:

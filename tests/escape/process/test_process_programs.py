@@ -75,6 +75,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessSandbox
     # Small, so that what fills or multiplies is soon at its end.
     made = made_sandbox(
         tmp_path_factory.mktemp("output"),
+        spares=0,
         disk_bytes=64 * MIB,
         tmp_bytes=32 * MIB,
         inodes_max=2_048,
@@ -116,15 +117,17 @@ def neighbour(sandbox: ProcessSandbox) -> Iterator[ProcessTestSession]:
 
 
 @pytest.fixture(scope="module")
-def sessions(sandbox: ProcessSandbox) -> Iterator[dict[str, ProcessTestSession]]:
-    """A session for each class. When they close, nothing of them may be left."""
-    made: dict[str, ProcessTestSession] = {}
-    yield made
-    left = {}
-    for kind, session in made.items():
-        session.close()
-        left[kind] = living_in(session.namespace)
-    assert {kind: pids for kind, pids in left.items() if pids} == {}
+def kind(request: pytest.FixtureRequest) -> str:
+    """The class whose programs share a session."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def session(sandbox: ProcessSandbox, kind: str) -> Iterator[ProcessTestSession]:
+    """The session of a class. When it closes, nothing of it may be left."""
+    with opened(sandbox) as made:
+        yield made
+    assert living_in(made.namespace) == [], kind
 
 
 def run(session: ProcessTestSession, case: Case, text: str) -> ExecutionResult:
@@ -132,18 +135,13 @@ def run(session: ProcessTestSession, case: Case, text: str) -> ExecutionResult:
     return perform(text, wall_ms=case.wall_ms, **case.limits)
 
 
-@pytest.mark.parametrize(("kind", "case"), CASES)
+@pytest.mark.parametrize(("kind", "case"), CASES, indirect=["kind"])
 def test_a_hostile_program_harms_nobody_but_itself(
-    kind: str,
     case: Case,
-    sandbox: ProcessSandbox,
-    sessions: dict[str, ProcessTestSession],
+    session: ProcessTestSession,
     neighbour: ProcessTestSession,
     outside: Outside,
 ) -> None:
-    if kind not in sessions:
-        sessions[kind] = ProcessTestSession(sandbox)
-    session = sessions[kind]
     session.value("kept = 41")
     before = outside.state()
 
