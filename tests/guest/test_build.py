@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import marshal
+import runpy
 import zlib
 from importlib import resources
 from pathlib import Path
@@ -13,6 +14,7 @@ import wasmtime
 from tests.guest.wat import GUEST_COMPONENT, RunningGuest, assemble
 
 from tallystick.guest import build
+from tallystick.guest.binary import BadWasm
 from tallystick.guest.build import (
     IMAGE,
     GuestBuildError,
@@ -21,11 +23,13 @@ from tallystick.guest.build import (
     inputs_digest,
     read_manifest,
 )
-from tallystick.guest.link import link_guest
+from tallystick.guest.freeze import World, freeze
+from tallystick.guest.link import HOST_INTERFACE, link_guest
 from tallystick.guest.merge import merge
 from tallystick.guest.module import parse_module
 from tallystick.guest.numbering import Part, Target
-from tallystick.guest.zones import zones_source
+from tallystick.guest.rewind import rewind
+from tallystick.guest.zones import zones_files
 
 
 class Compiler:
@@ -273,10 +277,11 @@ def test_a_guest_without_a_state_the_host_sets_is_refused() -> None:
         check_guest(merged)
 
 
-def test_zones_are_there_for_a_python_of_another_version() -> None:
-    names: dict[str, bytes] = {}
+def test_zones_are_there_for_a_python_of_another_version(tmp_path: Path) -> None:
+    for name, content in zones_files().items():
+        (tmp_path / name).write_bytes(content)
 
-    exec(zones_source(), names)
+    names = runpy.run_path(str(tmp_path / "zones.py"))
 
     zones = marshal.loads(zlib.decompress(names["ZONES"]))
     paris = resources.files("tzdata").joinpath("zoneinfo", "Europe", "Paris").read_bytes()
@@ -303,3 +308,15 @@ def test_the_guest_of_this_package_has_the_imports_exports_and_state_it_should()
     config = wasmtime.Config()
     config.wasm_exceptions = True
     wasmtime.Module.validate(wasmtime.Engine(config), data)
+
+
+def test_a_component_whose_memory_was_not_saved_is_not_rewound() -> None:
+    with pytest.raises(BadWasm, match="the memory before the start was not saved"):
+        rewind(assemble(GUEST_COMPONENT), host_interface=HOST_INTERFACE)
+
+
+def test_a_component_without_an_interpreter_to_start_is_refused() -> None:
+    world = World(files={}, roots={}, environment={})
+
+    with pytest.raises(BadWasm, match="the component exports "):
+        freeze(assemble(GUEST_COMPONENT), world, app="entry", host_interface=HOST_INTERFACE)

@@ -1,12 +1,21 @@
 """A real build, from Python files to a guest that runs Python."""
 
+import hashlib
+import os
+import shutil
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import wasmtime
 
+from tallystick.guest import build
 from tallystick.guest.build import PRELUDE, GuestBuildError, build_guest
+from tallystick.guest.componentize import prelude_files
+from tallystick.guest.module import parse_module
+from tallystick.guest.state import memory_image
 
 pytestmark = pytest.mark.slow
 
@@ -144,17 +153,98 @@ def test_equal_state_gives_equal_runs(guest: Guest) -> None:
     assert answers[0] != answers[2]
 
 
-def test_a_prelude_that_can_not_be_imported_is_refused_with_the_reason(tmp_path: Path) -> None:
-    (tmp_path / "prelude").mkdir()
-    prelude = write_prelude(tmp_path / "prelude", "import nothing_of_that_name\n")
-
-    with pytest.raises(GuestBuildError, match="nothing_of_that_name"):
-        build_guest(tmp_path / "out", prelude=prelude)
-
-    assert not (tmp_path / "out").exists()
-
-
 def test_the_image_is_a_module_of_the_first_version(image: Path) -> None:
     magic, version = struct.unpack("<4sI", (image / "guest.wasm").read_bytes()[:8])
 
     assert (magic, version) == (b"\0asm", 1)
+
+
+def start_build(root: Path, *, turned: bool, **environment: str) -> subprocess.Popen[str]:
+    """Build the guest of this package from a copy, in a directory and a world of its own."""
+    source = Path(build.__file__).parents[2]
+    shutil.copytree(
+        source / "tallystick",
+        root / "tallystick",
+        ignore=shutil.ignore_patterns("_image", "__pycache__"),
+    )
+    prelude = root / "other" / "prelude"
+    files = list(prelude_files(PRELUDE))
+    # A directory lists its files in an order that depends on when they came, or on their names.
+    for name, path in reversed(files) if turned else files:
+        copy = prelude / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+        if turned:
+            os.utime(copy, (1_000_000_000, 1_000_000_000))
+            copy.chmod(0o600)
+    (root / "temporary").mkdir()
+    world = {"PYTHONPATH": str(root), "TMPDIR": str(root / "temporary"), "HOME": str(root)}
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tallystick.guest.build"),
+            *("--out", str(root / "out"), "--prelude", str(prelude)),
+        ],
+        cwd=root,
+        env={**os.environ, **world, **environment},
+        umask=0o077 if turned else 0o022,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_two_builds_give_one_guest_wherever_and_whenever_they_are_made(tmp_path: Path) -> None:
+    one_root, two_root = tmp_path / "one", tmp_path / "another directory" / "far below" / "two"
+    started = {
+        one_root: start_build(one_root, turned=False, PYTHONHASHSEED="1", LANG="C", TZ="UTC"),
+        two_root: start_build(
+            two_root,
+            turned=True,
+            PYTHONHASHSEED="2",
+            LANG="de_DE.UTF-8",
+            TZ="Asia/Tokyo",
+            SOURCE_DATE_EPOCH="1",
+        ),
+    }
+    for process in started.values():
+        output, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, output
+
+    one, two = ((root / "out" / "guest.wasm").read_bytes() for root in started)
+    assert one == two, first_difference(one, two)
+    installed = build.read_manifest(build.IMAGE)
+    if installed is not None and installed.inputs == build.inputs_digest():
+        assert hashlib.sha256(one).hexdigest() == installed.sha256
+
+
+def first_difference(one: bytes, two: bytes) -> str:
+    """Say where two guests differ: which is in memory, and so has an address, or is code."""
+    memories = [memory_image(parse_module(data)) for data in (one, two)]
+    if memories[0] == memories[1]:
+        return "memory is equal; code, globals or tables differ"
+    pairs = enumerate(zip(*memories, strict=False))
+    place = next((i for i, (a, b) in pairs if a != b), min(map(len, memories)))
+    near = [bytes(each[max(place - 64, 0) : place + 64]) for each in memories]
+    return f"memory differs from address {place:#x} on: {near[0]!r} against {near[1]!r}"
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ("import nothing_of_that_name\n", "nothing_of_that_name"),
+        (
+            "from wit_world.imports import host\nhost.take(0)\n",
+            "the program called the host while it was imported",
+        ),
+    ],
+)
+def test_a_prelude_that_can_not_be_imported_is_refused_with_the_reason(
+    tmp_path: Path, entry: str, reason: str
+) -> None:
+    (tmp_path / "prelude").mkdir()
+    prelude = write_prelude(tmp_path / "prelude", entry)
+
+    with pytest.raises(GuestBuildError, match=reason):
+        build_guest(tmp_path / "out", prelude=prelude)
+
+    assert not (tmp_path / "out").exists()

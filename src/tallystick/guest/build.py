@@ -4,8 +4,8 @@ Rule 1: the image holds the prelude and the standard library, and nothing of the
 environment.
 Rule 2: what is written has been validated, imports three host functions and no more, and exports
 everything it can change.
-Rule 3: unless an input has changed, nothing is done. Two builds of the same input are not equal
-(the interpreter draws its hash secret while it is built), so building again is never harmless.
+Rule 3: two builds of the same input are equal to the byte, whoever makes them, where and when; the
+digest of a guest says which guest it is. Unless an input has changed, nothing is done.
 
 This module and those it imports need the standard library, `wasmtime`, `componentize-py` and
 `tzdata` only, because they also run where the package itself is not installed yet.
@@ -26,7 +26,7 @@ from pathlib import Path
 import wasmtime
 
 from tallystick.guest.binary import I32, BadWasm
-from tallystick.guest.componentize import APP, GuestBuildError, componentize
+from tallystick.guest.componentize import APP, GuestBuildError, componentize, prelude_files
 from tallystick.guest.link import link_guest
 from tallystick.guest.merge import Merged
 from tallystick.guest.module import FunctionType, Kind, SignatureIndex
@@ -168,9 +168,7 @@ def _imports(guest: Part) -> set[tuple[str, str, FunctionType | None]]:
 def _prelude_files(prelude: Path) -> Iterator[tuple[str, Path]]:
     if not (prelude / f"{APP}.py").is_file():
         raise GuestBuildError(f"no {APP}.py in {prelude}")
-    for path in sorted(prelude.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            yield path.relative_to(prelude).as_posix(), path
+    yield from prelude_files(prelude)
 
 
 def _version(tool: str) -> str:

@@ -1,25 +1,71 @@
-"""Runs componentize-py over the prelude: a directory of Python in, the bytes of a component out."""
+"""From a directory of Python to a component with it imported, the same wherever it is made.
+
+componentize-py makes the component: the interpreter, its libraries and the functions of the WIT
+world. It also starts the interpreter to import a program, and what the machine gives it meanwhile
+(random bytes, times, the order of directories) stays in the image. So its start is undone
+(`rewind`), and done again in a world that is computed (`freeze`).
+
+The files of the standard library are inside the tool and nowhere else. The program that it imports
+in the first start has them written down; that is all it is for.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from tallystick.guest.zones import zones_source
+import wasmtime
 
-__all__ = ["APP", "WIT", "WORLD", "GuestBuildError", "componentize"]
+from tallystick.guest.binary import BadWasm
+from tallystick.guest.freeze import ProgramFailed, World, freeze
+from tallystick.guest.link import HOST_INTERFACE
+from tallystick.guest.rewind import SAVER_FILE, rewind, saver
+from tallystick.guest.zones import zones_files
+
+__all__ = ["APP", "WIT", "WORLD", "GuestBuildError", "componentize", "prelude_files"]
 
 APP = "entry"
 WIT = "guest.wit"
 WORLD = "guest"
 
-_IGNORED = ("__pycache__", "*.pyc")
-_STDERR_LINES_MAX = 12
+_ERROR_LINES_MAX = 12
+
+# Where the interpreter finds what, as componentize-py has it. The program is in the directory 0.
+_PROGRAM = "/0"
+_LIBRARIES = ("/python", "/world", "/bundled")
+_ROOTS = {"python": "/python", "bundled": "/bundled", "0": _PROGRAM, "world": "/world"}
+_ENVIRONMENT = {
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONHOME": "/python",
+    "PYTHONPATH": f"/python:/world:{_PROGRAM}:/bundled",
+}
+
+_COPY = "files"
+_COPIER = f'''"""Write down the files that the interpreter can read."""
+
+import os
+
+
+class WitWorld:
+    pass
+
+
+with open("{_PROGRAM}/{_COPY}", "wb") as out:
+    for root in {_LIBRARIES!r}:
+        for folder, folders, names in os.walk(root):
+            folders[:] = [name for name in folders if name != "__pycache__"]
+            for name in names:
+                path = folder + "/" + name
+                with open(path, "rb") as file:
+                    content = file.read()
+                out.write(f"{{len(content)}} {{path}}\\n".encode())
+                out.write(content)
+'''
 
 
 class GuestBuildError(Exception):
@@ -28,15 +74,41 @@ class GuestBuildError(Exception):
 
 def componentize(prelude: Path) -> bytes:
     """Import the prelude into an interpreter and freeze it there, with the time zones beside it."""
+    component, files = _compile(prelude / WIT)
+    program = {name: path.read_bytes() for name, path in prelude_files(prelude)} | zones_files()
+    files |= {f"{_PROGRAM}/{name}": content for name, content in program.items()}
+    world = World(files=files, roots=_ROOTS, environment=_ENVIRONMENT)
+    try:
+        component = rewind(component, host_interface=HOST_INTERFACE)
+        return freeze(component, world, app=APP, host_interface=HOST_INTERFACE)
+    except BadWasm as error:
+        raise GuestBuildError(f"the component cannot be started: {error}") from error
+    except ProgramFailed as error:
+        raise GuestBuildError(_last_lines("the prelude cannot be imported:", str(error))) from error
+    except (wasmtime.Trap, wasmtime.WasmtimeError) as error:
+        raise GuestBuildError(f"the interpreter stopped while it was built: {error}") from error
+
+
+def prelude_files(prelude: Path) -> Iterator[tuple[str, Path]]:
+    """Return the files that go into an image, by their names below `prelude`, in order."""
+    for path in sorted(prelude.rglob("*")):
+        name = path.relative_to(prelude)
+        if path.is_file() and "__pycache__" not in name.parts and path.suffix != ".pyc":
+            yield name.as_posix(), path
+
+
+def _compile(wit: Path) -> tuple[bytes, dict[str, bytes]]:
+    """Return the component, and the files that its interpreter can read."""
     with tempfile.TemporaryDirectory(prefix="tallystick-guest-") as name:
         scratch = Path(name)
         app = scratch / "app"
-        shutil.copytree(prelude, app, ignore=shutil.ignore_patterns(*_IGNORED))
-        (app / "zones.py").write_text(zones_source(), encoding="utf-8")
+        app.mkdir()
+        (app / f"{APP}.py").write_text(_COPIER, encoding="utf-8")
+        (app / SAVER_FILE).write_bytes(saver())
         component = scratch / "component.wasm"
         command = [
             *_tool(),
-            *("--quiet", "--wit-path", str(app / WIT), "--world", WORLD),
+            *("--quiet", "--wit-path", str(wit.resolve()), "--world", WORLD),
             *("componentize", "--python-path", str(app), "--output", str(component), APP),
         ]
         done = subprocess.run(
@@ -49,9 +121,24 @@ def componentize(prelude: Path) -> bytes:
             errors="replace",
         )
         if done.returncode != 0 or not component.is_file():
-            last = (done.stderr or done.stdout).strip().splitlines()[-_STDERR_LINES_MAX:]
-            raise GuestBuildError("\n".join([f"componentize-py gave {done.returncode}:", *last]))
-        return component.read_bytes()
+            said = done.stderr or done.stdout
+            raise GuestBuildError(_last_lines(f"componentize-py gave {done.returncode}:", said))
+        return component.read_bytes(), _copied((app / _COPY).read_bytes())
+
+
+def _copied(data: bytes) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    position = 0
+    while position < len(data):
+        end = data.index(b"\n", position)
+        length, _, path = data[position:end].decode().partition(" ")
+        position = end + 1 + int(length)
+        files[path] = data[end + 1 : position]
+    return files
+
+
+def _last_lines(head: str, text: str) -> str:
+    return "\n".join([head, *text.strip().splitlines()[-_ERROR_LINES_MAX:]])
 
 
 def _tool() -> list[str]:

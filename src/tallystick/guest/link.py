@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import wasmtime
 
@@ -27,7 +27,9 @@ from tallystick.guest.virtual_wasi import (
 
 __all__ = [
     "HOST_INTERFACE",
+    "function_type",
     "link_guest",
+    "with_wasi",
 ]
 
 HOST_INTERFACE = "tallystick:guest/host"
@@ -36,8 +38,7 @@ HOST_INTERFACE = "tallystick:guest/host"
 def link_guest(component: bytes) -> Merged:
     """Make one module of a guest component: imports from the host only, state exported."""
     plan = flatten(parse_component(component), host_interface=HOST_INTERFACE)
-    plain, memory = (_assemble(each) for each in virtual_wasi(plan))
-    entry = _assemble(entry_module(plan, _type_of(plan.run, plan.parts)))
+    entry = _assemble(entry_module(plan, function_type(plan.run, plan.parts)))
     keep = {
         "memory": plan.memory,
         "run": RUN,
@@ -48,16 +49,19 @@ def link_guest(component: bytes) -> Merged:
         "memory_pages_max": MEMORY_PAGES_MAX,
         "grow_refused": GROW_REFUSED,
     }
-    before, after = _split(plan)
-    return merge([plain, *before, memory, *after, entry], keep=keep, grow=GROW)
+    return merge([*with_wasi(plan, plan.parts), entry], keep=keep, grow=GROW)
 
 
-def _split(plan: Plan) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-    """Find where the outside functions with memory go: before the first part that wants them."""
-    for place, part in enumerate(plan.parts):
+def with_wasi(plan: Plan, parts: Sequence[Part]) -> list[Part]:
+    """Put the outside functions among `parts`, which are those of the plan or made of them.
+
+    Those with memory go before the first part that wants them.
+    """
+    plain, memory = (_assemble(each) for each in virtual_wasi(plan))
+    for place, part in enumerate(parts):
         if any(link.label == OUTSIDE_MEMORY for link in part.links):
-            return plan.parts[:place], plan.parts[place:]
-    return plan.parts, ()
+            return [plain, *parts[:place], memory, *parts[place:]]
+    return [plain, *parts, memory]
 
 
 def _assemble(module: WatModule) -> Part:
@@ -68,7 +72,8 @@ def _assemble(module: WatModule) -> Part:
     return Part.of(module.label, bytes(data))
 
 
-def _type_of(target: Target, parts: Iterable[Part]) -> FunctionType:
+def function_type(target: Target, parts: Iterable[Part]) -> FunctionType:
+    """Return the type of a function that one of the parts defines."""
     for part in parts:
         module = part.module
         for export in module.exports:
