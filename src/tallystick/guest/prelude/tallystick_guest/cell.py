@@ -53,7 +53,7 @@ _injected: dict[str, object] = {}
 _seen: dict[str, int] = {}
 _programs: set[str] = set()
 _answering = answer.Answering(_names, _injected)
-_given = given.Given(_names, _injected)
+_given = given.GivenData(_names, _injected)
 _environ = os.environ
 _ballast: bytearray | None = None
 

@@ -35,7 +35,7 @@ _SAMPLE_CHARS_LEAST = 40
 _CONTAINERS = (ast.List, ast.Tuple, ast.Set, ast.Dict)
 
 
-class Given:
+class GivenData:
     """The inputs of one session, over its namespace."""
 
     def __init__(self, names: dict[str, object], injected: dict[str, object]) -> None:
