@@ -16,7 +16,7 @@ PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 pyth
 FIT := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 
 # What the build hook reads. The image it writes is left out, or it would make itself stale.
-BUILD_INPUTS := pyproject.toml hatch_build.py $(shell find src/tallystick/guest -type f \
+BUILD_INPUTS := pyproject.toml hatch_build.py $(shell find src/tallystick/guest tools/guest -type f \
     ! -path '*/_image/*' ! -path '*/__pycache__/*' 2>/dev/null)
 
 .DEFAULT_GOAL := help

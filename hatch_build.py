@@ -20,14 +20,14 @@ class GuestBuildHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build the guest, unless a guest of the same inputs is there."""
-        source = Path(self.root) / "src"
-        # The package is what is being built, so it is not installed here.
-        sys.path.insert(0, str(source))
+        # The build tools are in the repository and in source archives, never in the package.
+        sys.path.insert(0, self.root)
         try:
-            from tallystick.guest.build import GuestBuildError, build_guest
+            from tools.guest.build import build_guest
+            from tools.guest.componentize import GuestBuildError
         finally:
-            sys.path.remove(str(source))
+            sys.path.remove(self.root)
         try:
-            build_guest(source / "tallystick" / "guest" / "_image")
+            build_guest(Path(self.root) / "src" / "tallystick" / "guest" / "_image")
         except GuestBuildError as error:
             self.app.abort(f"guest: {error}")

@@ -35,21 +35,20 @@ import httpx
 from bench.fan_out_server import CALLS, SECONDS, USAGE, USD_EACH, program
 from bench.measure import ROOT, Bench, Row, World, now
 
-from tallystick.core.budget import BudgetTree
-from tallystick.core.budget_amount import Amount, Budget
-from tallystick.core.money import nano_usd
-from tallystick.core.prompt import Message
-from tallystick.core.records import ModelUsage, RunLimits
+from tallystick.client import Session
+from tallystick.core.budget.amount import Amount, Budget
+from tallystick.core.budget.tree import BudgetTree
+from tallystick.core.charge import ModelUsage, RunLimits, nano_usd
+from tallystick.core.machine.prompt import Message
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model import openai
 from tallystick.model.endpoint import Endpoint
 from tallystick.model.http import HttpModel
 from tallystick.model.port import Heard, Model, ModelReply, ModelRequest
-from tallystick.model.price_table import PriceTable
-from tallystick.runtime.purse import Account, Place, Purse
-from tallystick.runtime.run import Run
-from tallystick.runtime.session import Session
-from tallystick.runtime.teller import Pricing, Teller
+from tallystick.model.price_table import PriceTable, Pricing
+from tallystick.runtime.runs.result import Run
+from tallystick.runtime.spend.door import Teller
+from tallystick.runtime.spend.scopes import Account, Place, Purse
 
 __all__ = ["BENCHES"]
 

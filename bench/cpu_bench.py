@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from bench.measure import Bench, Row, World, checked, now
 from bench.workloads import FURTHER, WORKLOADS, Workload
 
-from tallystick.sandbox.wasm.session import WasmSession
+from tallystick.sandbox.wasm.sandbox import WasmSession
 
 __all__ = ["BENCHES", "native_value"]
 

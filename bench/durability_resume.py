@@ -15,10 +15,10 @@ from pathlib import Path
 from bench.durability_worker import GOAL, TurnsModel, limits_of
 from bench.measure import Row, World, now
 
+from tallystick.client import Session
 from tallystick.core.records import ProgramFinished, Record
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.port import Heard, ModelReply, ModelRequest
-from tallystick.runtime.session import Session
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 __all__ = ["cut_off", "resume"]

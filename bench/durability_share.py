@@ -18,8 +18,8 @@ from bench.durability_trace import TRACE_MISSING, trace_available
 from bench.durability_worker import REPLY_BYTES, TurnsModel, append_at_once, run_at_once
 from bench.measure import Row, World, now
 
+from tallystick.client import Session
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.session import Session
 
 __all__ = ["group_commit"]
 

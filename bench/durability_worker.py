@@ -16,15 +16,15 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 
+from tallystick.client import Session
 from tallystick.core.chain import Draft, Head
-from tallystick.core.records import ModelUsage, RunLimits
+from tallystick.core.charge import ModelUsage, RunLimits
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.port import Heard, Model, ModelReply, ModelRequest
-from tallystick.runtime.paths import cache_directory
-from tallystick.runtime.run import Run
-from tallystick.runtime.session import Session
-from tallystick.sandbox.identity import new_id
+from tallystick.runtime.runs.result import Run
+from tallystick.sandbox.port import new_id
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.settings.paths import cache_directory
 
 __all__ = ["GOAL", "REPLY_BYTES", "TurnsModel", "append_at_once", "limits_of", "run_at_once"]
 

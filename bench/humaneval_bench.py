@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bench.measure import Bench, Row, World, checked, now
 
-from tallystick.sandbox.identity import new_id
+from tallystick.sandbox.port import new_id
 
 __all__ = ["BENCHES"]
 

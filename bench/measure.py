@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tallystick.runtime.paths import cache_directory
 from tallystick.sandbox.host import HostFunction, HostTable
-from tallystick.sandbox.identity import new_id
-from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, Limits
-from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.sandbox.wasm.session import WasmSession
+from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, Limits, new_id
+from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+from tallystick.settings.paths import cache_directory
 
 __all__ = ["ECHO", "MIB", "ROOT", "Bench", "Row", "World", "now", "per_call", "private_bytes"]
 

@@ -25,12 +25,11 @@ if __name__ == "__main__":
 
 from bench.measure import Bench, Row, World
 
-from tallystick.core.prompt import Message
+from tallystick.core.machine.prompt import Message
 from tallystick.model import openai
-from tallystick.model.endpoint import Endpoint
+from tallystick.model.endpoint import Endpoint, Secret
 from tallystick.model.http import HttpModel
 from tallystick.model.port import ModelRequest
-from tallystick.model.secret import Secret
 
 __all__ = ["BENCHES"]
 

@@ -18,8 +18,9 @@ from collections.abc import Iterable
 import httpx
 from bench.measure import Bench, Row, World
 
-from tallystick.core.prompt import opening
-from tallystick.core.records import RunLimits, RunStarted
+from tallystick.core.charge import RunLimits
+from tallystick.core.machine.prompt import opening
+from tallystick.core.records import RunStarted
 
 __all__ = ["BENCHES"]
 

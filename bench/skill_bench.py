@@ -21,8 +21,7 @@ from bench.real.draw import NOUNS
 
 from tallystick.skills.catalog import fit_catalog
 from tallystick.skills.layers import Layer, scan
-from tallystick.skills.match import match_skills
-from tallystick.skills.search import search
+from tallystick.skills.match import match_skills, search
 
 __all__ = ["BENCHES"]
 

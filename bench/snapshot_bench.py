@@ -23,13 +23,11 @@ from pathlib import Path
 
 from bench.measure import MIB, ROOT, Bench, Row, World, checked, now
 
-from tallystick.runtime.paths import cache_directory
-from tallystick.runtime.snapshots import open_snapshots
-from tallystick.sandbox.container import packed
-from tallystick.sandbox.identity import new_id, now_ms
-from tallystick.sandbox.snapshot import PAGE_BYTES, Image, SnapshotId, SnapshotStore
-from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.sandbox.wasm.session import WasmSession
+from tallystick.sandbox.port import new_id, now_ms
+from tallystick.sandbox.snapshot import PAGE_BYTES, Image, SnapshotId, SnapshotStore, packed
+from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+from tallystick.sessions.snapshots import open_snapshots
+from tallystick.settings.paths import cache_directory
 
 __all__ = ["BENCHES"]
 

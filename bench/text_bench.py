@@ -21,7 +21,7 @@ from bench.measure import CONTEXT, MIB, Bench, Row, World, checked, now, per_cal
 
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.text import HostText
-from tallystick.sandbox.wasm.session import WasmSession
+from tallystick.sandbox.wasm.sandbox import WasmSession
 
 __all__ = ["BENCHES"]
 

@@ -17,10 +17,10 @@ from collections.abc import Iterable
 
 from bench.measure import ECHO, Bench, Row, World
 
-from tallystick.core.records import RunLimits
+from tallystick.client import Session
+from tallystick.core.charge import RunLimits
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
-from tallystick.runtime.session import Session
 
 __all__ = ["BENCHES"]
 
@@ -87,7 +87,7 @@ def imported(world: World) -> Iterable[Row]:
         return (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime)
 
     floor = sorted(seconds("sys") for _ in range(9))[4]
-    for module, target in (("tallystick.cli.main", 0.15), ("tallystick.cli.run", None)):
+    for module, target in (("tallystick.cli.main", 0.15), ("tallystick.cli.commands.run", None)):
         samples = [seconds(module) for _ in range(9)]
         yield Row(
             bench="import",

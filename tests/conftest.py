@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from tests import descriptors
-from tests.support import TestSession, open_session
+from tests.wasm_session import TestSession, open_session
 
-from tallystick.runtime.paths import cache_directory
-from tallystick.runtime.session import Session
+from tallystick.client import Session
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.settings.paths import cache_directory
 
 settings.register_profile(
     "default", derandomize=True, deadline=None, database=None, max_examples=25

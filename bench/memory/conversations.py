@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tallystick.memory.scope import NoteFields
+from tallystick.memory.recall.scope import NoteFields
 
 __all__ = ["CATEGORIES", "Conversation", "Question", "find_file", "read_conversations"]
 

@@ -30,10 +30,10 @@ from bench.measure import ROOT
 from bench.memory.conversations import CATEGORIES, find_file, read_conversations
 from bench.memory.methods import METHODS, WITHOUT, Method, Prepared, Remembered, prepare
 
-from tallystick.core.canonical import digest
-from tallystick.memory.minilm import MiniLm, missing
-from tallystick.memory.profile import DEFAULT
-from tallystick.runtime.paths import cache_directory
+from tallystick.core.json_text import digest
+from tallystick.memory.recall.minilm import MiniLm, missing
+from tallystick.memory.recall.scope import DEFAULT
+from tallystick.settings.paths import cache_directory
 
 __all__ = ["beside", "figures", "main", "measure", "spread"]
 

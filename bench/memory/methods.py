@@ -10,17 +10,23 @@ from dataclasses import dataclass, replace
 
 from bench.memory.conversations import Conversation
 
-from tallystick.memory.bm25 import (
+from tallystick.memory.recall.codes import cosines
+from tallystick.memory.recall.rank import rank
+from tallystick.memory.recall.scope import (
+    DEFAULT,
+    Embedded,
+    Embedder,
+    ListScope,
+    NoteFields,
+    Profile,
+)
+from tallystick.memory.recall.words import (
     Bm25,
     asked_terms,
     bm25_scores,
     count_statistics,
     count_terms,
 )
-from tallystick.memory.fixed_point import cosines
-from tallystick.memory.fusion import rank
-from tallystick.memory.profile import DEFAULT, Profile
-from tallystick.memory.scope import Embedded, Embedder, ListScope, NoteFields
 
 __all__ = ["METHODS", "WITHOUT", "Method", "Prepared", "prepare"]
 

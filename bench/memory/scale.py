@@ -36,17 +36,16 @@ from typing import Any
 from bench.measure import ROOT, Row
 from bench.memory.scale_world import AGENTS, PROFILE, Fixed, Question, World
 
-from tallystick.memory.embed import embed_missing
-from tallystick.memory.finding import looking
-from tallystick.memory.minilm import MiniLm, missing
 from tallystick.memory.note import NewNote
-from tallystick.memory.recall import Asking, recall
-from tallystick.memory.receipt import Key
+from tallystick.memory.recall.index import StandingIndex
+from tallystick.memory.recall.minilm import MiniLm, missing
+from tallystick.memory.recall.recall import Asking, looking, recall
+from tallystick.memory.recall.selection import NOW
+from tallystick.memory.receipts.receipt import Key
 from tallystick.memory.remember import remember, remember_all
-from tallystick.memory.selection import NOW
-from tallystick.memory.sqlite import SqliteMemory
-from tallystick.memory.standing import StandingIndex
-from tallystick.runtime.paths import cache_directory
+from tallystick.memory.store.sqlite import SqliteMemory
+from tallystick.memory.store.vectors import embed_missing
+from tallystick.settings.paths import cache_directory
 
 __all__ = ["main", "measure"]
 

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tallystick.memory.bm25 import bm25_scores
-from tallystick.memory.fixed_point import cosines
-from tallystick.memory.masked import Masked
 from tallystick.memory.note import NewNote
-from tallystick.memory.profile import Profile
+from tallystick.memory.recall.codes import cosines
+from tallystick.memory.recall.index import Masked
+from tallystick.memory.recall.scope import Embedded, Profile
+from tallystick.memory.recall.words import bm25_scores
 from tallystick.memory.remember import remember_all
-from tallystick.memory.scope import Embedded
-from tallystick.memory.sqlite import SqliteMemory
-from tallystick.memory.vectors import Vectors, choose_model, keep_vectors
+from tallystick.memory.store.sqlite import SqliteMemory
+from tallystick.memory.store.vectors import Vectors, choose_model, keep_vectors
 
 __all__ = ["AGENTS", "PROFILE", "Fixed", "Question", "World"]
 

@@ -33,26 +33,24 @@ from typing import Any
 import httpx
 import msgspec
 from bench.measure import ROOT, World
+from bench.memory.tokens_table import CODE_MANUAL, JSON_TOOL, Counted
 from bench.memory.workshop import Workshop
 from bench.memory.workshop_questions import Question, questions
 
-from tallystick.core.canonical import canonical
 from tallystick.core.errors import UsageError
-from tallystick.memory.bundle import RecallHit, emitted
-from tallystick.memory.code_mode import Budget
-from tallystick.memory.embed import embed_missing
-from tallystick.memory.minilm import MODEL_DIGEST, MiniLm, missing
-from tallystick.memory.minilm_graph import DIMENSIONS
+from tallystick.core.json_text import canonical
+from tallystick.memory.code_mode.operations import Budget, RecallHit, emitted
+from tallystick.memory.code_mode.python import run_python
 from tallystick.memory.note import NewNote
-from tallystick.memory.recall import Asking, recall
-from tallystick.memory.receipt import Key
+from tallystick.memory.recall.minilm import DIMENSIONS, MODEL_DIGEST, MiniLm, missing
+from tallystick.memory.recall.recall import Asking, recall
+from tallystick.memory.recall.scope import Embedder
+from tallystick.memory.receipts.receipt import Key
 from tallystick.memory.remember import remember_all
-from tallystick.memory.scope import Embedder
-from tallystick.memory.sqlite import SqliteMemory
-from tallystick.memory.tokens_table import CODE_MANUAL, JSON_TOOL, Counted
-from tallystick.runtime.paths import cache_directory
-from tallystick.runtime.recall_program import run_python
+from tallystick.memory.store.sqlite import SqliteMemory
+from tallystick.memory.store.vectors import embed_missing
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.settings.paths import cache_directory
 
 __all__ = ["Count", "Done", "Store", "answered", "filled", "main", "table", "word_pieces"]
 

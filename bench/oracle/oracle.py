@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 
 from bench.oracle.tasks import BYTES_PER_TOKEN, LABELS, needle_pattern
 
-from tallystick.core.prompt import Message
-from tallystick.core.records import ModelUsage
+from tallystick.core.charge import ModelUsage
+from tallystick.core.machine.prompt import Message
 from tallystick.model.port import Heard, Model, ModelError, ModelReply, ModelRequest
 
 __all__ = [

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from bench.oracle.oracle import JUDGE, Reader, Sight
 from bench.oracle.tasks import needle_pattern
 
-from tallystick.core.prompt import Message
+from tallystick.core.machine.prompt import Message
 
 __all__ = ["HABITS", "Habits", "written"]
 

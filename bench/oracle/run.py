@@ -38,8 +38,8 @@ from bench.oracle.table import Row, checks_of, row_of, shown, stored
 from bench.oracle.tasks import KINDS
 
 from tallystick.core.strategy import STRATEGIES, AskedStrategy
-from tallystick.runtime.paths import cache_directory
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.settings.paths import cache_directory
 
 __all__ = ["cases_of", "measured", "rows_of"]
 

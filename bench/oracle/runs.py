@@ -20,6 +20,8 @@ from bench.oracle.oracle import (
 from bench.oracle.root import written
 from bench.oracle.tasks import Task, task_of
 
+from tallystick.client import Session
+from tallystick.core.charge import RunLimits
 from tallystick.core.errors import UsageError
 from tallystick.core.records import (
     ChildEnded,
@@ -29,15 +31,12 @@ from tallystick.core.records import (
     QueryFailed,
     QueryReplied,
     Record,
-    RunLimits,
     RunStarted,
 )
 from tallystick.core.strategy import AskedStrategy
 from tallystick.ledger.memory import MemoryLedger
-from tallystick.model.price_table import PriceTable
-from tallystick.runtime.inputs import given_text
-from tallystick.runtime.session import Session
-from tallystick.runtime.teller import Pricing
+from tallystick.model.price_table import PriceTable, Pricing
+from tallystick.runtime.context.inputs import given_text
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 __all__ = ["Case", "Outcome", "cap_of", "ran"]

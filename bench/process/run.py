@@ -31,8 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.sandbox.host import HostFunction, HostTable
-from tallystick.sandbox.identity import new_id
-from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits
+from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits, new_id
 from tallystick.sandbox.process.sandbox import ProcessSandbox
 from tallystick.sandbox.process.session import ProcessSession
 from tallystick.sandbox.process.settings import BoxSettings

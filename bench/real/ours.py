@@ -13,15 +13,15 @@ from pathlib import Path
 from bench.real.outcome import Allowed, Exchange, Outcome, Runner, Server
 from bench.real.task import Task
 
-from tallystick.core.records import ProgramFinished, Record, RunLimits
+from tallystick.client import Session
+from tallystick.core.charge import RunLimits
+from tallystick.core.records import ProgramFinished, Record
 from tallystick.ledger.memory import MemoryLedger
-from tallystick.model.endpoint import Endpoint
+from tallystick.model.endpoint import Endpoint, Secret
 from tallystick.model.http import HttpModel
 from tallystick.model.port import Heard, Model, ModelError, ModelReply, ModelRequest
-from tallystick.model.secret import Secret
-from tallystick.runtime.inputs import given_text
-from tallystick.runtime.session import Session
-from tallystick.runtime.skills import Skills
+from tallystick.runtime.context.inputs import given_text
+from tallystick.skills.skills import Skills
 
 __all__ = ["VERSION", "runner"]
 

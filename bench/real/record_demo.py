@@ -17,17 +17,17 @@ from pathlib import Path
 
 import msgspec
 
-from tallystick.cli.demo import corpus_sha256
-from tallystick.core.records import AskModel, ModelReplied, RunLimits
+from tallystick.cli.commands.demo import corpus_sha256
+from tallystick.client import Session
+from tallystick.core.charge import RunLimits
+from tallystick.core.records import AskModel, ModelReplied
 from tallystick.demo import recording
 from tallystick.demo.corpus import QUESTION, expected, harbour
 from tallystick.ledger.memory import MemoryLedger
-from tallystick.model.endpoint import Endpoint
+from tallystick.model.endpoint import Endpoint, Secret
 from tallystick.model.http import HttpModel
-from tallystick.model.secret import Secret
-from tallystick.runtime.history import records_of
-from tallystick.runtime.inputs import given_text
-from tallystick.runtime.session import Session
+from tallystick.runtime.context.inputs import given_text
+from tallystick.runtime.runs.history import records_of
 
 
 def main() -> int:

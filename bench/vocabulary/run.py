@@ -32,8 +32,7 @@ from bench.real.draw import NOUNS
 from tallystick.vocabulary.check import NORMAL, STRICT, Rules, validate
 from tallystick.vocabulary.program import Program, read_python
 from tallystick.vocabulary.shell import read_shell
-from tallystick.vocabulary.terms import Vocabulary
-from tallystick.vocabulary.thesaurus import read_thesaurus
+from tallystick.vocabulary.terms import Vocabulary, read_thesaurus
 
 __all__ = ["main", "measure"]
 

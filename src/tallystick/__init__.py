@@ -10,7 +10,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tallystick.core.budget_amount import Budget
+    from tallystick.client import Session
+    from tallystick.core.budget.amount import Budget
+    from tallystick.core.charge import Charge, RunLimits
     from tallystick.core.errors import (
         Cancelled,
         CapabilityDenied,
@@ -22,32 +24,28 @@ if TYPE_CHECKING:
         TallystickError,
         UsageError,
     )
-    from tallystick.core.lookup import NOT_RECEIVED, UNKNOWN
-    from tallystick.core.passage_errors import RunInDoubt
-    from tallystick.core.records import Charge, RunLimits
-    from tallystick.core.step import CompletedStep
-    from tallystick.core.step_errors import StepBudgetError, StepsDiverged
+    from tallystick.core.resume_errors import RunInDoubt
+    from tallystick.core.step import CompletedStep, StepBudgetError, StepsDiverged
+    from tallystick.core.views.open_calls import NOT_RECEIVED, UNKNOWN
     from tallystick.ledger.memory import MemoryLedger
     from tallystick.ledger.sqlite import SqliteLedger
+    from tallystick.memory.memory import Memory
     from tallystick.model.port import ModelError, ModelReply
-    from tallystick.model.price_table import PriceTable
+    from tallystick.model.price_table import PriceTable, Pricing
     from tallystick.model.scripted import ScriptedModel, ScriptedReply
-    from tallystick.runtime.functions import effect_key, host_function
-    from tallystick.runtime.inputs import given_text, read_inputs
-    from tallystick.runtime.memory import Memory
-    from tallystick.runtime.paths import cache_directory, data_directory
-    from tallystick.runtime.run import Run
-    from tallystick.runtime.session import Session
-    from tallystick.runtime.skills import Skills
-    from tallystick.runtime.snapshots import open_snapshots
-    from tallystick.runtime.step import completed_steps, step, step_log
-    from tallystick.runtime.teller import Pricing
+    from tallystick.runtime.calls.functions import effect_key, host_function
+    from tallystick.runtime.context.inputs import given_text, read_inputs
+    from tallystick.runtime.runs.result import Run
     from tallystick.sandbox.host import HostFunction, HostTable
     from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits
     from tallystick.sandbox.scripted import Scripted, ScriptedSandbox
     from tallystick.sandbox.snapshot import SnapshotId
     from tallystick.sandbox.text import HostText
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
+    from tallystick.sessions.snapshots import open_snapshots
+    from tallystick.settings.paths import cache_directory, data_directory
+    from tallystick.skills.skills import Skills
+    from tallystick.steps.step import completed_steps, step, step_log
 
 __all__ = [
     "NOT_RECEIVED",
@@ -103,34 +101,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "tallystick.core.budget_amount": ("Budget",),
-    "tallystick.core.lookup": ("NOT_RECEIVED", "UNKNOWN"),
-    "tallystick.core.passage_errors": ("RunInDoubt",),
-    "tallystick.model.port": ("ModelError", "ModelReply"),
-    "tallystick.model.price_table": ("PriceTable",),
-    "tallystick.runtime.teller": ("Pricing",),
-    "tallystick.core.records": (
+    "tallystick.client": ("Session",),
+    "tallystick.core.budget.amount": ("Budget",),
+    "tallystick.core.charge": (
         "Charge",
         "RunLimits",
-    ),
-    "tallystick.ledger.memory": ("MemoryLedger",),
-    "tallystick.ledger.sqlite": ("SqliteLedger",),
-    "tallystick.model.scripted": (
-        "ScriptedModel",
-        "ScriptedReply",
-    ),
-    "tallystick.runtime.functions": ("effect_key", "host_function"),
-    "tallystick.runtime.memory": ("Memory",),
-    "tallystick.runtime.run": ("Run",),
-    "tallystick.runtime.session": ("Session",),
-    "tallystick.runtime.skills": ("Skills",),
-    "tallystick.runtime.snapshots": ("open_snapshots",),
-    "tallystick.core.step": ("CompletedStep",),
-    "tallystick.core.step_errors": ("StepBudgetError", "StepsDiverged"),
-    "tallystick.runtime.step": ("completed_steps", "step", "step_log"),
-    "tallystick.runtime.inputs": (
-        "given_text",
-        "read_inputs",
     ),
     "tallystick.core.errors": (
         "Cancelled",
@@ -143,13 +118,67 @@ _HOMES = {
         "TallystickError",
         "UsageError",
     ),
-    "tallystick.runtime.paths": ("cache_directory", "data_directory"),
-    "tallystick.sandbox.host": ("HostFunction", "HostTable"),
-    "tallystick.sandbox.port": ("ExecutionContext", "ExecutionResult", "Limits"),
-    "tallystick.sandbox.scripted": ("Scripted", "ScriptedSandbox"),
+    "tallystick.core.resume_errors": ("RunInDoubt",),
+    "tallystick.core.step": (
+        "CompletedStep",
+        "StepBudgetError",
+        "StepsDiverged",
+    ),
+    "tallystick.core.views.open_calls": (
+        "NOT_RECEIVED",
+        "UNKNOWN",
+    ),
+    "tallystick.ledger.memory": ("MemoryLedger",),
+    "tallystick.ledger.sqlite": ("SqliteLedger",),
+    "tallystick.memory.memory": ("Memory",),
+    "tallystick.model.port": (
+        "ModelError",
+        "ModelReply",
+    ),
+    "tallystick.model.price_table": (
+        "PriceTable",
+        "Pricing",
+    ),
+    "tallystick.model.scripted": (
+        "ScriptedModel",
+        "ScriptedReply",
+    ),
+    "tallystick.runtime.calls.functions": (
+        "effect_key",
+        "host_function",
+    ),
+    "tallystick.runtime.context.inputs": (
+        "given_text",
+        "read_inputs",
+    ),
+    "tallystick.runtime.runs.result": ("Run",),
+    "tallystick.sandbox.host": (
+        "HostFunction",
+        "HostTable",
+    ),
+    "tallystick.sandbox.port": (
+        "ExecutionContext",
+        "ExecutionResult",
+        "Limits",
+    ),
+    "tallystick.sandbox.scripted": (
+        "Scripted",
+        "ScriptedSandbox",
+    ),
     "tallystick.sandbox.snapshot": ("SnapshotId",),
     "tallystick.sandbox.text": ("HostText",),
     "tallystick.sandbox.wasm.sandbox": ("WasmSandbox",),
+    "tallystick.sessions.snapshots": ("open_snapshots",),
+    "tallystick.settings.paths": (
+        "cache_directory",
+        "data_directory",
+    ),
+    "tallystick.skills.skills": ("Skills",),
+    "tallystick.steps.step": (
+        "completed_steps",
+        "step",
+        "step_log",
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -6,11 +6,12 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
+from tallystick.attachments.collect import EmptyRootSet, ReclaimPolicy
 from tallystick.attachments.memory import MemoryAttachments
-from tallystick.attachments.port import AttachmentRef, Intent
-from tallystick.attachments.reclaim import EmptyRootSet, ReclaimPolicy
+from tallystick.attachments.port import Intent
 from tallystick.attachments.session import SessionAttachments
 from tallystick.attachments.sqlite import INLINE_BYTES_MAX, SqliteAttachments
+from tallystick.core.records import AttachmentRef
 from tallystick.ledger.sqlite import SqliteLedger
 
 Kept = MemoryAttachments | SqliteAttachments

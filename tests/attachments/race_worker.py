@@ -6,8 +6,7 @@ import random
 import sys
 from pathlib import Path
 
-from tallystick.attachments.collect import reclaim
-from tallystick.attachments.reclaim import EmptyRootSet, ReclaimPolicy
+from tallystick.attachments.collect import EmptyRootSet, ReclaimPolicy, reclaim
 from tallystick.attachments.session import SessionAttachments
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.ledger.sqlite import SqliteLedger

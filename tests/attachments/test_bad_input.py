@@ -21,18 +21,17 @@ import pytest
 from tests.attachments.builders import AT_ONCE, EVERYTHING, LARGE, SMALL, digest, session, stored
 from tests.attachments.test_media import gif, jpeg, png, webp_extended
 
-from tallystick.attachments.collect import reclaim
-from tallystick.attachments.errors import (
+from tallystick.attachments.collect import reclaim, verify_attachments
+from tallystick.attachments.memory import MemoryAttachments
+from tallystick.attachments.port import (
     AttachmentCorrupt,
     AttachmentError,
     AttachmentSourceFailed,
     ReclamationRefused,
 )
-from tallystick.attachments.memory import MemoryAttachments
 from tallystick.attachments.sqlite import SqliteAttachments
-from tallystick.attachments.verify import verify_attachments
 from tallystick.cli.main import main
-from tallystick.sandbox.interrupt import watched_by
+from tallystick.sandbox.scheduling import watched_by
 from tallystick.sandbox.text import HostText
 
 pytestmark = pytest.mark.slow

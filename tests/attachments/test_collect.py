@@ -21,15 +21,9 @@ from tests.attachments.builders import (
     stored,
 )
 
-from tallystick.attachments.collect import Sweep, reclaim
-from tallystick.attachments.errors import (
-    AttachmentNotFound,
-    ReclamationInFlight,
-    ReclamationRefused,
-)
-from tallystick.attachments.reclaim import Fence, ReclaimReport
+from tallystick.attachments.collect import Fence, ReclaimReport, Sweep, reclaim, verify_attachments
+from tallystick.attachments.port import AttachmentNotFound, ReclamationInFlight, ReclamationRefused
 from tallystick.attachments.sqlite import SqliteAttachments
-from tallystick.attachments.verify import verify_attachments
 
 OTHER = LARGE + b"other"
 both_sizes = pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])

@@ -19,8 +19,8 @@ from tests.attachments.builders import (
 )
 
 from tallystick.attachments.collect import Sweep, reclaim, reclaim_forgotten
-from tallystick.attachments.errors import AttachmentNotFound, ReclamationInFlight
 from tallystick.attachments.memory import MemoryAttachments
+from tallystick.attachments.port import AttachmentNotFound, ReclamationInFlight
 from tallystick.attachments.sqlite import SqliteAttachments
 
 

@@ -31,15 +31,15 @@ from tests.attachments.builders import (
 )
 
 from tallystick.attachments import rows
-from tallystick.attachments.collect import Sweep, reclaim
-from tallystick.attachments.errors import (
-    AttachmentNotFound,
-    ReclamationInFlight,
+from tallystick.attachments.collect import (
+    EmptyRootSet,
+    ReclaimPolicy,
+    Sweep,
+    reclaim,
+    verify_attachments,
 )
-from tallystick.attachments.port import Staged
-from tallystick.attachments.reclaim import EmptyRootSet, ReclaimPolicy
+from tallystick.attachments.port import AttachmentNotFound, ReclamationInFlight, Staged
 from tallystick.attachments.sqlite import SqliteAttachments
-from tallystick.attachments.verify import verify_attachments
 
 FULL = os.environ.get("TALLYSTICK_SOAK") == "full"
 SHM = Path("/dev/shm")

@@ -14,8 +14,9 @@ from tallystick.attachments.media import (
     image_size,
     sniffed,
 )
-from tallystick.attachments.port import AttachmentRef, Declared
+from tallystick.attachments.port import Declared
 from tallystick.core.errors import InvalidName
+from tallystick.core.records import AttachmentRef
 
 
 def png(width: int, height: int) -> bytes:

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.attachments.collect import reclaim
-from tallystick.attachments.reclaim import EmptyRootSet, ReclaimPolicy
+from tallystick.attachments.collect import EmptyRootSet, ReclaimPolicy, reclaim, verify_attachments
 from tallystick.attachments.sqlite import SqliteAttachments
-from tallystick.attachments.verify import verify_attachments
 from tallystick.ledger.sqlite import SqliteLedger
 
 WORKER = Path(__file__).with_name("race_worker.py")

@@ -28,8 +28,9 @@ from tests.attachments.builders import (
 from tests.ledger.builders import EMPTY, RUN, bodies, drafts, filled
 from tests.unprivileged import unprivileged
 
-from tallystick.attachments.collect import reclaim
-from tallystick.attachments.errors import (
+from tallystick.attachments.collect import reclaim, verify_attachments
+from tallystick.attachments.memory import MemoryAttachments
+from tallystick.attachments.port import (
     AttachmentCorrupt,
     AttachmentError,
     AttachmentIoFailed,
@@ -37,13 +38,11 @@ from tallystick.attachments.errors import (
     AttachmentNotFound,
     ManifestRecordFailed,
 )
-from tallystick.attachments.memory import MemoryAttachments
 from tallystick.attachments.sqlite import INLINE_BYTES_MAX, SqliteAttachments
-from tallystick.attachments.verify import verify_attachments
 from tallystick.core.errors import LedgerConflict, LedgerFull
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import verify
+from tallystick.ledger.verify import verify_ledger
 
 
 @pytest.fixture
@@ -185,7 +184,7 @@ def test_a_commit_that_fails_leaves_no_entry(ledger: SqliteLedger, kept: SqliteA
         )
 
     assert len(bodies(ledger)) == 4
-    assert verify(ledger).ok
+    assert verify_ledger(ledger).ok
 
 
 def test_a_run_goes_together_with_its_references(
@@ -247,7 +246,7 @@ def test_a_ledger_that_was_made_without_attachments_takes_them(tmp_path: Path) -
     with SqliteLedger(tmp_path / "ledger.db") as ledger, SqliteAttachments(ledger.file) as kept:
         held = session(kept)
         held.commit([held.put(SMALL).id])
-        assert verify(ledger, heads={RUN: head}).ok
+        assert verify_ledger(ledger, heads={RUN: head}).ok
 
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
         # What an older version looks at before it opens a ledger is as it was.
@@ -480,7 +479,7 @@ def test_an_owner_is_dead_when_its_lock_is_gone_and_not_when_its_file_is(
 
 def test_a_process_that_was_killed_is_proven_dead(kept: SqliteAttachments) -> None:
     program = (
-        "import sys; from pathlib import Path; from tallystick.attachments.owner import Owners\n"
+        "import sys; from pathlib import Path; from tallystick.attachments.owners import Owners\n"
         "owner = Owners(Path(sys.argv[1])).hold(); print(owner.id, flush=True); sys.stdin.read()"
     )
     folder = kept.files.root / "owners"

@@ -12,12 +12,12 @@ from bench.durability_resume import cut_off
 from bench.durability_trace import Traced, counted, trace, trace_available
 from bench.durability_worker import REPLY_BYTES, TurnsModel, append_at_once
 
-from tallystick.core.prompt import Message
+from tallystick.core.machine.prompt import Message
 from tallystick.core.records import AskModel, ModelReplied
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import verify
+from tallystick.ledger.verify import verify_ledger
 from tallystick.model.port import ModelRequest
-from tallystick.runtime.history import records_of
+from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 needs_strace = pytest.mark.skipif(not trace_available(), reason="counts system calls with strace")
@@ -135,7 +135,7 @@ def test_a_run_is_cut_off_with_no_call_open(sandbox: WasmSandbox, tmp_path: Path
 
     with SqliteLedger(copy) as ledger:
         records = list(records_of(ledger, run))
-        assert verify(ledger, [run]).first_bad is None
+        assert verify_ledger(ledger, [run]).first_bad is None
     assert sum(isinstance(each, AskModel) for each in records) == 2
     assert sum(isinstance(each, ModelReplied) for each in records) == 2
 

@@ -12,9 +12,9 @@ from bench.memory.conversations import find_file, read_conversations
 from bench.memory.locomo import beside, figures, main, measure, spread
 from bench.memory.methods import METHODS, WITHOUT, Remembered, prepare
 
-from tallystick.memory.fixed_point import pack_tokens, pack_vector
-from tallystick.memory.minilm import missing
-from tallystick.memory.scope import Embedded
+from tallystick.memory.recall.codes import pack_tokens, pack_vector
+from tallystick.memory.recall.minilm import missing
+from tallystick.memory.recall.scope import Embedded
 
 _TALK = {
     "sample_id": "conv-1",

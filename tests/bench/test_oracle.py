@@ -26,7 +26,7 @@ from bench.oracle.tasks import KINDS, LABELS, Task, task_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.core.prompt import Message
+from tallystick.core.machine.prompt import Message
 from tallystick.core.strategy import AskedStrategy
 from tallystick.model.port import ModelError, ModelRequest
 from tallystick.sandbox.wasm.sandbox import WasmSandbox

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from bench.real.skilled import skill_search
 
-from tallystick.runtime.skills import Skills
 from tallystick.skills.catalog import fit_catalog
-from tallystick.skills.search import search
+from tallystick.skills.match import search
+from tallystick.skills.skills import Skills
 
 
 @pytest.mark.parametrize("seed", range(12))

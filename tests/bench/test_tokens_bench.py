@@ -12,9 +12,9 @@ from bench.memory.workshop import Workshop
 from bench.memory.workshop_questions import Question, questions
 from tests.memory.memory_store import Clock, open_memory
 
-from tallystick.memory.minilm import MiniLm, missing
-from tallystick.runtime.paths import cache_directory
+from tallystick.memory.recall.minilm import MiniLm, missing
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.settings.paths import cache_directory
 
 SHOP = Workshop()
 needs_model = pytest.mark.skipif(bool(missing()), reason=missing())

@@ -10,7 +10,7 @@ from tests.ledger.builders import OTHER, RUN, drafts, filled
 
 from tallystick.core.chain import Head
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.signing import signing_available
+from tallystick.settings.signing import signing_available
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow

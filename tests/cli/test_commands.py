@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from tallystick.cli.exit_codes import exit_code_of
 from tallystick.cli.main import cli
 from tallystick.core.errors import Cancelled, SandboxError, SnapshotNotFound, UsageError
-from tallystick.runtime.backends import BACKENDS, CAPABILITIES
-from tallystick.runtime.paths import cache_directory, data_directory
+from tallystick.runtime.programs.backends import BACKENDS, CAPABILITIES
 from tallystick.sandbox.process.sandbox import ProcessSandbox
+from tallystick.settings.paths import cache_directory, data_directory
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = cli.list_commands(click.Context(cli))
@@ -70,7 +70,7 @@ def test_a_sandbox_that_a_host_cannot_give_is_named_and_no_fault(
         async def self_test(self) -> Any:
             raise OSError("no such system call")
 
-    monkeypatch.setattr("tallystick.cli.doctor.ProcessSandbox", Lacking)
+    monkeypatch.setattr("tallystick.cli.commands.doctor.ProcessSandbox", Lacking)
 
     result = CliRunner().invoke(cli, ["doctor", "--json"], standalone_mode=False)
 

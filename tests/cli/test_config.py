@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cli.test_exec import Tally
-from tests.runtime.test_settings import World
+from tests.settings.test_settings import World
 
 from tallystick.cli.main import cli
 from tallystick.core.errors import UsageError

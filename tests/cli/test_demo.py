@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 from tests.cli.test_exec import Tally
-from tests.play import Played, play
+from tests.scripted_run import Played, play
 
-from tallystick.cli.demo import corpus_sha256
+from tallystick.cli.commands.demo import corpus_sha256
 from tallystick.cli.main import cli
-from tallystick.core.citation import checked
-from tallystick.core.document import Documents
+from tallystick.core.citation.cited import checked
+from tallystick.core.citation.claims import Documents
 from tallystick.core.errors import LedgerError, UsageError
 from tallystick.core.records import AskModel
 from tallystick.demo import corpus as corpus_module
 from tallystick.demo.corpus import QUESTION, expected, harbour
 from tallystick.demo.recording import recording
 from tallystick.model.recorded import RecordedModel
-from tallystick.runtime.inputs import given_text
-from tallystick.runtime.paths import cache_directory
+from tallystick.runtime.context.inputs import given_text
 from tallystick.sandbox.text import HostText
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.settings.paths import cache_directory
 
 pytestmark = pytest.mark.slow
 

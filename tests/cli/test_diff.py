@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tests.cli.test_step_chains import Tally, entered, left, made_of
-from tests.core.test_run_difference import DIES, FAILS, LONG, a_run, code, of
+from tests.core.views.test_run_difference import DIES, FAILS, LONG, a_run, code, of
 from tests.ledger.builders import drafted, run_id
-from tests.play import block
-from tests.runtime.writer import Writer, opened
+from tests.runtime.run.one_program_model import Writer, opened
+from tests.scripted_run import block
 
 from tallystick.cli.main import cli
+from tallystick.client import Session
 from tallystick.core.records import (
     AskModel,
     ModelReplied,
@@ -25,13 +26,12 @@ from tallystick.core.records import (
     RunPruned,
     RunResumed,
 )
-from tallystick.core.run_difference import RunDifference, difference_of
+from tallystick.core.views.difference import RunDifference, difference_of
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.scripted import ScriptedModel
-from tallystick.runtime.functions import host_function
-from tallystick.runtime.history import records_of
-from tallystick.runtime.session import Session
+from tallystick.runtime.calls.functions import host_function
+from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 # Each starts processes: CI runs them.

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.runtime.paths import cache_directory
+from tallystick.settings.paths import cache_directory
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.test_exec import Tally
 
-from tallystick.runtime.snapshots import MEDIA_TYPE
+from tallystick.sessions.snapshots import MEDIA_TYPE
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow

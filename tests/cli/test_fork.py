@@ -8,9 +8,10 @@ import sqlite3
 import pytest
 from tests.cli.test_resume import REPLIES, Tally, tally
 
-from tallystick.core.records import AskModel, ReceiptIssued, RunForked, RunLimits, tag_of
+from tallystick.core.charge import RunLimits
+from tallystick.core.records import AskModel, ReceiptIssued, RunForked, tag_of
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.history import records_of
+from tallystick.runtime.runs.history import records_of
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow

@@ -19,7 +19,7 @@ import pytest
 from tests.cli.test_resume import Tally, tally
 from tests.model.fake_server import FakeServer, Seen, Step, ok
 
-from tallystick.cli.interrupted import interruptible
+from tallystick.cli.driving import interruptible
 from tallystick.cli.progress import progress_for
 from tallystick.core.records import ChildEnded, RunEnded
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from tests.cli.test_exec import Tally
 from tests.ledger.builders import draft, drafted, run_id
-from tests.runtime.carry_builders import session_id, started
+from tests.upkeep.transfer_builders import session_id, started
 
 from tallystick.core.chain import Draft, Head
-from tallystick.core.records import AskModel, CallHost, QueryAsked, Reserved, RunForked, RunPruned
+from tallystick.core.charge import Reserved
+from tallystick.core.records import AskModel, CallHost, QueryAsked, RunForked, RunPruned
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.run_lock import held_run
+from tallystick.runtime.runs.lock import held_run
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow
@@ -28,9 +29,9 @@ EFFECT = CallHost(
 DIES = """
 import os, sys
 from pathlib import Path
-from tallystick.core.budget_amount import Amount, Budget
+from tallystick.core.budget.amount import Amount, Budget
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.shared_purse import SharedPurse, declared
+from tallystick.runtime.spend.scopes import SharedPurse, declared
 ledger = SqliteLedger(Path(sys.argv[1]))
 purse = SharedPurse(ledger.file, declared(ledger.file, Budget.of(usd=1)), run=sys.argv[2])
 purse.reserve(Amount(usd=250_000_000, tokens=10, model_calls=1), usd_waived=False)

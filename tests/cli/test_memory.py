@@ -13,15 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.memory.memory_store import quick_folder
 
+from tallystick.cli.commands.memory.memory import command
 from tallystick.cli.exit_codes import exit_code_of
 from tallystick.cli.main import cli
-from tallystick.cli.memory import command
-from tallystick.memory.errors import (
-    EmbedderNotConfigured,
-    NoteErased,
-    NoteNotFound,
-    StorageFailed,
-)
+from tallystick.memory.errors import EmbedderNotConfigured, NoteErased, NoteNotFound, StorageFailed
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(command.list_commands(click.Context(command)))
@@ -35,7 +30,7 @@ class Here:
         self.path = folder / "home"
         self.path.mkdir()
         self.environ = {"HOME": str(self.path), "COLUMNS": "120"}
-        for module in ("tallystick.runtime.memory", "tallystick.cli.memory_opened"):
+        for module in ("tallystick.memory.memory", "tallystick.cli.commands.memory.options"):
             monkeypatch.setattr(f"{module}.missing", lambda: WHY_MISSING)
 
     @property

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from tests.cli.test_memory import Here
 from tests.memory.memory_store import quick_folder
-from tests.memory.test_embed import Toy
+from tests.memory.store.test_vectors import Toy
 
-from tallystick.memory.sqlite_file import FORMAT
-from tallystick.memory.vectors import choose_model
-from tallystick.runtime.memory import Memory
+from tallystick.memory.memory import Memory
+from tallystick.memory.store.file import FORMAT
+from tallystick.memory.store.vectors import choose_model
 
 NOWHERE = "0199d3a1-7c2e-7000-8000-000000000000"
 MIB = 1 << 20
@@ -258,8 +258,8 @@ def test_keys_that_others_can_read_are_not_used(here: Here) -> None:
 def toy(here: Here, monkeypatch: pytest.MonkeyPatch) -> Toy:
     """An embedder in place of the real one."""
     made = Toy()
-    monkeypatch.setattr("tallystick.runtime.memory.missing", lambda: "")
-    monkeypatch.setattr("tallystick.runtime.memory.MiniLm.load", lambda **_: made)
+    monkeypatch.setattr("tallystick.memory.memory.missing", lambda: "")
+    monkeypatch.setattr("tallystick.memory.memory.MiniLm.load", lambda **_: made)
     return made
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.test_memory import Here
 from tests.memory.memory_store import quick_folder, raw_bytes
 
-from tallystick.runtime.paths import cache_directory
+from tallystick.settings.paths import cache_directory
 
 NOWHERE = "0199d3a1-7c2e-7000-8000-000000000000"
 

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.test_memory import Here
 from tests.memory.memory_store import quick_folder
 
-from tallystick.runtime.paths import cache_directory
+from tallystick.settings.paths import cache_directory
 
 # Of the program's own time nothing is to be tested here, on a machine that others use as well.
 PATIENT = ("--wall-ms", "60000")

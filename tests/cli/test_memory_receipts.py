@@ -11,9 +11,9 @@ import pytest
 from tests.cli.test_memory import Here
 from tests.memory.memory_store import quick_folder
 
-from tallystick.memory.profile import DEFAULT
-from tallystick.memory.receipt_errors import HmacMismatch, QueryHashMismatch, ReceiptUnreadable
-from tallystick.runtime.memory import Memory
+from tallystick.memory.memory import Memory
+from tallystick.memory.recall.scope import DEFAULT
+from tallystick.memory.receipts.receipt import HmacMismatch, QueryHashMismatch, ReceiptUnreadable
 
 QUERY = "when does the ferry leave?"
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.escape.process.support import made_sandbox
+from tests.escape.process.boxes import made_sandbox
 
 from tallystick.cli.exit_codes import exit_code_of
 from tallystick.cli.main import cli
-from tallystick.core.passage_errors import RunInDoubt
+from tallystick.core.resume_errors import RunInDoubt
 
 ROOT = Path(__file__).parents[2]
 SHELL = f"scripted:{ROOT / 'examples' / 'shell.jsonl'}"

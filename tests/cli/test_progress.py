@@ -11,18 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.core.test_machine import finished, started
+from tests.core.machine.test_machine import finished, started
 
 from tallystick.cli.progress import progress_for
+from tallystick.core.charge import ModelUsage, RunLimits
 from tallystick.core.records import (
     AskModel,
     HostAnswered,
     ModelFailed,
     ModelReplied,
-    ModelUsage,
     ProgramFailure,
     Record,
-    RunLimits,
     RunProgram,
 )
 

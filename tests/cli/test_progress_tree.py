@@ -12,31 +12,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.test_progress import PROGRAM, asked, replied, terminal
 from tests.cli.test_resume import Tally, tally
-from tests.core.test_machine import finished, started
-from tests.runtime.costed import PRICING
-from tests.runtime.test_children import WIDE, Says, Tree
-from tests.runtime.test_family_tally import MIXED
+from tests.core.machine.test_machine import finished, started
+from tests.runtime.calls.test_children import WIDE, Says, Tree
+from tests.runtime.run.priced_model import PRICING
+from tests.runtime.runs.test_run_tree import MIXED
 
-from tallystick.cli.inspect_run import tree_lines
-from tallystick.cli.progress import Progress, progress_for
-from tallystick.cli.progress_rows import Row, budget_lines, caps_left, fitted, row_text, rows_of
-from tallystick.cli.render import plain, safe
-from tallystick.core.money import shown_usd
-from tallystick.core.records import (
-    Caller,
-    Charge,
-    ChildBegun,
-    ChildEnded,
-    HostAnswered,
-    Record,
-    RunEnded,
-    RunLimits,
+from tallystick.cli.commands.inspect import tree_lines
+from tallystick.cli.progress import (
+    Progress,
+    Row,
+    budget_lines,
+    caps_left,
+    fitted,
+    progress_for,
+    row_text,
+    rows_of,
 )
+from tallystick.cli.show import plain, safe
+from tallystick.client import Session
+from tallystick.core.charge import Charge, RunLimits, shown_usd
+from tallystick.core.records import Caller, ChildBegun, ChildEnded, HostAnswered, Record, RunEnded
 from tallystick.ledger.memory import MemoryLedger
-from tallystick.runtime.family_tally import FamilyTally
-from tallystick.runtime.family_tree import Node, tree_of
-from tallystick.runtime.run import Run
-from tallystick.runtime.session import Session
+from tallystick.runtime.runs.result import Run
+from tallystick.runtime.runs.tree import FamilyTally, Node, tree_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 __all__ = ["tally"]

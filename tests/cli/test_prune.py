@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from tests.cli.test_exec import Tally
 from tests.ledger.builders import draft, drafted, run_id
-from tests.runtime.carry_builders import session_id, started
-from tests.runtime.test_prune import entered, left, the_end
+from tests.upkeep.test_prune import entered, left, the_end
+from tests.upkeep.transfer_builders import session_id, started
 
 from tallystick.core.chain import Head
 from tallystick.core.records import Record, RunForked
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import verify
+from tallystick.ledger.verify import verify_ledger
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow
@@ -154,7 +154,7 @@ def test_mistakes_are_one_line_and_nothing_is_pruned(
     assert done.stderr.count("\n") == 1
     with ledger_of(tally) as ledger:
         assert [row.head for row in ledger.runs()] == [head]
-        assert verify(ledger).erased == 0
+        assert verify_ledger(ledger).erased == 0
 
 
 def test_without_a_ledger_there_is_nothing_to_prune(tally: Tally) -> None:

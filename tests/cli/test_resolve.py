@@ -13,8 +13,8 @@ from tests.cli.test_exec import Tally
 from tallystick.core.records import ModelFailed, RunResumed
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.history import records_of
-from tallystick.runtime.shared_purse import DEPLOYMENT
+from tallystick.runtime.runs.history import records_of
+from tallystick.runtime.spend.scopes import DEPLOYMENT
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow
@@ -25,9 +25,9 @@ RUN = "01M7H9059YPYTCBKVW1YQJBKX4"
 DIES = """
 import os, sys
 from pathlib import Path
-from tallystick.core.budget_amount import Amount, Budget
+from tallystick.core.budget.amount import Amount, Budget
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.shared_purse import SharedPurse, declared
+from tallystick.runtime.spend.scopes import SharedPurse, declared
 ledger = SqliteLedger(Path(sys.argv[1]))
 scopes = declared(ledger.file, Budget.of(usd=1))
 purse = SharedPurse(ledger.file, scopes, run=sys.argv[2])
@@ -102,13 +102,14 @@ ASKS = """
 import os, sys
 from pathlib import Path
 from tests.ledger.builders import drafted
-from tests.runtime.carry_builders import started
-from tallystick.core.budget_amount import Amount, Budget
+from tests.upkeep.transfer_builders import started
+from tallystick.core.budget.amount import Amount, Budget
 from tallystick.core.chain import Head
-from tallystick.core.records import AskModel, CallHost, Reserved
+from tallystick.core.records import AskModel, CallHost
+from tallystick.core.charge import Reserved
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.run_lock import held_run
-from tallystick.runtime.shared_purse import SharedPurse, declared
+from tallystick.runtime.runs.lock import held_run
+from tallystick.runtime.spend.scopes import SharedPurse, declared
 path, run, how = sys.argv[1:]
 ledger = SqliteLedger(Path(path))
 with held_run(ledger, run):

@@ -16,24 +16,24 @@ from pathlib import Path
 
 import pytest
 from tests.model.fake_server import FakeServer, ok
-from tests.runtime.cut_runs import died, played, program
+from tests.runtime.run.cut_runs import died, played, program
 
 from tallystick.cli.main import main
 from tallystick.core.chain import Draft, Head
+from tallystick.core.charge import RunLimits
 from tallystick.core.records import (
     ProgramFinished,
     Record,
     RunEnded,
-    RunLimits,
     RunResumed,
     encode_record,
     intent_of,
     tag_of,
 )
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.history import whole_records
-from tallystick.runtime.paths import cache_directory
+from tallystick.runtime.runs.history import whole_records
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.settings.paths import cache_directory
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow

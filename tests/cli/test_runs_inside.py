@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from tests.cli.test_step_chains import Tally, ledger_of
 from tests.ledger.builders import draft, drafted, run_id
-from tests.runtime.carry_builders import session_id, started
-from tests.runtime.test_prune import the_end
+from tests.upkeep.test_prune import the_end
+from tests.upkeep.transfer_builders import session_id, started
 
 from tallystick.core.chain import Draft, Head
+from tallystick.core.charge import Charge
 from tallystick.core.records import (
     Caller,
-    Charge,
     ChildBegun,
     ChildEnded,
     Record,

@@ -12,9 +12,9 @@ import time
 import pytest
 from tests.cli.test_resume import Tally, tally
 
-from tallystick.runtime.session_book import SessionBook
-from tallystick.runtime.session_info import DURATION_MS
-from tallystick.sandbox.identity import now_ms
+from tallystick.sandbox.port import now_ms
+from tallystick.sessions.book import SessionBook
+from tallystick.sessions.rows import DURATION_MS
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow

@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.skills.test_skill_trust import Home, needs_extra
 
+from tallystick.cli.commands.skills.skills import command
 from tallystick.cli.main import cli
-from tallystick.cli.skills import command
 from tallystick.core.errors import UsageError
-from tallystick.skills.bundle import bundle_of
 from tallystick.skills.errors import SkillAmbiguous, SkillNotFound
-from tallystick.skills.folder import Folder
+from tallystick.skills.format.bundle import bundle_of
+from tallystick.skills.format.folder import Folder
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(command.list_commands(click.Context(command)))
@@ -538,8 +538,8 @@ def test_where_signatures_are_required_trust_in_files_is_no_help(here: Here) -> 
 
 def test_without_the_extra_it_is_named(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = here.add("deploy")
-    monkeypatch.setattr("tallystick.runtime.signing.signing_available", lambda: False)
-    monkeypatch.setattr("tallystick.cli.skills_trust.signing_available", lambda: False)
+    monkeypatch.setattr("tallystick.settings.signing.signing_available", lambda: False)
+    monkeypatch.setattr("tallystick.cli.commands.skills.trust.signing_available", lambda: False)
 
     for words in (("sign", str(folder)), ("verify", "deploy")):
         assert "pip install 'tallystick[sign]'" in here.error(*words)

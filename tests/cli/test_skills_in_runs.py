@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cli.test_exec import Tally
-from tests.runtime.skill_play import make_skill
+from tests.skills.skill_runs import make_skill
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow

@@ -11,19 +11,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests.ledger.builders import EMPTY, OTHER, RUN, draft, drafted
-from tests.runtime.carry_builders import SESSION, in_files, session_id, started
-from tests.runtime.writer import ROOMY, Writer, opened
+from tests.runtime.run.one_program_model import ROOMY, Writer, opened
+from tests.upkeep.transfer_builders import SESSION, in_files, session_id, started
 
 from tallystick.cli.exit_codes import exit_code_of
 from tallystick.cli.main import cli
 from tallystick.core.chain import Draft
 from tallystick.core.errors import TallystickError
-from tallystick.core.records import StepEntered, StepLeft
-from tallystick.core.step_records import FIGURE_MAX, STEP_SCHEMA, StepReceipt
+from tallystick.core.records import FIGURE_MAX, STEP_SCHEMA, StepEntered, StepLeft, StepReceipt
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.run import Run
-from tallystick.runtime.step import charge_step, step, step_log
+from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.steps.step import charge_step, step, step_log
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow

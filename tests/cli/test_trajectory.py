@@ -12,20 +12,20 @@ from typing import Any, get_args
 
 import pytest
 from tests.cli.test_exec import Tally
-from tests.core.test_trajectory import TAGS
-from tests.play import block
-from tests.runtime.test_rlms_log import DEEP, GOAL, SMALL, log, metadata
+from tests.interop.test_rlms_log import DEEP, GOAL, SMALL, log, metadata
+from tests.interop.test_trajectory import TAGS
+from tests.scripted_run import block
 
 from tallystick.attachments.sqlite import SqliteAttachments
+from tallystick.client import Session
 from tallystick.core.errors import UsageError
 from tallystick.core.records import StopReason
-from tallystick.core.trajectory_events import Termination
+from tallystick.interop.trajectory import export_trajectory
+from tallystick.interop.trajectory_events import Termination
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
-from tallystick.runtime.session import Session
-from tallystick.runtime.step import step
-from tallystick.runtime.trajectories import export_trajectory
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.steps.step import step
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cli.test_exec import Tally
 from tests.ledger.builders import OTHER, RUN
-from tests.runtime.carry_builders import LARGE, SESSION, Place, attached_run, in_files, session_id
+from tests.upkeep.transfer_builders import LARGE, SESSION, Place, attached_run, in_files, session_id
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from tests.cli.test_step_chains import Tally, ledger_of
 from tests.ledger.builders import draft, drafted, grown, run_id
-from tests.runtime.carry_builders import session_id, started
-from tests.runtime.test_prune import the_end
+from tests.upkeep.test_prune import the_end
+from tests.upkeep.transfer_builders import session_id, started
 
 from tallystick.core.chain import Draft, Head
-from tallystick.core.records import AskModel, Reserved
+from tallystick.core.charge import Reserved
+from tallystick.core.records import AskModel
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow

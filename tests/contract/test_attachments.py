@@ -20,27 +20,24 @@ from tests.attachments.builders import (
     stored,
 )
 
-from tallystick.attachments.collect import reclaim
-from tallystick.attachments.errors import (
-    AttachmentIoFailed,
-    AttachmentMetaMissing,
-    AttachmentNotFound,
-    ManifestRecordFailed,
-    ReclamationRefused,
-)
+from tallystick.attachments.collect import ReclaimPolicy, ReclaimReport, reclaim
 from tallystick.attachments.memory import MemoryAttachments, NoManifest
 from tallystick.attachments.port import (
     CHUNK_BYTES,
-    AttachmentRef,
+    AttachmentIoFailed,
+    AttachmentMetaMissing,
+    AttachmentNotFound,
     DurabilityTier,
     Intent,
+    ManifestRecordFailed,
     Persistence,
+    ReclamationRefused,
     Source,
     Transaction,
 )
-from tallystick.attachments.reclaim import ReclaimPolicy, ReclaimReport
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.errors import InvalidLimit, InvalidName
+from tallystick.core.records import AttachmentRef
 
 
 @pytest.fixture

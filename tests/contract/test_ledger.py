@@ -34,7 +34,7 @@ from tallystick.core.errors import (
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.port import BODY_BYTES_MAX, ExportHeader, Ledger, TransferLedger
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import verify
+from tallystick.ledger.verify import verify_ledger
 
 BODIES = [each.body for each in drafts(15)]
 
@@ -64,7 +64,7 @@ def test_what_is_appended_is_read_in_its_order(ledger: Ledger) -> None:
 
     assert [entry.body for entry in entries] == [each.body for each in drafts(5)]
     assert head == Head(count=5, hash=entries[-1].hash)
-    assert verify(ledger).ok
+    assert verify_ledger(ledger).ok
 
 
 @pytest.mark.parametrize("start", [0, 1, 4, 5, 99])
@@ -92,7 +92,7 @@ def test_forced_and_committed_entries_make_one_chain(ledger: Ledger) -> None:
             RUN, [draft(number)], expected=head, fence=fence, forced=number % 2 == 0
         )
 
-    assert (head.count, verify(ledger).entries) == (6, 6)
+    assert (head.count, verify_ledger(ledger).entries) == (6, 6)
 
 
 @pytest.mark.parametrize("forced", [False, True])
@@ -102,7 +102,7 @@ def test_appending_nothing_changes_nothing(ledger: Ledger, forced: bool) -> None
     again = ledger.append(RUN, [], expected=head, fence=1, forced=forced)
 
     assert again == head == ledger.runs()[0].head
-    assert verify(ledger).ok
+    assert verify_ledger(ledger).ok
 
 
 def test_appending_nothing_is_refused_where_an_append_would_be(ledger: Ledger) -> None:
@@ -171,7 +171,7 @@ def test_of_many_threads_each_entry_is_written_by_one(ledger: Ledger) -> None:
         thread.join()
 
     assert sorted(written) == list(range(ledger.runs()[0].head.count))
-    assert verify(ledger).entries == len(written)
+    assert verify_ledger(ledger).entries == len(written)
 
 
 def test_a_submission_says_at_once_which_head_the_run_will_have(ledger: Ledger) -> None:
@@ -197,7 +197,7 @@ def test_submissions_that_nobody_waits_for_in_between_make_one_chain(ledger: Led
     assert [written.result() for written in futures] == [None] * 50
     assert ledger.runs()[0].head == head
     assert bodies(ledger) == [each.body for each in drafts(50)]
-    assert verify(ledger).ok
+    assert verify_ledger(ledger).ok
 
 
 def test_an_append_comes_behind_what_was_submitted_before_it(ledger: Ledger) -> None:
@@ -207,7 +207,7 @@ def test_an_append_comes_behind_what_was_submitted_before_it(ledger: Ledger) -> 
     head = ledger.append(RUN, drafts(1, start=1), expected=head, fence=fence, forced=False)
 
     assert ledger.runs()[0].head == head
-    assert verify(ledger).entries == 2
+    assert verify_ledger(ledger).entries == 2
 
 
 def failing(db: object) -> None:
@@ -306,7 +306,7 @@ def test_many_threads_submit_to_runs_of_their_own(ledger: Ledger) -> None:
         thread.join()
 
     assert all(list(bodies(ledger, row.run)) == BODIES for row in ledger.runs())
-    assert (verify(ledger).runs, verify(ledger).entries) == (8, 8 * 15)
+    assert (verify_ledger(ledger).runs, verify_ledger(ledger).entries) == (8, 8 * 15)
 
 
 def test_runs_do_not_see_each_other(ledger: Ledger) -> None:
@@ -316,7 +316,7 @@ def test_runs_do_not_see_each_other(ledger: Ledger) -> None:
     ledger.append(RUN, [draft(9)], expected=head, fence=1, forced=False)
 
     assert (len(bodies(ledger, RUN)), len(bodies(ledger, OTHER))) == (3, 3)
-    assert verify(ledger).runs == 2
+    assert verify_ledger(ledger).runs == 2
 
 
 def test_runs_are_listed_by_age(ledger: Ledger) -> None:
@@ -334,7 +334,7 @@ def test_a_removed_run_is_gone_and_the_others_are_whole(ledger: Ledger) -> None:
     ledger.remove(RUN)
 
     assert [row.run for row in ledger.runs()] == [OTHER]
-    assert verify(ledger).entries == 4
+    assert verify_ledger(ledger).entries == 4
     with pytest.raises(RunNotFound):
         ledger.read(RUN)
 
@@ -439,7 +439,7 @@ def test_what_goes_with_an_import_is_done_whether_or_not_the_run_is_here(
 
     assert len(done) == 2
     assert all((db is None) == isinstance(ledger, MemoryLedger) for db in done)
-    assert verify(ledger).entries == 4
+    assert verify_ledger(ledger).entries == 4
 
 
 def test_an_import_does_not_happen_if_what_goes_with_it_fails(ledger: TransferLedger) -> None:
@@ -470,7 +470,7 @@ def test_a_removal_does_not_happen_if_what_goes_with_it_fails(ledger: Ledger) ->
     with pytest.raises(UsageError):
         ledger.remove(RUN, also=failing)
 
-    assert verify(ledger).entries == 4
+    assert verify_ledger(ledger).entries == 4
 
 
 def test_an_erased_body_is_gone_and_the_chain_holds(ledger: TransferLedger) -> None:
@@ -481,7 +481,7 @@ def test_an_erased_body_is_gone_and_the_chain_holds(ledger: TransferLedger) -> N
     entries = list(ledger.read(RUN))
     assert [entry.body is None for entry in entries] == [False, True, False, True]
     assert [entry.salt is None for entry in entries] == [False, True, False, True]
-    report = verify(ledger)
+    report = verify_ledger(ledger)
     assert (report.ok, report.entries, report.erased) == (True, 4, 2)
 
 
@@ -492,7 +492,7 @@ def test_only_entries_that_are_there_can_be_erased(ledger: TransferLedger, seq: 
     with pytest.raises(UsageError, match=f"no entry {seq}"):
         ledger.erase(RUN, [0, seq])
 
-    assert verify(ledger).erased == 0
+    assert verify_ledger(ledger).erased == 0
 
 
 def test_a_run_grows_from_an_entry_of_another(ledger: Ledger) -> None:
@@ -501,7 +501,7 @@ def test_a_run_grows_from_an_entry_of_another(ledger: Ledger) -> None:
 
     fence = ledger.claim(OTHER, create=True, grown_from=shared.hash)
     root = ledger.runs()[1].head
-    empty = verify(ledger)
+    empty = verify_ledger(ledger)
     head = ledger.append(
         OTHER,
         [drafted(fork_record(RUN, 2, shared.hash)), *drafts(2)],
@@ -513,7 +513,7 @@ def test_a_run_grows_from_an_entry_of_another(ledger: Ledger) -> None:
     assert root == Head(count=0, hash=shared.hash)
     assert (empty.ok, empty.notes) == (True, ())
     assert ledger.runs()[1].head == head
-    report = verify(ledger)
+    report = verify_ledger(ledger)
     assert (report.ok, report.runs, report.entries, report.notes) == (True, 2, 7, ())
 
 
@@ -589,11 +589,11 @@ def test_the_first_entry_of_a_fork_cannot_be_erased(ledger: TransferLedger) -> N
 
     with pytest.raises(UsageError, match=f"entry 0 of run {OTHER} stays"):
         ledger.erase(OTHER, [1, 0])
-    none = verify(ledger).erased
+    none = verify_ledger(ledger).erased
     ledger.erase(OTHER, [1, 2])
     ledger.erase(RUN, [0, 1])
 
-    report = verify(ledger)
+    report = verify_ledger(ledger)
     assert (none, report.ok, report.erased) == (0, True, 4)
 
 

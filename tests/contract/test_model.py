@@ -20,7 +20,8 @@ import pytest
 from tests.model import fake_server as fake
 from tests.model.fake_server import KEY, REQUEST, TEXT, FakeServer
 
-from tallystick.core.records import AskModel, ModelFailed, ModelReplied, ModelUsage
+from tallystick.core.charge import ModelUsage
+from tallystick.core.records import AskModel, ModelFailed, ModelReplied
 from tallystick.model.endpoint import Dialect
 from tallystick.model.gguf import GgufModel
 from tallystick.model.http import HttpModel

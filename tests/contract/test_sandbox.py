@@ -133,7 +133,7 @@ async def _self_test(backend: Sandbox) -> Any:
 def test_the_wasm_self_test_notices_a_sandbox_that_does_not_hold(
     sandbox: WasmSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tallystick.sandbox.wasm import self_test
+    from tallystick.sandbox.wasm import sandbox as self_test
 
     async def lenient(session: Any, program: str, **more: Any) -> ExecutionResult:
         return ExecutionResult(value="'let through'")

@@ -11,9 +11,14 @@ from hypothesis import strategies as st
 
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.core.errors import SnapshotNotFound
-from tallystick.runtime.snapshots import AttachmentSnapshotStore, open_snapshots
-from tallystick.sandbox.memory_store import MemorySnapshotStore
-from tallystick.sandbox.snapshot import PAGE_BYTES, Image, SnapshotId, SnapshotStore
+from tallystick.sandbox.snapshot import (
+    PAGE_BYTES,
+    Image,
+    MemorySnapshotStore,
+    SnapshotId,
+    SnapshotStore,
+)
+from tallystick.sessions.snapshots import AttachmentSnapshotStore, open_snapshots
 
 StoreMaker = Callable[[Path], AbstractContextManager[SnapshotStore]]
 STORES: dict[str, StoreMaker] = {

@@ -4,17 +4,11 @@ import msgspec
 import pytest
 from tests.ledger.builders import RUN
 
-from tallystick.core.canonical import canonical
 from tallystick.core.chain import Head
 from tallystick.core.errors import UsageError
-from tallystick.core.head_file import (
-    HEAD_FORMAT,
-    UNSIGNED,
-    HeadFile,
-    parse_head,
-    signed_bytes,
-)
-from tallystick.core.moments import moment_text
+from tallystick.core.ids import moment_text
+from tallystick.core.json_text import canonical
+from tallystick.core.proof import HEAD_FORMAT, UNSIGNED, HeadFile, parse_head, signed_bytes
 
 PLAIN = HeadFile(
     format=HEAD_FORMAT,

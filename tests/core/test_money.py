@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tallystick.core.charge import NANO_MAX, Money, nano_usd, shown_usd
 from tallystick.core.errors import InvalidLimit
-from tallystick.core.money import NANO_MAX, Money, nano_usd, shown_usd
 
 DOLLARS_MAX = NANO_MAX // 10**9
 

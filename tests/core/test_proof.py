@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from tests.ledger.builders import EMPTY, OTHER, RUN, draft
 
-from tallystick.core.canonical import canonical
 from tallystick.core.chain import Head, Sealed, seal
 from tallystick.core.errors import UsageError
+from tallystick.core.json_text import canonical
 from tallystick.core.proof import (
     PROOF_BYTES_MAX,
     PROOF_FORMAT,

@@ -8,16 +8,18 @@ from decimal import Decimal
 import msgspec
 import pytest
 
-from tallystick.core.charge import Charge
-from tallystick.core.money import NANO_MAX
-from tallystick.core.step import CompletedStep, StepDefinition, StepUsage, charge_of_call
-from tallystick.core.step_errors import (
+from tallystick.core.charge import NANO_MAX, Charge
+from tallystick.core.step import (
+    CompletedStep,
     Escalation,
     InvalidStep,
     PreflightRefusal,
     StepBudgetError,
+    StepDefinition,
     StepExhaustion,
+    StepUsage,
     budget_error_in,
+    charge_of_call,
     in_units,
     is_budget_error,
 )

@@ -10,30 +10,30 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.test_machine import replied, started
+from tests.core.machine.test_machine import replied, started
 from tests.laws.test_machine_laws import drive, starts
 
-from tallystick.core.attachment import AttachmentRef
-from tallystick.core.budget_amount import Remaining
-from tallystick.core.direct import direct_reply, is_direct
+from tallystick.core.budget.amount import Remaining
+from tallystick.core.charge import ModelUsage, RunLimits
 from tallystick.core.errors import UsageError
-from tallystick.core.machine import Phase, RunState, advance, begin
-from tallystick.core.prompt import opening
+from tallystick.core.machine.answer import direct_reply, is_direct
+from tallystick.core.machine.machine import advance, begin
+from tallystick.core.machine.prompt import opening
+from tallystick.core.machine.reply import parse_reply
+from tallystick.core.machine.state import Phase, RunState
 from tallystick.core.records import (
     AskModel,
+    AttachmentRef,
     InputRef,
     ModelFailed,
     ModelRefused,
     ModelReplied,
-    ModelUsage,
-    RunLimits,
     RunProgram,
     RunStarted,
     TextRef,
     decode_record,
     encode_record,
 )
-from tallystick.core.reply import parse_reply
 from tallystick.core.strategy import (
     DIRECT_TOKENS_MAX,
     ROWS_MAX,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.runtime.paths import cache_directory
+from tallystick.settings.paths import cache_directory
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

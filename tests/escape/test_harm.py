@@ -19,13 +19,13 @@ from typing import Any
 
 import pytest
 from tests.escape.case import FORGED, PRELUDE, RAW
-from tests.support import MIB, TestSession, open_session
+from tests.wasm_session import MIB, TestSession, open_session
 
 from tallystick.core.errors import TallystickError
-from tallystick.runtime.paths import cache_directory
 from tallystick.sandbox.host import HostFunction, HostTable
 from tallystick.sandbox.text import HostText
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.settings.paths import cache_directory
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,12 +43,12 @@ def in_a_process(
     """Run host code where it may crash, in a session that has run `after`."""
     head = """
     import asyncio, faulthandler, sys, threading, time
-    from tallystick.runtime.paths import cache_directory
+    from tallystick.settings.paths import cache_directory
     from tallystick.sandbox.host import HostFunction, HostTable
     from tallystick.sandbox.port import ExecutionContext
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
     from tests.escape.test_wheels import wheel
-    from tests.support import ECHO, TestSession
+    from tests.wasm_session import ECHO, TestSession
     sandbox = WasmSandbox.load(cache=cache_directory())
     session = TestSession(sandbox)
     context = ExecutionContext(session_id="s")

@@ -15,7 +15,7 @@ import pytest
 from tests.descriptors import new_descriptors, open_descriptors
 from tests.escape.case import RAW, Case
 from tests.escape.programs import CLASSES
-from tests.support import TestSession, open_session
+from tests.wasm_session import TestSession, open_session
 
 from tallystick.sandbox.port import ExecutionResult
 from tallystick.sandbox.wasm.sandbox import WasmSandbox

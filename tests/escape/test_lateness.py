@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.escape.case import RAW
-from tests.support import ECHO, MIB, TestSession
+from tests.wasm_session import ECHO, MIB, TestSession
 
-from tallystick.runtime.paths import cache_directory
 from tallystick.sandbox.host import HostFunction, HostTable
 from tallystick.sandbox.port import Limits
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.settings.paths import cache_directory
 
 LATE_MS_MAX = 50
 FULL = os.environ.get("TALLYSTICK_SOAK") == "full"

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.escape.case import FORGED, RAW
-from tests.support import TestSession, open_session
+from tests.wasm_session import TestSession, open_session
 
 from tallystick.sandbox.output import OutputStream, ProgramOutput
-from tallystick.sandbox.said import read_said
-from tallystick.sandbox.wasm import report
-from tallystick.sandbox.wasm.abi import BadPointer, check
+from tallystick.sandbox.port import read_said
+from tallystick.sandbox.wasm import execution
+from tallystick.sandbox.wasm.engine import BadPointer, check
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 TOP = 2**32 - 1
@@ -245,7 +245,7 @@ def test_a_forged_count_recovers_at_most_a_window_and_at_most_the_limit(
     output = ProgramOutput(stdout=streams[0], stderr=streams[1], bytes_max=room)
     memory: Any = Memory(bytes(data))
 
-    report.recover_output(memory, [(1, address, size), (2, address, size)], output)
+    execution.recover_output(memory, [(1, address, size), (2, address, size)], output)
 
     assert output.bytes_total <= min(room, 2 * size)
     assert set(streams[0].text()) <= set(data.decode("latin-1"))

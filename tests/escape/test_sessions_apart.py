@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from tests.escape.case import PRELUDE
-from tests.support import TestSession, open_session
+from tests.wasm_session import TestSession, open_session
 
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 

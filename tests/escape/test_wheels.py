@@ -13,10 +13,10 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support import TestSession
+from tests.wasm_session import TestSession
 
 from tallystick.core.errors import TallystickError, UsageError
-from tallystick.sandbox.wasm.wheels import check_wheel
+from tallystick.sandbox.wasm.sandbox import check_wheel
 
 METADATA = {"w-1.dist-info/WHEEL": b"Wheel-Version: 1.0", "w-1.dist-info/METADATA": b"Name: w"}
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from tests.ledger.builders import RUN, draft
 
-from tallystick.attachments.collect import reclaim
-from tallystick.attachments.reclaim import EmptyRootSet, ReclaimPolicy
+from tallystick.attachments.collect import EmptyRootSet, ReclaimPolicy, reclaim
 from tallystick.attachments.session import SessionAttachments
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.ledger.port import find_row

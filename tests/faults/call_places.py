@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tallystick.core.open_intents import open_calls
+from tallystick.core.views.open_calls import open_calls
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.history import records_of
+from tallystick.runtime.runs.history import records_of
 
 __all__ = ["Place", "Places", "named_in", "open_places", "place_of"]
 

@@ -22,22 +22,15 @@ from tests.faults.run_shape import Shape, shape_of
 from tests.faults.run_worker import Order, Subject
 from tests.faults.tracer import run_traced
 
+from tallystick.attachments.collect import verify_attachments
 from tallystick.attachments.sqlite import SqliteAttachments
-from tallystick.attachments.verify import verify_attachments
-from tallystick.core.budget_amount import Amount
+from tallystick.core.budget.amount import Amount
 from tallystick.core.chain import Head
-from tallystick.core.records import (
-    AskModel,
-    CallHost,
-    ModelFailed,
-    QueryAsked,
-    QueryFailed,
-    tag_of,
-)
+from tallystick.core.records import AskModel, CallHost, ModelFailed, QueryAsked, QueryFailed, tag_of
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import verify
-from tallystick.runtime.history import records_of
+from tallystick.ledger.verify import verify_ledger
+from tallystick.runtime.runs.history import records_of
 
 ROOT = Path(__file__).parents[2]
 # How a point ended: the run had not begun, it went on by itself, or somebody had to say so.
@@ -270,7 +263,7 @@ def check_kept(data: Path, heads: Mapping[str, Head]) -> dict[str, Head]:
     if not heads and not (data / "ledger.db").exists():
         return {}
     with SqliteLedger(data / "ledger.db") as ledger:
-        report = verify(ledger, heads=heads)
+        report = verify_ledger(ledger, heads=heads)
         assert report.ok, report.first_bad
         with SqliteAttachments(ledger.file) as kept:
             attachments = verify_attachments(kept)

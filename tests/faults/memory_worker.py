@@ -10,10 +10,11 @@ import os
 import sys
 from pathlib import Path
 
-from tallystick.memory.forget import Strategy, forget
+from tallystick.memory.forget import forget
 from tallystick.memory.note import NewNote
 from tallystick.memory.remember import remember, remember_all
-from tallystick.memory.sqlite import SqliteMemory
+from tallystick.memory.store.records import ForgetStrategy
+from tallystick.memory.store.sqlite import SqliteMemory
 
 SECRET = "zanzibar"
 
@@ -39,7 +40,7 @@ def erase(memory: SqliteMemory, name: str) -> None:
     tell("kept", *made)
     secret = remember(memory, _note(f"{SECRET} {name} " + f"{SECRET} " * 600)).id
     tell("secret", secret)
-    forget(memory, [secret], actor=None, strategy=Strategy.HARD_DELETE)
+    forget(memory, [secret], actor=None, strategy=ForgetStrategy.HARD_DELETE)
     tell("erased", secret)
 
 

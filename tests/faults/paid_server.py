@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from tests.faults.family_play import FAMILY_PROGRAMS
-from tests.faults.memory_play import MEMORY_PROGRAMS
+from tests.faults.memory_script import MEMORY_PROGRAMS
+from tests.faults.tree_script import FAMILY_PROGRAMS
 from tests.model import fake_server as fake
 from tests.model.fake_server import FakeServer, Seen, Step
-from tests.play import block
-from tests.runtime.costed import NANO_IN, NANO_OUT
+from tests.runtime.run.priced_model import NANO_IN, NANO_OUT
+from tests.scripted_run import block
 
 KEY_HEADER = "x-client-request-id"
 NOTHING: Mapping[str, bytes] = MappingProxyType({})

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from tallystick.runtime.paths import cache_directory
-from tallystick.runtime.snapshots import open_snapshots
-from tallystick.sandbox.host import Answer, HostFunction, HostTable, request_digest, text_reply
+from tallystick.sandbox.host import Answer, HostFunction, HostTable, call_digest, text_reply
 from tallystick.sandbox.port import ExecutionContext, HostCall, HostNames
 from tallystick.sandbox.snapshot import SnapshotStore
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.sessions.snapshots import open_snapshots
+from tallystick.settings.paths import cache_directory
 
 BEFORE = "import random, time\nstate = [random.random() for _ in range(100)]\nseen = {}"
 PROGRAM = """
@@ -49,12 +49,12 @@ class Journalled:
     def serve(self, call: HostCall) -> bytes:
         if call.index < len(self._answers):
             kept = self._answers[call.index]
-            assert (kept.request_sha256, kept.fuel) == (request_digest(call.request), call.fuel)
+            assert (kept.request_sha256, kept.fuel) == (call_digest(call.request), call.fuel)
             return kept.reply
         if call.index == self._kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
         reply = text_reply(f"answer to call {call.index} " * (call.index + 1))
-        answer = Answer(request_sha256=request_digest(call.request), fuel=call.fuel, reply=reply)
+        answer = Answer(request_sha256=call_digest(call.request), fuel=call.fuel, reply=reply)
         with open(self._path, "ab") as journal:
             journal.write(msgspec.json.encode(answer) + b"\n")
         return reply

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tallystick.core.records import RunStarted
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.family_tree import Node, tree_of
-from tallystick.runtime.history import records_of
+from tallystick.runtime.runs.history import records_of
+from tallystick.runtime.runs.tree import Node, tree_of
 
 __all__ = ["Shape", "shape_of"]
 

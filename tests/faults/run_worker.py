@@ -22,30 +22,30 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
-from tests.faults.family_play import FAMILY_GOAL
 from tests.faults.in_process import die_at
-from tests.faults.memory_play import MEMORY_GOAL, open_memory
+from tests.faults.memory_script import MEMORY_GOAL, open_memory
 from tests.faults.paid_server import GOAL, KEY_HEADER
 from tests.faults.tracer import stop_at_calls
-from tests.runtime.costed import PRICING
+from tests.faults.tree_script import FAMILY_GOAL
+from tests.runtime.run.priced_model import PRICING
 
-from tallystick.core.budget_amount import Budget
+from tallystick.client import Session
+from tallystick.core.budget.amount import Budget
 from tallystick.core.chain import Draft, Head
-from tallystick.core.lookup import NOT_RECEIVED, Lookup
-from tallystick.core.passage_errors import RunInDoubt
-from tallystick.core.passage_records import InDoubt
-from tallystick.core.records import ModelUsage, Record, RunLimits, RunStarted, tag_of
+from tallystick.core.charge import ModelUsage, RunLimits
+from tallystick.core.records import InDoubt, Record, RunStarted, tag_of
+from tallystick.core.resume_errors import RunInDoubt
+from tallystick.core.views.open_calls import NOT_RECEIVED, Lookup
 from tallystick.ledger.port import Also
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.endpoint import Endpoint
 from tallystick.model.http import HttpModel
 from tallystick.model.port import Heard, ModelReply, ModelRequest
-from tallystick.runtime import live
-from tallystick.runtime.functions import RunFunction, effect_key, host_function
-from tallystick.runtime.history import records_of
-from tallystick.runtime.run import Run
-from tallystick.runtime.session import Session
-from tallystick.runtime.step import step
+from tallystick.runtime.calls.functions import RunFunction, effect_key, host_function
+from tallystick.runtime.run import live
+from tallystick.runtime.runs.history import records_of
+from tallystick.runtime.runs.result import Run
+from tallystick.steps.step import step
 
 CHILD_SECONDS_MAX = 120
 GRANTS = ("attachments.read", "attachments.write", "memory.write")

@@ -18,13 +18,11 @@ from pathlib import Path
 from random import Random
 from types import FrameType
 
-from tallystick.attachments.collect import reclaim
-from tallystick.attachments.reclaim import EmptyRootSet, ReclaimPolicy
+from tallystick.attachments.collect import EmptyRootSet, ReclaimPolicy, reclaim, verify_attachments
 from tallystick.attachments.sqlite import SqliteAttachments
-from tallystick.attachments.verify import verify_attachments
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.snapshots import AttachmentSnapshotStore, open_snapshots
 from tallystick.sandbox.snapshot import PAGE_BYTES, Image, SnapshotId
+from tallystick.sessions.snapshots import AttachmentSnapshotStore, open_snapshots
 
 ALL = ReclaimPolicy(grace_period_ms=0, empty_root_set=EmptyRootSet.AUTHORIZE_DELETE_ALL)
 

@@ -21,13 +21,12 @@ import pytest
 from tests.faults.attachment_worker import ALL, LARGE, SESSION, SMALL
 from tests.ledger.builders import RUN
 
-from tallystick.attachments.collect import reclaim
+from tallystick.attachments.collect import reclaim, verify_attachments
 from tallystick.attachments.session import SessionAttachments
 from tallystick.attachments.sqlite import SqliteAttachments
-from tallystick.attachments.verify import verify_attachments
 from tallystick.core.records import ModelReplied, decode_record
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import verify
+from tallystick.ledger.verify import verify_ledger
 
 ROOT = Path(__file__).parents[2]
 FULL = os.environ.get("TALLYSTICK_SOAK") == "full"
@@ -105,7 +104,7 @@ def check(folder: Path, said: list[str]) -> None:
     with SqliteLedger(folder / "ledger.db") as ledger, SqliteAttachments(ledger.file) as kept:
         held = SessionAttachments(kept, session_id=SESSION)
         no_half_file(kept)
-        assert verify(ledger).ok
+        assert verify_ledger(ledger).ok
         report = verify_attachments(kept)
         assert report.ok, report.bad
         for line in said:

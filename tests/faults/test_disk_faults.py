@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from tests.play import block
-from tests.runtime.costed import PRICING, Costed
+from tests.runtime.run.priced_model import PRICING, Costed
+from tests.scripted_run import block
 
+from tallystick.client import Session
 from tallystick.core.errors import (
     LedgerError,
     LedgerFull,
@@ -27,15 +28,14 @@ from tallystick.core.errors import (
     LedgerReadOnly,
     LedgerUnavailable,
 )
-from tallystick.core.passage_errors import RunInDoubt
 from tallystick.core.records import RunStarted
+from tallystick.core.resume_errors import RunInDoubt
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import verify
+from tallystick.ledger.verify import verify_ledger
 from tallystick.model.port import ModelReply, ModelRequest
-from tallystick.runtime.functions import host_function
-from tallystick.runtime.history import records_of
-from tallystick.runtime.run import Run
-from tallystick.runtime.session import Session
+from tallystick.runtime.calls.functions import host_function
+from tallystick.runtime.runs.history import records_of
+from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 pytestmark = pytest.mark.slow
@@ -209,7 +209,7 @@ def test_a_fault_while_a_call_is_under_way_ends_the_run_and_leaves_that_call_in_
     assert len(world.model.asked) == call
     assert world.resume(in_doubt="retry").answer == ANSWER
     assert len(world.model.asked) == CALLS + 1
-    assert verify(world.ledger).ok
+    assert verify_ledger(world.ledger).ok
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -226,7 +226,7 @@ def test_a_fault_between_calls_ends_the_run_before_anything_more_is_paid_for(
     assert len(world.model.asked) == paid
     assert world.resume().answer == ANSWER
     assert len(world.model.asked) == CALLS
-    assert verify(world.ledger).ok
+    assert verify_ledger(world.ledger).ok
 
 
 @pytest.mark.parametrize("look", range(1, LOOKS + 1))
@@ -246,7 +246,7 @@ def test_a_write_that_failed_and_is_there_all_the_same_is_not_built_upon(
             world.resume()
     assert world.resume(in_doubt="retry").answer == ANSWER
     assert len(world.model.asked) == CALLS
-    assert verify(world.ledger).ok
+    assert verify_ledger(world.ledger).ok
 
 
 @pytest.mark.parametrize("call", range(1, CALLS + 1))
@@ -264,7 +264,7 @@ def test_a_clock_that_is_set_back_changes_nothing(
 
     assert run.answer == ANSWER
     assert 0 <= run.charge.wall_ms < 60_000
-    assert verify(world.ledger).ok
+    assert verify_ledger(world.ledger).ok
     assert world.session.replay(run.run).held
 
 
@@ -280,5 +280,5 @@ def test_a_run_goes_on_on_a_clock_that_is_a_day_behind(
 
     assert run.answer == ANSWER
     assert len(world.model.asked) == CALLS
-    assert verify(world.ledger).ok
+    assert verify_ledger(world.ledger).ok
     assert world.session.replay(run.run).held

@@ -24,10 +24,11 @@ from tests.faults.memory_worker import SECRET
 from tests.memory.memory_store import raw_bytes, tables
 
 from tallystick.memory.note import NewNote
+from tallystick.memory.recall.selection import EVERYTHING
+from tallystick.memory.recall.view import view
 from tallystick.memory.remember import remember
-from tallystick.memory.sqlite import SqliteMemory
-from tallystick.memory.verify import verify
-from tallystick.memory.view import EVERYTHING, view
+from tallystick.memory.store.sqlite import SqliteMemory
+from tallystick.memory.store.verify import verify_memory
 
 ROOT = Path(__file__).parents[2]
 FULL = os.environ.get("TALLYSTICK_SOAK") == "full"
@@ -52,7 +53,7 @@ def started(work: str, path: Path, name: str, under: Sequence[str] = ()) -> subp
 def check(path: Path, acknowledged: set[str], gone: set[str]) -> None:
     """What must hold after any death, and that the next process can go on."""
     with SqliteMemory(path) as memory:
-        report = verify(memory)
+        report = verify_memory(memory)
         assert report.error_message is None
         seen = view(memory, reader=None, filters=EVERYTHING)
         assert acknowledged - gone <= set(seen.ids)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.faults.killed_runs import Whole, Workers, go_on, played_whole
-from tests.faults.memory_play import check_notes
+from tests.faults.memory_script import check_notes
 from tests.faults.paid_server import PaidServer
 from tests.faults.soak_record import noted, outcome_table
 from tests.faults.sweeps import at_calls, of, provider, spread

@@ -22,7 +22,7 @@ from tests.ledger.builders import draft
 from tallystick.core.chain import Head
 from tallystick.ledger.port import find_row
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import verify
+from tallystick.ledger.verify import verify_ledger
 
 ROOT = Path(__file__).parents[2]
 FULL = os.environ.get("TALLYSTICK_SOAK") == "full"
@@ -190,7 +190,7 @@ def lost_in(image: Image, heads: dict[str, Head], where: Path, ledger: str) -> s
     shutil.rmtree(where, ignore_errors=True)
     image.write(where)
     with SqliteLedger(where / ledger) as opened:
-        report = verify(opened, heads=heads)
+        report = verify_ledger(opened, heads=heads)
         if report.first_bad is not None:
             return f"run {report.first_bad.run}: {report.first_bad.why}"
         for run in heads:
@@ -198,7 +198,7 @@ def lost_in(image: Image, heads: dict[str, Head], where: Path, ledger: str) -> s
             assert row is not None
             fence = opened.claim(run, create=False)
             opened.append(run, [draft(0)], expected=row.head, fence=fence, forced=True)
-        assert verify(opened).ok
+        assert verify_ledger(opened).ok
     return None
 
 

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from tests.faults.family_play import FAMILY_GOAL, QUERIES
 from tests.faults.killed_runs import (
     Whole,
     Workers,
@@ -26,6 +25,7 @@ from tests.faults.run_shape import Shape, shape_of
 from tests.faults.soak_record import noted, outcome_table
 from tests.faults.sweeps import die_again_and_again, of, provider, sweep
 from tests.faults.tracer import available
+from tests.faults.tree_script import FAMILY_GOAL, QUERIES
 
 FULL = os.environ.get("TALLYSTICK_SOAK") == "full"
 POINTS_SLOW, POINTS_SOAK = 8, (None if FULL else 3)

@@ -2,9 +2,8 @@
 
 import wasmtime
 from tests.guest.wat import assemble
-
-from tallystick.guest.merge import Merged, merge
-from tallystick.guest.numbering import Part, Target
+from tools.guest.wasm.merge import Merged, merge
+from tools.guest.wasm.numbering import Part, Target
 
 
 def part(label: str, text: str) -> Part:

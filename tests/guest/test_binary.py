@@ -1,16 +1,8 @@
 """Reading the binary format: right values, and one kind of error for everything else."""
 
 import pytest
-
-from tallystick.guest import binary
-from tallystick.guest.binary import (
-    I32,
-    MODULE_HEADER,
-    BadWasm,
-    Limits,
-    Reader,
-    sections,
-)
+from tools.guest.wasm import binary
+from tools.guest.wasm.binary import I32, MODULE_HEADER, BadWasm, Limits, Reader, sections
 
 
 @pytest.mark.parametrize(

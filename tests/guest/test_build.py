@@ -12,24 +12,17 @@ from pathlib import Path
 import pytest
 import wasmtime
 from tests.guest.wat import GUEST_COMPONENT, RunningGuest, assemble
-
-from tallystick.guest import build
-from tallystick.guest.binary import BadWasm
-from tallystick.guest.build import (
-    IMAGE,
-    GuestBuildError,
-    build_guest,
-    check_guest,
-    inputs_digest,
-    read_manifest,
-)
-from tallystick.guest.freeze import World, freeze
-from tallystick.guest.link import HOST_INTERFACE, link_guest
-from tallystick.guest.merge import merge
-from tallystick.guest.module import parse_module
-from tallystick.guest.numbering import Part, Target
-from tallystick.guest.rewind import rewind
-from tallystick.guest.zones import zones_files
+from tools.guest import build
+from tools.guest.build import IMAGE, build_guest, check_guest, inputs_digest, read_manifest
+from tools.guest.componentize import GuestBuildError
+from tools.guest.freeze import World, freeze
+from tools.guest.link import HOST_INTERFACE, link_guest
+from tools.guest.rewind import rewind
+from tools.guest.wasm.binary import BadWasm
+from tools.guest.wasm.merge import merge
+from tools.guest.wasm.module import parse_module
+from tools.guest.wasm.numbering import Part, Target
+from tools.guest.zones import zones_files
 
 
 class Compiler:

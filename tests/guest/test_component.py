@@ -4,15 +4,14 @@ import re
 
 import pytest
 from tests.guest.wat import GUEST_COMPONENT, RunningGuest, assemble
-
-from tallystick.guest import binary
-from tallystick.guest.binary import COMPONENT_HEADER, I32, I64, BadWasm
-from tallystick.guest.component import Sort, parse_component
-from tallystick.guest.flatten import OUTSIDE_MEMORY, OUTSIDE_PLAIN, Plan, flatten
-from tallystick.guest.link import HOST_INTERFACE, link_guest
-from tallystick.guest.merge import merge
-from tallystick.guest.module import FunctionType
-from tallystick.guest.numbering import HOST, Target
+from tools.guest.link import HOST_INTERFACE, link_guest
+from tools.guest.wasm import binary
+from tools.guest.wasm.binary import COMPONENT_HEADER, I32, I64, BadWasm
+from tools.guest.wasm.component import Sort, parse_component
+from tools.guest.wasm.flatten import OUTSIDE_MEMORY, OUTSIDE_PLAIN, Plan, flatten
+from tools.guest.wasm.merge import merge
+from tools.guest.wasm.module import FunctionType
+from tools.guest.wasm.numbering import HOST, Target
 
 ONE_MODULE = """
 (component

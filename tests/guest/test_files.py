@@ -6,8 +6,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tallystick.guest.files import FILE_FUNCTIONS, FileFunctions
+from tools.guest.files import FILE_FUNCTIONS, FileFunctions
 
 NO_ENTRY, NOT_DIRECTORY, IS_DIRECTORY, READ_ONLY, BAD_DESCRIPTOR = 20, 24, 14, 33, 3
 CLOSED = 1

@@ -2,11 +2,10 @@
 
 import pytest
 from tests.guest.parts import Running, merged, part
-
-from tallystick.guest.binary import BadWasm
-from tallystick.guest.module import parse_module
-from tallystick.guest.numbering import Target
-from tallystick.guest.rewrite import BLANK_BODY
+from tools.guest.wasm.binary import BadWasm
+from tools.guest.wasm.module import parse_module
+from tools.guest.wasm.numbering import Target
+from tools.guest.wasm.rewrite import BLANK_BODY
 
 
 def test_a_call_into_another_part_becomes_a_call_in_the_same_module() -> None:

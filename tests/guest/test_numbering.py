@@ -3,11 +3,10 @@
 import pytest
 from tests.guest.parts import Running, merged, part
 from tests.guest.wat import assemble
-
-from tallystick.guest.binary import BadWasm
-from tallystick.guest.merge import merge
-from tallystick.guest.module import Kind, parse_module
-from tallystick.guest.numbering import Part, Target
+from tools.guest.wasm.binary import BadWasm
+from tools.guest.wasm.merge import merge
+from tools.guest.wasm.module import Kind, parse_module
+from tools.guest.wasm.numbering import Part, Target
 
 
 def test_only_imports_from_the_host_are_left_and_each_of_them_once() -> None:

@@ -3,13 +3,12 @@
 import pytest
 import wasmtime
 from tests.guest.wat import assemble
-
-from tallystick.guest import binary
-from tallystick.guest.binary import BadWasm
-from tallystick.guest.merge import merge
-from tallystick.guest.module import parse_module
-from tallystick.guest.numbering import Part, Target
-from tallystick.guest.opcodes import BULK_OPCODES, OPCODES, VECTOR_OPCODES, Immediate
+from tools.guest.wasm import binary
+from tools.guest.wasm.binary import BadWasm
+from tools.guest.wasm.merge import merge
+from tools.guest.wasm.module import parse_module
+from tools.guest.wasm.numbering import Part, Target
+from tools.guest.wasm.opcodes import BULK_OPCODES, OPCODES, VECTOR_OPCODES, Immediate
 
 # A module with one of everything an instruction can name. The body of `probe` is replaced.
 WORLD = """

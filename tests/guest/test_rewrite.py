@@ -2,9 +2,8 @@
 
 import pytest
 from tests.guest.parts import Running, merged, part
-
-from tallystick.guest.binary import BadWasm
-from tallystick.guest.rewrite import BodyRewriter, IndexMaps
+from tools.guest.wasm.binary import BadWasm
+from tools.guest.wasm.rewrite import BodyRewriter, IndexMaps
 
 # Every number becomes another one, so that one that was not renumbered is seen.
 MAPS = IndexMaps(

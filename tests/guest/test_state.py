@@ -5,12 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.guest.parts import Running
 from tests.guest.wat import GUEST_COMPONENT, assemble
-
-from tallystick.guest.binary import BadWasm
-from tallystick.guest.component import parse_component
-from tallystick.guest.module import parse_module
-from tallystick.guest.rewind import module_bytes
-from tallystick.guest.state import PAGE_BYTES, memory_image, replace_core_modules, with_state
+from tools.guest.rewind import module_bytes
+from tools.guest.wasm.binary import BadWasm
+from tools.guest.wasm.component import parse_component
+from tools.guest.wasm.module import parse_module
+from tools.guest.wasm.state import PAGE_BYTES, memory_image, replace_core_modules, with_state
 
 MODULE = assemble(
     """(module

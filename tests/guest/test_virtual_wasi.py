@@ -6,12 +6,11 @@ from collections.abc import Iterable
 import pytest
 import wasmtime
 from tests.guest.wat import assemble
-
-from tallystick.guest.binary import I32, I64, BadWasm
-from tallystick.guest.flatten import OUTSIDE_MEMORY, OUTSIDE_PLAIN, Outside, Plan
-from tallystick.guest.module import FunctionType
-from tallystick.guest.numbering import HOST, Target
-from tallystick.guest.virtual_wasi import BODIES, entry_module, virtual_wasi
+from tools.guest.wasm.binary import I32, I64, BadWasm
+from tools.guest.wasm.flatten import OUTSIDE_MEMORY, OUTSIDE_PLAIN, Outside, Plan
+from tools.guest.wasm.module import FunctionType
+from tools.guest.wasm.numbering import HOST, Target
+from tools.guest.wasm.virtual_wasi import BODIES, entry_module, virtual_wasi
 
 LIBC = """
 (module

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 import wasmtime
-
-from tallystick.guest import build
-from tallystick.guest.build import PRELUDE, GuestBuildError, build_guest
-from tallystick.guest.componentize import prelude_files
-from tallystick.guest.module import parse_module
-from tallystick.guest.state import memory_image
+from tools.guest import build
+from tools.guest.build import PRELUDE, build_guest
+from tools.guest.componentize import GuestBuildError, prelude_files
+from tools.guest.wasm.module import parse_module
+from tools.guest.wasm.state import memory_image
 
 pytestmark = pytest.mark.slow
 
@@ -181,7 +180,7 @@ def start_build(root: Path, *, turned: bool, **environment: str) -> subprocess.P
     world = {"PYTHONPATH": str(root), "TMPDIR": str(root / "temporary"), "HOME": str(root)}
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "tallystick.guest.build"),
+            *(sys.executable, "-m", "tools.guest.build"),
             *("--out", str(root / "out"), "--prelude", str(prelude)),
         ],
         cwd=root,

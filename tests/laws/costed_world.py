@@ -20,24 +20,23 @@ from typing import Any
 from tests.laws.test_price_laws import oracle
 from tests.model.misfortunes import MISFORTUNES, Misfortune
 
-from tallystick.core.budget import BudgetTree, Reservation
-from tallystick.core.budget_amount import COUNTED, Amount, Breach, Budget, ScopeKind, ScopeRow
+from tallystick.client import LoopThread
+from tallystick.core.budget.amount import COUNTED, Amount, Breach, Budget, ScopeKind, ScopeRow
+from tallystick.core.budget.tree import BudgetTree, Reservation
+from tallystick.core.charge import ModelUsage, Reserved
 from tallystick.core.records import (
     ChildBegun,
     ChildEnded,
-    ModelUsage,
     QueryAsked,
     QueryFailed,
     QueryRecord,
     QueryRefused,
     QueryReplied,
-    Reserved,
 )
 from tallystick.model.dialect import usage_of
 from tallystick.model.pacing import Gate
 from tallystick.model.port import Heard, ModelError, ModelReply, ModelRequest
-from tallystick.model.usage import TokenUsage
-from tallystick.runtime.loop_thread import LoopThread
+from tallystick.model.prices import TokenUsage
 
 Figures = dict[str, int]
 # Around each message and around all of them, by OpenAI's own count.

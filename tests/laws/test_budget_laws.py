@@ -16,20 +16,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tallystick.core.budget import BudgetTree, Reservation
-from tallystick.core.budget_amount import (
+from tallystick.core.budget.amount import (
     COUNTED,
     DIMENSIONS,
     Amount,
     Budget,
+    BudgetExhausted,
     Dimension,
     Remaining,
+    ReservationClosed,
     Scope,
     ScopeKind,
     ScopeRow,
 )
-from tallystick.core.budget_clamp import WorstUsd, affordable_output, flat_price
-from tallystick.core.budget_errors import BudgetExhausted, ReservationClosed
+from tallystick.core.budget.tree import (
+    BudgetTree,
+    Reservation,
+    WorstUsd,
+    affordable_output,
+    flat_price,
+)
 from tallystick.core.errors import Refused
 
 SCALE = max(1, settings().max_examples // 100)

@@ -8,22 +8,21 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.test_machine import finished, started
+from tests.core.machine.test_machine import finished, started
 
-from tallystick.core import prompt
-from tallystick.core.compaction import TURNS_WHOLE, compacted, size_of
-from tallystick.core.kept import KeptText
-from tallystick.core.machine import RunState, advance, begin
-from tallystick.core.prompt import Message
+from tallystick.core.charge import ModelUsage, RunLimits
+from tallystick.core.machine import prompt
+from tallystick.core.machine.compaction import TURNS_WHOLE, compacted, size_of
+from tallystick.core.machine.machine import advance, begin
+from tallystick.core.machine.prompt import Message
+from tallystick.core.machine.state import KeptText, RunState
 from tallystick.core.records import (
     AskModel,
     Event,
     ModelFailed,
     ModelReplied,
-    ModelUsage,
     ProgramFailure,
     ProgramFinished,
-    RunLimits,
     RunProgram,
     decode_record,
     encode_record,

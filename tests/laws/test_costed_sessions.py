@@ -18,30 +18,23 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.host_call_sandbox import ToldSandbox, told
 from tests.laws.costed_world import Books, CostedServer, Mix, VirtualLoopThread, WatchedTree
 from tests.laws.test_price_laws import written
-from tests.play import block
-from tests.told_sandbox import ToldSandbox, told
+from tests.scripted_run import block
 
-from tallystick.core.budget_amount import Budget
-from tallystick.core.records import (
-    ModelFailed,
-    ModelReplied,
-    QueryFailed,
-    QueryReplied,
-    Record,
-    RunLimits,
-)
+from tallystick.client import Session
+from tallystick.core.budget.amount import Budget
+from tallystick.core.charge import RunLimits
+from tallystick.core.records import ModelFailed, ModelReplied, QueryFailed, QueryReplied, Record
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.model.port import ModelRequest
-from tallystick.model.price_table import PriceTable
+from tallystick.model.price_table import PriceTable, Pricing
 from tallystick.model.prices import worst_case
-from tallystick.runtime import till
-from tallystick.runtime.history import records_of
-from tallystick.runtime.purse import Account
-from tallystick.runtime.run import Run
-from tallystick.runtime.session import Session
-from tallystick.runtime.teller import Pricing
+from tallystick.runtime.runs.history import records_of
+from tallystick.runtime.runs.result import Run
+from tallystick.runtime.spend import client_scopes
+from tallystick.runtime.spend.scopes import Account
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 # They take long: CI runs them.
@@ -158,7 +151,7 @@ def watched() -> Iterator[list[WatchedTree]]:
         return Account(tree=made[-1])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(till, "Account", account)
+        patch.setattr(client_scopes, "Account", account)
         yield made
 
 

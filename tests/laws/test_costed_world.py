@@ -22,17 +22,17 @@ from tests.laws.test_price_laws import written
 
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.attachments.session import SessionAttachments
-from tallystick.core.budget_amount import Budget, ScopeKind
-from tallystick.core.records import QueryAsked, QueryFailed, QueryReplied, RunLimits
+from tallystick.core.budget.amount import Budget, ScopeKind
+from tallystick.core.charge import RunLimits
+from tallystick.core.records import QueryAsked, QueryFailed, QueryReplied
 from tallystick.model.pacing import Gate
 from tallystick.model.port import Model
-from tallystick.model.price_table import PriceTable
+from tallystick.model.price_table import PriceTable, Pricing
 from tallystick.model.prices import worst_case
-from tallystick.runtime.desk import LiveDesk
-from tallystick.runtime.purse import Account, Place, Purse
-from tallystick.runtime.queries import Queries, QueryPlace, QueryProblem
-from tallystick.runtime.shelf import Shelf
-from tallystick.runtime.teller import Pricing, Teller
+from tallystick.runtime.calls.queries import LiveDesk, Queries, QueryPlace, QueryProblem
+from tallystick.runtime.context.attachments import Shelf
+from tallystick.runtime.spend.door import Teller
+from tallystick.runtime.spend.scopes import Account, Place, Purse
 
 # They take long: CI runs them.
 pytestmark = pytest.mark.slow

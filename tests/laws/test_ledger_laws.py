@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from tests.ledger.builders import EMPTY, RUN, draft, drafted, filled, grown, run_id
 
 from tallystick.core.chain import Draft, Head
+from tallystick.core.charge import ModelUsage
 from tallystick.core.errors import LedgerConflict, LedgerError
-from tallystick.core.records import ModelReplied, ModelUsage, decode_record
-from tallystick.ledger.ancestry import ancestors_of
+from tallystick.core.records import ModelReplied, decode_record
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.port import Ledger, TransferLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.transfer import export_run, import_run
-from tallystick.ledger.verify import verify
+from tallystick.ledger.verify import ancestors_of, verify_ledger
 
 # More in a soak, whose profile asks for more.
 SCALE = max(1, settings().max_examples // 100)
@@ -64,7 +64,7 @@ def test_what_was_appended_is_what_is_read_and_it_verifies(batches: list[list[Dr
 
     assert bodies == [each.body for batch in batches for each in batch]
     assert all(decode_record(body) for body in bodies if body is not None)
-    assert all(verify(ledger, heads={RUN: head}).ok for head in heads)
+    assert all(verify_ledger(ledger, heads={RUN: head}).ok for head in heads)
 
 
 @settings(max_examples=40 * SCALE)
@@ -103,7 +103,7 @@ def test_exporting_then_importing_is_identity(
     export_run(other, RUN, again)
 
     assert shape(other) == shape(ledger)
-    assert verify(other) == verify(ledger)
+    assert verify_ledger(other) == verify_ledger(ledger)
     assert move or again.getvalue() == stream.getvalue()
 
 
@@ -143,7 +143,7 @@ def test_of_two_ledgers_that_pass_a_run_to_and_fro_at_most_one_owns_it(
             continue
 
         assert sum(not (r.moved or r.imported) for each in ledgers for r in each.runs()) <= 1
-        assert all(verify(each).ok for each in ledgers)
+        assert all(verify_ledger(each).ok for each in ledgers)
 
 
 # To which run, what, whether it is forced, and whether it is waited for.
@@ -218,7 +218,7 @@ def test_threads_that_submit_at_once_write_the_chains_that_one_after_the_other_w
             assert shape(ledger) == shape(alone)
         with SqliteLedger(path) as again:
             assert shape(again) == shape(alone)
-            assert verify(again).ok
+            assert verify_ledger(again).ok
 
     assert heads == expected
 
@@ -254,5 +254,5 @@ def test_a_fork_that_was_exported_is_whole_wherever_it_arrives(
         for ancestor in ancestors_of(here, run):
             theirs = list(there.read(ancestor.run, stop=ancestor.count))
             assert theirs == list(here.read(ancestor.run, stop=ancestor.count))
-        report = verify(there)
+        report = verify_ledger(there)
         assert (report.ok, report.notes) == (True, ())

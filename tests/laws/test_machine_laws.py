@@ -8,11 +8,14 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.core.machine import TRANSITIONS, Phase, RunState, advance, begin, program_of
+from tallystick.core.charge import Charge, ModelUsage, RunLimits
+from tallystick.core.machine.machine import TRANSITIONS, advance, begin
+from tallystick.core.machine.state import Phase, RunState
+from tallystick.core.machine.turn import program_of
 from tallystick.core.records import (
     AskModel,
     CallHost,
-    Charge,
+    CheckDecision,
     CheckProgram,
     ContextRef,
     Event,
@@ -20,14 +23,12 @@ from tallystick.core.records import (
     Intent,
     ModelFailed,
     ModelReplied,
-    ModelUsage,
     ProgramChecked,
     ProgramFailure,
     ProgramFinished,
     Record,
     RunEnded,
     RunForked,
-    RunLimits,
     RunProgram,
     RunResumed,
     RunStarted,
@@ -36,7 +37,6 @@ from tallystick.core.records import (
     decode_record,
     encode_record,
 )
-from tallystick.core.vocabulary_records import CheckDecision
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 counts = st.integers(0, 2_000)
@@ -283,7 +283,7 @@ def test_charges_add_up_in_any_order(charges: list[Charge]) -> None:
 def test_a_program_that_is_to_run_is_the_one_its_intent_names(
     started: RunStarted, data: st.DataObject
 ) -> None:
-    from tallystick.core.canonical import digest
+    from tallystick.core.json_text import digest
 
     state, intents = begin(started)
     while intents:

@@ -10,9 +10,8 @@ import wasmtime
 from hypothesis import given, settings
 from tests.guest.wat import assemble
 from tests.laws.module_sets import ModuleSet, module_sets
-
-from tallystick.guest.merge import Merged, merge
-from tallystick.guest.numbering import Part, Target
+from tools.guest.wasm.merge import Merged, merge
+from tools.guest.wasm.numbering import Part, Target
 
 # They take long: CI runs them.
 pytestmark = pytest.mark.slow

@@ -14,12 +14,12 @@ from tallystick.model.price_table import PriceTable
 from tallystick.model.prices import (
     NANO,
     Price,
+    TokenUsage,
     cost,
     dearer,
     price_per_output_token,
     worst_case,
 )
-from tallystick.model.usage import TokenUsage
 
 PARTS = ("cache_read", "cache_write", "cache_write_hour", "image", "reasoning")
 tokens = st.integers(0, 3_000)

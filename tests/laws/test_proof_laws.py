@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from tests.laws.test_ledger_laws import replies
 from tests.ledger.builders import EMPTY, OTHER, RUN, drafted
 
-from tallystick.core.canonical import canonical
 from tallystick.core.chain import Draft, Head, Sealed, seal
 from tallystick.core.errors import UsageError
+from tallystick.core.json_text import canonical
 from tallystick.core.proof import check_proof, make_proof, parse_proof
 
 drafts = st.lists(replies.map(drafted), min_size=1, max_size=8)

@@ -5,7 +5,8 @@ import ast
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tallystick.core.reply import Code, Final, fenced, parse_reply
+from tallystick.core.machine.commands import Code, Final
+from tallystick.core.machine.reply import fenced, parse_reply
 
 PIECES = [
     *(

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.laws.costed_world import WatchedTree
 from tests.laws.test_costed_sessions import watched
-from tests.runtime.cut_runs import (
+from tests.runtime.run.cut_runs import (
     Cancelling,
     KeptAttachments,
     Planned,
@@ -32,26 +32,21 @@ from tests.runtime.cut_runs import (
     world,
 )
 
-from tallystick.core import machine
 from tallystick.core.chain import Head
-from tallystick.core.open_intents import open_calls
-from tallystick.core.passage_errors import ResumeRefused
-from tallystick.core.records import (
-    AskModel,
-    QueryRefused,
-    ReceiptIssued,
-    Record,
-    RunEnded,
-    RunLimits,
-)
+from tallystick.core.charge import RunLimits
+from tallystick.core.machine import machine
+from tallystick.core.records import AskModel, QueryRefused, ReceiptIssued, Record, RunEnded
+from tallystick.core.resume_errors import ResumeRefused
+from tallystick.core.views.open_calls import open_calls
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.port import find_row
-from tallystick.ledger.verify import verify
-from tallystick.runtime import live, queries
-from tallystick.runtime.fork import shared_records
-from tallystick.runtime.history import whole_records
-from tallystick.runtime.inputs import given_text
-from tallystick.runtime.run import Run
+from tallystick.ledger.verify import verify_ledger
+from tallystick.runtime.calls import queries
+from tallystick.runtime.context.inputs import given_text
+from tallystick.runtime.run import live
+from tallystick.runtime.run.fork import shared_records
+from tallystick.runtime.runs.history import whole_records
+from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 pytestmark = pytest.mark.slow
@@ -160,7 +155,7 @@ def check_resumed(
     run = whole.id
     records = made.records(run)
     assert records[: len(before)] == list(before)
-    assert verify(made.ledger, [run]).first_bad is None
+    assert verify_ledger(made.ledger, [run]).first_bad is None
     # Nothing that is recorded is asked or done again; what is in doubt has a key of its own.
     assert not set(made.asked) & keys_of(run, before)
     assert len(set(made.asked)) == len(made.asked)
@@ -298,7 +293,7 @@ def test_a_fork_at_any_turn_comes_to_the_same_end_and_goes_on_when_it_is_cut_off
     try:
         run = again.session.resume(fork.run, in_doubt="retry")
         assert (run.stop, run.answer) == (whole.run.stop, whole.run.answer) or at == len(own)
-        assert verify(cut, [fork.run]).first_bad is None
+        assert verify_ledger(cut, [fork.run]).first_bad is None
         report = again.session.replay(fork.run)
         assert report.held, report.divergence
         assert not set(again.asked) & keys_of(fork.run, before[len(shared) :])

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.core.budget_amount import Budget
-from tallystick.core.step import CompletedStep, ErrorBoundary, StepDefinition
-from tallystick.core.step_errors import StepBudgetError
-from tallystick.runtime.step import charge_step, completed_steps, current_step, enter_step, step_log
+from tallystick.core.budget.amount import Budget
+from tallystick.core.records import ErrorBoundary
+from tallystick.core.step import CompletedStep, StepBudgetError, StepDefinition
+from tallystick.steps.step import charge_step, completed_steps, current_step, enter_step, step_log
 
 # They take long: CI runs them.
 pytestmark = pytest.mark.slow

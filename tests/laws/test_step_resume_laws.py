@@ -12,16 +12,15 @@ from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runtime.step_lives import CALL_NANO, JournalLedger, Lives
+from tests.steps.step_processes import CALL_NANO, JournalLedger, Lives
 
-from tallystick.core.records import AskModel, ModelReplied, RunStarted
-from tallystick.core.step_receipt import step_lines
-from tallystick.core.step_records import StepReceipt
-from tallystick.ledger.verify import verify
-from tallystick.runtime.history import records_of, runs_inside
-from tallystick.runtime.session import Session
-from tallystick.runtime.step import charge_step, step, step_log
+from tallystick.client import Session
+from tallystick.core.records import AskModel, ModelReplied, RunStarted, StepReceipt
+from tallystick.core.views.receipt import step_lines
+from tallystick.ledger.verify import verify_ledger
+from tallystick.runtime.runs.history import records_of, runs_inside
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.steps.step import charge_step, step, step_log
 
 SCALE = max(1, settings().max_examples // 50)
 
@@ -143,7 +142,7 @@ def test_whatever_is_killed_comes_to_the_same_and_no_call_is_paid_for_twice(
         assert (total(lives).llm_calls, total(lives).usd) == cost
         assert not had & set(provider.sent)
         assert len(provider.sent) == len(set(provider.sent))
-        assert verify(lives.ledger).ok
+        assert verify_ledger(lives.ledger).ok
         goals = [
             first.goal
             for run_id in runs_inside(lives.ledger, lives.chain)

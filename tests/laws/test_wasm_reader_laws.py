@@ -11,15 +11,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.guest.wat import GUEST_COMPONENT, assemble
 from tests.laws.module_sets import ModuleSet, module_sets
-
-from tallystick.guest import binary
-from tallystick.guest.binary import COMPONENT_HEADER, MODULE_HEADER, BadWasm, Reader, sections
-from tallystick.guest.build import GuestBuildError, check_guest
-from tallystick.guest.component import parse_component
-from tallystick.guest.link import link_guest
-from tallystick.guest.merge import merge
-from tallystick.guest.module import parse_module
-from tallystick.guest.numbering import Part, Target
+from tools.guest.build import check_guest
+from tools.guest.componentize import GuestBuildError
+from tools.guest.link import link_guest
+from tools.guest.wasm import binary
+from tools.guest.wasm.binary import COMPONENT_HEADER, MODULE_HEADER, BadWasm, Reader, sections
+from tools.guest.wasm.component import parse_component
+from tools.guest.wasm.merge import merge
+from tools.guest.wasm.module import parse_module
+from tools.guest.wasm.numbering import Part, Target
 
 pytestmark = pytest.mark.slow
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tallystick.core.chain import Draft, Head
+from tallystick.core.charge import ModelUsage
 from tallystick.core.ids import ulid
 from tallystick.core.records import (
     ModelReplied,
-    ModelUsage,
     Record,
     RunForked,
     RunProgram,

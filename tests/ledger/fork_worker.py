@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT))
 from tests.ledger.builders import EMPTY, OTHER, RUN, drafts, filled, run_id  # noqa: E402
 
 from tallystick.core.errors import LedgerError  # noqa: E402
-from tallystick.ledger import access  # noqa: E402
+from tallystick.ledger import connection  # noqa: E402
 from tallystick.ledger.sqlite import SqliteLedger  # noqa: E402
 
 # Newer versions of Python warn of what this file is about.
@@ -96,7 +96,7 @@ def in_use(ledger: SqliteLedger) -> None:
 
 def slow(ledger: SqliteLedger) -> None:
     """A fork does not wait for ever for whoever is in a transaction."""
-    access._FORK_SECONDS = 0.05
+    connection._FORK_SECONDS = 0.05
     filled(ledger)
     entered, free = threading.Event(), threading.Event()
 

@@ -13,8 +13,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.ledger.builders import EMPTY, draft, run_id  # noqa: E402
 
-from tallystick.core.budget_amount import Amount  # noqa: E402
-from tallystick.core.budget_errors import BudgetExhausted  # noqa: E402
+from tallystick.core.budget.amount import Amount, BudgetExhausted  # noqa: E402
 from tallystick.ledger.scopes import SharedScopes  # noqa: E402
 from tallystick.ledger.sqlite import SqliteLedger  # noqa: E402
 

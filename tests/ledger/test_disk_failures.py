@@ -10,7 +10,7 @@ from tests.ledger.builders import RUN
 
 from tallystick.core.records import ModelReplied, decode_record
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import verify
+from tallystick.ledger.verify import verify_ledger
 
 WORKER = Path(__file__).with_name("append_worker.py")
 LOG = "ledger.db-wal"
@@ -40,7 +40,7 @@ def appended(folder: Path, failure: str, *files: str) -> list[str]:
 def numbers(folder: Path) -> list[int]:
     """Which appends are there, in a ledger that must hold."""
     with SqliteLedger(folder / "ledger.db") as ledger:
-        report = verify(ledger)
+        report = verify_ledger(ledger)
         assert report.ok, report.first_bad
         records = [decode_record(entry.body or b"") for entry in ledger.read(RUN)]
     assert all(isinstance(record, ModelReplied) for record in records)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 from tests.ledger.builders import EMPTY, OTHER, RUN, drafted, drafts, fork_record, run_id
-from tests.runtime.carry_builders import (
+from tests.upkeep.transfer_builders import (
     FEW,
     SESSION,
     Given,
@@ -22,8 +22,8 @@ from tallystick.core.chain import Head
 from tallystick.core.errors import TransferRefused, UsageError
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.transfer import export_run
-from tallystick.ledger.verify import verify
-from tallystick.runtime.carry import import_run_with_attachments, remove_run_with_attachments
+from tallystick.ledger.verify import verify_ledger
+from tallystick.upkeep.transfer import import_run_with_attachments, remove_run_with_attachments
 
 FORK = run_id(5)
 FORKS_SESSION = session_id(5)
@@ -73,7 +73,7 @@ def test_a_fork_brings_what_the_entries_that_it_shares_speak_of() -> None:
     assert len(there.contents(FORKS_SESSION)) == 3
     # The session of the run it grew from holds nothing there: only its entries came.
     assert there.contents(SESSION) == []
-    assert verify(there.ledger).runs == 2
+    assert verify_ledger(there.ledger).runs == 2
 
 
 def test_the_parent_can_follow_with_its_own_attachments() -> None:

@@ -13,9 +13,8 @@ from tallystick.core.errors import RunNotOwned, TransferRefused, UsageError
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.port import ExportHeader, TransferLedger
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.stream import MAGIC
-from tallystick.ledger.transfer import export_run, import_run
-from tallystick.ledger.verify import verify
+from tallystick.ledger.transfer import MAGIC, export_run, import_run
+from tallystick.ledger.verify import verify_ledger
 
 FIRST, SECOND, THIRD = map(run_id, (1, 2, 3))
 
@@ -65,7 +64,7 @@ def test_a_fork_comes_with_what_it_shares_and_no_more(two: Sequence[TransferLedg
     assert counts(there) == {FIRST: 4, SECOND: 2, THIRD: 4}
     for run, count in counts(there).items():
         assert list(there.read(run)) == list(here.read(run, stop=count))
-    report = verify(there)
+    report = verify_ledger(there)
     assert (report.ok, report.notes) == (True, ())
 
 
@@ -131,7 +130,7 @@ def test_a_run_that_is_there_and_agrees_stays_as_it_is(two: Sequence[TransferLed
 
     assert shape(there)[:1] == before
     assert counts(there) == {FIRST: 8, SECOND: 2, THIRD: 4}
-    assert verify(there, heads={FIRST: head}).ok
+    assert verify_ledger(there, heads={FIRST: head}).ok
 
 
 def test_a_fork_brings_more_of_a_copy_that_is_there(two: Sequence[TransferLedger]) -> None:
@@ -144,7 +143,7 @@ def test_a_fork_brings_more_of_a_copy_that_is_there(two: Sequence[TransferLedger
 
     assert counts(there) == {FIRST: 6, SECOND: 4, THIRD: 4, run_id(4): 2}
     assert all(row.imported for row in there.runs())
-    assert verify(there).ok
+    assert verify_ledger(there).ok
 
 
 def test_what_a_fork_left_behind_is_no_hindrance_to_the_title_of_its_parent(
@@ -158,7 +157,7 @@ def test_what_a_fork_left_behind_is_no_hindrance_to_the_title_of_its_parent(
     rows = {row.run: row for row in there.runs()}
     assert (rows[FIRST].imported, rows[FIRST].head.count) == (False, 6)
     assert there.claim(FIRST, create=False) == 3
-    assert verify(there).ok
+    assert verify_ledger(there).ok
 
 
 def test_a_fork_of_another_run_of_the_same_id_is_refused(two: Sequence[TransferLedger]) -> None:
@@ -219,7 +218,7 @@ def test_a_longer_copy_grows_a_copy_and_a_shorter_one_is_refused(
 
     assert counts(there) == {FIRST: 8}
     assert there.runs()[0].imported
-    assert verify(there).ok
+    assert verify_ledger(there).ok
 
 
 def test_bodies_that_were_erased_stay_erased_and_the_rest_holds(
@@ -233,7 +232,7 @@ def test_bodies_that_were_erased_stay_erased_and_the_rest_holds(
 
     assert [body is None for body in bodies(there, FIRST)] == [True, False, False, False]
     assert [body is None for body in bodies(there, SECOND)] == [False, True]
-    assert verify(there).erased == 2
+    assert verify_ledger(there).erased == 2
 
 
 def test_a_fork_of_a_run_that_is_gone_is_not_exported(tmp_path: Path) -> None:
@@ -270,7 +269,7 @@ def test_a_run_that_is_to_be_a_fork_and_has_no_entry_is_not_exported(tmp_path: P
     with pytest.raises(TransferRefused, match="has no entry yet that says so; nothing was exp"):
         export_run(ledger, SECOND, tmp_path / "file", move=True)
 
-    assert verify(ledger).ok
+    assert verify_ledger(ledger).ok
 
 
 def test_a_copy_of_what_is_shared_stays_as_long_as_the_fork(two: Sequence[TransferLedger]) -> None:

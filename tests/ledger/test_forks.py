@@ -20,16 +20,14 @@ from tests.ledger.builders import (
     run_id,
 )
 
-from tallystick.core.chain import Draft, Head, Sealed, seal
-from tallystick.core.entry import Root, check_entry, is_of_fork, root_of
+from tallystick.core.chain import Draft, Head, Root, Sealed, check_entry, is_of_fork, root_of, seal
 from tallystick.core.errors import LedgerCorrupt, RunNotFound
 from tallystick.core.proof import check_proof
-from tallystick.ledger.ancestry import ancestors_of, whole_ancestors_of
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.port import Ancestor
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import BadEntry, verify
-from tallystick.runtime.audit import head_of, proof_of
+from tallystick.ledger.verify import BadEntry, ancestors_of, verify_ledger, whole_ancestors_of
+from tallystick.upkeep.proof import head_of, proof_of
 
 HASH = "ab" * 32
 
@@ -93,7 +91,7 @@ def test_a_fork_that_does_not_say_what_it_grew_from_does_not_hold(entry: Sealed,
 
 
 def bad_of(ledger: MemoryLedger) -> BadEntry:
-    bad = verify(ledger).first_bad
+    bad = verify_ledger(ledger).first_bad
     assert bad is not None
     return bad
 
@@ -104,7 +102,7 @@ def test_a_fork_of_a_run_that_is_not_here_holds_and_that_is_noted() -> None:
     grown(ledger)
     del ledger._rows[RUN], ledger._entries[RUN]
 
-    report = verify(ledger)
+    report = verify_ledger(ledger)
 
     assert (report.ok, report.entries) == (True, 3)
     assert report.notes == (f"run {OTHER} grew from entry 1 of run {RUN}, which is not here",)
@@ -157,7 +155,7 @@ def test_an_entry_of_the_parent_that_cannot_be_read_is_told_of_the_fork(tmp_path
         db.execute("DELETE FROM body WHERE run = ? AND seq = 1", (RUN,))
 
     with SqliteLedger(path) as ledger:
-        bad = verify(ledger, [OTHER]).first_bad
+        bad = verify_ledger(ledger, [OTHER]).first_bad
 
     assert bad is not None
     assert (bad.run, bad.seq) == (OTHER, 0)
@@ -200,8 +198,8 @@ def test_every_head_of_a_fork_that_was_kept_still_holds() -> None:
     kept = [Head(count=n, hash=entry.hash) for n, entry in enumerate(entries, start=1)]
 
     assert kept[-1] == head
-    assert all(verify(ledger, [OTHER], heads={OTHER: each}).ok for each in [root, *kept])
-    assert not verify(ledger, [OTHER], heads={OTHER: EMPTY}).ok
+    assert all(verify_ledger(ledger, [OTHER], heads={OTHER: each}).ok for each in [root, *kept])
+    assert not verify_ledger(ledger, [OTHER], heads={OTHER: EMPTY}).ok
 
 
 # -- ancestors -----------------------------------------------------------------------------------

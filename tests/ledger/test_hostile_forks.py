@@ -11,15 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.ledger.builders import OTHER, RUN, draft, drafted, drafts, filled, fork_record, run_id
 
-from tallystick.core.canonical import canonical
 from tallystick.core.chain import Draft, Head, Sealed, seal
 from tallystick.core.errors import TransferRefused
+from tallystick.core.json_text import canonical
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.port import ANCESTORS_MAX, Ancestor, ExportHeader
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.stream import MAGIC, write_stream
-from tallystick.ledger.transfer import import_run
-from tallystick.ledger.verify import verify
+from tallystick.ledger.transfer import MAGIC, import_run, write_stream
+from tallystick.ledger.verify import verify_ledger
 
 GRAND, PARENT = run_id(3), run_id(4)
 
@@ -266,8 +265,8 @@ def test_the_file_that_all_of_these_are_made_from_is_good() -> None:
     ledger = MemoryLedger()
 
     assert import_run(ledger, io.BytesIO(GOOD)) == RUN
-    assert verify(ledger).entries == 8
-    assert verify(ledger).notes == ()
+    assert verify_ledger(ledger).entries == 8
+    assert verify_ledger(ledger).notes == ()
 
 
 def test_as_many_ancestors_as_are_allowed_are_read() -> None:
@@ -275,7 +274,7 @@ def test_as_many_ancestors_as_are_allowed_are_read() -> None:
 
     import_run(ledger, io.BytesIO(line_of(ANCESTORS_MAX)))
 
-    assert verify(ledger).runs == ANCESTORS_MAX + 1
+    assert verify_ledger(ledger).runs == ANCESTORS_MAX + 1
 
 
 @given(place=st.integers(0, len(GOOD) - 1), mask=st.integers(1, 255))

@@ -13,15 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.ledger.builders import OTHER, RUN, drafts, filled
 
-from tallystick.core.canonical import canonical
 from tallystick.core.chain import Draft, Head, Sealed, seal
 from tallystick.core.errors import TransferRefused
+from tallystick.core.json_text import canonical
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.port import Carried, ExportHeader
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.stream import MAGIC, write_stream
-from tallystick.ledger.transfer import import_run
-from tallystick.ledger.verify import verify
+from tallystick.ledger.transfer import MAGIC, import_run, write_stream
+from tallystick.ledger.verify import verify_ledger
 
 FRAME = struct.Struct(">IBI")
 
@@ -237,7 +236,7 @@ def ledger(tmp_path: Path) -> Iterator[SqliteLedger]:
 
 def assert_untouched(ledger: SqliteLedger) -> None:
     assert [row.run for row in ledger.runs()] == [OTHER]
-    assert verify(ledger).entries == 2
+    assert verify_ledger(ledger).entries == 2
     with ledger._file.reading() as db:
         for table in ("entry", "body"):
             assert db.execute(f"SELECT count(*) FROM {table}").fetchone() == (2,)
@@ -266,7 +265,7 @@ def test_the_file_that_all_of_these_are_made_from_is_good() -> None:
     ledger = MemoryLedger()
 
     assert import_run(ledger, io.BytesIO(GOOD)) == RUN
-    assert verify(ledger).entries == 3
+    assert verify_ledger(ledger).entries == 3
 
 
 @given(place=st.integers(0, len(GOOD) - 1), mask=st.integers(1, 255))

@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 
 from tallystick.attachments.memory import MemoryAttachments
+from tallystick.client import Session
 from tallystick.core.records import RunEnded, RunForked, RunProgram, RunStarted, tag_of
-from tallystick.core.step_receipt import step_lines
-from tallystick.ledger.ancestry import ancestors_of
+from tallystick.core.views.receipt import step_lines
 from tallystick.ledger.memory import MemoryLedger
-from tallystick.ledger.verify import verify
-from tallystick.runtime.carry import import_run_with_attachments
-from tallystick.runtime.history import records_of, whole_records
-from tallystick.runtime.session import Session
+from tallystick.ledger.verify import ancestors_of, verify_ledger
+from tallystick.runtime.runs.history import records_of, whole_records
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.upkeep.transfer import import_run_with_attachments
 
 FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("run-format-*.b64"))
 
@@ -32,7 +31,7 @@ def test_an_export_of_every_format_is_imported_and_verifies(path: Path) -> None:
     ledger, run = imported(path)
     records = whole_records(ledger, run)
 
-    assert verify(ledger).ok
+    assert verify_ledger(ledger).ok
     assert isinstance(records[0], RunStarted)
     assert isinstance(records[-1], RunEnded)
     assert records[-1].answer == "42"
@@ -84,7 +83,7 @@ def test_steps_as_they_were_first_written_are_read() -> None:
     ledger, chain = imported(Path(__file__).parent / "fixtures" / "steps-1.b64")
     records = list(records_of(ledger, chain))
 
-    assert verify(ledger).ok
+    assert verify_ledger(ledger).ok
     assert [tag_of(each) for each in records] == [
         "step.entered", "step.entered", "step.left", "step.left",
     ]  # fmt: skip
@@ -98,6 +97,6 @@ def test_steps_as_they_were_first_written_are_read() -> None:
 
 
 def test_there_is_a_fixture_of_the_present_format() -> None:
-    from tallystick.ledger.stream import FORMAT
+    from tallystick.ledger.transfer import FORMAT
 
     assert f"run-format-{FORMAT}.b64" in {path.name for path in FIXTURES}

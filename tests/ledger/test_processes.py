@@ -11,7 +11,7 @@ from tests.ledger.builders import EMPTY, RUN, drafts, filled
 from tallystick.core.chain import Head
 from tallystick.core.errors import LedgerConflict
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import verify
+from tallystick.ledger.verify import verify_ledger
 
 WORKER = Path(__file__).with_name("append_worker.py")
 
@@ -42,7 +42,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, how: str) -> None
 
         count, entry_hash = acknowledged[-1].split()
         with SqliteLedger(path) as ledger:
-            report = verify(ledger, heads={RUN: Head(count=int(count), hash=entry_hash)})
+            report = verify_ledger(ledger, heads={RUN: Head(count=int(count), hash=entry_hash)})
             ledger.remove(RUN)
 
         # One more may be there: the worker can die between its commit and its word.
@@ -62,7 +62,7 @@ def test_a_run_goes_on_after_kill_9_under_a_new_fence(tmp_path: Path) -> None:
         ledger.append(RUN, drafts(3), expected=head, fence=fence, forced=True)
 
         assert fence == 2
-        assert verify(ledger).entries == head.count + 3
+        assert verify_ledger(ledger).entries == head.count + 3
 
 
 def test_a_process_that_lost_its_run_is_told_so(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_process_that_lost_its_run_is_told_so(tmp_path: Path) -> None:
         ):
             ours.append(RUN, drafts(1), expected=EMPTY, fence=fence, forced=True)
 
-        assert verify(ours).entries == 1
+        assert verify_ledger(ours).entries == 1
 
 
 def test_processes_that_take_a_run_from_each_other_write_one_chain(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_processes_that_take_a_run_from_each_other_write_one_chain(tmp_path: Pat
         conflicts = sum(int(worker.communicate()[0]) for worker in workers)
 
     with SqliteLedger(path) as ledger:
-        report = verify(ledger, heads={RUN: before})
+        report = verify_ledger(ledger, heads={RUN: before})
         assert report.ok, report.first_bad
         assert report.entries == before.count + 3 * 40
         assert ledger.runs()[0].fence == 1 + 3 * 40 + conflicts

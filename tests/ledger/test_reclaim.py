@@ -15,9 +15,9 @@ from tests.ledger.builders import EMPTY, OTHER, RUN, bodies, draft, drafts, fill
 from tallystick.attachments.session import SessionAttachments
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.errors import LedgerLocked
-from tallystick.ledger.access import APPLICATION_ID
+from tallystick.ledger.connection import APPLICATION_ID
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import verify
+from tallystick.ledger.verify import verify_ledger
 
 LARGE = 300_000
 RECLAIM = """
@@ -58,7 +58,7 @@ def test_the_file_gets_smaller_by_what_was_erased_and_the_chain_holds(
 
     assert before >= size > 6 * LARGE
     assert after == ledger.path.stat().st_size < 2 * LARGE + 100_000
-    report = verify(ledger)
+    report = verify_ledger(ledger)
     assert (report.ok, report.entries, report.erased) == (True, 10, 4)
     head = ledger.runs()[1].head
     assert ledger.append(OTHER, drafts(1), expected=head, fence=1, forced=True).count == 5
@@ -112,7 +112,7 @@ def test_what_others_read_now_is_not_taken_from_them(ledger: SqliteLedger) -> No
 
         assert before > after < 2 * LARGE + 100_000
         assert reader.execute("SELECT count(*) FROM entry").fetchone() == seen
-    assert verify(ledger).ok
+    assert verify_ledger(ledger).ok
 
 
 def test_while_another_process_writes_it_is_locked(ledger: SqliteLedger) -> None:
@@ -125,7 +125,7 @@ def test_while_another_process_writes_it_is_locked(ledger: SqliteLedger) -> None
             ledger.reclaim()
 
         other.execute("COMMIT")
-    assert verify(ledger).ok
+    assert verify_ledger(ledger).ok
 
 
 def test_runs_that_go_on_meanwhile_wait_and_lose_nothing(ledger: SqliteLedger) -> None:
@@ -151,7 +151,7 @@ def test_runs_that_go_on_meanwhile_wait_and_lose_nothing(ledger: SqliteLedger) -
 
     assert failed == []
     assert after < LARGE + 400_000
-    assert verify(ledger, heads={OTHER: head}).entries == 6 + 44
+    assert verify_ledger(ledger, heads={OTHER: head}).entries == 6 + 44
 
 
 def reclaimed(path: Path, failure: str) -> str:
@@ -177,7 +177,7 @@ def swept(tmp_path: Path, failure: str, places: Iterable[int]) -> list[str]:
         path.write_bytes(whole)
         ended.append(reclaimed(path, f"{failure}:when={place}"))
         with SqliteLedger(path) as ledger:
-            report = verify(ledger, heads=heads)
+            report = verify_ledger(ledger, heads=heads)
             assert (report.ok, report.entries, report.erased) == (True, 63, 1), report.first_bad
             assert len(bodies(ledger)) == 3
     return ended

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from tests.ledger.builders import EMPTY, RUN, draft, run_id
 from tests.ledger.scope_worker import WORST
 
-from tallystick.core.budget import BudgetTree, Reservation
-from tallystick.core.budget_amount import Amount, Breach, Budget
-from tallystick.core.budget_errors import (
+from tallystick.core.budget.amount import (
+    Amount,
+    Breach,
+    Budget,
     BudgetExhausted,
     BudgetUnpriced,
     HoldAlive,
@@ -29,6 +30,7 @@ from tallystick.core.budget_errors import (
     ScopesFormatUnknown,
     ScopeUnknown,
 )
+from tallystick.core.budget.tree import BudgetTree, Reservation
 from tallystick.core.errors import InvalidLimit, LedgerCorrupt, Refused
 from tallystick.ledger.scopes import HELD_MAX, Hold, SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger

@@ -24,10 +24,9 @@ from tallystick.core.errors import (
     LedgerUnavailable,
     NotALedger,
 )
-from tallystick.ledger.access import Access
+from tallystick.ledger.connection import APPLICATION_ID, Access
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.sqlite_file import APPLICATION_ID
-from tallystick.ledger.verify import verify
+from tallystick.ledger.verify import verify_ledger
 
 WORKER = Path(__file__).with_name("append_worker.py")
 TRY_TO_WRITE = """
@@ -80,7 +79,7 @@ def test_another_process_finds_what_was_appended(path: Path) -> None:
         head = filled(first)
     with SqliteLedger(path) as second:
         assert second.runs()[0].head == head
-        assert verify(second).ok
+        assert verify_ledger(second).ok
 
 
 def test_closing_twice_is_harmless_and_using_it_again_opens_it(ledger: SqliteLedger) -> None:
@@ -163,7 +162,7 @@ def test_a_half_written_file_is_never_taken_for_a_whole_one(path: Path) -> None:
         path.write_bytes(whole[:size])
         with SqliteLedger(path) as ledger:
             try:
-                said = str(verify(ledger).first_bad)
+                said = str(verify_ledger(ledger).first_bad)
             except (LedgerCorrupt, NotALedger) as error:
                 said = str(error)
         assert said.startswith((f"{path} is ", f"BadEntry(run='{RUN}', seq=0"))
@@ -245,11 +244,11 @@ def test_a_full_disk_stops_the_run_and_loses_nothing_that_was_acknowledged(
             append_until_it_fails(ledger, heads)
 
         assert ledger.runs()[0].head == heads[-1]
-        assert verify(ledger).entries == heads[-1].count > 4
+        assert verify_ledger(ledger).entries == heads[-1].count > 4
 
     with SqliteLedger(path) as ledger:
         ledger.append(RUN, drafts(1), expected=heads[-1], fence=1, forced=True)
-        assert verify(ledger).ok
+        assert verify_ledger(ledger).ok
 
 
 def test_a_ledger_that_another_process_writes_is_locked_for_writers_only(

@@ -12,7 +12,7 @@ from tests.ledger.builders import OTHER, RUN, filled
 from tallystick.core.chain import Head, Sealed
 from tallystick.core.errors import LedgerError
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import verify
+from tallystick.ledger.verify import verify_ledger
 
 COUNT = 4
 COLUMNS = [("entry", "header"), ("entry", "hash"), ("body", "salt"), ("body", "body")]
@@ -29,7 +29,7 @@ class Attacked:
 
     def found(self, heads: dict[str, Head] | None = None) -> tuple[str, int] | None:
         """Which run and entry a verify names."""
-        report = verify(self.ledger, heads=heads or {})
+        report = verify_ledger(self.ledger, heads=heads or {})
         assert report.ok is (report.first_bad is None)
         return None if report.first_bad is None else (report.first_bad.run, report.first_bad.seq)
 
@@ -243,7 +243,7 @@ def test_a_byte_changed_anywhere_in_the_file_is_found_or_was_not_in_an_entry(
 
     with SqliteLedger(whole) as ledger:
         try:
-            held = verify(ledger).ok and all_of(ledger) != before
+            held = verify_ledger(ledger).ok and all_of(ledger) != before
         except LedgerError:
             held = False
     whole.write_bytes(data)

@@ -11,18 +11,12 @@ import pytest
 from tests.ledger.builders import EMPTY, LEDGERS, OTHER, RUN, bodies, draft, drafts, filled
 
 from tallystick.core.chain import Head
-from tallystick.core.errors import (
-    LedgerConflict,
-    RunNotFound,
-    RunNotOwned,
-    TransferRefused,
-)
+from tallystick.core.errors import LedgerConflict, RunNotFound, RunNotOwned, TransferRefused
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.port import ExportHeader, RunRow, TransferLedger
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.stream import write_stream
-from tallystick.ledger.transfer import export_run, import_run
-from tallystick.ledger.verify import verify
+from tallystick.ledger.transfer import export_run, import_run, write_stream
+from tallystick.ledger.verify import verify_ledger
 
 
 @pytest.fixture
@@ -69,7 +63,7 @@ def test_an_imported_run_is_the_one_that_was_exported(
     assert run == RUN
     assert list(there.read(RUN)) == list(here.read(RUN))
     assert (there.runs()[0].head, there.runs()[0].created_at) == (here.runs()[0].head, 1)
-    assert verify(there, heads={RUN: here.runs()[0].head}).ok
+    assert verify_ledger(there, heads={RUN: here.runs()[0].head}).ok
 
 
 def test_a_run_that_was_exported_goes_on_here_and_only_here(
@@ -95,7 +89,7 @@ def test_a_run_that_was_moved_goes_on_there_and_only_there(
     moved(here, there, file)
 
     assert gone_on(there).count == 6
-    assert verify(there, heads={RUN: head}).ok
+    assert verify_ledger(there, heads={RUN: head}).ok
     with pytest.raises(RunNotOwned, match="was moved away"):
         here.claim(RUN, create=False)
 
@@ -123,8 +117,8 @@ def test_a_run_can_move_there_and_back_again(two: Sequence[TransferLedger], tmp_
         gone_on(here, 1)
         assert owners(two) == 1
 
-    assert verify(here).entries == 4 + 6
-    assert verify(there).entries == 4 + 5
+    assert verify_ledger(here).entries == 4 + 6
+    assert verify_ledger(there).entries == 4 + 5
 
 
 def test_a_title_that_was_used_is_worth_nothing_to_those_who_had_the_run(
@@ -158,7 +152,7 @@ def test_importing_the_same_file_again_changes_nothing(
         assert import_run(there, file) == RUN
 
     assert owners(two) == 1
-    assert verify(there).entries == 4
+    assert verify_ledger(there).entries == 4
 
 
 def test_an_older_copy_of_a_run_that_is_here_is_refused_by_name(
@@ -178,7 +172,7 @@ def test_an_older_copy_of_a_run_that_is_here_is_refused_by_name(
         ):
             import_run(there, file)
 
-    assert verify(there).entries == 6
+    assert verify_ledger(there).entries == 6
 
 
 @pytest.mark.parametrize("move", [False, True])
@@ -238,7 +232,7 @@ def test_erased_bodies_stay_erased_on_the_way(two: Sequence[TransferLedger], fil
     moved(here, there, file)
 
     assert [body is None for body in bodies(there)] == [True, False, True, False]
-    assert verify(there).erased == 2
+    assert verify_ledger(there).erased == 2
 
 
 def test_an_empty_run_can_be_moved(two: Sequence[TransferLedger], file: Path) -> None:
@@ -423,7 +417,7 @@ def test_a_file_that_changes_between_the_readings_is_refused(tmp_path: Path) -> 
                 import_run(ledger, Changing(good, second))
 
         assert [row.run for row in ledger.runs()] == [OTHER]
-        assert verify(ledger).entries == 4
+        assert verify_ledger(ledger).entries == 4
         with ledger._file.reading() as db:
             assert db.execute("SELECT count(*) FROM entry").fetchone() == (4,)
 
@@ -448,4 +442,4 @@ def test_an_import_waits_for_no_other_run_while_it_reads(tmp_path: Path) -> None
         import_run(ledger, Slow(good))  # type: ignore[arg-type]
 
         assert heads[-1].count > 10
-        assert verify(ledger).entries == heads[-1].count + 4
+        assert verify_ledger(ledger).entries == heads[-1].count + 4

@@ -8,18 +8,18 @@ import msgspec
 import pytest
 from tests.ledger.builders import EMPTY, OTHER, RUN, draft, drafts, filled
 
-from tallystick.core.chain import Draft, Header, Sealed, seal
+from tallystick.core.chain import Draft, Header, Sealed, check_entry, seal
 from tallystick.core.errors import RunNotFound
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import check_entry, verify
+from tallystick.ledger.verify import verify_ledger
 
 
 def test_an_empty_ledger_and_an_empty_run_hold() -> None:
     ledger = MemoryLedger()
-    nothing = verify(ledger)
+    nothing = verify_ledger(ledger)
     ledger.claim(RUN, create=True)
-    empty = verify(ledger)
+    empty = verify_ledger(ledger)
 
     assert (nothing.ok, nothing.runs, nothing.entries) == (True, 0, 0)
     assert (empty.ok, empty.runs, empty.entries) == (True, 1, 0)
@@ -29,7 +29,7 @@ def test_a_report_is_what_the_command_prints() -> None:
     ledger = MemoryLedger()
     filled(ledger)
 
-    assert msgspec.to_builtins(verify(ledger)) == {
+    assert msgspec.to_builtins(verify_ledger(ledger)) == {
         "ok": True,
         "runs": 1,
         "entries": 4,
@@ -43,9 +43,9 @@ def test_only_the_named_runs_are_looked_at() -> None:
     filled(ledger, run=RUN, count=2)
     filled(ledger, run=OTHER, count=3)
 
-    assert verify(ledger, [OTHER]).entries == 3
+    assert verify_ledger(ledger, [OTHER]).entries == 3
     with pytest.raises(RunNotFound):
-        verify(ledger, ["nosuch"])
+        verify_ledger(ledger, ["nosuch"])
 
 
 def test_every_head_that_was_kept_along_the_way_still_holds() -> None:
@@ -57,7 +57,7 @@ def test_every_head_that_was_kept_along_the_way_still_holds() -> None:
             ledger.append(RUN, [draft(number)], expected=heads[-1], fence=fence, forced=False)
         )
 
-    assert all(verify(ledger, heads={RUN: head}).ok for head in heads)
+    assert all(verify_ledger(ledger, heads={RUN: head}).ok for head in heads)
 
 
 class Growing(MemoryLedger):
@@ -73,7 +73,7 @@ def test_a_run_that_grows_meanwhile_holds() -> None:
     ledger = Growing()
     filled(ledger)
 
-    report = verify(ledger)
+    report = verify_ledger(ledger)
 
     assert (report.ok, report.entries) == (True, 6)
 
@@ -90,7 +90,7 @@ def test_a_run_that_is_removed_meanwhile_is_no_damage() -> None:
     ledger = Vanishing()
     filled(ledger)
 
-    assert verify(ledger).ok
+    assert verify_ledger(ledger).ok
 
 
 def sealed(body: Draft, *, run: str = RUN) -> Sealed:
@@ -147,7 +147,7 @@ def test_a_hundred_thousand_entries_verify_in_five_seconds(
             head = ledger.append(RUN, more, expected=head, fence=fence, forced=False)
 
         began = time.process_time()
-        report = verify(ledger, heads={RUN: head})
+        report = verify_ledger(ledger, heads={RUN: head})
         seconds = time.process_time() - began
 
     with capsys.disabled():

@@ -25,7 +25,7 @@ from tallystick.core.errors import (
 )
 from tallystick.ledger import writer as writers
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import verify
+from tallystick.ledger.verify import verify_ledger
 from tallystick.ledger.writer import Writer
 
 
@@ -91,7 +91,7 @@ def test_what_waits_is_written_in_one_transaction(ledger: SqliteLedger, forced: 
     assert crowd.failures() == {}
     held, together = 1, 1
     assert said.count("COMMIT") == held + together
-    assert verify(ledger).entries == 40
+    assert verify_ledger(ledger).entries == 40
 
 
 def test_threads_that_force_at_the_same_time_wait_for_the_disk_together(
@@ -118,7 +118,7 @@ def test_threads_that_force_at_the_same_time_wait_for_the_disk_together(
 
     assert said.count("COMMIT") == 2
     assert said.count("PRAGMA synchronous = FULL") == 1
-    assert verify(ledger).entries == 16
+    assert verify_ledger(ledger).entries == 16
 
 
 def test_a_transaction_is_bounded_in_count_and_bytes(
@@ -176,7 +176,7 @@ def test_what_goes_with_a_submission_fails_with_it_alone(ledger: SqliteLedger) -
 
     assert crowd.failures() == {2: UsageError, 3: LedgerCorrupt, 4: LedgerCorrupt}
     assert [row.head.count for row in ledger.runs()] == [1, 0, 0, 0, 1]
-    assert verify(ledger).ok
+    assert verify_ledger(ledger).ok
 
 
 def test_when_all_are_refused_nothing_is_committed(ledger: SqliteLedger) -> None:
@@ -214,7 +214,7 @@ def test_a_full_disk_fails_all_of_a_transaction_and_the_next_one_works(
         db.execute("PRAGMA max_page_count = 1000000")
     crowd.submit()
     assert crowd.failures() == {}
-    assert verify(ledger).entries == 4
+    assert verify_ledger(ledger).entries == 4
 
 
 def test_a_file_that_may_not_be_written_fails_all_of_a_transaction(ledger: SqliteLedger) -> None:
@@ -324,7 +324,7 @@ def test_whoever_submits_more_than_the_queue_holds_waits_until_there_is_room(
     ledger.close()
 
     assert queued == 4
-    assert verify(ledger).entries == 11
+    assert verify_ledger(ledger).entries == 11
 
 
 def test_bytes_fill_the_queue_too_and_nobody_comes_before_those_who_wait(
@@ -350,7 +350,7 @@ def test_bytes_fill_the_queue_too_and_nobody_comes_before_those_who_wait(
     ledger.close()
 
     assert queued == 1
-    assert verify(ledger).entries == 3
+    assert verify_ledger(ledger).entries == 3
 
 
 def test_a_submission_larger_than_the_queue_is_let_through_alone(
@@ -375,7 +375,7 @@ def test_who_would_wait_for_himself_is_told_so(ledger: SqliteLedger) -> None:
         ledger.close()
 
     ledger.close()
-    assert verify(ledger).entries == 4
+    assert verify_ledger(ledger).entries == 4
 
 
 def test_what_goes_with_an_append_cannot_use_the_ledger_to_write(ledger: SqliteLedger) -> None:
@@ -416,7 +416,7 @@ def test_a_callback_may_submit_but_not_wait(ledger: SqliteLedger) -> None:
     submitted[0].result()
 
     assert refused == [f"{ledger.path}: its writer cannot wait for itself"] * 2
-    assert verify(ledger).entries == 2
+    assert verify_ledger(ledger).entries == 2
 
 
 def test_a_callback_that_fails_is_nothing_to_the_others(ledger: SqliteLedger) -> None:
@@ -540,7 +540,7 @@ def test_threads_that_close_while_others_write_lose_nothing(tmp_path: Path) -> N
     closer.join()
     ledger.close()
 
-    report = verify(ledger)
+    report = verify_ledger(ledger)
     ledger.close()
     assert (report.ok, report.entries) == (True, 180)
 
@@ -576,4 +576,4 @@ def test_a_reading_connection_does_not_write(ledger: SqliteLedger) -> None:
     with pytest.raises(LedgerReadOnly), ledger.file.reading() as db:
         db.execute("DELETE FROM body")
 
-    assert verify(ledger).ok
+    assert verify_ledger(ledger).ok

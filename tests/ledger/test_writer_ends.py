@@ -9,7 +9,7 @@ from tests.ledger.builders import OTHER, RUN, run_id
 
 from tallystick.core.chain import Head
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import verify
+from tallystick.ledger.verify import verify_ledger
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +61,7 @@ def forked(path: Path, what: str) -> list[str]:
 
 def counts(path: Path) -> dict[str, int]:
     with SqliteLedger(path) as ledger:
-        report = verify(ledger)
+        report = verify_ledger(ledger)
         assert report.ok, report.first_bad
         return {row.run: row.head.count for row in ledger.runs()}
 
@@ -106,7 +106,7 @@ def test_forks_in_the_middle_of_everything_lose_nothing_of_either_side(path: Pat
 
     heads = {run: Head(count=int(count), hash=entry_hash) for run, count, entry_hash in said}
     with SqliteLedger(path) as ledger:
-        report = verify(ledger, heads=heads)
+        report = verify_ledger(ledger, heads=heads)
     assert report.ok, report.first_bad
     assert counts(path) == {run: head.count for run, head in heads.items()} | {
         run_id(number): 4 for number in range(10, 20)

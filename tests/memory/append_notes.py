@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tallystick.memory.note import NewNote
 from tallystick.memory.remember import remember
-from tallystick.memory.sqlite import SqliteMemory
+from tallystick.memory.store.sqlite import SqliteMemory
 
 if __name__ == "__main__":
     path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

@@ -11,19 +11,24 @@ import pytest
 from hypothesis import strategies as st
 from tests.memory.memory_store import START, Clock, a_note, open_memory, quick_folder
 
-from tallystick.memory import shortlist as limits
-from tallystick.memory.forget import Strategy, forget
+from tallystick.memory.forget import forget
 from tallystick.memory.note import MemoryType, NoteScope, Permission, SourceType
-from tallystick.memory.receipt import Key
-from tallystick.memory.records import Verdict
-from tallystick.memory.remember import recalled, remember
-from tallystick.memory.scope import Embedded
-from tallystick.memory.selection import Filters
-from tallystick.memory.share import relate, share
-from tallystick.memory.sqlite import SqliteMemory
+from tallystick.memory.recall import shortlist as limits
+from tallystick.memory.recall.scope import Embedded
+from tallystick.memory.recall.selection import EVERYTHING, Filters
+from tallystick.memory.recall.view import view
+from tallystick.memory.receipts.receipt import Key
+from tallystick.memory.remember import recalled, relate, remember, share
+from tallystick.memory.store.records import ForgetStrategy, Verdict
+from tallystick.memory.store.sqlite import SqliteMemory
+from tallystick.memory.store.vectors import (
+    Vectors,
+    choose_model,
+    keep_vectors,
+    model_of,
+    unembedded,
+)
 from tallystick.memory.suspicion import review, review_queue
-from tallystick.memory.vectors import Vectors, choose_model, keep_vectors, model_of, unembedded
-from tallystick.memory.view import EVERYTHING, view
 
 KEY = Key(id="k1", secret=b"s" * 32)
 KEYS = {KEY.id: KEY.secret}
@@ -41,8 +46,8 @@ QUERIES = (
     "lake lake 東京",
     "absent",
 )
-SOFT = (Strategy.SOFT_DELETE, Strategy.ARCHIVE, Strategy.DECAY)
-ALL = (*SOFT, Strategy.REDACT, Strategy.HARD_DELETE)
+SOFT = (ForgetStrategy.SOFT_DELETE, ForgetStrategy.ARCHIVE, ForgetStrategy.DECAY)
+ALL = (*SOFT, ForgetStrategy.REDACT, ForgetStrategy.HARD_DELETE)
 
 # An act is what is done and how, with numbers that choose among what is there.
 Act = tuple[str, int, int, int]
@@ -113,7 +118,7 @@ class World:
 
     memory: SqliteMemory
     clock: Clock
-    strategies: tuple[Strategy, ...] = ALL
+    strategies: tuple[ForgetStrategy, ...] = ALL
     ids: list[str] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
 
@@ -181,7 +186,10 @@ class World:
             case "forget":
                 strategy = self.strategies[two % len(self.strategies)]
                 done = forget(self.memory, [id], actor=None, strategy=strategy, scrub=False)
-                if strategy in (Strategy.HARD_DELETE, Strategy.REDACT) and done.forgotten:
+                if (
+                    strategy in (ForgetStrategy.HARD_DELETE, ForgetStrategy.REDACT)
+                    and done.forgotten
+                ):
                     self.gone.add(id)
             case "recall":
                 recalled(self.memory, living[: two + 1])
@@ -207,7 +215,7 @@ BEGUN: tuple[Act, ...] = (
 
 
 @contextmanager
-def a_world(strategies: tuple[Strategy, ...] = ALL, *, begun: bool = True) -> Iterator[World]:
+def a_world(strategies: tuple[ForgetStrategy, ...] = ALL, *, begun: bool = True) -> Iterator[World]:
     clock = Clock()
     with quick_folder() as folder, open_memory(folder, clock=clock) as memory:
         world = World(memory, clock, strategies)

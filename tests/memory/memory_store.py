@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.memory.note import NewNote
-from tallystick.memory.projection_schema import PROJECTION_TABLES
-from tallystick.memory.sqlite import SqliteMemory
+from tallystick.memory.store.projection import PROJECTION_TABLES
+from tallystick.memory.store.sqlite import SqliteMemory
 
 __all__ = [
     "START",

@@ -12,15 +12,15 @@ from tests.memory.memory_store import START, Clock, a_note, open_memory
 
 from tallystick.memory.errors import ImportRefused, NoteInvalid
 from tallystick.memory.exchange import EXPORT_FORMAT, export_notes, import_notes
-from tallystick.memory.forget import Strategy, forget
+from tallystick.memory.forget import forget
 from tallystick.memory.note import NoteScope, Permission
-from tallystick.memory.records import Verdict
-from tallystick.memory.remember import remember
-from tallystick.memory.share import relate, share
-from tallystick.memory.sqlite import SqliteMemory
+from tallystick.memory.recall.selection import EVERYTHING
+from tallystick.memory.recall.view import look, view
+from tallystick.memory.remember import relate, remember, share
+from tallystick.memory.store.records import ForgetStrategy, Verdict
+from tallystick.memory.store.sqlite import SqliteMemory
+from tallystick.memory.store.verify import verify_memory
 from tallystick.memory.suspicion import review, review_queue
-from tallystick.memory.verify import verify
-from tallystick.memory.view import EVERYTHING, look, view
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_notes_come_over_with_what_was_thought_of_them(
     two = remember(source, a_note("two", related_to=(one,))).id
     share(source, one, actor=None, with_agent="bob", permission=Permission.WRITE)
     relate(source, one, two, actor=None, relation="supports")
-    forget(source, [two], actor=None, strategy=Strategy.ARCHIVE)
+    forget(source, [two], actor=None, strategy=ForgetStrategy.ARCHIVE)
 
     done = import_notes(target, exported(source))
 
@@ -66,7 +66,7 @@ def test_notes_come_over_with_what_was_thought_of_them(
     assert look(target, two, reader=None).state.state == "archived"
     everything = view(target, reader=None, filters=EVERYTHING)
     assert (one, "supports", two, 1.0) in everything.relations()
-    assert verify(target).valid
+    assert verify_memory(target).valid
 
 
 def test_an_export_has_what_its_reader_sees_and_no_more(source: SqliteMemory) -> None:
@@ -106,8 +106,8 @@ def test_what_is_here_stays_and_what_was_erased_here_stays_away(
     ids = [remember(source, a_note(text)).id for text in ("kept", "erased", "redacted")]
     lines = exported(source)
     import_notes(target, lines)
-    forget(target, [ids[1]], actor=None, strategy=Strategy.HARD_DELETE)
-    forget(target, [ids[2]], actor=None, strategy=Strategy.REDACT)
+    forget(target, [ids[1]], actor=None, strategy=ForgetStrategy.HARD_DELETE)
+    forget(target, [ids[2]], actor=None, strategy=ForgetStrategy.REDACT)
 
     again = import_notes(target, lines)
 

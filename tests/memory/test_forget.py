@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 from tests.memory.memory_store import START, Clock, a_note, open_memory, raw_bytes, tables
 
-from tallystick.memory.decay_pass import decay_pass
 from tallystick.memory.errors import BackendUnsupported, NoteErased, NoteInvalid
 from tallystick.memory.exchange import export_notes
 from tallystick.memory.forget import (
-    Criteria,
     RunsErased,
-    Strategy,
+    decay_pass,
     forget,
     forget_expired,
     forget_matching,
@@ -24,21 +22,29 @@ from tallystick.memory.forget import (
     forgettable,
 )
 from tallystick.memory.note import REDACTED, MemoryType, NoteScope, Permission
-from tallystick.memory.recall import Asking, recall
-from tallystick.memory.receipt import ForgetReceipt, Key, Link, RunErased, verify_chain
-from tallystick.memory.receipt_errors import MissingRecord, NotErased, ReceiptUnknown
-from tallystick.memory.receipts_kept import (
+from tallystick.memory.recall.recall import Asking, recall
+from tallystick.memory.recall.view import look, view
+from tallystick.memory.receipts.receipt import (
+    ForgetReceipt,
+    Key,
+    Link,
+    MissingRecord,
+    NotErased,
+    ReceiptUnknown,
+    RunErased,
+)
+from tallystick.memory.receipts.receipts import (
     kept_forget,
     kept_receipt,
     kept_receipts,
+    verify_chain,
     verify_forgotten,
 )
-from tallystick.memory.remember import recalled, remember, remember_all
-from tallystick.memory.share import share
-from tallystick.memory.sqlite import SqliteMemory
-from tallystick.memory.vectors import Vectors, choose_model, keep_vectors
-from tallystick.memory.verify import verify
-from tallystick.memory.view import look, view
+from tallystick.memory.remember import recalled, remember, remember_all, share
+from tallystick.memory.store.records import Criteria, ForgetStrategy
+from tallystick.memory.store.sqlite import SqliteMemory
+from tallystick.memory.store.vectors import Vectors, choose_model, keep_vectors
+from tallystick.memory.store.verify import verify_memory
 
 HOUR = 3_600_000
 MODEL = "a" * 64
@@ -52,7 +58,7 @@ KEYS = {KEY.id: KEY.secret}
 
 def erased(memory: SqliteMemory, id: str) -> ForgetReceipt:
     """Erase a note; the receipt of that."""
-    done = forget(memory, [id], actor=None, strategy=Strategy.HARD_DELETE, key=KEY)
+    done = forget(memory, [id], actor=None, strategy=ForgetStrategy.HARD_DELETE, key=KEY)
     assert done.receipt is not None
     return done.receipt
 
@@ -65,9 +71,9 @@ def texts(memory: SqliteMemory, as_of: int | None = None) -> list[str]:
 # -- strategies --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", [Strategy.SOFT_DELETE, Strategy.ARCHIVE])
+@pytest.mark.parametrize("strategy", [ForgetStrategy.SOFT_DELETE, ForgetStrategy.ARCHIVE])
 def test_a_note_out_of_sight_can_be_asked_for_as_of_before(
-    strategy: Strategy, tmp_path: Path
+    strategy: ForgetStrategy, tmp_path: Path
 ) -> None:
     with open_memory(tmp_path) as memory:
         kept = remember(memory, a_note("stays"))
@@ -80,7 +86,7 @@ def test_a_note_out_of_sight_can_be_asked_for_as_of_before(
         assert texts(memory, as_of=2) == ["stays", "goes"]
         assert view(memory, reader="ada", as_of=2).erased == ()
         assert view(memory, reader="ada").ids == (kept.id,)
-        assert verify(memory).valid
+        assert verify_memory(memory).valid
 
 
 def test_decay_takes_off_the_notes_own_rate_and_ends_at_nothing(tmp_path: Path) -> None:
@@ -88,7 +94,7 @@ def test_decay_takes_off_the_notes_own_rate_and_ends_at_nothing(tmp_path: Path) 
         plain = remember(memory, a_note("plain", importance=0.5)).id
         fast = remember(memory, a_note("fast", importance=0.3, decay_rate=0.4)).id
 
-        forget(memory, [plain, fast], actor=None, strategy=Strategy.DECAY)
+        forget(memory, [plain, fast], actor=None, strategy=ForgetStrategy.DECAY)
 
         assert look(memory, plain, reader=None).state.importance == pytest.approx(0.4)
         assert look(memory, fast, reader=None).state.importance == 0.0
@@ -98,7 +104,7 @@ def test_procedural_notes_do_not_decay(tmp_path: Path) -> None:
     with open_memory(tmp_path) as memory:
         made = remember(memory, a_note("how to", memory_type=MemoryType.PROCEDURAL))
 
-        done = forget(memory, [made.id], actor=None, strategy=Strategy.DECAY)
+        done = forget(memory, [made.id], actor=None, strategy=ForgetStrategy.DECAY)
 
         assert done.forgotten == ()
         assert done.receipt is None
@@ -118,7 +124,7 @@ def test_redaction_leaves_the_place_of_a_note_and_none_of_its_words(tmp_path: Pa
         made = remember(memory, new)
         before = memory.head()
 
-        done = forget(memory, [made.id], actor="ada", strategy=Strategy.REDACT)
+        done = forget(memory, [made.id], actor="ada", strategy=ForgetStrategy.REDACT)
 
         left = look(memory, made.id, reader="ada").note
         assert (left.content, left.tags, left.metadata) == (REDACTED, ("kept",), {"redacted": True})
@@ -126,7 +132,7 @@ def test_redaction_leaves_the_place_of_a_note_and_none_of_its_words(tmp_path: Pa
         assert view(memory, reader="ada", as_of=1).erased == (made.id,)
         assert view(memory, reader="ada", as_of=1).ids == ()
         assert view(memory, reader="ada").erased == ()
-        report = verify(memory, head=before)
+        report = verify_memory(memory, head=before)
         assert (report.valid, report.erased) == (True, 1)
         assert done.scrubbed is True
     assert not any(word.encode() in raw_bytes(tmp_path) for word in WORDS)
@@ -137,7 +143,7 @@ def test_consolidation_is_refused_and_not_pretended(tmp_path: Path) -> None:
         made = remember(memory, a_note())
 
         with pytest.raises(BackendUnsupported, match="consolidate"):
-            forget(memory, [made.id], actor=None, strategy=Strategy.CONSOLIDATE)
+            forget(memory, [made.id], actor=None, strategy=ForgetStrategy.CONSOLIDATE)
 
 
 # -- erasure -----------------------------------------------------------------------------------
@@ -176,7 +182,7 @@ def test_an_erased_note_leaves_no_byte_of_itself_in_any_file(tmp_path: Path) -> 
         reader = open_memory(tmp_path)
         assert made in view(reader, reader=None)
 
-        done = forget(memory, [made], actor="ada", strategy=Strategy.HARD_DELETE)
+        done = forget(memory, [made], actor="ada", strategy=ForgetStrategy.HARD_DELETE)
 
         assert done.scrubbed is True
         left = raw_bytes(tmp_path)
@@ -201,7 +207,7 @@ def test_after_an_erasure_the_chain_holds_and_says_erased(tmp_path: Path) -> Non
 
         done = erased(memory, made)
 
-        report = verify(memory, head=head)
+        report = verify_memory(memory, head=head)
         assert (report.valid, report.error_message) == (True, None)
         assert report.erased == len(done.entries) == 3
         assert verify_forgotten(memory, done, keys=KEYS).notes == ((made, "erased"),)
@@ -214,7 +220,7 @@ def test_after_an_erasure_the_chain_holds_and_says_erased(tmp_path: Path) -> Non
 def test_no_term_of_an_erased_note_is_left_in_the_index(tmp_path: Path) -> None:
     with open_memory(tmp_path) as memory:
         made = crowded(memory)
-        forget(memory, [made], actor=None, strategy=Strategy.HARD_DELETE)
+        forget(memory, [made], actor=None, strategy=ForgetStrategy.HARD_DELETE)
 
     terms = {term for term, _ in tables(tmp_path / "memory.db")["words"]}
     assert terms.isdisjoint({"zanzibar", "marmalad", "qwertzuiop", "xylophonist"})
@@ -230,7 +236,7 @@ def test_whoever_reads_an_older_state_delays_the_scrub_and_the_receipt_says_so(
     other.execute("BEGIN")
     other.execute("SELECT * FROM log").fetchall()
 
-    done = forget(impatient, [made.id], actor=None, strategy=Strategy.HARD_DELETE)
+    done = forget(impatient, [made.id], actor=None, strategy=ForgetStrategy.HARD_DELETE)
 
     assert done.scrubbed is False
     assert impatient.scrub_due
@@ -267,7 +273,7 @@ def test_a_receipt_does_not_hold_where_the_bytes_came_back(tmp_path: Path) -> No
 
         with pytest.raises(NotErased, match="entry 1 can still be read"):
             verify_forgotten(memory, receipt, keys=KEYS)
-        assert not verify(memory).valid
+        assert not verify_memory(memory).valid
 
 
 def test_a_receipt_does_not_hold_in_another_memory(tmp_path: Path) -> None:
@@ -279,9 +285,9 @@ def test_a_receipt_does_not_hold_in_another_memory(tmp_path: Path) -> None:
             verify_forgotten(two, receipt, keys=KEYS)
 
 
-@pytest.mark.parametrize("strategy", [each for each in Strategy if each != "consolidate"])
+@pytest.mark.parametrize("strategy", [each for each in ForgetStrategy if each != "consolidate"])
 def test_every_forgetting_gives_a_receipt_that_is_kept_and_holds(
-    strategy: Strategy, tmp_path: Path
+    strategy: ForgetStrategy, tmp_path: Path
 ) -> None:
     with open_memory(tmp_path) as memory:
         made = remember(memory, a_note(SECRET)).id
@@ -295,7 +301,7 @@ def test_every_forgetting_gives_a_receipt_that_is_kept_and_holds(
         assert (done.receipt.agent_id, done.receipt.asked) == ("ada", {"by": "ids", "why": "asked"})
         # A text that is no id says perhaps what is to be forgotten.
         assert done.receipt.errors == ()
-        assert verify(memory).valid
+        assert verify_memory(memory).valid
 
 
 def test_receipts_of_recalls_and_of_forgetting_are_one_chain(tmp_path: Path) -> None:
@@ -324,7 +330,7 @@ def test_a_receipt_says_how_notes_were_chosen_and_not_by_which_name(tmp_path: Pa
     with open_memory(tmp_path) as memory:
         remember(memory, a_note("a", tags=("subject:Xylophonist",)))
         remember(memory, a_note("b", created_by="Xylophonist"))
-        hard = Strategy.HARD_DELETE
+        hard = ForgetStrategy.HARD_DELETE
 
         one = forget_subject(memory, "Xylophonist", actor=None, strategy=hard, key=KEY)
         two = forget_provenance(memory, principal="Xylophonist", actor=None, strategy=hard, key=KEY)
@@ -340,11 +346,11 @@ def test_what_can_be_forgotten_is_said_before_it_is(tmp_path: Path) -> None:
     with open_memory(tmp_path) as memory:
         here = remember(memory, a_note("here")).id
         gone = remember(memory, a_note("gone")).id
-        forget(memory, [gone], actor=None, strategy=Strategy.HARD_DELETE)
+        forget(memory, [gone], actor=None, strategy=ForgetStrategy.HARD_DELETE)
         before = memory.head()
 
-        owner = forgettable(memory, [here, gone], actor=None, strategy=Strategy.HARD_DELETE)
-        other = forgettable(memory, [here, gone], actor="bob", strategy=Strategy.HARD_DELETE)
+        owner = forgettable(memory, [here, gone], actor=None, strategy=ForgetStrategy.HARD_DELETE)
+        other = forgettable(memory, [here, gone], actor="bob", strategy=ForgetStrategy.HARD_DELETE)
 
         assert [note.id for note in owner.notes] == [here]
         assert (owner.gone, owner.errors) == ((gone,), ())
@@ -360,7 +366,7 @@ def test_with_a_word_on_runs_a_note_that_is_gone_is_named_again(tmp_path: Path) 
         runs = RunsErased(runs=(RunErased(run="R", how="kept", why="is running"),))
 
         again = forget(
-            memory, [made], actor=None, strategy=Strategy.HARD_DELETE, key=KEY, runs=runs
+            memory, [made], actor=None, strategy=ForgetStrategy.HARD_DELETE, key=KEY, runs=runs
         )
 
         assert again.errors == ()
@@ -444,7 +450,7 @@ def test_a_subject_is_redacted_wherever_it_is_tagged_deleted_notes_too(tmp_path:
 
         assert sorted(done.forgotten) == sorted(ids)
         assert texts(memory) == [REDACTED, REDACTED, "about carol"]
-        assert verify(memory).valid
+        assert verify_memory(memory).valid
     assert SECRET.encode() not in raw_bytes(tmp_path)
     assert b"subject:bob" not in raw_bytes(tmp_path)
 
@@ -477,7 +483,7 @@ def test_notes_whose_time_is_over_are_not_seen_and_a_sweep_erases_them(tmp_path:
 
         assert seen == ["stays"]
         assert done.forgotten == (made,)
-        assert verify(memory).erased == 1
+        assert verify_memory(memory).erased == 1
     assert SECRET.encode() not in raw_bytes(tmp_path)
 
 
@@ -504,7 +510,7 @@ def test_a_decay_pass_archives_what_hardly_matters_and_forgets_what_does_not(
 def test_a_request_that_is_made_again_is_done_once(tmp_path: Path) -> None:
     with open_memory(tmp_path) as memory:
         made = remember(memory, a_note(SECRET))
-        hard = Strategy.HARD_DELETE
+        hard = ForgetStrategy.HARD_DELETE
 
         first = forget(memory, [made.id], actor=None, strategy=hard, origin="run:7", key=KEY)
         again = forget(memory, [made.id], actor=None, strategy=hard, origin="run:7", key=KEY)

@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 from tests.memory.memory_store import START, Clock, a_note, open_memory, quick_folder, tables
 
 from tallystick.memory.exchange import export_notes, import_notes
-from tallystick.memory.forget import Strategy, forget
+from tallystick.memory.forget import forget
 from tallystick.memory.note import MemoryType, NoteScope, Permission, SourceType
-from tallystick.memory.records import Verdict
-from tallystick.memory.remember import recalled, remember
-from tallystick.memory.selection import EVERYTHING, NOW
-from tallystick.memory.share import relate, share
-from tallystick.memory.sqlite import SqliteMemory
+from tallystick.memory.recall.selection import EVERYTHING, NOW
+from tallystick.memory.recall.view import View, view
+from tallystick.memory.remember import recalled, relate, remember, share
+from tallystick.memory.store.records import ForgetStrategy, Verdict
+from tallystick.memory.store.sqlite import SqliteMemory
+from tallystick.memory.store.vectors import Vectors, choose_model, keep_vectors, model_of
+from tallystick.memory.store.verify import verify_memory
 from tallystick.memory.suspicion import review, review_queue
-from tallystick.memory.vectors import Vectors, choose_model, keep_vectors, model_of
-from tallystick.memory.verify import verify
-from tallystick.memory.view import View, view
 
 MODEL, OTHER_MODEL = "a" * 64, "b" * 64
 CONTENTS = (
@@ -46,8 +45,8 @@ acts = st.lists(
     ),
     max_size=8,
 )
-SOFT = [Strategy.SOFT_DELETE, Strategy.ARCHIVE, Strategy.DECAY]
-ALL = [*SOFT, Strategy.REDACT, Strategy.HARD_DELETE]
+SOFT = [ForgetStrategy.SOFT_DELETE, ForgetStrategy.ARCHIVE, ForgetStrategy.DECAY]
+ALL = [*SOFT, ForgetStrategy.REDACT, ForgetStrategy.HARD_DELETE]
 
 
 @dataclass
@@ -56,7 +55,7 @@ class World:
 
     memory: SqliteMemory
     clock: Clock
-    strategies: list[Strategy]
+    strategies: list[ForgetStrategy]
     ids: list[str] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
 
@@ -99,7 +98,10 @@ class World:
             case "forget":
                 strategy = self.strategies[two % len(self.strategies)]
                 done = forget(self.memory, [id], actor=None, strategy=strategy, scrub=False)
-                if strategy in (Strategy.HARD_DELETE, Strategy.REDACT) and done.forgotten:
+                if (
+                    strategy in (ForgetStrategy.HARD_DELETE, ForgetStrategy.REDACT)
+                    and done.forgotten
+                ):
                     self.gone.add(id)
             case "recall":
                 recalled(self.memory, others[: two + 1])
@@ -116,7 +118,7 @@ class World:
 
 
 @contextmanager
-def a_world(strategies: list[Strategy]) -> Iterator[World]:
+def a_world(strategies: list[ForgetStrategy]) -> Iterator[World]:
     clock = Clock()
     with quick_folder() as folder, open_memory(folder, clock=clock) as memory:
         yield World(memory, clock, strategies)
@@ -190,7 +192,7 @@ def test_projections_made_again_from_the_log_are_the_same(steps: list[Act]) -> N
         world.memory.rebuild()
 
         assert tables(world.memory.path) == before
-        assert verify(world.memory).error_message is None
+        assert verify_memory(world.memory).error_message is None
 
 
 @given(acts)
@@ -205,7 +207,7 @@ def test_an_import_of_an_export_is_the_same(steps: list[Act]) -> None:
         again = list(export_notes(copy.memory, reader=None, label="copy"))
         assert again[1:-1] == lines[1:-1]
         assert done.notes == len(done.imported) == len(lines) - 2
-        assert verify(copy.memory).error_message is None
+        assert verify_memory(copy.memory).error_message is None
         assert import_notes(copy.memory, lines).present == done.imported
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.memory.memory_store import a_note
 
 from tallystick.core.errors import UsageError
-from tallystick.memory.decay import decayed_once, effective_importance
 from tallystick.memory.errors import NoteInvalid
+from tallystick.memory.forget import decayed_once, effective_importance
 from tallystick.memory.note import (
     CONTENT_BYTES_MAX,
     ConsolidationState,
@@ -27,7 +27,7 @@ from tallystick.memory.note import (
     normalised,
     uuid7,
 )
-from tallystick.memory.windows import OVERLAP_PIECES, WINDOW_PIECES, windows
+from tallystick.memory.store.vectors import OVERLAP_PIECES, WINDOW_PIECES, windows
 
 ID = "018bcfe5-6800-7000-8000-000000000001"
 

@@ -11,13 +11,21 @@ from hypothesis import strategies as st
 from tests.memory.memory_store import START, Clock, a_note, open_memory, quick_folder
 
 from tallystick.memory.errors import MemoryPermissionDenied, NoteInvalid, NoteNotFound
-from tallystick.memory.forget import Strategy, forget
+from tallystick.memory.forget import forget
 from tallystick.memory.note import CONTENT_BYTES_MAX, MemoryType, NoteScope, Permission
-from tallystick.memory.records import Verdict
-from tallystick.memory.remember import BATCH_MAX, Remembered, recalled, remember, remember_all
-from tallystick.memory.share import relate, share
+from tallystick.memory.recall.selection import EVERYTHING
+from tallystick.memory.recall.view import look, view
+from tallystick.memory.remember import (
+    BATCH_MAX,
+    Remembered,
+    recalled,
+    relate,
+    remember,
+    remember_all,
+    share,
+)
+from tallystick.memory.store.records import ForgetStrategy, Verdict
 from tallystick.memory.suspicion import review
-from tallystick.memory.view import EVERYTHING, look, view
 
 HOUR = 3_600_000
 
@@ -91,8 +99,8 @@ def test_a_note_that_is_gone_is_not_sighted(tmp_path: Path) -> None:
         erased = remember(memory, a_note("erased")).id
         expired = remember(memory, a_note("expired", ttl_ms=10)).id
         forget(memory, [deleted], actor=None)
-        forget(memory, [archived], actor=None, strategy=Strategy.ARCHIVE)
-        forget(memory, [erased], actor=None, strategy=Strategy.HARD_DELETE)
+        forget(memory, [archived], actor=None, strategy=ForgetStrategy.ARCHIVE)
+        forget(memory, [erased], actor=None, strategy=ForgetStrategy.HARD_DELETE)
         clock.now += 10
 
         again = [
@@ -238,7 +246,7 @@ def test_a_relation_to_what_is_not_here_is_an_error(tmp_path: Path) -> None:
     with open_memory(tmp_path) as memory:
         hidden = remember(memory, a_note("hidden", agent_id="bob")).id
         erased = remember(memory, a_note("erased")).id
-        forget(memory, [erased], actor=None, strategy=Strategy.HARD_DELETE)
+        forget(memory, [erased], actor=None, strategy=ForgetStrategy.HARD_DELETE)
         head = memory.head()
 
         for id in (hidden, erased, hidden[:-1] + "f"):
@@ -255,7 +263,7 @@ def test_a_request_that_is_made_again_is_answered_and_not_done_again(tmp_path: P
     with open_memory(tmp_path) as memory:
         first = remember(memory, a_note("once"), origin="01RUN:5")
         again = remember(memory, a_note("once"), origin="01RUN:5")
-        forget(memory, [first.id], actor=None, strategy=Strategy.HARD_DELETE)
+        forget(memory, [first.id], actor=None, strategy=ForgetStrategy.HARD_DELETE)
         after = remember(memory, a_note("once"), origin="01RUN:5")
 
     assert again.again
@@ -290,7 +298,7 @@ def test_a_request_that_is_made_again_is_answered_as_the_first_time(tmp_path: Pa
         assert again() == expected
         # Whatever becomes of the notes, it is said what was said.
         review(memory, first[2].id, Verdict.RELEASED, by="ada")
-        forget(memory, [old, first[0].id], actor=None, strategy=Strategy.HARD_DELETE)
+        forget(memory, [old, first[0].id], actor=None, strategy=ForgetStrategy.HARD_DELETE)
         assert again() == expected
 
 

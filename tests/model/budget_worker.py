@@ -9,19 +9,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.host_call_sandbox import ToldSandbox  # noqa: E402
 from tests.model.billing_server import PRICES  # noqa: E402
-from tests.told_sandbox import ToldSandbox  # noqa: E402
 
-from tallystick.core import machine  # noqa: E402
-from tallystick.core.budget_amount import Budget  # noqa: E402
-from tallystick.core.records import RunLimits  # noqa: E402
+from tallystick.client import Session  # noqa: E402
+from tallystick.core.budget.amount import Budget  # noqa: E402
+from tallystick.core.charge import RunLimits  # noqa: E402
+from tallystick.core.machine import machine  # noqa: E402
 from tallystick.ledger.sqlite import SqliteLedger  # noqa: E402
 from tallystick.model.endpoint import Endpoint  # noqa: E402
 from tallystick.model.http import HttpModel  # noqa: E402
-from tallystick.model.price_table import PriceTable  # noqa: E402
-from tallystick.runtime import queries  # noqa: E402
-from tallystick.runtime.session import Session  # noqa: E402
-from tallystick.runtime.teller import Pricing  # noqa: E402
+from tallystick.model.price_table import PriceTable, Pricing  # noqa: E402
+from tallystick.runtime.calls import queries  # noqa: E402
 
 
 def main(ledger: str, url: str, name: str, usd_total: str, runs: int) -> None:

@@ -20,11 +20,10 @@ from enum import Enum
 from types import TracebackType
 from typing import Any
 
-from tallystick.core.prompt import Message
-from tallystick.model.endpoint import Dialect, Endpoint
+from tallystick.core.machine.prompt import Message
+from tallystick.model.endpoint import Dialect, Endpoint, Secret
 from tallystick.model.http import HttpModel
 from tallystick.model.port import ModelError, ModelReply, ModelRequest
-from tallystick.model.secret import Secret
 
 KEY = "sk-fake-0123456789abcdefXYZ"
 TEXT = "Hello there."

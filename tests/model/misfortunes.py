@@ -8,7 +8,7 @@ from typing import Any
 from tests.model import fake_server as fake
 from tests.model.fake_server import Behaviour, End
 
-from tallystick.core.records import FailureKind
+from tallystick.core.charge import FailureKind
 from tallystick.model.port import ModelReason
 
 

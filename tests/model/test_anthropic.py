@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from tests.model import fake_server as fake
 
-from tallystick.core.prompt import Image, Message
-from tallystick.core.records import ModelUsage
+from tallystick.core.charge import ModelUsage
+from tallystick.core.machine.prompt import Image, Message
 from tallystick.model import anthropic
-from tallystick.model.endpoint import Endpoint
+from tallystick.model.dialect import SseDecoder
+from tallystick.model.endpoint import Endpoint, Secret
 from tallystick.model.port import ModelError, ModelReply, ModelRequest
-from tallystick.model.secret import Secret
-from tallystick.model.sse import SseDecoder
 
 CLAUDE = Endpoint(
     provider="anthropic",

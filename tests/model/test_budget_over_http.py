@@ -11,26 +11,24 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.host_call_sandbox import ToldSandbox, told
 from tests.model.billing_server import PRICES, Bill, is_turn
 from tests.model.fake_server import DIALECTS, FakeServer, Seen, endpoint
 from tests.model.test_failures_in_runs import _Unhurried
-from tests.told_sandbox import ToldSandbox, told
 
-from tallystick.core import machine
-from tallystick.core.budget_amount import Amount, Budget
-from tallystick.core.money import nano_usd
-from tallystick.core.records import RunLimits
+from tallystick.client import Session
+from tallystick.core.budget.amount import Amount, Budget
+from tallystick.core.charge import RunLimits, nano_usd
+from tallystick.core.machine import machine
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import verify
+from tallystick.ledger.verify import verify_ledger
 from tallystick.model.endpoint import Dialect
 from tallystick.model.http import HttpModel
 from tallystick.model.pacing import Gate
-from tallystick.model.price_table import PriceTable
-from tallystick.runtime import queries
-from tallystick.runtime.run import Run
-from tallystick.runtime.session import Session
-from tallystick.runtime.teller import Pricing
+from tallystick.model.price_table import PriceTable, Pricing
+from tallystick.runtime.calls import queries
+from tallystick.runtime.runs.result import Run
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +78,7 @@ def test_the_server_bills_no_more_than_a_cap(seed: int, server: FakeServer, tmp_
 
     with SqliteLedger(tmp_path / "ledger.db") as ledger:
         runs = asyncio.run(_ten_runs(server, dialect, ledger, Budget(usd=session_cap), run_cap))
-        broken = verify(ledger, [run.run for run in runs]).first_bad
+        broken = verify_ledger(ledger, [run.run for run in runs]).first_bad
 
     assert bill.requests > 0
     assert {who: billed for who, billed in bill.nano.items() if billed > run_cap} == {}

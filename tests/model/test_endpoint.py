@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from tallystick.core.errors import UsageError
-from tallystick.model.endpoint import Endpoint
-from tallystick.model.secret import REDACTED, Secret, scrubbed, without_key
+from tallystick.model.endpoint import REDACTED, Endpoint, Secret, scrubbed, without_key
 
 KEY = "sk-proj-AbCdEf0123456789"
 

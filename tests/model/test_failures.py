@@ -10,7 +10,8 @@ import pytest
 from tests.model.fake_server import DIALECTS, FakeServer, endpoint, failed
 from tests.model.misfortunes import MISFORTUNES
 
-from tallystick.model import complaint, failures
+from tallystick.model import failures
+from tallystick.model import failures as complaint
 from tallystick.model.endpoint import Dialect
 from tallystick.model.port import ModelReason
 

@@ -10,18 +10,19 @@ import pytest
 from tests.model import fake_server as fake
 from tests.model.fake_server import DIALECTS, KEY, FakeServer, endpoint
 from tests.model.misfortunes import MISFORTUNES, Misfortune
-from tests.play import block
+from tests.scripted_run import block
 
 from tallystick.cli.exit_codes import exit_code_of_stop
-from tallystick.cli.render import transcript_lines
-from tallystick.core import machine
+from tallystick.cli.show import transcript_lines
+from tallystick.client import Session
+from tallystick.core.charge import RunLimits
+from tallystick.core.machine import machine
 from tallystick.core.records import (
     AskModel,
     ModelFailed,
     ModelReplied,
     Record,
     RunEnded,
-    RunLimits,
     encode_record,
 )
 from tallystick.ledger.memory import MemoryLedger
@@ -29,9 +30,8 @@ from tallystick.model.endpoint import Dialect, Endpoint
 from tallystick.model.http import HttpModel
 from tallystick.model.pacing import Gate
 from tallystick.model.port import Heard, ModelReason, ModelReply, ModelRequest
-from tallystick.runtime.history import records_of
-from tallystick.runtime.run import Run
-from tallystick.runtime.session import Session
+from tallystick.runtime.runs.history import records_of
+from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 pytestmark = pytest.mark.slow

@@ -17,9 +17,8 @@ from tests.model import fake_server as fake
 from tests.model.fake_server import DIALECTS, Behaviour, FakeServer, Seen, Step, endpoint, replied
 
 from tallystick.core.records import ModelFailed, ModelReplied, encode_record
-from tallystick.model.endpoint import Dialect
+from tallystick.model.endpoint import Dialect, Secret
 from tallystick.model.port import ModelError, ModelReply
-from tallystick.model.secret import Secret
 
 pytestmark = pytest.mark.slow
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from tests.model import fake_server as fake
 
-from tallystick.core.prompt import Image, Message
-from tallystick.core.records import ModelReplied, ModelUsage, encode_record
+from tallystick.core.charge import ModelUsage
+from tallystick.core.machine.prompt import Image, Message
+from tallystick.core.records import ModelReplied, encode_record
 from tallystick.model import openai
-from tallystick.model.endpoint import Endpoint
+from tallystick.model.dialect import SseDecoder
+from tallystick.model.endpoint import Endpoint, Secret
 from tallystick.model.port import ModelError, ModelReply, ModelRequest
-from tallystick.model.secret import Secret
-from tallystick.model.sse import SseDecoder
 
 LOCAL = Endpoint(provider="local", dialect="openai", base_url="http://127.0.0.1:1/v1", model="m")
 OPENAI = Endpoint(

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.model.endpoint import Endpoint
+from tallystick.model.endpoint import Endpoint, Secret
 from tallystick.model.pacing import Gate, Pacing
-from tallystick.model.secret import Secret
 
 KEYS = (None, Secret("one-key-one-key"), Secret("two-key-two-key"))
 

@@ -20,13 +20,14 @@ from tallystick.model.prices import (
     PriceDecision,
     PriceKind,
     PricePolicy,
+    TokenUsage,
     UnknownPrice,
     cost,
     decided,
     price_per_output_token,
+    token_usage,
     worst_case,
 )
-from tallystick.model.usage import TokenUsage, token_usage
 
 needs_genai = pytest.mark.skipif(
     importlib.util.find_spec("genai_prices") is None, reason="needs the extra prices (genai-prices)"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tallystick.core.errors import UsageError
-from tallystick.core.prompt import Message
+from tallystick.core.machine.prompt import Message
 from tallystick.model.port import ModelError, ModelReply, ModelRequest
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 

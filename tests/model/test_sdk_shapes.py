@@ -14,14 +14,13 @@ import pytest
 from tests.model import fake_server as fake
 from tests.model.fake_server import KEY, TEXT, FakeServer
 
-from tallystick.core.prompt import Image, Message
-from tallystick.core.records import ModelUsage
+from tallystick.core.charge import ModelUsage
+from tallystick.core.machine.prompt import Image, Message
 from tallystick.model import anthropic as anthropic_format
 from tallystick.model import openai as openai_format
-from tallystick.model.dialect import WireFormat
+from tallystick.model.dialect import SseEvent, WireFormat
 from tallystick.model.endpoint import Dialect, Endpoint
 from tallystick.model.port import ModelRequest
-from tallystick.model.sse import SseEvent
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tallystick.model.dialect import SseDecoder, SseEvent
 from tallystick.model.port import ModelError
-from tallystick.model.sse import SseDecoder, SseEvent
 
 MIB = 1024 * 1024
 NEWLINES = [b"\n", b"\r", b"\r\n"]

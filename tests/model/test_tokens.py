@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tallystick.core.errors import UsageError
-from tallystick.core.prompt import Image, Message
+from tallystick.core.machine.prompt import Image, Message
 from tallystick.model.endpoint import Dialect
 from tallystick.model.tokens import (
     FigureLabel,

@@ -27,11 +27,10 @@ from tests.model.fake_server import (
 )
 
 from tallystick.core.errors import UsageError
-from tallystick.model.endpoint import Dialect, Endpoint
+from tallystick.model.endpoint import Dialect, Endpoint, Secret
 from tallystick.model.http import HttpModel
 from tallystick.model.pacing import Gate, Pacing
 from tallystick.model.port import Model, ModelError, ModelReply
-from tallystick.model.secret import Secret
 
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 

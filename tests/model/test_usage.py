@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.model.usage import TokenUsage, Unreported, token_usage
+from tallystick.model.prices import TokenUsage, Unreported, token_usage
 
 GPT: dict[str, object] = {"prompt_tokens": 5, "completion_tokens": 1}
 CLAUDE: dict[str, object] = {"input_tokens": 5, "output_tokens": 1}

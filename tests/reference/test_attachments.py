@@ -6,18 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.attachments.errors import (
+from tallystick.attachments.memory import MemoryAttachments, NoManifest
+from tallystick.attachments.port import (
     AttachmentIoFailed,
     AttachmentMetaMissing,
     AttachmentNotFound,
-    ManifestRecordFailed,
-)
-from tallystick.attachments.memory import MemoryAttachments, NoManifest
-from tallystick.attachments.port import (
-    AttachmentRef,
     DurabilityTier,
     Intent,
     Manifest,
+    ManifestRecordFailed,
     Persistence,
     Transaction,
     check_storage_id,
@@ -25,6 +22,7 @@ from tallystick.attachments.port import (
 from tallystick.attachments.session import SessionAttachments
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.errors import InvalidName
+from tallystick.core.records import AttachmentRef
 from tallystick.ledger.sqlite import SqliteLedger
 
 Kept = MemoryAttachments | SqliteAttachments

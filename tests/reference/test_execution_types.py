@@ -6,7 +6,7 @@ import pytest
 from tallystick.core.errors import InvalidLimit, InvalidName
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits
 from tallystick.sandbox.snapshot import SnapshotId, check_snapshot_name
-from tallystick.vocabulary.result import ValidationResult
+from tallystick.vocabulary.check import ValidationResult
 
 
 def test_a_snapshot_keeps_its_name_and_session() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tallystick.memory.code_mode import (
+from tallystick.memory.code_mode.operations import (
     PYTHON_FORM,
     Budget,
     EmptyProgram,

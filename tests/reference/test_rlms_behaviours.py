@@ -8,17 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from tests.play import Played, block, play
-from tests.runtime.costed import PRICING, Costed
+from tests.runtime.run.priced_model import PRICING, Costed
+from tests.scripted_run import Played, block, play
 
-from tallystick.core.records import ChildBegun, ProgramFinished, Record, RunLimits
-from tallystick.core.reply import Code, parse_reply
+from tallystick.client import Session
+from tallystick.core.charge import RunLimits
+from tallystick.core.machine.commands import Code
+from tallystick.core.machine.reply import parse_reply
+from tallystick.core.records import ChildBegun, ProgramFinished, Record
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.model.port import ModelError, ModelReply, ModelRequest
-from tallystick.runtime.functions import host_function
-from tallystick.runtime.history import records_of
-from tallystick.runtime.inputs import given_text
-from tallystick.runtime.session import Session
+from tallystick.runtime.calls.functions import host_function
+from tallystick.runtime.context.inputs import given_text
+from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 DONE = "FINAL('done')"

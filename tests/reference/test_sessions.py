@@ -3,10 +3,11 @@
 from typing import get_args
 
 from tallystick.core.charge import RunLimits
-from tallystick.runtime import session_info
-from tallystick.runtime.session_info import SessionInfo, SessionState, SessionStats
+from tallystick.sandbox import snapshot as snapshot_module
 from tallystick.sandbox.port import ExecutionContext
 from tallystick.sandbox.snapshot import SnapshotId
+from tallystick.sessions import rows
+from tallystick.sessions.rows import SessionInfo, SessionState, SessionStats
 
 
 def test_the_states_of_a_session() -> None:
@@ -25,11 +26,11 @@ def test_what_is_told_of_a_session() -> None:
 
 
 def test_the_limits_of_a_session() -> None:
-    assert session_info.DURATION_MS == 1_800_000
-    assert session_info.EXTENSION_MS == 1_800_000
-    assert session_info.EXTENSIONS_MAX == 3
-    assert session_info.SNAPSHOTS_MAX == 10
-    assert session_info.DEPTH_MAX == 10
+    assert rows.DURATION_MS == 1_800_000
+    assert rows.EXTENSION_MS == 1_800_000
+    assert rows.EXTENSIONS_MAX == 3
+    assert snapshot_module.SNAPSHOTS_MAX == 10
+    assert rows.DEPTH_MAX == 10
 
 
 def test_the_limits_of_a_run() -> None:

@@ -7,14 +7,14 @@ import math
 import msgspec
 import pytest
 
-from tallystick.skills.card import Card
-from tallystick.skills.reference import (
+from tallystick.interop.skills_reference import (
     REFERENCE_HEADER,
     ReferenceCard,
     ReferenceCatalog,
     reference_catalog,
     reference_suffix,
 )
+from tallystick.skills.format.manifest import Card
 
 TOP = {
     "schema_version", "budget_chars", "used_chars", "budget_tokens", "used_tokens", "shown",

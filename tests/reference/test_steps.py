@@ -8,25 +8,24 @@ from typing import Any
 
 import pytest
 
-from tallystick.core.budget_amount import Budget
+from tallystick.core.budget.amount import Budget
 from tallystick.core.errors import InvalidLimit, TallystickError, UsageError
+from tallystick.core.records import ErrorBoundary
 from tallystick.core.step import (
     CompletedStep,
-    ErrorBoundary,
-    StepDefinition,
-    StepRegistry,
-    StepUsage,
-)
-from tallystick.core.step_errors import (
     Escalation,
     InvalidStep,
     PreflightRefusal,
     StepBudgetError,
+    StepDefinition,
     StepExhaustion,
+    StepRegistry,
+    StepUsage,
     escalated,
     is_budget_error,
 )
-from tallystick.runtime.step import (
+from tallystick.steps.active import StepLog
+from tallystick.steps.step import (
     charge_step,
     completed_steps,
     current_step,
@@ -36,7 +35,6 @@ from tallystick.runtime.step import (
     step_log,
     step_model,
 )
-from tallystick.runtime.step_log import StepLog
 
 PLAN = {
     "name": "plan",

@@ -8,13 +8,12 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support import TestSession
+from tests.wasm_session import TestSession
 
 from tallystick.core.errors import UsageError
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.port import HostCall
-from tallystick.sandbox.text import HostText
-from tallystick.sandbox.text_corpus import grep_each, search_each
+from tallystick.sandbox.text import HostText, grep_each, search_each
 
 TEXTS = {
     "a.log": "first ERR-1\nsecond\n",

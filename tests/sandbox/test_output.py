@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support import TestSession
+from tests.wasm_session import TestSession
 
 from tallystick.sandbox.output import OutputOverflow, OutputStream, ProgramOutput
 

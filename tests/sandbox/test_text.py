@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support import TestSession
+from tests.wasm_session import TestSession
 
 from tallystick.core.errors import UsageError
 from tallystick.sandbox import text as text_module
 from tallystick.sandbox.host import HostTable
-from tallystick.sandbox.interrupt import watched_by
+from tallystick.sandbox.scheduling import watched_by
 from tallystick.sandbox.text import HostText
 
 SNOW = "\N{SNOWMAN}ä\U0001f600 and plain text\n"

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.play import Played, block, play
+from tests.scripted_run import Played, block, play
 
-from tallystick.core.records import RunLimits
+from tallystick.core.charge import RunLimits
 from tallystick.model.scripted import ScriptedReply
-from tallystick.runtime.functions import host_function
-from tallystick.runtime.inputs import given_text
+from tallystick.runtime.calls.functions import host_function
+from tallystick.runtime.context.inputs import given_text
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"

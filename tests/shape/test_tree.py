@@ -1,4 +1,4 @@
-"""The tree keeps its shape: short modules that open with a sentence, and nothing built in git."""
+"""The tree keeps its shape: small packages, modules that open with a sentence, nothing built."""
 
 import ast
 import re
@@ -11,10 +11,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(
     path.relative_to(ROOT)
-    for path in (ROOT / "src").rglob("*.py")
+    for root in ("src", "tools")
+    for path in (ROOT / root).rglob("*.py")
     if "_image" not in path.parts and "__pycache__" not in path.parts
 )
-LINES_MAX = 400
+MODULES_MAX = 14
 BYTES_MAX = 1 << 20
 
 # A path that exists on one machine only. A relative or longer path may contain these words.
@@ -50,11 +51,19 @@ def by_kind(name: str) -> tuple[bool, bool, str]:
     return not name.isupper(), not name[0].isupper(), name
 
 
-@each_module
-def test_a_module_has_at_most_400_lines(path: Path) -> None:
-    lines = (ROOT / path).read_text(encoding="utf-8").count("\n")
+@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=str)
+def test_a_package_has_at_most_14_modules(folder: Path) -> None:
+    modules = [path for path in MODULES if path.parent == folder and path.name != "__init__.py"]
 
-    assert lines <= LINES_MAX
+    assert len(modules) <= MODULES_MAX
+
+
+# The guest and the tools that build it are not imported by the package.
+@pytest.mark.parametrize("path", [path for path in MODULES if "guest" not in path.parts], ids=str)
+def test_only_packages_declare_what_they_export(path: Path) -> None:
+    names = declared_names(ast.parse((ROOT / path).read_text(encoding="utf-8")))
+
+    assert names is None or path.name == "__init__.py"
 
 
 @each_module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from tallystick.skills.card import Card
+from tallystick.skills.format.manifest import Card
 
 __all__ = ["library"]
 

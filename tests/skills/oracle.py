@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from tallystick.skills.card import Card
+from tallystick.skills.format.manifest import Card
 
 __all__ = ["HEADER", "expected"]
 

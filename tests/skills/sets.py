@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from tallystick.skills.card import Card
+from tallystick.skills.format.manifest import Card
 from tallystick.skills.match import Match
 
 __all__ = ["cards", "fits", "plain", "sets"]

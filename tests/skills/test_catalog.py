@@ -12,15 +12,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.skills.sets import fits, plain
 
-from tallystick.core.canonical import canonical
 from tallystick.core.errors import InvalidName
-from tallystick.skills.card import Card
-from tallystick.skills.card_text import card_forms, flat, quoted_id
-from tallystick.skills.catalog import HEADER, Catalog, fit_catalog, suffix
-from tallystick.skills.evidence import CardEvidence
-from tallystick.skills.line import one_line
-from tallystick.skills.match import Match
-from tallystick.skills.search import search
+from tallystick.core.json_text import canonical
+from tallystick.skills.catalog import (
+    HEADER,
+    CardEvidence,
+    Catalog,
+    card_forms,
+    fit_catalog,
+    flat,
+    quoted_id,
+    suffix,
+)
+from tallystick.skills.format.frontmatter import flattened
+from tallystick.skills.format.manifest import Card
+from tallystick.skills.match import Match, search
 
 pytestmark = pytest.mark.slow
 
@@ -221,7 +227,7 @@ def test_a_listed_id_can_be_copied_into_a_program(id: str) -> None:
 def test_a_text_in_order_stays_and_any_other_is_put_in_order() -> None:
     every = [chr(code) for code in (*range(0x10000), *range(0xE0000, 0xE1000))]
 
-    assert [each for each in every if flat(f"a{each}b") != one_line(f"a{each}b")] == []
+    assert [each for each in every if flat(f"a{each}b") != flattened(f"a{each}b")] == []
     assert flat(" a  b\n\tc ") == "a b c"
 
 

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.skills.skill_corpus import corpus
 
-from tallystick.skills import walk as walk_module
-from tallystick.skills.card import Card
 from tallystick.skills.errors import (
     SkillAmbiguous,
     SkillNotFound,
     SkillPathRefused,
     SkillUnreadable,
 )
+from tallystick.skills.format import folder as walk_module
+from tallystick.skills.format.manifest import Card
 from tallystick.skills.layers import LAYER_ORDER, Layer, LayerName, Registry, scan
 
 SECRET = "the secret outside"
@@ -400,7 +400,7 @@ def test_a_scan_is_bounded_in_directories_and_breadth(
 
 
 def test_the_bounds_are_the_stated_ones() -> None:
-    assert (walk_module._DEPTH_MAX, walk_module._DIRECTORIES_MAX) == (6, 2_000)
+    assert (walk_module._WALK_DEPTH_MAX, walk_module._DIRECTORIES_MAX) == (6, 2_000)
 
 
 def test_a_directory_that_may_not_be_read_has_failed(

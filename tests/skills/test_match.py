@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.skills.sets import plain, sets
 
-from tallystick.core.canonical import canonical
-from tallystick.skills.card import Card
-from tallystick.skills.match import Host, Match, Matching, match_skills
-from tallystick.skills.path_pattern import path_matches
+from tallystick.core.json_text import canonical
+from tallystick.skills.format.manifest import Card
+from tallystick.skills.match import Host, Match, Matching, match_skills, path_matches
 
 PDF = Card(
     id="office/pdf",

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tests.skills.library import library
 from tests.skills.sets import plain, sets
 
-from tallystick.skills.card import Card
-from tallystick.skills.search import search
-from tallystick.skills.stem import stem
+from tallystick.skills.format.manifest import Card
+from tallystick.skills.match import search, stem
 
 LIBRARY = library()
 

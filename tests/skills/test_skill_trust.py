@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 
 from tallystick.core.errors import StoreError
-from tallystick.runtime.config_file import config_directory
-from tallystick.runtime.signing import SigningKey, open_signing_key, signing_available
-from tallystick.runtime.skill_files import skill_at
-from tallystick.runtime.skill_settings import SkillSettings
-from tallystick.runtime.skill_signature import check_signature, write_signature
-from tallystick.runtime.skill_trust import Admitted, SkillTrust
-from tallystick.skills.bundle import SIGNATURE_NAME, bundle_of
+from tallystick.settings.files import config_directory
+from tallystick.settings.settings import SkillSettings
+from tallystick.settings.signing import SigningKey, open_signing_key, signing_available
 from tallystick.skills.errors import SkillUnreadable
-from tallystick.skills.folder import Folder
+from tallystick.skills.format.bundle import SIGNATURE_NAME, bundle_of
+from tallystick.skills.format.folder import Folder
+from tallystick.skills.installed import skill_at
 from tallystick.skills.layers import Layer, LayerName, Registry, scan
+from tallystick.skills.trust import Admitted, SkillTrust, check_signature, write_signature
 
 AT_MS = 1_769_860_800_000
 needs_extra = pytest.mark.skipif(
@@ -196,7 +195,7 @@ def test_a_skill_whose_files_cannot_be_told_is_not_admitted(
     folder = home.skill("p/deploy")
     home.note(folder)
     registry = home.scan(("project", "p"))
-    monkeypatch.setattr("tallystick.skills.bundle.BUNDLE_BYTES_MAX", 3)
+    monkeypatch.setattr("tallystick.skills.format.bundle.BUNDLE_BYTES_MAX", 3)
 
     (why,) = told(home.trust().admitted(registry))[1]
 
@@ -393,7 +392,7 @@ def test_without_the_extra_required_signatures_refuse_and_others_are_passed_over
 ) -> None:
     folder = home.skill("p/deploy")
     (folder / SIGNATURE_NAME).write_text("{}")
-    monkeypatch.setattr("tallystick.runtime.skill_trust.signing_available", lambda: False)
+    monkeypatch.setattr("tallystick.skills.trust.signing_available", lambda: False)
     registry = home.scan(("project", "p"))
 
     optional = told(home.trust().admitted(registry))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.skills.substitution import substituted
+from tallystick.skills.skills import substituted
 
 NAMES = {
     "SKILL_DIR": "/skills/pdf",

@@ -9,16 +9,21 @@ from tallystick.vocabulary.check import (
     PERMISSIVE,
     STRICT,
     TERMS_SHOWN_MAX,
+    Block,
+    Escalate,
+    Pass,
+    Retry,
     Rules,
+    Strictness,
+    ValidationResult,
+    Warn,
+    decide,
     rules_of,
     validate,
 )
-from tallystick.vocabulary.decision import Block, Escalate, Pass, Retry, Warn, decide
 from tallystick.vocabulary.program import read_python
-from tallystick.vocabulary.result import Strictness, ValidationResult
 from tallystick.vocabulary.shell import read_shell
-from tallystick.vocabulary.terms import Vocabulary
-from tallystick.vocabulary.thesaurus import Thesaurus, read_thesaurus
+from tallystick.vocabulary.terms import Thesaurus, Vocabulary, read_thesaurus
 
 FILE = b"""\
 {"term": "invoice", "synonyms": ["bill"], "related": ["customer"]}

@@ -9,12 +9,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.vocabulary.check import NORMAL, PERMISSIVE, STRICT, Rules, validate
-from tallystick.vocabulary.decision import Pass, decide
+from tallystick.vocabulary.check import NORMAL, PERMISSIVE, STRICT, Pass, Rules, decide, validate
 from tallystick.vocabulary.program import Program, read_python
 from tallystick.vocabulary.shell import read_shell
-from tallystick.vocabulary.terms import Vocabulary
-from tallystick.vocabulary.thesaurus import Entry, Thesaurus
+from tallystick.vocabulary.terms import Entry, Thesaurus, Vocabulary
 
 PACKAGE = Path(__file__).parents[2] / "src/tallystick/vocabulary"
 ROOTS = ("ask", "crm", "crm.find", "crm.find.all", "note", "ships", "print", "order")
@@ -157,9 +155,10 @@ def test_any_text_has_a_verdict_and_a_message_of_whole_lines(
         assert feedback.encode()
 
 
-def test_the_package_imports_nothing_but_the_core_and_the_standard_library() -> None:
+def test_the_check_imports_nothing_but_the_core_and_the_standard_library() -> None:
     imported = set()
-    for path in PACKAGE.glob("*.py"):
+    # What a run does with the check is the one module that knows of runs.
+    for path in set(PACKAGE.glob("*.py")) - {PACKAGE / "runs.py"}:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 imported |= {each.name for each in node.names}

@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.vocabulary.program import DEPTH_MAX, PROGRAM_CHARS_MAX, read_python
-from tallystick.vocabulary.standard_names import BUILTINS, MODULES
+from tallystick.vocabulary.program import (
+    BUILTINS,
+    DEPTH_MAX,
+    MODULES,
+    PROGRAM_CHARS_MAX,
+    read_python,
+)
 
 
 def names(source: str, origin: str = "free", **given: str) -> list[str]:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tallystick.vocabulary.result import ValidationResult, quoted, quoted_list
+from tallystick.vocabulary.check import ValidationResult, quoted, quoted_list
 
 
 def test_a_new_verdict_has_these_defaults() -> None:

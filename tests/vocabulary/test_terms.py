@@ -4,9 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tallystick.vocabulary.closeness import Closeness, slips
-from tallystick.vocabulary.terms import Vocabulary, words_of
-from tallystick.vocabulary.thesaurus import read_thesaurus
+from tallystick.vocabulary.terms import Closeness, Vocabulary, read_thesaurus, slips, words_of
 
 FILE = b"""\
 {"term": "Invoice", "synonyms": ["bill"], "related": ["customer", "send_mail"]}

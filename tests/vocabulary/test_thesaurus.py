@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.vocabulary.errors import ThesaurusInvalid
-from tallystick.vocabulary.thesaurus import FILE_BYTES_MAX, NAMES_MAX, Entry, read_thesaurus
+from tallystick.vocabulary.terms import (
+    FILE_BYTES_MAX,
+    NAMES_MAX,
+    Entry,
+    ThesaurusInvalid,
+    read_thesaurus,
+)
 
 
 def refusal(text: str | bytes) -> ThesaurusInvalid:

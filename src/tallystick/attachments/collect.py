@@ -1,4 +1,4 @@
-"""Collection: which bytes nobody alive holds, and how they go without a put losing them.
+"""Collection: which bytes nobody alive holds, how they go, and whether the others are whole.
 
 Rule 1: committed references are alive. An intent dies only when it is old and its owner is proven
 dead. Bytes that no row names at all are dead when they are old, or were forgotten just now by who
@@ -13,24 +13,90 @@ there, so that tests can be all of them.
 from __future__ import annotations
 
 import contextlib
+import enum
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from tallystick.attachments import rows
-from tallystick.attachments.errors import AttachmentError, AttachmentIoFailed, ReclamationRefused
-from tallystick.attachments.port import Reference
-from tallystick.attachments.reclaim import (
-    EmptyRootSet,
-    ReclaimPolicy,
-    ReclaimReport,
-    intent_is_dead,
+from tallystick.attachments.port import (
+    AttachmentError,
+    AttachmentIoFailed,
+    AttachmentNotFound,
+    Intent,
+    ReclamationRefused,
+    Reference,
 )
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.errors import LedgerCorrupt
 
-__all__ = ["Sweep", "reclaim", "reclaim_forgotten"]
+# What a sweep may do, what it says afterwards, and when an intent is dead.
+
+
+_DAY_MS = 24 * 60 * 60 * 1000
+
+
+class EmptyRootSet(enum.StrEnum):
+    """What it means that nothing is held: a manifest that was lost looks the same."""
+
+    REFUSE = "refuse"
+    AUTHORIZE_DELETE_ALL = "authorize_delete_all"
+
+
+class Fence(enum.StrEnum):
+    """Whether a put can come between the last look and the deletion."""
+
+    FENCED = "fenced"
+    BEST_EFFORT = "best_effort"
+
+
+class ReclaimPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """`grace_period_ms` is how old the intent of a dead owner must be. Age alone proves nothing."""
+
+    grace_period_ms: int = _DAY_MS
+    empty_root_set: EmptyRootSet = EmptyRootSet.REFUSE
+
+
+class ReclaimReport(msgspec.Struct, kw_only=True):
+    """What a sweep found and did; in a dry run, what it would have done.
+
+    `condemn_deferred_ids`: bytes that somebody wanted after all, or that another sweep is at.
+    `unproven_owners`: owners of old intents that have neither a lock nor a lock file; what they
+    intended stays.
+    """
+
+    dry_run: bool = False
+    fence: Fence = Fence.FENCED
+    scanned_blob_count: int = 0
+    reclaimed_count: int = 0
+    reclaimed_bytes: int = 0
+    failed_ids: list[str] = msgspec.field(default_factory=list)
+    condemn_deferred_ids: list[str] = msgspec.field(default_factory=list)
+    deleted_while_referenced: list[str] = msgspec.field(default_factory=list)
+    root_enumeration_failure: str | None = None
+    swept_intent_count: int = 0
+    orphan_staged_count: int = 0
+    orphan_file_count: int = 0
+    orphan_failures: list[str] = msgspec.field(default_factory=list)
+    unproven_owners: list[str] = msgspec.field(default_factory=list)
+
+
+def intent_is_dead(
+    intent: Intent,
+    *,
+    holders: Sequence[str],
+    cutoff: int,
+    proven_dead: Callable[[str], bool],
+) -> bool:
+    """An intent dies if it is old and all who hold it, if any do, are proven dead."""
+    return intent.intent_at_epoch_ms <= cutoff and all(map(proven_dead, holders))
+
+
+# Collection: which bytes nobody alive holds, and how they go without a put losing them.
+
 
 _POLICY = ReclaimPolicy()
 _GROUP = 256
@@ -334,3 +400,63 @@ class Sweep:
         for owner in self._listed(owners.ids):
             if owner not in named:
                 owners.bury(owner)
+
+
+# Whether every committed reference has its bytes, and whether they are the ones that were put.
+
+
+class BadAttachment(msgspec.Struct, frozen=True, kw_only=True):
+    """An attachment that somebody holds and nobody can have, and why."""
+
+    id: str
+    sessions: tuple[str, ...]
+    why: str
+
+
+class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read again. Each blob is read once, however many hold it."""
+
+    ok: bool
+    references: int
+    blobs: int
+    bytes: int
+    bad: tuple[BadAttachment, ...]
+
+
+def verify_attachments(
+    attachments: SqliteAttachments, *, session_id: str | None = None
+) -> VerifyReport:
+    """Read the bytes of every committed reference, of one session or of all."""
+    holders: dict[str, list[str]] = {}
+    lengths: dict[str, set[int]] = {}
+    with attachments.reading() as db:
+        if db is not None:
+            for each in rows.references(db, session_id=session_id):
+                if each.committed_at_epoch_ms is not None:
+                    holders.setdefault(each.ref.id, []).append(each.intent.session_id)
+                    lengths.setdefault(each.ref.id, set()).add(each.ref.byte_len)
+    bad = []
+    total = 0
+    for id, sessions in holders.items():
+        try:
+            length = _length(attachments, id)
+            why = None if lengths[id] == {length} else f"it has {length} bytes, not as referred to"
+            total += length
+        except AttachmentNotFound:
+            why = "its bytes are gone"
+        except AttachmentError as error:
+            why = str(error)
+        if why is not None:
+            bad.append(BadAttachment(id=id, sessions=tuple(sessions), why=why))
+    return VerifyReport(
+        ok=not bad,
+        references=sum(map(len, holders.values())),
+        blobs=len(holders),
+        bytes=total,
+        bad=tuple(bad),
+    )
+
+
+def _length(attachments: SqliteAttachments, id: str) -> int:
+    with attachments.chunks(id) as chunks:
+        return sum(map(len, chunks))

@@ -2,7 +2,7 @@
 
     <root>/ab/abcd…            an attachment, whole: it came here by a rename, never by writing
     <root>/staging/<owner>.<n> bytes on their way in; whose they are is in the name
-    <root>/owners/<owner>.lock held by a living owner (`tallystick.attachments.owner`)
+    <root>/owners/<owner>.lock held by a living owner (`tallystick.attachments.owners`)
 
 Written, forced, renamed, and the directory forced: in this order a final name never stands for a
 part, also after a power cut.
@@ -21,10 +21,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
-from tallystick.attachments.errors import AttachmentCorrupt, AttachmentIoFailed, AttachmentNotFound
-from tallystick.attachments.port import CHUNK_BYTES, is_digest
-
-__all__ = ["BlobFiles", "FileChunks", "fsync_directory", "make_directory"]
+from tallystick.attachments.port import (
+    CHUNK_BYTES,
+    AttachmentCorrupt,
+    AttachmentIoFailed,
+    AttachmentNotFound,
+    is_digest,
+)
 
 _STAGING = "staging"
 _FOLLOWED_BYTES_MIN = 2 << 20

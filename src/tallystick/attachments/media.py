@@ -16,18 +16,9 @@ import struct
 
 import msgspec
 
-from tallystick.attachments.port import NOTHING_DECLARED, AttachmentRef, Declared
+from tallystick.attachments.port import NOTHING_DECLARED, Declared
 from tallystick.core.errors import InvalidLimit, InvalidName
-
-__all__ = [
-    "HEAD_BYTES",
-    "LABEL_CHARS_MAX",
-    "SIDE_MAX",
-    "canonical_media_type",
-    "described",
-    "image_size",
-    "sniffed",
-]
+from tallystick.core.records import AttachmentRef
 
 # As much as is looked at. A JPEG says its size behind its thumbnails, which take up to 64 KiB each.
 HEAD_BYTES = 256 << 10

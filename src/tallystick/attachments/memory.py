@@ -10,17 +10,23 @@ from pathlib import Path
 
 import msgspec
 
-from tallystick.attachments.errors import AttachmentNotFound, ReclamationRefused
+from tallystick.attachments.collect import (
+    EmptyRootSet,
+    ReclaimPolicy,
+    ReclaimReport,
+    intent_is_dead,
+)
 from tallystick.attachments.media import described
 from tallystick.attachments.port import (
     NOTHING_DECLARED,
-    AttachmentRef,
+    AttachmentNotFound,
     Attachments,
     Chunks,
     Declared,
     Intent,
     Manifest,
     Persistence,
+    ReclamationRefused,
     Reference,
     Source,
     Staged,
@@ -28,15 +34,8 @@ from tallystick.attachments.port import (
     chunked,
     is_digest,
 )
-from tallystick.attachments.reclaim import (
-    EmptyRootSet,
-    ReclaimPolicy,
-    ReclaimReport,
-    intent_is_dead,
-)
 from tallystick.attachments.sqlite import WholeChunks, now_ms
-
-__all__ = ["MemoryAttachments", "NoManifest"]
+from tallystick.core.records import AttachmentRef
 
 _POLICY = ReclaimPolicy()
 _OWNER = "memory"

@@ -1,4 +1,4 @@
-"""What attachments are, and what keeps them promises.
+"""What attachments are, what keeps them promises, and what can go wrong with them.
 
 Rule 1: an attachment is named by the lowercase hex SHA-256 of its bytes, and nothing else names it.
 Rule 2: what it is called and what it is taken for belong to a reference, never to the bytes: two
@@ -22,31 +22,135 @@ from typing import BinaryIO, Protocol
 
 import msgspec
 
-from tallystick.attachments.errors import AttachmentSourceFailed
-from tallystick.core.attachment import AttachmentRef
-from tallystick.core.errors import InvalidName
+from tallystick.core.errors import BackendError, InvalidName, Refused
+from tallystick.core.records import AttachmentRef
 
-__all__ = [
-    "CHUNK_BYTES",
-    "ID_CHARS_MAX",
-    "NOTHING_DECLARED",
-    "AttachmentRef",
-    "Attachments",
-    "Chunks",
-    "Declared",
-    "DurabilityTier",
-    "Intent",
-    "Manifest",
-    "Persistence",
-    "Reference",
-    "Source",
-    "Staged",
-    "Store",
-    "Transaction",
-    "check_storage_id",
-    "chunked",
-    "is_digest",
-]
+# What can go wrong with attachments, sorted as in `tallystick.core.errors`.
+#
+#     BackendError
+#     └── AttachmentError           attachments, and not one of the kinds below
+#         ├── AttachmentCorrupt         the bytes or the row are not what was written
+#         ├── AttachmentIoFailed        the file system refused
+#         ├── AttachmentMetaMissing     bytes are there, and nothing is known of them
+#         ├── AttachmentNotFound        no such bytes, or this session does not hold them
+#         ├── AttachmentSourceFailed    what was to be put could not be read to its end
+#         ├── ManifestRecordFailed      the intent could not be written, so no bytes were
+#         └── ReclamationInFlight       a sweep is deleting these bytes; put them again
+#     Refused
+#     └── ReclamationRefused        a sweep that cannot know what is alive
+
+
+class AttachmentError(BackendError):
+    """Attachments cannot be kept or given back."""
+
+    code = "backend.attachment"
+
+
+class AttachmentCorrupt(AttachmentError):
+    """What is stored is not what was put."""
+
+    code = "backend.attachment.corrupt"
+
+    def __init__(self, *, id: str, why: str) -> None:
+        super().__init__(f"attachment `{id}` is damaged: {why}; put the same bytes again")
+        self.id = id
+        self.why = why
+
+
+class AttachmentIoFailed(AttachmentError):
+    """The file system did not do what it was asked."""
+
+    code = "backend.attachment.io"
+
+    def __init__(self, *, path: str, source: str) -> None:
+        super().__init__(f"attachment store I/O failed at {path}: {source}")
+        self.path = path
+        self.source = source
+
+    @classmethod
+    def of(cls, path: Path, error: OSError) -> AttachmentIoFailed:
+        return cls(path=str(path), source=error.strerror or str(error))
+
+
+class AttachmentMetaMissing(AttachmentError):
+    """The bytes are there and their row is not."""
+
+    code = "backend.attachment.meta"
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(f"attachment store metadata is unavailable for `{id}`")
+        self.id = id
+
+
+class AttachmentNotFound(AttachmentError):
+    """There are no such bytes. To a session that does not hold them it looks the same."""
+
+    code = "backend.attachment.not_found"
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(f"attachment `{id}` was not found")
+        self.id = id
+
+
+class AttachmentSourceFailed(AttachmentError):
+    """The file or stream that bytes came from broke off. Nothing of it was kept."""
+
+    code = "backend.attachment.source"
+
+    def __init__(self, *, name: str, source: str) -> None:
+        super().__init__(f"{name} could not be read to its end: {source}; nothing of it was kept")
+        self.name = name
+        self.source = source
+
+    @classmethod
+    def of(cls, given: object, error: OSError) -> AttachmentSourceFailed:
+        name = getattr(given, "name", None)
+        return cls(
+            name=name if isinstance(name, str) else "the source of an attachment",
+            source=error.strerror or str(error),
+        )
+
+
+class ManifestRecordFailed(AttachmentError):
+    """The manifest could not be written."""
+
+    code = "backend.attachment.manifest"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"attachment manifest write failed: {message}")
+        self.message = message
+
+    @classmethod
+    def of_intent(cls, id: str, error: Exception) -> ManifestRecordFailed:
+        return cls(f"failed to record attachment intent for `{id}`: {error}")
+
+
+class ReclamationInFlight(AttachmentError):
+    """A sweep is past the point where these bytes could be kept. They can be put afterwards."""
+
+    code = "backend.attachment.reclamation"
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(f"attachment `{id}` is being deleted by a sweep; put it again")
+        self.id = id
+
+
+class ReclamationRefused(Refused):
+    """The sweep stopped before it deleted anything, since it cannot know what is alive.
+
+    `report` is what was found until then.
+    """
+
+    code = "refused.reclamation"
+
+    def __init__(self, *, why: str, report: object) -> None:
+        super().__init__(f"nothing was deleted: {why}")
+        self.why = why
+        self.report = report
+
+
+# What attachments are, and what keeps them promises.
+
 
 CHUNK_BYTES = 1 << 20
 ID_CHARS_MAX = 128

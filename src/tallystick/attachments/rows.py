@@ -23,34 +23,15 @@ from typing import Any
 
 import msgspec
 
-from tallystick.attachments.errors import AttachmentCorrupt, AttachmentError
-from tallystick.attachments.port import AttachmentRef, Intent, Reference, is_digest
+from tallystick.attachments.port import (
+    AttachmentCorrupt,
+    AttachmentError,
+    Intent,
+    Reference,
+    is_digest,
+)
 from tallystick.core.errors import InvalidName
-
-__all__ = [
-    "CONDEMNED",
-    "DATA",
-    "DELETING",
-    "FORMAT",
-    "FREE",
-    "Blob",
-    "blob_of",
-    "blobs",
-    "commit",
-    "drop_blob",
-    "forget",
-    "holders",
-    "insert_committed",
-    "keep_file",
-    "keep_inline",
-    "made",
-    "mark",
-    "named_owners",
-    "references",
-    "revoke",
-    "uncommitted",
-    "upsert",
-]
+from tallystick.core.records import AttachmentRef
 
 FORMAT = 1
 FREE, CONDEMNED, DELETING = range(3)

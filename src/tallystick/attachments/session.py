@@ -13,20 +13,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tallystick.attachments.errors import (
+from tallystick.attachments.port import (
     AttachmentError,
     AttachmentNotFound,
-    ManifestRecordFailed,
-    ReclamationInFlight,
-)
-from tallystick.attachments.port import (
-    AttachmentRef,
     Attachments,
     Chunks,
     Declared,
     DurabilityTier,
     Intent,
+    ManifestRecordFailed,
     Persistence,
+    ReclamationInFlight,
     Reference,
     Source,
     Staged,
@@ -34,8 +31,7 @@ from tallystick.attachments.port import (
     check_storage_id,
 )
 from tallystick.core.errors import InvalidName
-
-__all__ = ["Batch", "SessionAttachments"]
+from tallystick.core.records import AttachmentRef
 
 _SESSION_CHARS_MAX = 128
 

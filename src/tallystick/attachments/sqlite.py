@@ -22,23 +22,20 @@ from types import TracebackType
 from typing import Protocol
 
 from tallystick.attachments import rows
-from tallystick.attachments.errors import (
+from tallystick.attachments.files import BlobFiles, FileChunks
+from tallystick.attachments.media import HEAD_BYTES, described
+from tallystick.attachments.owners import Owner, Owners
+from tallystick.attachments.port import (
+    NOTHING_DECLARED,
     AttachmentCorrupt,
     AttachmentMetaMissing,
     AttachmentNotFound,
-    ReclamationInFlight,
-)
-from tallystick.attachments.files import BlobFiles, FileChunks
-from tallystick.attachments.media import HEAD_BYTES, described
-from tallystick.attachments.owner import Owner, Owners
-from tallystick.attachments.port import (
-    NOTHING_DECLARED,
-    AttachmentRef,
     Attachments,
     Chunks,
     Declared,
     Intent,
     Persistence,
+    ReclamationInFlight,
     Reference,
     Source,
     Staged,
@@ -46,8 +43,7 @@ from tallystick.attachments.port import (
     chunked,
     is_digest,
 )
-
-__all__ = ["INLINE_BYTES_MAX", "Database", "SqliteAttachments", "WholeChunks", "now_ms"]
+from tallystick.core.records import AttachmentRef
 
 INLINE_BYTES_MAX = 64 << 10
 _WAIT_SECONDS = 10.0

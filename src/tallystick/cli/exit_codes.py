@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tallystick.attachments.errors import AttachmentError, ReclamationRefused
-from tallystick.core.budget_errors import BudgetExhausted, BudgetUnpriced, HoldAlive
+from tallystick.attachments.port import AttachmentError, ReclamationRefused
+from tallystick.core.budget.amount import BudgetExhausted, BudgetUnpriced, HoldAlive
 from tallystick.core.errors import (
     Cancelled,
     LedgerError,
@@ -11,10 +11,10 @@ from tallystick.core.errors import (
     TallystickError,
     UsageError,
 )
-from tallystick.core.passage_errors import RunInDoubt
 from tallystick.core.records import StopReason
-from tallystick.core.step_errors import StepBudgetError
-from tallystick.memory.code_mode_errors import CodeModeError, Halted, WallTimeExceeded
+from tallystick.core.resume_errors import RunInDoubt
+from tallystick.core.step import StepBudgetError
+from tallystick.memory.code_mode.operations import CodeModeError, Halted, WallTimeExceeded
 from tallystick.memory.errors import (
     BackendUnsupported,
     EmbedderNotConfigured,
@@ -26,7 +26,7 @@ from tallystick.memory.errors import (
     NoteNotFound,
     StorageFailed,
 )
-from tallystick.memory.receipt_errors import NotRecalled, RecallDiffers
+from tallystick.memory.receipts.receipt import NotRecalled, RecallDiffers
 from tallystick.model.port import ModelError
 from tallystick.sandbox.port import ExecutionResult
 from tallystick.skills.errors import (
@@ -35,8 +35,6 @@ from tallystick.skills.errors import (
     SkillUnreadable,
     SkillUntrusted,
 )
-
-__all__ = ["exit_code_of", "exit_code_of_result", "exit_code_of_stop"]
 
 OK, FAILED, USAGE, BUDGET, SANDBOX, PROVIDER, LEDGER, IN_DOUBT, DIVERGED = range(9)
 INTERRUPTED = 130

@@ -14,40 +14,68 @@ import click
 from tallystick.cli.exit_codes import exit_code_of
 from tallystick.core.errors import Cancelled, TallystickError
 
-__all__ = ["cli", "main"]
-
 _COMMANDS = {
-    "approve": ("tallystick.cli.approve", "Let a program run that waits for a person."),
-    "attach": ("tallystick.cli.attach", "Keep bytes by their digest; list, collect, verify them."),
-    "config": ("tallystick.cli.config", "Print each setting and where it came from."),
-    "demo": ("tallystick.cli.demo", "Answer a question over sample data, and prove it. No model."),
-    "deny": ("tallystick.cli.approve", "Do not let a program run that waits for a person."),
-    "diff": ("tallystick.cli.diff", "Compare two runs turn by turn."),
-    "doctor": ("tallystick.cli.doctor", "Try what each sandbox can do here, and say so."),
-    "exec": ("tallystick.cli.exec_program", "Run a Python program in the sandbox."),
-    "export": ("tallystick.cli.transfer", "Write one run into a single file."),
-    "forget": ("tallystick.cli.forget", "Forget notes, as softly or as hard as asked."),
-    "fork": ("tallystick.cli.fork", "Grow another run from one, after a turn."),
-    "head": ("tallystick.cli.audit", "Say where a run's chain stands, signed if asked to."),
-    "import": ("tallystick.cli.transfer", "Take in a run that was exported."),
-    "inspect": ("tallystick.cli.inspect_run", "Show a run turn by turn."),
-    "ls": ("tallystick.cli.ls", "List the runs of the ledger."),
-    "memory": ("tallystick.cli.memory", "List, show, move, review and check what is remembered."),
-    "prove": ("tallystick.cli.audit", "Prove that one entry stands in a run."),
-    "prune": ("tallystick.cli.prune", "Take out what old runs said; keep what proves them."),
-    "recall": ("tallystick.cli.recall", "Find notes, with a receipt; check a receipt."),
-    "receipt": ("tallystick.cli.receipt", "Show what a run did and cost, line by line."),
-    "remember": ("tallystick.cli.remember", "Keep a note for later."),
-    "replay": ("tallystick.cli.replay", "Run a run again from its record, and compare."),
-    "resolve": ("tallystick.cli.resolve", "Close calls that dead processes left."),
-    "resume": ("tallystick.cli.resume", "Go on with a run where it was."),
-    "rm": ("tallystick.cli.rm", "Take a run out of the ledger."),
-    "run": ("tallystick.cli.run", "Answer a question with programs that a model writes."),
-    "session": ("tallystick.cli.session", "Make, list, show, extend and remove sessions."),
-    "skills": ("tallystick.cli.skills", "Find, read, check, trust and install skills."),
-    "snapshot": ("tallystick.cli.snapshot", "Keep a session's variables under a name."),
-    "verify": ("tallystick.cli.verify", "Check every hash of the ledger."),
-    "warm": ("tallystick.cli.warm", "Compile the sandbox now, so that the next start is quick."),
+    "approve": ("tallystick.cli.commands.resume", "Let a program run that waits for a person."),
+    "attach": (
+        "tallystick.cli.commands.attach",
+        "Keep bytes by their digest; list, collect, verify them.",
+    ),
+    "config": ("tallystick.cli.commands.config", "Print each setting and where it came from."),
+    "demo": (
+        "tallystick.cli.commands.demo",
+        "Answer a question over sample data, and prove it. No model.",
+    ),
+    "deny": ("tallystick.cli.commands.resume", "Do not let a program run that waits for a person."),
+    "diff": ("tallystick.cli.commands.inspect", "Compare two runs turn by turn."),
+    "doctor": ("tallystick.cli.commands.doctor", "Try what each sandbox can do here, and say so."),
+    "exec": ("tallystick.cli.commands.execute", "Run a Python program in the sandbox."),
+    "export": ("tallystick.cli.commands.upkeep", "Write one run into a single file."),
+    "forget": (
+        "tallystick.cli.commands.memory.forget",
+        "Forget notes, as softly or as hard as asked.",
+    ),
+    "fork": ("tallystick.cli.commands.resume", "Grow another run from one, after a turn."),
+    "head": (
+        "tallystick.cli.commands.audit",
+        "Say where a run's chain stands, signed if asked to.",
+    ),
+    "import": ("tallystick.cli.commands.upkeep", "Take in a run that was exported."),
+    "inspect": ("tallystick.cli.commands.inspect", "Show a run turn by turn."),
+    "ls": ("tallystick.cli.commands.ls", "List the runs of the ledger."),
+    "memory": (
+        "tallystick.cli.commands.memory.memory",
+        "List, show, move, review and check what is remembered.",
+    ),
+    "prove": ("tallystick.cli.commands.audit", "Prove that one entry stands in a run."),
+    "prune": (
+        "tallystick.cli.commands.upkeep",
+        "Take out what old runs said; keep what proves them.",
+    ),
+    "recall": (
+        "tallystick.cli.commands.memory.notes",
+        "Find notes, with a receipt; check a receipt.",
+    ),
+    "receipt": ("tallystick.cli.commands.inspect", "Show what a run did and cost, line by line."),
+    "remember": ("tallystick.cli.commands.memory.notes", "Keep a note for later."),
+    "replay": ("tallystick.cli.commands.resume", "Run a run again from its record, and compare."),
+    "resolve": ("tallystick.cli.commands.ls", "Close calls that dead processes left."),
+    "resume": ("tallystick.cli.commands.resume", "Go on with a run where it was."),
+    "rm": ("tallystick.cli.commands.upkeep", "Take a run out of the ledger."),
+    "run": ("tallystick.cli.commands.run", "Answer a question with programs that a model writes."),
+    "session": (
+        "tallystick.cli.commands.sessions",
+        "Make, list, show, extend and remove sessions.",
+    ),
+    "skills": (
+        "tallystick.cli.commands.skills.skills",
+        "Find, read, check, trust and install skills.",
+    ),
+    "snapshot": ("tallystick.cli.commands.sessions", "Keep a session's variables under a name."),
+    "verify": ("tallystick.cli.commands.audit", "Check every hash of the ledger."),
+    "warm": (
+        "tallystick.cli.commands.doctor",
+        "Compile the sandbox now, so that the next start is quick.",
+    ),
 }
 
 

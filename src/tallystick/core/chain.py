@@ -1,30 +1,27 @@
-"""The hash chain of a run: each entry binds the one before it.
+"""The hash chain of a run: each entry binds the one before it, and is checked at its place.
 
-An entry's hash is SHA-256(previous hash ‖ header bytes). The header holds SHA-256(salt ‖ body);
-body and salt are stored apart, so they can be removed and the chain still holds. The salt keeps a
-removed body from being guessed by its hash. The first entry of a run binds 32 zero bytes, or for a
-fork the head it grew from.
+What the first entry of a run stands behind is nothing, or for a fork the last entry that it shares
+with the run it grew from. Only the body of the first entry says which.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 
 import msgspec
 
-from tallystick.core.canonical import canonical
+from tallystick.core.ids import is_ulid
+from tallystick.core.json_text import canonical
+from tallystick.core.records import RunForked, decode_record, intent_of, tag_of
 
-__all__ = [
-    "FORMAT",
-    "GENESIS",
-    "SALT_BYTES",
-    "Draft",
-    "Head",
-    "Header",
-    "Sealed",
-    "body_hash",
-    "seal",
-]
+# The hash chain of a run: each entry binds the one before it.
+#
+# An entry's hash is SHA-256(previous hash ‖ header bytes). The header holds SHA-256(salt ‖ body);
+# body and salt are stored apart, so they can be removed and the chain still holds. The salt keeps a
+# removed body from being guessed by its hash. The first entry of a run binds 32 zero bytes, or for
+# a fork the head it grew from.
+
 
 FORMAT = 1
 GENESIS = bytes(32)
@@ -90,3 +87,118 @@ def seal(draft: Draft, *, run: str, head: Head, salt: bytes) -> tuple[Sealed, He
     entry_hash = hashlib.sha256(bytes.fromhex(head.hash) + header).hexdigest()
     sealed = Sealed(header=header, hash=entry_hash, salt=salt, body=draft.body)
     return sealed, Head(count=head.count + 1, hash=entry_hash)
+
+
+# Whether one entry holds: its header at its place, its hash behind another, its body in it.
+
+
+# Of an entry that is whole, and was written by a later version.
+UNKNOWN_RECORD = "its body is no record that this version knows"
+
+# The tag of the first entry of a run that grew from another.
+FORKED = "run.forked"
+
+_decode_header = msgspec.json.Decoder(Header).decode
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_COUNT_MAX = (1 << 53) - 1
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+class Root(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chain begins with, and for a fork the record that says so."""
+
+    hash: str
+    fork: RunForked | None = None
+
+
+_NOTHING = Root(hash=GENESIS.hex())
+
+
+def is_hash(text: str) -> bool:
+    """Whether this is a hash as chains have it."""
+    return _HASH.fullmatch(text) is not None
+
+
+def is_of_fork(header: bytes) -> bool:
+    """Whether a first entry with this header is that of a fork. One that cannot be read is not."""
+    try:
+        return _decode_header(header).tag == FORKED
+    except _UNREADABLE:
+        return False
+
+
+def root_of(first: Sealed, *, run: str) -> Root | str:
+    """What the chain of a run begins with, by its first entry, or why that cannot be known.
+
+    The entry itself is not checked: what it says holds if `check_entry` finds it behind this root.
+    """
+    if not is_of_fork(first.header):
+        return _NOTHING
+    if first.body is None:
+        return "its body was removed, and with it what the run grew from"
+    try:
+        fork = decode_record(first.body)
+    except _UNREADABLE:
+        return UNKNOWN_RECORD
+    if not isinstance(fork, RunForked):
+        return "its body is another record than its header says"
+    known = is_ulid(fork.parent) and is_hash(fork.hash)
+    if not (known and 1 <= fork.count <= _COUNT_MAX):
+        return "it names no entry that a run can grow from"
+    if fork.parent == run:
+        return "it says that the run grew from itself"
+    return Root(hash=fork.hash, fork=fork)
+
+
+def check_entry(entry: Sealed, *, run: str, seq: int, previous: str) -> str | None:
+    """Say why an entry does not belong behind the hash `previous`; None if it does.
+
+    What is before the first entry of a run, `root_of` says.
+    """
+    header = read_header(entry.header, run=run, seq=seq)
+    if isinstance(header, str):
+        return header
+    if link(previous, entry.header) != entry.hash:
+        return "its hash is not that of its header and the entry before"
+    return check_body(header, entry.salt, entry.body)
+
+
+def read_header(data: bytes, *, run: str, seq: int) -> Header | str:
+    """The header of the entry at a place, or why these bytes are not one."""
+    try:
+        header = _decode_header(data)
+    except _UNREADABLE:
+        return "its header cannot be read"
+    if header.v != FORMAT:
+        return f"its header has format {header.v}; this version reads {FORMAT}"
+    if header.run != run:
+        return "its header names another run"
+    if header.seq != seq:
+        return f"its header has place {header.seq}"
+    # Two ways to write one header would let a reader see other fields than the hash was made for.
+    if canonical(header) != data:
+        return "its header is not in canonical form"
+    return header
+
+
+def link(previous: str, header: bytes) -> str:
+    """The hash of the entry with this header behind the hash `previous`."""
+    return hashlib.sha256(bytes.fromhex(previous) + header).hexdigest()
+
+
+def check_body(header: Header, salt: bytes | None, body: bytes | None) -> str | None:
+    """Say why a body is not the one of a header; None if it is, or was erased."""
+    if salt is None or body is None:
+        return None if salt is body else "only one of salt and body is there"
+    # Salt and body are hashed as one: without a fixed length, bytes could change sides.
+    if len(salt) != SALT_BYTES:
+        return f"its salt has {len(salt)} bytes, not {SALT_BYTES}"
+    if hashlib.sha256(salt + body).hexdigest() != header.body_sha256:
+        return "its body is not the one that its header binds"
+    try:
+        record = decode_record(body)
+    except _UNREADABLE:
+        return UNKNOWN_RECORD
+    if tag_of(record) != header.tag or intent_of(record) != header.intent:
+        return "its body is another record than its header says"
+    return None

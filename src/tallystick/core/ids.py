@@ -1,6 +1,10 @@
-"""Identifiers that sort by time: ULIDs, from a time and randomness given by the caller."""
+"""Identifiers that sort by time, and moments: milliseconds inside, RFC 3339 at the surfaces."""
 
-__all__ = ["ENTROPY_BYTES", "ULID_CHARS", "is_ulid", "ulid"]
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from tallystick.core.errors import UsageError
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _TIME_MS_MAX = (1 << 48) - 1
@@ -21,3 +25,25 @@ def ulid(*, time_ms: int, entropy: bytes) -> str:
 def is_ulid(text: str) -> bool:
     """Say whether `text` is a ULID in its canonical upper-case form."""
     return len(text) == ULID_CHARS and text[0] in "01234567" and set(text) <= set(_ALPHABET)
+
+
+# Moments: milliseconds since 1970 inside, RFC 3339 at the surfaces.
+
+
+_YEAR_10000_MS = 253_402_300_800_000
+
+
+def moment_ms(text: str) -> int:
+    """A moment as people write it: `2026-03-01`, `2026-03-01T09:30:00Z`. Without a zone, UTC."""
+    try:
+        read = datetime.fromisoformat(text)
+        return round((read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError, TypeError):
+        raise UsageError(f"{text!r:.80} is no time; one is 2026-03-01T09:30:00Z") from None
+
+
+def moment_text(at_ms: int) -> str:
+    """A moment to the second, in UTC; as milliseconds where calendars end."""
+    if not 0 <= at_ms < _YEAR_10000_MS:
+        return f"{at_ms} ms"
+    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

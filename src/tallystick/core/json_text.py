@@ -1,4 +1,4 @@
-"""JSON that others wrote, read strictly: one value, its size and depth bounded, nothing ambiguous.
+"""JSON as this package writes it, in one spelling with a digest, and reads it, strictly.
 
 What is read here follows from the text alone: how deep a value and how long a number may be is
 said here, far below where the interpreter's own stack and settings would end it.
@@ -6,12 +6,33 @@ said here, far below where the interpreter's own stack and settings would end it
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections import Counter
 from collections.abc import Iterable
 
-__all__ = ["CHARS_MAX", "DEPTH_MAX", "finite", "no_constant", "read_json", "shown"]
+import msgspec
+
+# One way to write a value as bytes, and the digest by which it is compared.
+
+
+# Keys and fields sorted, no spaces, shortest form of numbers: equal values are equal bytes.
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+def canonical(value: object) -> bytes:
+    """Encode a value as canonical JSON."""
+    return _encode(value)
+
+
+def digest(data: bytes) -> str:
+    """The SHA-256 of bytes, in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+# JSON that others wrote, read strictly: one value, its size and depth bounded, nothing ambiguous.
+
 
 CHARS_MAX = 4_000_000
 DEPTH_MAX = 64

@@ -17,8 +17,6 @@ from typing import Any
 from tallystick.core.errors import UsageError
 from tallystick.core.json_text import finite, no_constant, shown
 
-__all__ = ["check_schema", "found_in", "problem_of", "takes_text"]
-
 _DEPTH_MAX = 16
 _NODES_MAX = 500
 _SCHEMA_BYTES_MAX = 8_000

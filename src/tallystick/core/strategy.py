@@ -15,26 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeGuard, get_args
 
-from tallystick.core.budget_amount import Remaining
+from tallystick.core.budget.amount import Remaining
+from tallystick.core.charge import shown_usd
 from tallystick.core.errors import UsageError
-from tallystick.core.money import shown_usd
-
-__all__ = [
-    "DIRECT_TOKENS_MAX",
-    "ROWS_MAX",
-    "STRATEGIES",
-    "WINDOW",
-    "AskedStrategy",
-    "Choice",
-    "Facts",
-    "Figures",
-    "Strategy",
-    "checked",
-    "chosen",
-    "not_direct",
-    "refusal",
-    "stay_on_host",
-]
 
 Strategy = Literal["direct", "code", "recursive"]
 # What a run can be asked for: one of them by name, or the one that fits.

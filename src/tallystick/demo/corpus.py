@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import datetime
 
-__all__ = ["QUESTION", "SEED", "expected", "harbour"]
-
 SEED = 2031
 QUESTION = "Which vessel was towed in with a damaged propeller, and which officer was on duty?"
 

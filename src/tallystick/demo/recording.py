@@ -8,8 +8,6 @@ import msgspec
 
 from tallystick.core.records import AskModel, ModelReplied
 
-__all__ = ["FILE", "Recording", "recording"]
-
 FILE = "recording.json"
 
 

@@ -1,1 +1,1 @@
-"""The guest: a Python interpreter as one WebAssembly module, and the tools that build it."""
+"""The guest: a Python interpreter as one WebAssembly module, and the Python inside it."""

@@ -22,8 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from tallystick.core.chain import SALT_BYTES, Draft, Head, Sealed, seal
-from tallystick.core.entry import is_hash
+from tallystick.core.chain import SALT_BYTES, Draft, Head, Sealed, is_hash, seal
 from tallystick.core.errors import (
     InvalidLimit,
     InvalidName,
@@ -36,23 +35,6 @@ from tallystick.core.errors import (
 )
 from tallystick.core.ids import is_ulid
 from tallystick.ledger.port import BODY_BYTES_MAX, Ancestor, ExportHeader, RunRow
-
-__all__ = [
-    "Salts",
-    "adopted",
-    "appended",
-    "check_erasable",
-    "check_removable",
-    "claimed",
-    "created_at_ms",
-    "known_head",
-    "released",
-    "required",
-    "seal_all",
-    "shared_head",
-    "shared_row",
-    "without_known",
-]
 
 Salts = Callable[[int], bytes]
 

@@ -10,12 +10,9 @@ from itertools import islice
 
 import msgspec
 
-from tallystick.core.chain import Draft, Head, Sealed
-from tallystick.core.entry import Root, is_of_fork, root_of
+from tallystick.core.chain import Draft, Head, Root, Sealed, is_of_fork, root_of
 from tallystick.ledger import custody
 from tallystick.ledger.port import Also, ExportHeader, RunRow, TransferLedger
-
-__all__ = ["MemoryLedger"]
 
 
 class MemoryLedger:

@@ -19,22 +19,6 @@ import msgspec
 
 from tallystick.core.chain import Draft, Head, Sealed
 
-__all__ = [
-    "ANCESTORS_MAX",
-    "ATTACHMENTS_MAX",
-    "BODY_BYTES_MAX",
-    "Also",
-    "Ancestor",
-    "Carried",
-    "Custody",
-    "ExportHeader",
-    "Ledger",
-    "Receiver",
-    "RunRow",
-    "TransferLedger",
-    "find_row",
-]
-
 # The most that one body may be. An import must know where to stop before it has read anything.
 BODY_BYTES_MAX = 64 << 20
 # The most attachments that one export carries.

@@ -19,7 +19,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from tallystick.core.budget_amount import (
+from tallystick.core.budget.amount import (
     COUNTED,
     DIMENSIONS,
     LIMIT_MAX,
@@ -30,30 +30,7 @@ from tallystick.core.budget_amount import (
     ScopeKind,
     ScopeRow,
 )
-from tallystick.core.budget_figures import row_of
-
-__all__ = [
-    "FORMAT",
-    "SCHEMA",
-    "Damaged",
-    "HoldRow",
-    "LimitChange",
-    "add_unpriced",
-    "breaches",
-    "chain_of",
-    "change_limits",
-    "changes",
-    "delete_hold",
-    "held_by",
-    "hold",
-    "hold_rows",
-    "insert_scope",
-    "rename",
-    "scope_of",
-    "scope_rows",
-    "settle",
-    "version",
-]
+from tallystick.core.budget.tree import row_of
 
 FORMAT = 1
 _FULL = LIMIT_MAX + 1

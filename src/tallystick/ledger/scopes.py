@@ -1,7 +1,7 @@
-"""Shared scopes: budgets that several processes hold together, as rows in the ledger's file.
+"""Shared scopes: budgets that several processes hold together, whose owners may die.
 
-Rule 1: the rules are those of the budget tree (`core/budget.py`): a hold is in every enclosing row
-or in none, a charge is recorded before it is judged.
+Rule 1: the rules are those of the budget tree (`core/budget/tree.py`): a hold is in every enclosing
+row or in none, a charge is recorded before it is judged.
 Rule 2: methods that take a connection are part of somebody's transaction: that of the intent for
 `hold`, that of the result for `settle` and `release`, so neither can be there without the other.
 They are for the ledger's `also`. The others make their own, and must not be called inside one.
@@ -12,43 +12,140 @@ is proven dead, somebody resolves it and says at what.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 
 import msgspec
 
-from tallystick.core.budget_amount import (
+from tallystick.core.budget.amount import (
     COUNTED,
     Amount,
     Breach,
     Budget,
-    Remaining,
-    Scope,
-    ScopeKind,
-    ScopeRow,
-    tightest,
-)
-from tallystick.core.budget_errors import (
     BudgetExhausted,
     BudgetUnpriced,
     HoldAlive,
     HoldExists,
     InvalidScope,
+    Remaining,
     ReservationClosed,
+    Scope,
+    ScopeKind,
+    ScopeRow,
     ScopesFormatUnknown,
     ScopeUnknown,
+    tightest,
 )
-from tallystick.core.budget_figures import caps_of, check_place, exhausted, figures_of
-from tallystick.core.errors import InvalidLimit, LedgerCorrupt
+from tallystick.core.budget.tree import caps_of, check_place, exhausted, figures_of
+from tallystick.core.errors import InvalidLimit, LedgerCorrupt, LedgerUnavailable
+from tallystick.core.ids import ENTROPY_BYTES, is_ulid, ulid
 from tallystick.ledger import scope_rows as rows
-from tallystick.ledger.owner import Owner, Owners
 from tallystick.ledger.scope_rows import HoldRow, LimitChange
-from tallystick.ledger.sqlite_file import LedgerFile
+from tallystick.ledger.sqlite import LedgerFile
 
-__all__ = ["HELD_MAX", "Hold", "SharedScopes"]
+# Owners of reservations: processes that can be proven dead.
+#
+# A living owner holds an exclusive lock on a file named after it. The kernel lets go of the lock
+# when the last process that has the descriptor is gone, however it went. So whoever gets a shared
+# lock on that file has the proof; whoever does not, or finds no file, has none.
+#
+# Rejected: process ids. They are reused, and mean nothing in another namespace.
+
+
+_SUFFIX = ".lock"
+
+
+class Owner:
+    """The lock of one owner. Letting go of it is dying."""
+
+    def __init__(self, *, id: str, path: Path, descriptor: int) -> None:
+        self.id = id
+        self._path = path
+        self._descriptor: int | None = descriptor
+
+    def release(self, *, remove: bool) -> None:
+        """Let go. With `remove`, nothing names this owner any more and nobody will ask for it."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            if remove:
+                with contextlib.suppress(OSError):
+                    self._path.unlink(missing_ok=True)
+            os.close(descriptor)
+
+
+class Owners:
+    """The lock files of one ledger's owners."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def hold(self) -> Owner:
+        """Become an owner."""
+        now = time.time_ns() // 1_000_000
+        id = ulid(time_ms=now, entropy=os.urandom(ENTROPY_BYTES))
+        path = self._path(id)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            _lock(path, descriptor)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise LedgerUnavailable(path=str(path), why=why) from error
+        return Owner(id=id, path=path, descriptor=descriptor)
+
+    def proven_dead(self, id: str) -> bool:
+        """Whether an owner is dead for sure, and then for good: no id is used twice."""
+        if not is_ulid(id):
+            return False
+        try:
+            descriptor = os.open(self._path(id), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def bury(self, id: str) -> None:
+        """Remove the file of a dead owner that nothing names any more."""
+        if self.proven_dead(id):
+            with contextlib.suppress(OSError):
+                self._path(id).unlink(missing_ok=True)
+
+    def _path(self, id: str) -> Path:
+        return self._folder / f"{id}{_SUFFIX}"
+
+
+def _lock(path: Path, descriptor: int) -> None:
+    """Lock a new file, and have its name on disk before anything can name its owner."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _fsync(path.parent)
+        _fsync(path.parent.parent)
+    except OSError:
+        os.close(descriptor)
+        raise
+
+
+def _fsync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# Shared scopes: budgets that several processes hold together, as rows in the ledger's file.
+
 
 # The most of one dimension that one hold may be, so that a thousand of them still fit 64 bits.
 HELD_MAX = 1 << 53

@@ -6,23 +6,270 @@ import contextlib
 import os
 import sqlite3
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 
-from tallystick.core.chain import Draft, Head, Sealed
-from tallystick.core.entry import is_of_fork
-from tallystick.core.errors import LedgerCorrupt
+from tallystick.core.chain import FORKED, GENESIS, Draft, Head, Root, Sealed, is_of_fork, root_of
+from tallystick.core.errors import LedgerCorrupt, LedgerLocked
 from tallystick.ledger import custody
+from tallystick.ledger.connection import Access, translated
 from tallystick.ledger.port import Also, ExportHeader, RunRow, TransferLedger
-from tallystick.ledger.sqlite_file import LedgerFile
-from tallystick.ledger.sqlite_rows import Rows, insert, put, remove, without_bodies
-from tallystick.ledger.writer import Work
+from tallystick.ledger.writer import Work, Writer, writer_of
 
-__all__ = ["SqliteLedger"]
+# The file under a SQLite ledger: read on one connection, written on another.
+#
+# WAL, so readers never wait and a commit is one append. `synchronous` is chosen per transaction:
+# NORMAL leaves the commit with the operating system, where it survives the death of this process;
+# FULL waits for the disk, and since the log is one file it carries every commit before it.
+#
+# Each object reads on a connection of its own, so that nobody who reads waits for the disk. All
+# objects of a process on one file write on one connection, that of its writer.
+
+
+class LedgerFile:
+    """A ledger's file, shared by threads. Opened when it is first used."""
+
+    def __init__(self, path: Path, *, busy_seconds: float) -> None:
+        self.path = path
+        self._busy_seconds = busy_seconds
+        self._reader = Access(path, busy_seconds=busy_seconds, query_only=True)
+        self._writer: Writer | None = None
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Look at what is committed. Waits for no writer, here or in another process."""
+        with self._translated(), self._reader.held() as db:
+            yield db
+
+    @contextlib.contextmanager
+    def writing(self, *, forced: bool) -> Iterator[sqlite3.Connection]:
+        """One transaction: all of it, or nothing. Ends when the commit is as strong as asked."""
+        with (
+            self._translated(),
+            self._written().transaction(forced=forced, busy_seconds=self._busy_seconds) as db,
+        ):
+            yield db
+
+    def submit(self, work: Work, *, forced: bool, bytes: int) -> Future[None]:
+        """Have work done in a transaction of the writer's thread, with that of others."""
+        with self._translated():
+            return self._written().submit(
+                work, forced=forced, bytes=bytes, path=self.path, busy_seconds=self._busy_seconds
+            )
+
+    def write(self, work: Work, *, forced: bool, bytes: int) -> None:
+        """Submit, and wait for it. Raises what it failed with."""
+        with self._translated():
+            writer = self._written()
+            writer.check_not_mine()
+            future = writer.submit(
+                work, forced=forced, bytes=bytes, path=self.path, busy_seconds=self._busy_seconds
+            )
+        # What it failed with was translated where it failed.
+        future.result()
+
+    def sweep(self) -> None:
+        """Take what was removed out of the log too, as far as no reader still needs it."""
+        with self._translated(), self._written().alone(busy_seconds=self._busy_seconds) as db:
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def rewrite(self) -> tuple[int, int]:
+        """Make the file as small as what it holds. Raises `LedgerLocked` if it cannot be done now.
+
+        Returns its bytes, those of its log included, before and after.
+        """
+        with self._translated(), self._written().alone(busy_seconds=self._busy_seconds) as db:
+            before = self._size()
+            self._checkpointed(db)
+            db.execute("VACUUM")
+            # The new pages are in the log until nobody needs the old ones.
+            self._checkpointed(db)
+            return before, self._size()
+
+    def close(self) -> None:
+        """Wait for what was submitted, and let go of the file."""
+        writer = self._writer
+        if writer is not None:
+            writer.check_not_mine()
+            self._writer = None
+            writer.leave(self)
+        self._reader.close()
+
+    def _checkpointed(self, db: sqlite3.Connection) -> None:
+        busy, *_ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise LedgerLocked(path=str(self.path), waited_seconds=self._busy_seconds)
+
+    def _size(self) -> int:
+        log = self.path.with_name(f"{self.path.name}-wal")
+        return sum(each.stat().st_size for each in (self.path, log) if each.exists())
+
+    def _written(self) -> Writer:
+        # Two threads that come here together get the same one.
+        writer = self._writer
+        if writer is None:
+            self._writer = writer = writer_of(self.path, self, busy_seconds=self._busy_seconds)
+        return writer
+
+    def _translated(self) -> contextlib.AbstractContextManager[None]:
+        return translated(self.path, waited_seconds=self._busy_seconds)
+
+
+# The rows of a ledger's file: what they hold is checked as it is read.
+#
+# A row that holds what we never write is damage, and said to be: `LedgerCorrupt`.
+
+
+_ROW = "SELECT id, created_at, count, hash, fence, moved, imported FROM run"
+_COLUMNS = "entry.seq, entry.header, entry.hash, body.seq, salt, body"
+_WITH_BODY = "LEFT JOIN body ON body.run = entry.run AND body.seq = entry.seq"
+_ENTRIES = f"""
+    SELECT {_COLUMNS} FROM entry {_WITH_BODY}
+    WHERE entry.run = ? AND entry.seq >= ? ORDER BY entry.seq
+"""
+# The id and the first entry of all that may be forks. What only looks like one is sorted out later.
+_FORKS = f"""
+    SELECT run.id, {_COLUMNS} FROM run
+    JOIN entry ON entry.run = run.id AND entry.seq = 0 {_WITH_BODY}
+    WHERE instr(entry.header, CAST('"{FORKED}"' AS BLOB)) ORDER BY run.id
+"""
+_ROW_TYPES = (str, int, int, bytes, int, int, int)
+
+_FoundEntry = tuple[int, bytes, bytes, int | None, bytes | None, bytes | None]
+
+
+class Rows:
+    """Reads the rows of one file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def row(self, db: sqlite3.Connection, run: str) -> RunRow | None:
+        found = db.execute(f"{_ROW} WHERE id = ?", (run,)).fetchone()
+        return None if found is None else self._as_row(found)
+
+    def rows(self, db: sqlite3.Connection) -> list[RunRow]:
+        return [self._as_row(found) for found in db.execute(f"{_ROW} ORDER BY id")]
+
+    def entries(
+        self, db: sqlite3.Connection, run: str, start: int
+    ) -> Generator[Sealed, None, None]:
+        """The entries from a place on. To be closed before the connection is let go of."""
+        cursor = db.execute(_ENTRIES, (run, start))
+        try:
+            for seq, found in enumerate(cursor, start):
+                yield self._as_entry(found, run, seq)
+        finally:
+            cursor.close()
+
+    def hash_at(self, db: sqlite3.Connection, run: str, seq: int) -> str | None:
+        """The hash of the entry at a place."""
+        found = db.execute("SELECT hash FROM entry WHERE run = ? AND seq = ?", (run, seq))
+        row = found.fetchone()
+        return row[0].hex() if row is not None and type(row[0]) is bytes else None
+
+    def header_at(self, db: sqlite3.Connection, run: str, seq: int) -> bytes:
+        """The header of the entry at a place, nothing if there is none."""
+        found = db.execute("SELECT header FROM entry WHERE run = ? AND seq = ?", (run, seq))
+        row = found.fetchone()
+        return row[0] if row is not None and type(row[0]) is bytes else b""
+
+    def forks_of(self, db: sqlite3.Connection, run: str) -> list[str]:
+        """The runs that grew from a run, or are about to. What cannot be read says nothing."""
+        begun = db.execute("SELECT id, hash FROM run WHERE count = 0 AND hash <> ?", (GENESIS,))
+        found = [
+            fork
+            for fork, root in begun.fetchall()
+            if db.execute("SELECT 1 FROM entry WHERE run = ? AND hash = ?", (run, root)).fetchone()
+        ]
+        for fork, *columns in db.execute(_FORKS).fetchall():
+            try:
+                first = self._as_entry(tuple(columns), fork, 0)
+            except LedgerCorrupt:
+                continue
+            root = root_of(first, run=fork)
+            if isinstance(root, Root) and root.fork is not None and root.fork.parent == run:
+                found.append(fork)
+        return sorted(found)
+
+    def _as_entry(self, found: _FoundEntry, run: str, seq: int) -> Sealed:
+        place, header, entry_hash, body_place, salt, body = found
+        if place != seq:
+            raise self._corrupt(f"run {run} has no entry {seq}")
+        if body_place is None:
+            raise self._corrupt(f"entry {seq} of run {run} has lost its body")
+        if type(header) is not bytes or type(entry_hash) is not bytes:
+            raise self._corrupt(f"entry {seq} of run {run} is not made of bytes")
+        if type(salt) is not type(body) or not isinstance(body, bytes | None):
+            raise self._corrupt(f"the body of entry {seq} of run {run} is not made of bytes")
+        return Sealed(header=header, hash=entry_hash.hex(), salt=salt, body=body)
+
+    def _as_row(self, found: tuple[str, int, int, bytes, int, int, int]) -> RunRow:
+        if tuple(map(type, found)) != _ROW_TYPES:
+            raise self._corrupt(f"the row of run {found[0]!r} holds what no row does")
+        run, created_at, count, entry_hash, fence, moved, imported = found
+        return RunRow(
+            run=run,
+            head=Head(count=count, hash=entry_hash.hex()),
+            fence=fence,
+            created_at=created_at,
+            moved=bool(moved),
+            imported=bool(imported),
+        )
+
+    def _corrupt(self, why: str) -> LedgerCorrupt:
+        return LedgerCorrupt(path=str(self._path), why=why)
+
+
+def insert(db: sqlite3.Connection, run: str, places: Sequence[tuple[int, Sealed]]) -> None:
+    """Add entries at their places."""
+    db.executemany(
+        "INSERT INTO entry VALUES (?, ?, ?, ?)",
+        [(run, seq, entry.header, bytes.fromhex(entry.hash)) for seq, entry in places],
+    )
+    db.executemany(
+        "INSERT INTO body VALUES (?, ?, ?, ?)",
+        [(run, seq, entry.salt, entry.body) for seq, entry in places],
+    )
+
+
+def put(db: sqlite3.Connection, row: RunRow) -> None:
+    """Set the row of a run."""
+    db.execute(
+        "REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            row.run,
+            row.created_at,
+            row.head.count,
+            bytes.fromhex(row.head.hash),
+            row.fence,
+            row.moved,
+            row.imported,
+        ),
+    )
+
+
+def without_bodies(db: sqlite3.Connection, run: str, seqs: Sequence[int]) -> None:
+    """Remove the bodies of entries."""
+    db.executemany(
+        "UPDATE body SET salt = NULL, body = NULL WHERE run = ? AND seq = ?",
+        [(run, seq) for seq in seqs],
+    )
+
+
+def remove(db: sqlite3.Connection, run: str) -> None:
+    """Remove all of a run."""
+    db.execute("DELETE FROM body WHERE run = ?", (run,))
+    db.execute("DELETE FROM entry WHERE run = ?", (run,))
+    db.execute("DELETE FROM run WHERE id = ?", (run,))
+
+
+# The ledger in one SQLite file, for many runs, threads and processes.
+
 
 _BUSY_SECONDS = 10.0
 _BATCH_ENTRIES = 512

@@ -1,4 +1,4 @@
-"""Export and import of one run as a single file.
+"""Export and import of one run as a single file, read as if an enemy had written it.
 
 An export carries the whole chain. Imported, it is a **copy**: the same entries under the same id,
 to be read, verified and replayed, never gone on with. An export with `move` is the run's **title**:
@@ -28,22 +28,29 @@ already, it has to agree, and stays as it is.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import sqlite3
+import struct
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
-from tallystick.core.chain import Sealed
+import msgspec
+
+from tallystick.core.chain import GENESIS, SALT_BYTES, Head, Root, Sealed, check_entry, root_of
 from tallystick.core.errors import LedgerCorrupt, RunNotFound, TransferRefused
-from tallystick.ledger.ancestry import whole_ancestors_of
+from tallystick.core.ids import is_ulid
+from tallystick.core.json_text import canonical
 from tallystick.ledger.custody import known_head, required, shared_head
 from tallystick.ledger.port import (
+    ANCESTORS_MAX,
     ATTACHMENTS_MAX,
+    BODY_BYTES_MAX,
     Ancestor,
     Carried,
     ExportHeader,
@@ -53,15 +60,265 @@ from tallystick.ledger.port import (
     TransferLedger,
     find_row,
 )
-from tallystick.ledger.stream import (
-    FORMAT,
-    FORMAT_ALONE,
-    Readable,
-    StreamReader,
-    write_stream,
-)
+from tallystick.ledger.verify import whole_ancestors_of
 
-__all__ = ["export_run", "import_run", "name_of"]
+# One run as a stream of bytes: written in one pass, read as if an enemy had written it.
+#
+#   magic        "tallystick ledger export" and a line feed
+#   header       one line of canonical JSON: format, run, count, hash of the head, fence, moved, how
+#                many attachments, if any, and of a fork its ancestors: run, count, hash of each
+#   entries      of each ancestor the first `count`, the oldest first, then the run's own: length of
+#                header (4 bytes), 1 if it has a body or 0 if that was erased (1 byte), length of
+#                body (4 bytes), hash (32 bytes), header, and with a body its salt (16 bytes) and
+#                the body
+#   attachments  so many times: length of reference (4 bytes), length of bytes (8 bytes), the
+#                reference as canonical JSON, the bytes
+#   digest       SHA-256 of everything above
+#
+# Format 1 is the same without attachments, format 2 without ancestors. Format 3 is the same with at
+# least one: what needs none is written in format 2, which earlier versions read. An ancestor is
+# what the next one says it grew from, no more and no less; the first grew from nothing.
+#
+# Lengths are big-endian. Nothing is compressed and no
+# length is believed before as many bytes were read, so a reader holds at most one body or one piece
+# of an attachment, and an importer stores no more than it was sent. Nothing in the stream becomes a
+# path.
+
+
+FORMAT = 3
+# Of a run that grew from no other.
+FORMAT_ALONE = 2
+_FORMATS = (1, 2, 3)
+MAGIC = b"tallystick ledger export\n"
+# An ancestor takes at most 150 bytes, all else under a thousand.
+_HEADER_LINE_BYTES_MAX = 1_024 + 150 * ANCESTORS_MAX
+_ENTRY_HEADER_BYTES_MAX = 65_536
+# A label of a thousand characters takes at most 6,000 bytes; the rest of a reference is short.
+_REF_BYTES_MAX = 8_192
+_NUMBER_MAX = 1 << 53
+_PIECE_BYTES = 1 << 20
+_HASH_BYTES = 32
+_FRAME = struct.Struct(">IBI")
+_CARRIED_FRAME = struct.Struct(">IQ")
+
+
+class _Format(msgspec.Struct, frozen=True):
+    """The one field that every version of the header has."""
+
+    format: int
+
+
+class Readable(Protocol):
+    """What a stream is read from."""
+
+    def read(self, count: int, /) -> bytes: ...
+
+
+def write_stream(
+    file: BinaryIO,
+    header: ExportHeader,
+    entries: Iterable[Sealed],
+    carried: Iterable[Carried] = (),
+) -> None:
+    """Write a run. `entries`, those of its ancestors first, and `carried` are as the header says.
+
+    The pieces of an attachment have to be as long as it says. That they are is for them to see to:
+    a file in which they are not is refused by every reader.
+    """
+    digest = hashlib.sha256()
+
+    def put(data: bytes) -> None:
+        digest.update(data)
+        file.write(data)
+
+    put(MAGIC + canonical(header) + b"\n")
+    for entry in entries:
+        body = entry.body or b""
+        there = entry.body is not None
+        put(_FRAME.pack(len(entry.header), there, len(body)) + bytes.fromhex(entry.hash))
+        put(entry.header + (entry.salt or b""))
+        put(body)
+    for each in carried:
+        put(_CARRIED_FRAME.pack(len(each.ref), each.byte_len) + each.ref)
+        for piece in each.pieces:
+            put(piece)
+    file.write(digest.digest())
+
+
+def _other_parent(root: Root, parent: Ancestor | None) -> str | None:
+    """Say why a first entry does not grow from the run before it in the file."""
+    fork = root.fork
+    if fork is None:
+        return None if parent is None else f"it did not grow from run {parent.run}"
+    if parent is None:
+        return f"it grew from run {fork.parent}, which does not come with it"
+    if (fork.parent, fork.count, fork.hash) != (parent.run, parent.count, parent.hash):
+        return f"it grew from another entry than the last of run {parent.run} in the file"
+    return None
+
+
+class StreamReader:
+    """Reads a run and believes nothing. Called in order: header, entries, attachments, end.
+
+    Only who came to the end knows that all of it holds. What the attachments are is not looked at.
+    """
+
+    def __init__(self, file: Readable, *, name: str) -> None:
+        self._file = file
+        self._name = name
+        self._digest = hashlib.sha256()
+
+    def header(self) -> ExportHeader:
+        """Read the beginning."""
+        if self._some(len(MAGIC)) != MAGIC:
+            raise self._refused("it is no export of a run")
+        self._digest.update(MAGIC)
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            if len(line) == _HEADER_LINE_BYTES_MAX:
+                raise self._refused("its header is too long")
+            line += self._exactly(1, "its header")
+        return self._parsed(bytes(line[:-1]))
+
+    def entries(self, header: ExportHeader) -> Iterator[tuple[str, int, Sealed]]:
+        """Read and check every entry, and that they end in the head. With its run and place.
+
+        Those of the ancestors come first. Each of them must be what the next one grew from.
+        """
+        parent: Ancestor | None = None
+        for ancestor in header.ancestors:
+            yield from self._chain(ancestor.run, ancestor.head, parent, f" of run {ancestor.run}")
+            parent = ancestor
+        yield from self._chain(header.run, header.head, parent, "")
+
+    def _chain(
+        self, run: str, head: Head, parent: Ancestor | None, of: str
+    ) -> Iterator[tuple[str, int, Sealed]]:
+        previous = GENESIS.hex()
+        for seq in range(head.count):
+            entry = self._entry(seq)
+            why: str | None = None
+            if seq == 0:
+                root = root_of(entry, run=run)
+                why = root if isinstance(root, str) else _other_parent(root, parent)
+                previous = previous if isinstance(root, str) else root.hash
+            why = why or check_entry(entry, run=run, seq=seq, previous=previous)
+            if why is not None:
+                raise self._refused(f"entry {seq}{of} does not hold: {why}")
+            previous = entry.hash
+            yield run, seq, entry
+        if previous != head.hash:
+            raise self._refused(f"its entries{of} do not end in the head that its header names")
+
+    def attachments(self, header: ExportHeader) -> Iterator[Carried]:
+        """Read every attachment, piece by piece. What is left of one is passed over."""
+        for number in range(header.attachments):
+            what = f"attachment {number}"
+            ref_bytes, byte_len = _CARRIED_FRAME.unpack(self._exactly(_CARRIED_FRAME.size, what))
+            if ref_bytes > _REF_BYTES_MAX or byte_len > _NUMBER_MAX:
+                raise self._refused(f"{what} claims to be longer than any attachment may be")
+            ref = self._exactly(ref_bytes, what)
+            pieces = self._pieces(byte_len, what)
+            yield Carried(ref=ref, byte_len=byte_len, pieces=pieces)
+            for _ in pieces:
+                pass
+
+    def so_far(self) -> bytes:
+        """The digest of what was read until now."""
+        return self._digest.digest()
+
+    def end(self) -> None:
+        """Read the digest, and that nothing comes after it."""
+        expected = self._digest.digest()
+        if self._exactly(_HASH_BYTES, "its digest") != expected:
+            raise self._refused("its digest is not that of its bytes")
+        if self._some(1):
+            raise self._refused("it goes on behind its end")
+
+    def _parsed(self, line: bytes) -> ExportHeader:
+        try:
+            found = msgspec.json.decode(line, type=_Format).format
+            if found not in _FORMATS:
+                known = f"{_FORMATS[0]} to {_FORMATS[-1]}"
+                raise self._refused(f"it has format {found}; this version reads {known}")
+            header = msgspec.json.decode(line, type=ExportHeader)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise self._refused("its header cannot be read") from error
+        if canonical(header) != line:
+            raise self._refused("its header is not in canonical form")
+        self._check_ancestry(header)
+        attachments_max = ATTACHMENTS_MAX if header.format > 1 else 0
+        if not (
+            0 <= header.count <= _NUMBER_MAX
+            and 0 <= header.fence <= _NUMBER_MAX
+            and 0 <= header.attachments <= attachments_max
+            and all(0 < ancestor.count <= _NUMBER_MAX for ancestor in header.ancestors)
+        ):
+            raise self._refused("its header counts what cannot be")
+        return header
+
+    def _check_ancestry(self, header: ExportHeader) -> None:
+        """Refuse ancestors that cannot be: too many, twice the same, or the run itself."""
+        runs = [header.run, *(ancestor.run for ancestor in header.ancestors)]
+        if bool(header.ancestors) is not (header.format > FORMAT_ALONE):
+            count = len(header.ancestors)
+            raise self._refused(f"it has format {header.format} and {count} ancestors")
+        if len(runs) > ANCESTORS_MAX + 1:
+            raise self._refused(f"its run has more than {ANCESTORS_MAX} ancestors")
+        for run in runs:
+            if not is_ulid(run):
+                raise self._refused(f"{run[:40]!r} is no id of a run")
+        if len(set(runs)) < len(runs):
+            raise self._refused("its run is said to have grown from itself")
+        if header.ancestors and header.count == 0:
+            raise self._refused("its run has no entry that says what it grew from")
+
+    def _entry(self, seq: int) -> Sealed:
+        what = f"entry {seq}"
+        header_bytes, there, body_bytes = _FRAME.unpack(self._exactly(_FRAME.size, what))
+        if header_bytes > _ENTRY_HEADER_BYTES_MAX or body_bytes > BODY_BYTES_MAX:
+            raise self._refused(f"{what} claims to be longer than any entry may be")
+        if there > 1 or (body_bytes and not there):
+            raise self._refused(f"{what} says neither that it has a body nor that it has none")
+        entry_hash = self._exactly(_HASH_BYTES, what).hex()
+        header = self._exactly(header_bytes, what)
+        if not there:
+            return Sealed(header=header, hash=entry_hash, salt=None, body=None)
+        salt = self._exactly(SALT_BYTES, what)
+        return Sealed(
+            header=header, hash=entry_hash, salt=salt, body=self._exactly(body_bytes, what)
+        )
+
+    def _pieces(self, byte_len: int, what: str) -> Iterator[bytes]:
+        while byte_len:
+            piece = self._exactly(min(byte_len, _PIECE_BYTES), what)
+            byte_len -= len(piece)
+            yield piece
+
+    def _exactly(self, count: int, what: str) -> bytes:
+        data = self._some(count)
+        if len(data) != count:
+            raise self._refused(f"it ends in the middle of {what}")
+        self._digest.update(data)
+        return data
+
+    def _some(self, count: int) -> bytes:
+        """At most `count` bytes, less only at the end; in pieces, so memory follows what came."""
+        pieces = []
+        try:
+            while count > 0 and (piece := self._file.read(min(count, _PIECE_BYTES))):
+                pieces.append(piece)
+                count -= len(piece)
+        except OSError as error:
+            raise self._refused(f"it cannot be read: {error.strerror}") from error
+        return b"".join(pieces)
+
+    def _refused(self, why: str) -> TransferRefused:
+        return TransferRefused(file=self._name, why=f"{why}; nothing was imported")
+
+
+# Export and import of one run as a single file.
+
 
 _STREAM = "the given stream"
 

@@ -37,11 +37,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from tallystick.core.errors import UsageError
-from tallystick.ledger.access import made
-from tallystick.ledger.sqlite_errors import fails_alone, translation
-from tallystick.ledger.transactions import Transactions
-
-__all__ = ["QUEUE_BYTES_MAX", "QUEUE_MAX", "Work", "Writer", "writer_of"]
+from tallystick.ledger.connection import Transactions, fails_alone, made, translation
 
 # What a submission does in its part of the transaction.
 Work = Callable[[sqlite3.Connection], None]

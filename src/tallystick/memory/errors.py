@@ -29,27 +29,6 @@ from __future__ import annotations
 
 from tallystick.core.errors import BackendError, Refused, UsageError
 
-__all__ = [
-    "BackendUnsupported",
-    "EmbedderNotConfigured",
-    "EmbeddingFailed",
-    "ImportRefused",
-    "IndexFailed",
-    "MemoryCorrupt",
-    "MemoryFormatUnknown",
-    "MemoryFull",
-    "MemoryLocked",
-    "MemoryPermissionDenied",
-    "MemoryReadOnly",
-    "MemoryUnavailable",
-    "ModelMismatch",
-    "NotAMemory",
-    "NoteErased",
-    "NoteInvalid",
-    "NoteNotFound",
-    "StorageFailed",
-]
-
 _SHOWN_CHARS_MAX = 80
 
 

@@ -17,8 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from tallystick.core.canonical import canonical
-from tallystick.core.json_text import read_json
+from tallystick.core.json_text import canonical, read_json
 from tallystick.memory.errors import ImportRefused, NoteInvalid
 from tallystick.memory.note import (
     REDACTED,
@@ -32,9 +31,10 @@ from tallystick.memory.note import (
     check_time,
     is_note_id,
 )
-from tallystick.memory.projection import note_at
-from tallystick.memory.projection_schema import OPEN
-from tallystick.memory.records import (
+from tallystick.memory.recall.selection import Filters, Row, select_notes
+from tallystick.memory.remember import check_relation, supersession
+from tallystick.memory.store.projection import OPEN, note_at
+from tallystick.memory.store.records import (
     NoteClosed,
     NoteRelated,
     NoteRemembered,
@@ -44,13 +44,8 @@ from tallystick.memory.records import (
     NoteSighted,
     NoteState,
 )
-from tallystick.memory.remember import supersession
-from tallystick.memory.selection import Filters, Row, select_notes
-from tallystick.memory.share import check_relation
-from tallystick.memory.sqlite import Pen, SqliteMemory
+from tallystick.memory.store.sqlite import Pen, SqliteMemory
 from tallystick.memory.suspicion import SIGNS, TextScreen
-
-__all__ = ["EXPORT_FORMAT", "Imported", "export_notes", "import_notes"]
 
 _T = TypeVar("_T")
 

@@ -1,4 +1,4 @@
-"""Forgetting: less important, out of sight, without its words, or without a trace of them.
+"""Forgetting: which notes, how much less they matter, and how they go without a trace.
 
 | strategy      | is recalled | what was known before | bytes                         |
 | decay         | yes, lower  | can be asked for      | stay                          |
@@ -11,30 +11,23 @@ Each note that is forgotten is an entry of the log, all in one transaction; what
 is returned with its reason, and the others are. With a key, the same transaction signs a receipt:
 the next of the chain, in the log beside those of recalls. Bytes that are gone are gone from the
 log, the indexes, the vectors, free pages and SQLite's own log. What was exported before is listed,
-and not claimed. Recorded runs are another file's: see `tallystick.runtime.memory_erasure`.
+and not claimed. Recorded runs are another file's: see `tallystick.upkeep.erasure`.
 """
 
 from __future__ import annotations
 
+import math
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from tallystick.core.errors import TallystickError
-from tallystick.memory.decay import decayed_once
-from tallystick.memory.erase import Done, done_under, erase_note, exports_of, redact_note
 from tallystick.memory.errors import BackendUnsupported, NoteErased, NoteInvalid, NoteNotFound
-from tallystick.memory.forget_which import (
-    expired_ids,
-    matching_ids,
-    provenance_ids,
-    subject_ids,
-)
-from tallystick.memory.forgotten import Criteria, Failure, Strategy
-from tallystick.memory.log import read_entry_header
 from tallystick.memory.note import (
+    REDACTED,
+    SUBJECT_TAG,
     ConsolidationState,
     MemoryType,
     Note,
@@ -42,8 +35,8 @@ from tallystick.memory.note import (
     check_agent,
     is_note_id,
 )
-from tallystick.memory.receipt_issue import issue_forget
-from tallystick.memory.receipt_records import (
+from tallystick.memory.recall.selection import EVERYTHING, Row, select_notes
+from tallystick.memory.receipts.receipt import (
     ForgetReceipt,
     ForgottenNote,
     Key,
@@ -52,28 +45,304 @@ from tallystick.memory.receipt_records import (
     read_receipt,
     receipt_bytes,
 )
-from tallystick.memory.receipts_kept import link_of
-from tallystick.memory.records import NoteArchived, NoteDecayed, NoteDeleted, NotesForgotten
-from tallystick.memory.remember import check_origin
-from tallystick.memory.selection import EVERYTHING, Row, select_notes
-from tallystick.memory.share import check_may
-from tallystick.memory.sqlite import Pen, SqliteMemory
+from tallystick.memory.receipts.receipts import issue_forget, link_of
+from tallystick.memory.remember import check_may, check_origin
+from tallystick.memory.store.projection import OPEN
+from tallystick.memory.store.records import (
+    Criteria,
+    Failure,
+    ForgetStrategy,
+    NoteArchived,
+    NoteDecayed,
+    NoteDeleted,
+    NoteErasedRecord,
+    NoteRedacted,
+    NotesExported,
+    NotesForgetting,
+    NotesForgotten,
+    decode_memory_record,
+)
+from tallystick.memory.store.sqlite import EntryHeader, Pen, SqliteMemory, read_entry_header
 
-__all__ = [
-    "NOTES_MAX",
-    "Criteria",
-    "Failure",
-    "Forgettable",
-    "Forgotten",
-    "RunsErased",
-    "Strategy",
-    "forget",
-    "forget_expired",
-    "forget_matching",
-    "forget_provenance",
-    "forget_subject",
-    "forgettable",
-]
+# Decay: how much a note still matters after some hours, by its own function.
+
+
+DECAY_RATE_PER_HOUR = 0.01
+# What forgetting by decay takes off, unless the note says otherwise.
+DECAY_STEP = 0.1
+_ACCESS_WEIGHT = 0.05
+
+
+def effective_importance(
+    importance: float,
+    *,
+    hours: float,
+    access_count: int = 0,
+    rate: float | None = None,
+    function: str | None = None,
+) -> float:
+    """The importance × exp(-rate × hours) + 0.05 × ln(1 + accesses), at most 1.
+
+    `linear` takes off rate × hours of it, `step:<h>` halves it every h hours, `power_law:<a>`
+    divides it by (1 + hours) to the power of a.
+    """
+    age = max(0.0, hours)
+    speed = DECAY_RATE_PER_HOUR if rate is None else rate
+    name, _, number = (function or "exponential").partition(":")
+    match name:
+        case "linear":
+            left = max(0.0, 1.0 - speed * age)
+        case "step":
+            # Beyond a thousand halvings there is nothing to see.
+            steps = age // float(number) if float(number) > 0 else 1_000.0
+            left = 0.5 ** min(steps, 1_000.0)
+        case "power_law":
+            left = (1.0 + age) ** -float(number)
+        case _:
+            left = math.exp(-speed * age)
+    return min(1.0, importance * left + _ACCESS_WEIGHT * math.log(1 + access_count))
+
+
+def decayed_once(importance: float, *, rate: float | None) -> float:
+    """What is left after one forgetting by decay: the note's rate less, at least 0."""
+    return max(0.0, importance - (DECAY_STEP if rate is None else rate))
+
+
+# Which notes a request to forget is about: by criteria, subject, provenance, or by their time.
+
+
+_HOUR_MS = 3_600_000
+_header = msgspec.json.Decoder(EntryHeader).decode
+
+
+def matching_ids(memory: SqliteMemory, criteria: Criteria, *, owner: str | None) -> list[str]:
+    """Every living note that meets the criteria: those of `owner`, or with None anybody's."""
+    if criteria == Criteria():
+        raise NoteInvalid(field="criteria", why="none is given, and this would forget everything")
+    age, low = criteria.max_age_hours, criteria.min_importance_below
+    now = memory.clock()
+    oldest = None if age is None else now - age * _HOUR_MS
+    with memory.reading() as db:
+        rows = living(db, memory.resolve(None), now)
+    return [
+        row.note.id
+        for row in rows
+        if (owner is None or row.note.agent_id == owner)
+        and (oldest is None or row.note.created_at < oldest)
+        and (low is None or row.state.importance < low)
+        and criteria.memory_type in (None, row.note.memory_type)
+        and (not criteria.tags or not criteria.tags.isdisjoint(row.note.tags))
+        and criteria.agent_id in (None, row.note.agent_id)
+        and criteria.thread_id in (None, row.note.thread_id)
+    ]
+
+
+def subject_ids(memory: SqliteMemory, subject: str) -> list[str]:
+    """Every note with the tag `subject:<id>`, deleted ones too."""
+    if not subject.strip():
+        raise NoteInvalid(field="subject", why="it is blank")
+    with memory.reading() as db:
+        rows = db.execute(
+            "SELECT id FROM note JOIN tag USING (number) WHERE tag = ? ORDER BY number",
+            (f"{SUBJECT_TAG}{subject}",),
+        ).fetchall()
+    return [id for (id,) in rows]
+
+
+def provenance_ids(
+    memory: SqliteMemory, *, principal: str | None, session_id: str | None
+) -> list[str]:
+    """Everything that a principal wrote down, or that a session did, or both together."""
+    chosen = {"created_by": principal, "session_id": session_id}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    if not given:
+        raise NoteInvalid(field="principal", why="say whose notes: a principal, a session or both")
+    where = " AND ".join(f"{name} = :{name}" for name in given)
+    with memory.reading() as db:
+        return [id for (id,) in db.execute(f"SELECT id FROM note WHERE {where}", given)]
+
+
+def expired_ids(memory: SqliteMemory) -> list[str]:
+    """Every note whose time is over."""
+    with memory.reading() as db:
+        rows = db.execute(
+            "SELECT id FROM note JOIN state USING (number) WHERE seq_to = ? AND expires_at <= ?",
+            (OPEN, memory.clock()),
+        ).fetchall()
+    return [id for (id,) in rows]
+
+
+def saying_ids(memory: SqliteMemory, says: Callable[[bytes], bool]) -> list[str]:
+    """Every note of which an entry of the log, as its bytes, says something."""
+    found: dict[str, None] = {}
+    for entry in memory.entries():
+        if entry.body is not None and says(entry.body):
+            note = _header(entry.header).note
+            found.update({} if note is None else {note: None})
+    return list(found)
+
+
+def living(db: sqlite3.Connection, seq: int, at: int) -> list[Row]:
+    """Every note that is neither deleted nor put away."""
+    rows = select_notes(db, reader=None, filters=EVERYTHING, seq=seq, at=at)
+    away = (ConsolidationState.ARCHIVED, ConsolidationState.FORGOTTEN)
+    return [row for row in rows if row.state.deleted_at is None and row.state.state not in away]
+
+
+# A pass over all notes: what hardly matters any more is put away.
+
+
+def decay_pass(
+    memory: SqliteMemory, *, archive_below: float = 0.2, forget_below: float = 0.05
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Archive notes that hardly matter any more, and mark as forgotten those that do not.
+
+    Returns the ids of both. Procedural notes do not decay.
+    """
+    if not 0.0 <= forget_below <= archive_below <= 1.0:
+        raise NoteInvalid(field="forget_below", why="from 0 to `archive_below`, which is up to 1")
+    archived: list[str] = []
+    forgotten: list[str] = []
+    with memory.writing() as pen:
+        counts = dict(pen.db.execute("SELECT number, count(*) FROM access GROUP BY number"))
+        for row in living(pen.db, pen.head.count, pen.at):
+            if row.note.memory_type is MemoryType.PROCEDURAL:
+                continue
+            left = effective_importance(
+                row.state.importance,
+                hours=(pen.at - row.note.created_at) / _HOUR_MS,
+                access_count=counts.get(row.number, 0),
+                rate=row.note.decay_rate,
+                function=row.note.decay_function,
+            )
+            if left < archive_below:
+                gone = left < forget_below
+                state = ConsolidationState.FORGOTTEN if gone else ConsolidationState.ARCHIVED
+                pen.append(NoteArchived(state=state), note=row.note.id)
+                (forgotten if gone else archived).append(row.note.id)
+    return tuple(archived), tuple(forgotten)
+
+
+# What is about to be erased, written down first: notes, and the runs that go with them.
+
+
+def begin_forgetting(memory: SqliteMemory, ids: Sequence[str], *, runs: Sequence[str]) -> None:
+    """Write down which runs are erased with notes. On disk when this returns."""
+    with memory.writing() as pen:
+        pen.append(NotesForgetting(ids=tuple(ids), runs=tuple(runs), at=pen.at))
+
+
+def runs_begun(memory: SqliteMemory, ids: Collection[str]) -> frozenset[str]:
+    """The runs that were to be erased with one of these notes, whether or not they were."""
+    found: set[str] = set()
+    with memory.reading() as db:
+        for (body,) in db.execute("SELECT body FROM forgetting JOIN log USING (seq)"):
+            record = None if body is None else decode_memory_record(body)
+            if isinstance(record, NotesForgetting) and not set(record.ids).isdisjoint(ids):
+                found.update(record.runs)
+    return frozenset(found)
+
+
+# Erasure: a note's bytes taken out of log, projections and vectors, in one transaction.
+#
+# The entry that says so lists every place that is empty now, so an empty place that nobody lists is
+# damage. It is the only thing left of the note, with the headers, which say nothing of it.
+
+
+# What says something of a note. The others say what was thought of it, and outlive a redaction.
+_TELLING = frozenset({"note.remembered", "note.redacted", "note.sighted", "note.embedded"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What the log has of an act that was done under an origin. `receipt` is canonical JSON."""
+
+    ids: tuple[str, ...]
+    erased: bool
+    receipt: str | None
+
+
+def erase_note(
+    pen: Pen, row: Row, *, why: str, by: str | None, origin: str | None
+) -> tuple[int, ...]:
+    """Leave nothing of a note but its id and its places. Returns those."""
+    places = entries_of(pen.db, row.number)
+    seqs = tuple(seq for seq, _ in places)
+    pen.append(NoteErasedRecord(entries=seqs, why=why, by=by), note=row.note.id, origin=origin)
+    _empty(pen, row.number, seqs)
+    return seqs
+
+
+def redact_note(pen: Pen, row: Row, *, by: str | None, origin: str | None) -> tuple[int, ...]:
+    """Leave of a note who it belonged to and where it stood. Returns the places that are empty."""
+    left = msgspec.structs.replace(
+        row.note,
+        content=REDACTED,
+        tags=tuple(tag for tag in row.note.tags if not tag.startswith(SUBJECT_TAG)),
+        metadata={"redacted": True},
+        # These can say as much as the text.
+        author=None,
+        key=None,
+        source_id=None,
+    )
+    seqs = tuple(seq for seq, tag in entries_of(pen.db, row.number) if tag in _TELLING)
+    record = NoteRedacted(note=left, state=row.state, entries=seqs, by=by)
+    pen.append(record, note=row.note.id, origin=origin)
+    _empty(pen, row.number, seqs)
+    return seqs
+
+
+def entries_of(db: sqlite3.Connection, number: int) -> list[tuple[int, str]]:
+    """The places in the log of everything about a note, each with its tag."""
+    rows = db.execute(
+        "SELECT seq, header FROM log WHERE seq = :number "
+        "UNION ALL SELECT log.seq, header FROM later JOIN log USING (seq) WHERE number = :number "
+        "ORDER BY 1",
+        {"number": number},
+    )
+    return [(seq, _header(header).tag) for seq, header in rows]
+
+
+def exports_of(db: sqlite3.Connection, ids: Collection[str]) -> tuple[tuple[int, str], ...]:
+    """The exports that had one of these notes, or may have had, by place and name."""
+    wanted = set(ids)
+    found: list[tuple[int, str]] = []
+    for seq, body in db.execute("SELECT seq, body FROM exported JOIN log USING (seq) ORDER BY seq"):
+        record = decode_memory_record(body)
+        if isinstance(record, NotesExported):
+            named = record.ids is None or not wanted.isdisjoint(record.ids)
+            found.extend([(seq, record.label)] if named and wanted else [])
+    return tuple(found)
+
+
+def done_under(db: sqlite3.Connection, origin: str) -> Done | None:
+    """What was done under an origin, None if nothing was."""
+    row = db.execute("SELECT seq FROM origin WHERE origin = ?", (origin,)).fetchone()
+    if row is None:
+        return None
+    ids: list[str] = []
+    erased = False
+    receipt = None
+    for header_bytes, body in db.execute(
+        "SELECT header, body FROM log WHERE seq >= ? ORDER BY seq", (row[0],)
+    ):
+        header = _header(header_bytes)
+        if header.origin != origin:
+            break
+        ids.extend([header.note] if header.note is not None else [])
+        record = None if body is None else decode_memory_record(body)
+        erased = erased or isinstance(record, NoteErasedRecord | NoteRedacted)
+        receipt = record.receipt if isinstance(record, NotesForgotten) else receipt
+    return Done(ids=tuple(ids), erased=erased, receipt=receipt)
+
+
+def _empty(pen: Pen, number: int, seqs: Collection[int]) -> None:
+    pen.empty(list(seqs))
+    pen.db.execute("DELETE FROM vector WHERE number = ?", (number,))
+
+
+# Forgetting: less important, out of sight, without its words, or without a trace of them.
+
 
 # As many notes are forgotten in one request: they are one transaction and have one receipt.
 NOTES_MAX = 200_000
@@ -117,7 +386,7 @@ def forget(
     ids: Sequence[str],
     *,
     actor: str | None,
-    strategy: Strategy = Strategy.SOFT_DELETE,
+    strategy: ForgetStrategy = ForgetStrategy.SOFT_DELETE,
     why: str = "asked",
     origin: str | None = None,
     key: Key | None = None,
@@ -145,7 +414,7 @@ def forget_matching(
     criteria: Criteria,
     *,
     actor: str | None,
-    strategy: Strategy = Strategy.SOFT_DELETE,
+    strategy: ForgetStrategy = ForgetStrategy.SOFT_DELETE,
     key: Key | None = None,
     scrub: bool = True,
 ) -> Forgotten:
@@ -160,7 +429,7 @@ def forget_subject(
     subject: str,
     *,
     actor: str | None,
-    strategy: Strategy = Strategy.REDACT,
+    strategy: ForgetStrategy = ForgetStrategy.REDACT,
     key: Key | None = None,
     scrub: bool = True,
 ) -> Forgotten:
@@ -175,7 +444,7 @@ def forget_provenance(
     principal: str | None = None,
     session_id: str | None = None,
     actor: str | None,
-    strategy: Strategy = Strategy.SOFT_DELETE,
+    strategy: ForgetStrategy = ForgetStrategy.SOFT_DELETE,
     key: Key | None = None,
     scrub: bool = True,
 ) -> Forgotten:
@@ -189,12 +458,14 @@ def forget_expired(
     memory: SqliteMemory, *, key: Key | None = None, scrub: bool = True
 ) -> Forgotten:
     """Erase every note whose time is over."""
-    act = _Act(actor=None, strategy=Strategy.HARD_DELETE, why="expired", by="expired", key=key)
+    act = _Act(
+        actor=None, strategy=ForgetStrategy.HARD_DELETE, why="expired", by="expired", key=key
+    )
     return _forget(memory, expired_ids(memory), act, scrub=scrub)
 
 
 def forgettable(
-    memory: SqliteMemory, ids: Sequence[str], *, actor: str | None, strategy: Strategy
+    memory: SqliteMemory, ids: Sequence[str], *, actor: str | None, strategy: ForgetStrategy
 ) -> Forgettable:
     """Look at what `forget` would do, and do nothing."""
     _check(actor, strategy, None)
@@ -224,7 +495,7 @@ class _Act:
     """One request to forget, note by note."""
 
     actor: str | None
-    strategy: Strategy
+    strategy: ForgetStrategy
     why: str
     by: str
     origin: str | None = None
@@ -248,10 +519,10 @@ class _Act:
             return
         named = ForgottenNote(id=id, seq=row.body_seq, content_hash=row.content_hash)
         match self.strategy:
-            case Strategy.HARD_DELETE:
+            case ForgetStrategy.HARD_DELETE:
                 gone = erase_note(pen, row, why=self.why, by=self.actor, origin=self.origin)
                 self.entries.extend(gone)
-            case Strategy.REDACT:
+            case ForgetStrategy.REDACT:
                 gone = redact_note(pen, row, by=self.actor, origin=self.origin)
                 self.entries.extend(gone)
             case _:
@@ -314,8 +585,8 @@ def _forget(memory: SqliteMemory, ids: Iterable[str], act: _Act, *, scrub: bool)
     )
 
 
-def _check(actor: str | None, strategy: Strategy, origin: str | None) -> None:
-    if strategy is Strategy.CONSOLIDATE:
+def _check(actor: str | None, strategy: ForgetStrategy, origin: str | None) -> None:
+    if strategy is ForgetStrategy.CONSOLIDATE:
         raise BackendUnsupported(
             backend="sqlite", capability="consolidate", detail="it needs a summary; remember one"
         )
@@ -326,13 +597,13 @@ def _check(actor: str | None, strategy: Strategy, origin: str | None) -> None:
 
 
 def _marked(
-    row: Row, strategy: Strategy, *, at: int, by: str | None
+    row: Row, strategy: ForgetStrategy, *, at: int, by: str | None
 ) -> NoteDeleted | NoteArchived | NoteDecayed:
-    if strategy is Strategy.SOFT_DELETE:
+    if strategy is ForgetStrategy.SOFT_DELETE:
         if row.state.deleted_at is not None:
             raise NoteNotFound(id=row.note.id)
         return NoteDeleted(at=at, by=by)
-    if strategy is Strategy.ARCHIVE:
+    if strategy is ForgetStrategy.ARCHIVE:
         return NoteArchived(state=ConsolidationState.ARCHIVED, by=by)
     if row.note.memory_type is MemoryType.PROCEDURAL:
         raise NoteInvalid(field="memory_type", why="procedural notes do not decay")

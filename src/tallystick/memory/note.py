@@ -1,4 +1,4 @@
-"""A note: what is kept of one thing said or found, its fields, and what they may be.
+"""A note: what is kept of one thing said or found, its fields, and whether two are the same.
 
 Rule 1: what a note says never changes. What is thought of it (importance, whether it still holds,
 whether it may be seen) does, each time by an entry of the log.
@@ -10,6 +10,7 @@ Rule 3: a note is data. No field of it grants anything to anybody.
 from __future__ import annotations
 
 import enum
+import hashlib
 import math
 import re
 import unicodedata
@@ -17,32 +18,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tallystick.core.json_text import canonical
 from tallystick.memory.errors import NoteInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-__all__ = [
-    "CONTENT_BYTES_MAX",
-    "ENTROPY_BYTES",
-    "PROCEDURAL_IMPORTANCE_MIN",
-    "REDACTED",
-    "SUBJECT_TAG",
-    "WORKING_TTL_MS",
-    "ConsolidationState",
-    "MemoryType",
-    "NewNote",
-    "Note",
-    "NoteScope",
-    "Permission",
-    "SourceType",
-    "check_agent",
-    "check_new",
-    "check_time",
-    "is_note_id",
-    "normalised",
-    "uuid7",
-]
 
 CONTENT_BYTES_MAX = 1 << 20
 ENTROPY_BYTES = 10
@@ -367,3 +347,34 @@ def _check_decay(new: NewNote) -> None:
 def _within_one(value: float) -> bool:
     # A number that is none is in no order: not from 0, and not to 1.
     return 0.0 <= value <= 1.0
+
+
+# Whether two notes are the same: one text of one owner, said in one way.
+#
+# The digest is keyed with a secret of the store, so that a short text cannot be found by trying
+# from a copy of an index alone. It is a projection: erased with the note.
+
+
+SECRET_BYTES = 32
+
+
+def sameness(note: Note | NewNote, *, secret: bytes) -> bytes:
+    """Equal for notes that need to be kept only once.
+
+    What a second telling could add makes them different: another author, key, tag, relation or
+    metadata is lost if it is dropped. When and where it was said is kept by the sighting.
+    """
+    told = (
+        note.agent_id,
+        normalised(note.content),
+        note.memory_type.value,
+        note.scope.value,
+        note.author,
+        note.org_id,
+        note.key,
+        sorted(set(note.tags)),
+        sorted(set(note.related_to)),
+        note.metadata,
+        note.source_type.value,
+    )
+    return hashlib.blake2b(canonical(told), key=secret, digest_size=32).digest()

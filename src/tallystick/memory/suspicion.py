@@ -19,21 +19,9 @@ import msgspec
 
 from tallystick.memory.errors import NoteInvalid, NoteNotFound
 from tallystick.memory.note import Note, SourceType
-from tallystick.memory.projection import note_at
-from tallystick.memory.projection_schema import OPEN
-from tallystick.memory.records import NoteClosed, NoteReviewed, Verdict
-from tallystick.memory.sqlite import Pen, SqliteMemory
-
-__all__ = [
-    "QUARANTINE_AT",
-    "SIGNS",
-    "Held",
-    "Screen",
-    "Screening",
-    "TextScreen",
-    "review",
-    "review_queue",
-]
+from tallystick.memory.store.projection import OPEN, note_at
+from tallystick.memory.store.records import NoteClosed, NoteReviewed, Verdict
+from tallystick.memory.store.sqlite import Pen, SqliteMemory
 
 QUARANTINE_AT = 0.5
 SIGNS = {

@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
-from tallystick.core.prompt import Message
+from tallystick.core.machine.prompt import Message
 from tallystick.model import failures
 from tallystick.model.dialect import (
+    SseEvent,
     WireRequest,
     base64_of,
     checked_messages,
@@ -17,12 +18,8 @@ from tallystick.model.dialect import (
     plain,
     usage_of,
 )
-from tallystick.model.endpoint import Endpoint
+from tallystick.model.endpoint import Endpoint, Secret
 from tallystick.model.port import ModelReply, ModelRequest
-from tallystick.model.secret import Secret
-from tallystick.model.sse import SseEvent
-
-__all__ = ["authorization", "reader", "reply", "wire"]
 
 # Not the newest. Every server of this format knows it, and it still takes a temperature where the
 # model does; the requests made here are otherwise good in version 2026-10-21 too.

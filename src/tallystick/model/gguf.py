@@ -27,13 +27,10 @@ import msgspec
 
 from tallystick.core.errors import UsageError
 from tallystick.model import failures, openai
-from tallystick.model.complaint import one_line
-from tallystick.model.dialect import Reader
+from tallystick.model.dialect import Reader, SseEvent
+from tallystick.model.failures import one_line
 from tallystick.model.pacing import Gate
 from tallystick.model.port import Heard, Model, ModelError, ModelReply, ModelRequest
-from tallystick.model.sse import SseEvent
-
-__all__ = ["Engine", "GgufModel"]
 
 _MAGIC = b"GGUF"
 _ENGINE = "xllamacpp"

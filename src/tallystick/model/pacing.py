@@ -16,10 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from tallystick.model.endpoint import Endpoint
-from tallystick.model.secret import Secret
-
-__all__ = ["Gate", "Pacing"]
+from tallystick.model.endpoint import Endpoint, Secret
 
 # Without a word from the server: doubled with every refusal in a row.
 _HOLD_SECONDS = 1.0

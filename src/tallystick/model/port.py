@@ -12,24 +12,10 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from tallystick.core.charge import FailureKind, ModelUsage
 from tallystick.core.errors import BackendError
-from tallystick.core.lookup import Lookup
-from tallystick.core.prompt import Message
-from tallystick.core.records import FailureKind, ModelUsage
-
-__all__ = [
-    "TRANSIENT",
-    "AskableModel",
-    "Heard",
-    "Model",
-    "ModelError",
-    "ModelReason",
-    "ModelReply",
-    "ModelRequest",
-    "estimated_usage",
-    "readable",
-    "writable",
-]
+from tallystick.core.machine.prompt import Message
+from tallystick.core.views.open_calls import Lookup
 
 # Why a model gave no reply. The set is closed; transports map what they see into it.
 ModelReason = Literal[

@@ -1,4 +1,4 @@
-"""Tables of prices: the user's own, and those that genai-prices publishes.
+"""Tables of prices, the user's own and published ones, and the terms on which a model is asked.
 
 A user's table is hostile until it is parsed. A published price counts for the address it was
 published for and for no other: a proxy, or a server of one's own, may ask another price for a model
@@ -8,20 +8,36 @@ of the same name.
 from __future__ import annotations
 
 import difflib
-import importlib
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
 
+from tallystick.core.budget.billing import UsageDetails
+from tallystick.core.budget.tree import WorstUsd
+from tallystick.core.charge import ModelUsage
 from tallystick.core.errors import UsageError
-from tallystick.model.prices import YOCTO, Band, Price, Rates, UnknownPrice, dearer
-
-__all__ = ["PriceTable", "find_price", "published_price"]
+from tallystick.model.endpoint import Dialect, Endpoint
+from tallystick.model.port import Model
+from tallystick.model.prices import (
+    YOCTO,
+    Band,
+    Price,
+    PriceDecision,
+    Rates,
+    TokenUsage,
+    UnknownPrice,
+    cost,
+    dearer,
+    decided,
+    token_usage,
+    worst_case,
+)
+from tallystick.model.tokens import Tokenizer
 
 _MTOK_KEYS = tuple(field.name for field in fields(Rates))
 _KEYS = (*_MTOK_KEYS, "request", "bands")
@@ -256,3 +272,66 @@ def _at(value: Any, step: int) -> Fraction:  # noqa: ANN401  (a decimal, or one 
     if not isinstance(price, Decimal) or not price.is_finite() or price < 0:
         raise ValueError(f"{price!r} is not a price")
     return Fraction(price)
+
+
+_NO_TABLE = PriceTable(prices={})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pricing:
+    """Where prices come from, and whether calls without one are let through.
+
+    `tokenizer` is that of the model named `tokenizer_of`, and of no other: its prompts are counted
+    and not bounded.
+    """
+
+    declared: PriceTable = _NO_TABLE
+    waived: bool = False
+    tokenizer: Tokenizer | None = None
+    tokenizer_of: str = ""
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def terms(self, model: Model, *, usd_capped: bool) -> Terms:
+        """On which terms a model is asked."""
+        endpoint = getattr(model, "endpoint", None)
+        base_url = endpoint.base_url if isinstance(endpoint, Endpoint) else None
+        found = find_price(model.name, declared=self.declared, base_url=base_url, at=self.now())
+        decision = decided(found, usd_capped=usd_capped, waived=self.waived)
+        return Terms(
+            model=model.name,
+            dialect=endpoint.dialect if isinstance(endpoint, Endpoint) else "openai",
+            decision=decision,
+            in_process=getattr(found, "kind", "") == "in_process",
+            tokenizer=self.tokenizer if model.name == self.tokenizer_of else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How a model's calls are counted and priced."""
+
+    model: str
+    dialect: Dialect
+    decision: PriceDecision
+    in_process: bool
+    tokenizer: Tokenizer | None = None
+
+    @property
+    def worst(self) -> WorstUsd | None:
+        price = self.decision.price
+        if price is None:
+            return None
+        return lambda tokens_in, tokens_out: worst_case(
+            price, input_bound=tokens_in, output_cap=tokens_out
+        )
+
+    def priced(self, usage: ModelUsage, details: UsageDetails | None) -> int | None:
+        """What a report comes to, None where no price is known."""
+        price = self.decision.price
+        if price is None:
+            return None
+        found = token_usage(usage.raw)
+        if not isinstance(found, TokenUsage):
+            # In no format that is known here: there are no parts to it.
+            found = TokenUsage(input=usage.tokens_in, output=usage.tokens_out)
+        return cost(price, found)

@@ -8,18 +8,9 @@ from typing import get_args
 
 import msgspec
 
-from tallystick.core.prompt import request_digest
+from tallystick.core.machine.prompt import request_digest
 from tallystick.core.records import AskModel, ModelFailed, ModelReplied
-from tallystick.model.port import (
-    Heard,
-    Model,
-    ModelError,
-    ModelReason,
-    ModelReply,
-    ModelRequest,
-)
-
-__all__ = ["Drift", "RecordedModel"]
+from tallystick.model.port import Heard, Model, ModelError, ModelReason, ModelReply, ModelRequest
 
 # A record made elsewhere may name a reason that is none.
 _REASONS: dict[str, ModelReason] = {reason: reason for reason in get_args(ModelReason)}

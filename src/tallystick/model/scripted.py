@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from tallystick.core.charge import ModelUsage
 from tallystick.core.errors import UsageError
-from tallystick.core.prompt import Message
-from tallystick.core.records import ModelUsage
+from tallystick.core.machine.prompt import Message
 from tallystick.model.port import (
     Heard,
     Model,
@@ -21,8 +21,6 @@ from tallystick.model.port import (
     ModelRequest,
     estimated_usage,
 )
-
-__all__ = ["ScriptedModel", "ScriptedReply"]
 
 _SCRIPT_BYTES_MAX = 64 * 1024 * 1024
 

@@ -19,22 +19,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from tallystick.core.errors import UsageError
-from tallystick.core.prompt import Image, Message
+from tallystick.core.machine.prompt import Image, Message
 from tallystick.model.endpoint import Dialect
-
-__all__ = [
-    "FigureLabel",
-    "FileTokenizer",
-    "ImageSize",
-    "SizeOf",
-    "TokenFigure",
-    "Tokenizer",
-    "image_tokens_max",
-    "input_bound",
-    "input_estimate",
-    "text_tokens_estimated",
-    "text_tokens_max",
-]
 
 # counted: by the model's own tokenizer; estimated: for display; bounded: not more than this;
 # reported: by the server, after the call.

@@ -1,1 +1,1 @@
-"""The only place that composes: settings, directories, sessions."""
+"""How one run is driven: given its context, paid for, recorded, called from programs, resumed."""

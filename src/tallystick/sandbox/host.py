@@ -26,24 +26,15 @@ from tallystick.core.errors import (
     TallystickError,
     UsageError,
 )
-from tallystick.core.passage_errors import ResumeRefused, RunInDoubt
+from tallystick.core.resume_errors import ResumeRefused, RunInDoubt
 from tallystick.sandbox.port import Host, HostCall, HostName, HostNames, HostTextName
-from tallystick.sandbox.text import SCANNED_BYTES_MAX, SCANNING, TEXT_FUNCTIONS, HostText
-from tallystick.sandbox.text_corpus import CORPUS_FUNCTIONS
-
-__all__ = [
-    "Answer",
-    "Blocking",
-    "HeldText",
-    "HostFunction",
-    "HostTable",
-    "RecordedHost",
-    "encoded_reply",
-    "error_reply",
-    "json_reply",
-    "request_digest",
-    "text_reply",
-]
+from tallystick.sandbox.text import (
+    CORPUS_FUNCTIONS,
+    SCANNED_BYTES_MAX,
+    SCANNING,
+    TEXT_FUNCTIONS,
+    HostText,
+)
 
 _ERROR_CHARS_MAX = 2_000
 _CONTAINERS_MAX = 50_000
@@ -258,7 +249,7 @@ class RecordedHost:
         if call.index >= len(self._answers):
             return self._then.serve(call)
         answer = self._answers[call.index]
-        now = request_digest(call.request)
+        now = call_digest(call.request)
         if now != answer.request_sha256:
             raise ReplayDiverged(
                 index=call.index, field="request", recorded=answer.request_sha256, now=now
@@ -363,6 +354,6 @@ def error_reply(error: BaseException) -> bytes:
     return b"1" + _encode(body)
 
 
-def request_digest(request: bytes) -> str:
+def call_digest(request: bytes) -> str:
     """The SHA-256 by which a request is compared on replay."""
     return hashlib.sha256(request).hexdigest()

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["OutputOverflow", "OutputStream", "ProgramOutput"]
-
 
 class OutputOverflow(Exception):
     """The program printed more than it may. `total` is what it tried to print."""

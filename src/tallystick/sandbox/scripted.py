@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from tallystick.core.errors import SandboxError
-from tallystick.sandbox.host import Blocking, request_digest
+from tallystick.sandbox.host import Blocking, call_digest
 from tallystick.sandbox.port import (
     CallRecord,
     ExecutionContext,
@@ -18,8 +18,6 @@ from tallystick.sandbox.port import (
     Sandbox,
     SandboxSession,
 )
-
-__all__ = ["Scripted", "ScriptedSandbox", "ScriptedSession"]
 
 
 class Scripted(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +59,7 @@ class ScriptedSession:
                 CallRecord(
                     index=index,
                     name=name,
-                    request_sha256=request_digest(request),
+                    request_sha256=call_digest(request),
                     request_bytes=len(request),
                     reply_bytes=len(reply),
                     fuel=index,

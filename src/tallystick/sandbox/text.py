@@ -19,15 +19,68 @@ import os
 import re
 import threading
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tallystick.core.errors import UsageError
-from tallystick.sandbox import interrupt
-from tallystick.sandbox.text_pattern import PATTERN_SMALL, Pattern, compiled, required_text
+import re2
 
-__all__ = ["MATCH_BYTES_MAX", "SCANNED_BYTES_MAX", "SCANNING", "TEXT_FUNCTIONS", "HostText"]
+from tallystick.core.errors import UsageError
+from tallystick.sandbox import scheduling
+
+# Patterns that a model gives, compiled in RE2: linear in the text, whatever the pattern.
+
+
+PATTERN_SMALL = 100
+_PATTERN_LARGE = 500
+_PATTERN_BYTES_MAX = 10_000
+_PATTERN_MEMORY_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A pattern that is compiled, and how large that came out."""
+
+    compiled: Any
+    size: int
+
+
+def compiled(pattern: str | Pattern) -> Pattern:
+    """Compile a pattern in the engine that is linear in the text. Raises what a program sees."""
+    if isinstance(pattern, Pattern):
+        return pattern
+    raw = required_text(pattern).encode("utf-8", "surrogatepass")
+    if len(raw) > _PATTERN_BYTES_MAX:
+        raise UsageError(f"the pattern is {len(raw):,} bytes; at most {_PATTERN_BYTES_MAX:,}")
+    options = re2.Options()
+    options.max_mem = _PATTERN_MEMORY_BYTES
+    options.log_errors = False
+    try:
+        made = re2.compile(raw, options)
+    except re2.error as error:
+        why = error.args[0] if error.args else "invalid"
+        shown = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
+        raise UsageError(f"the pattern {pattern[:80]!r} cannot be used: {shown}") from error
+    # Where its automaton grows too large, RE2 takes time in proportion to this.
+    size = made.programsize
+    if size > _PATTERN_LARGE:
+        raise UsageError(
+            f"the pattern {pattern[:80]!r} cannot be used: it compiles to {size:,} instructions; "
+            f"at most {_PATTERN_LARGE:,}"
+        )
+    return Pattern(made, size)
+
+
+def required_text(value: object) -> str:
+    """A text that a program gave, or what is wrong with it."""
+    if type(value) is not str:
+        raise UsageError(f"text is needed, not {type(value).__name__}")
+    return value
+
+
+# Text that stays on the host: programs read slices of it and search it here.
+
 
 _BLOCK_BYTES = 65_536
 _BLOCKS_TOGETHER = 16
@@ -128,7 +181,7 @@ class HostText:
             return self.length() + 1
         found, position = 0, 0
         while position < self._size:
-            interrupt.check()
+            scheduling.check()
             # An occurrence that begins in a window may end behind it.
             reach = min(self._size, position + _WINDOW_BYTES + len(raw) - 1)
             parts = bytes(self._data[position:reach]).split(raw)
@@ -162,7 +215,7 @@ class HostText:
     def _breaks(self, start: int, stop: int) -> int:
         total = 0
         for low in range(start, stop, _WINDOW_BYTES):
-            interrupt.check()
+            scheduling.check()
             total += bytes(self._data[low : min(stop, low + _WINDOW_BYTES)]).count(b"\n")
         return total
 
@@ -204,7 +257,7 @@ class HostText:
         position = start
         edge = position + window  # where the next window's own part begins
         while position <= self._size:
-            interrupt.check()
+            scheduling.check()
             reach = min(self._size, edge + MATCH_BYTES_MAX)
             match = pattern.compiled.search(self._data, position, reach)
             if match is None or (match.start() >= edge and edge < self._size):
@@ -225,7 +278,7 @@ class HostText:
     def _find_bytes(self, needle: bytes, start: int) -> int:
         position = start
         while True:
-            interrupt.check()
+            scheduling.check()
             reach = min(self._size, position + _WINDOW_BYTES + len(needle))
             at = self._data.find(needle, position, reach)
             if at >= 0 or reach == self._size:
@@ -241,7 +294,7 @@ class HostText:
     def _is_ascii(self) -> bool:
         if self._ascii is None:
             for low in range(0, self._size, _WINDOW_BYTES):
-                interrupt.check()
+                scheduling.check()
                 if not bytes(self._data[low : low + _WINDOW_BYTES]).isascii():
                     self._ascii = False
                     return False
@@ -253,7 +306,7 @@ class HostText:
         with self._lock:
             count = _count_of(self._size - self._block_start(len(self._starts)))
             while self._block_start(first := len(self._starts)) < self._size:
-                interrupt.check()
+                scheduling.check()
                 edges = [self._block_start(first + each) for each in range(_BLOCKS_TOGETHER + 1)]
                 pairs = [(low, high) for low, high in itertools.pairwise(edges) if low < high]
                 counts = count([self._data[low:high] for low, high in pairs])
@@ -309,7 +362,7 @@ class _Positions:
         self._offsets: list[int] = []
 
     def at(self, offset: int) -> int:
-        interrupt.check()
+        scheduling.check()
         total = self._text._indexed()
         if offset >= len(self._text):
             return total
@@ -388,3 +441,45 @@ def _cut_tail(data: bytes) -> int:
             needs = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
             return back if needs > back else 0
     return 0
+
+
+# Many texts on the host, looked through in one call: where a pattern stands, and in which text.
+#
+# The texts are gone through in their order until there are as many matches as were asked for. The
+# pattern is compiled once; each text takes time in proportion to its length.
+
+
+def search_each(
+    texts: Sequence[HostText], pattern: str, limit: int
+) -> list[tuple[int, int, int, str]]:
+    """Matches as (which text, start, end, matched text); positions are characters."""
+    limit, ready = _limit(limit), compiled(pattern)
+    found: list[tuple[int, int, int, str]] = []
+    for place, text in enumerate(texts):
+        if len(found) == limit:
+            break
+        found += [(place, *each) for each in text.search(ready, 0, limit - len(found))]
+    return found
+
+
+def grep_each(texts: Sequence[HostText], pattern: str, limit: int) -> list[tuple[int, int, str]]:
+    """Lines that match, as (which text, line number, line)."""
+    limit, ready = _limit(limit), compiled(pattern)
+    found: list[tuple[int, int, str]] = []
+    for place, text in enumerate(texts):
+        if len(found) == limit:
+            break
+        found += [(place, *each) for each in text.grep(ready, limit - len(found))]
+    return found
+
+
+def _limit(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise UsageError(f"a limit is a whole number from 0, not {value!r}")
+    return min(value, _MATCHES_MAX)
+
+
+CORPUS_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "text.search_each": search_each,
+    "text.grep_each": grep_each,
+}

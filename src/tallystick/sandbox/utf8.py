@@ -20,8 +20,6 @@ from collections.abc import Sequence
 
 import wasmtime
 
-__all__ = ["BLOCKS_MAX", "BLOCK_BYTES_MAX", "CharacterCount"]
-
 # A call takes as long as 200 KiB, so blocks are handed over many at a time.
 BLOCKS_MAX = 16
 BLOCK_BYTES_MAX = 65_536 + 3

@@ -1,1 +1,1 @@
-"""Skills: instructions with a manifest, found in layers, fitted into a catalog with evidence."""
+"""Skills: found in layers, trusted, fitted into a catalog, given to runs and called by programs."""

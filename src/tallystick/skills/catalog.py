@@ -29,26 +29,191 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 import msgspec
 
 from tallystick.core.errors import InvalidName
-from tallystick.skills.card import Card
-from tallystick.skills.card_text import card_forms
-from tallystick.skills.evidence import (
-    CardEvidence,
-    Evidence,
-    Form,
-    Lifecycle,
-    Matched,
-    OmittedReason,
-    reachability_of,
-    size_bytes,
-    tokens_of,
-)
+from tallystick.skills.format.frontmatter import flattened, hidden
+from tallystick.skills.format.manifest import Card
 from tallystick.skills.match import Match
 
-__all__ = ["HEADER", "Catalog", "fit_catalog", "suffix"]
+# Evidence: why each skill stands in a catalog, or does not, and what became of it.
+#
+# It is made by the function that fits the catalog, never read back from a prompt. Counts called
+# `chars` are characters, counts called `bytes` are bytes of UTF-8; tokens are estimated, four
+# characters each, rounded up.
+
+
+# How much of a card is shown. `full` is all there is of it, be that a name alone.
+Form = Literal["full", "short", "name", "none"]
+# `eligible`: a model may load it, but it had no part in this catalog.
+Lifecycle = Literal["eligible", "shown", "omitted", "loaded", "used"]
+OmittedReason = Literal["disable_model_invocation", "catalog_limit", "budget"]
+# How a skill is come by: it is listed; a program searches for it; a user names it; not at all.
+Reachability = Literal["shown", "search", "user", "none"]
+
+_CHARS_PER_TOKEN = 4
+
+
+def tokens_of(length: int) -> int:
+    """Estimate the tokens in a text of this length."""
+    return -(-length // _CHARS_PER_TOKEN)
+
+
+def size_bytes(text: str) -> int:
+    """The bytes of a text. Halves of characters, which no file can hold, count three each."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+class Matched(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How well a skill fits what was asked, and by what."""
+
+    score: float
+    reason: str
+
+
+class CardEvidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One skill of a catalog.
+
+    `char_estimate` is what its full form takes, `shown_chars` what it takes in the text; both
+    without the newline before it. `rank` is its place in the order of fitting, counted from 1; 0
+    if it took no part. `used_by` names what of it was opened, run or called.
+    """
+
+    id: str
+    name: str
+    source: str
+    description: str
+    when_to_use: str
+    disable_model_invocation: bool
+    selected: bool
+    omitted_reason: OmittedReason | None
+    char_estimate: int
+    token_estimate: int
+    lifecycle: Lifecycle
+    matched: Matched | None
+    byte_estimate: int
+    form: Form
+    shown_chars: int
+    shown_bytes: int
+    rank: int
+    pinned: bool
+    reachability: Reachability
+    used_by: tuple[str, ...]
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What a catalog shows and what it leaves out, card by card in the order they were given.
+
+    `shown` and `omitted` together hold every id. `eligible` are those beyond the catalog's limit,
+    `order` those that were fitted, the most wanted first. `reachable` says that every skill that a
+    model may load is listed, or is found by the search that the text tells of; `unreachable` are
+    those that neither a model nor a user can load.
+    """
+
+    schema_version: int = 2
+    mode: Literal["default"] = "default"
+    budget_chars: int
+    effective_budget_chars: int
+    used_chars: int
+    used_bytes: int
+    budget_tokens: int
+    used_tokens: int
+    shown: tuple[str, ...]
+    omitted: tuple[str, ...]
+    eligible: tuple[str, ...]
+    order: tuple[str, ...]
+    reachable: bool
+    unreachable: tuple[str, ...]
+    cards: tuple[CardEvidence, ...]
+
+
+def reachability_of(card: Card, *, selected: bool) -> Reachability:
+    """How a skill is come by, given whether it is listed."""
+    if selected:
+        return "shown"
+    if not card.disable_model_invocation:
+        return "search"
+    return "user" if card.user_invocable else "none"
+
+
+# A card as lines of a catalog: whole, short, or by name.
+#
+# Texts come from strangers. White space becomes one space and what cannot be seen is left out, so
+# that a text stays in its line. An id is written as it stands in a Python string between double
+# quotes, with backticks escaped too: whatever it holds, it ends where its backticks end, and what a
+# model copies into `skills.load("...")` is that id.
+
+
+_SHORT_CHARS_MAX = 120
+_SENTENCE_CHARS_MIN = 20
+_ESCAPED = frozenset('"\\`')
+
+
+def card_forms(card: Card) -> tuple[tuple[Form, str], ...]:
+    """The forms of a card from the least to the full one, each longer than the one before."""
+    name = f"- `{quoted_id(card.id)}`"
+    brief = flat(card.short)
+    text = flat(card.description) or brief
+    when = flat(card.when_to_use)
+    full = f"{name}: {text}" if text else name
+    if when:
+        full = f"{full}\n  when: {when}"
+    if len(full) == len(name):
+        return (("full", name),)
+    short = f"{name}: {shortened(brief or text or when)}"
+    if len(short) < len(full):
+        return (("name", name), ("short", short), ("full", full))
+    return (("name", name), ("full", full))
+
+
+def flat(text: str) -> str:
+    """A text as one line."""
+    # Most texts are in order already, and this is asked of each of a thousand cards. In no version
+    # of Unicode is white space printable, but for the space itself; and of what cannot be seen
+    # only selectors are, all of which begin with these two bytes.
+    if (
+        text.isprintable()
+        and "  " not in text
+        and text.strip() == text
+        and (text.isascii() or b"\xf3\xa0" not in text.encode())
+    ):
+        return text
+    return flattened(text)
+
+
+def shortened(text: str) -> str:
+    """The first sentence of a line that is long, or as many of its words as there is room for."""
+    if len(text) <= _SHORT_CHARS_MAX:
+        return text
+    end = text.find(". ", _SENTENCE_CHARS_MIN, _SHORT_CHARS_MAX)
+    if end >= 0:
+        return text[: end + 1]
+    cut = text[: _SHORT_CHARS_MAX - 1]
+    return f"{cut.rpartition(' ')[0] or cut}…"
+
+
+def quoted_id(id: str) -> str:
+    """An id as it is written between the double quotes of a Python string."""
+    if id.isascii() and id.isprintable() and _ESCAPED.isdisjoint(id):
+        return id
+    return "".join(map(_quoted, id))
+
+
+def _quoted(letter: str) -> str:
+    if letter in '"\\':
+        return f"\\{letter}"
+    if letter != " " and (letter == "`" or letter.isspace() or hidden(letter)):
+        code = ord(letter)
+        if code < 0x100:
+            return f"\\x{code:02x}"
+        return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return letter
+
+
+# The catalog: the cards of a run's skills, fitted into a budget, and the evidence of it.
+
 
 HEADER = (
     "Skills are instructions for certain tasks. If one below fits the task, let your first block "

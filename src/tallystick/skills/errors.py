@@ -21,19 +21,6 @@ from collections.abc import Sequence
 
 from tallystick.core.errors import BackendError, CapabilityDenied, Refused, UsageError
 
-__all__ = [
-    "SkillAmbiguous",
-    "SkillArguments",
-    "SkillDisabled",
-    "SkillFailed",
-    "SkillNotFound",
-    "SkillPathRefused",
-    "SkillSignatureInvalid",
-    "SkillToolDenied",
-    "SkillUnreadable",
-    "SkillUntrusted",
-]
-
 _SHOWN_CHARS_MAX = 80
 
 

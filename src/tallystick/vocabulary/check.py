@@ -1,4 +1,4 @@
-"""The check: a program's names and arguments against a vocabulary, at a strictness.
+"""The check: a program's names against a vocabulary, the verdict, and what follows from it.
 
 A *term* of a program is a free name (see `program`), or a word in a text that it gives to a tool. A
 text of one word (a letter, then letters, digits, `_`, `-` and dots; more than two in all) counts
@@ -26,15 +26,91 @@ The verdict follows from program, vocabulary and rules alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from tallystick.core.errors import InvalidLimit
 from tallystick.vocabulary.program import Name, Program
-from tallystick.vocabulary.result import Strictness, ValidationResult, quoted_list
 from tallystick.vocabulary.terms import Vocabulary, words_of
 
-__all__ = ["NORMAL", "PERMISSIVE", "STRICT", "TERMS_SHOWN_MAX", "Rules", "rules_of", "validate"]
+# The verdict on a program, and the message that tells a model of it.
+#
+# Both are plain data: a verdict can be encoded, kept and read back, and follows from the program
+# and the vocabulary alone.
+
+
+Strictness = Literal["permissive", "normal", "strict"]
+
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\0"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationResult:
+    """Which terms a program uses, and whether it may.
+
+    `matched_terms` are known, in the order in which the program has them; `suggestions` give known
+    terms for some of the unknown ones. `message` says what else there is to say, in a line.
+    `retry_count` is how often a program was refused before this one; `escalation_required` says
+    that this was as often as it may.
+    """
+
+    is_valid: bool
+    matched_terms: tuple[str, ...] = ()
+    unknown_terms: tuple[str, ...] = ()
+    suggestions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    strictness: Strictness = "normal"
+    message: str = ""
+    retry_count: int = 0
+    escalation_required: bool = False
+
+    @classmethod
+    def valid(cls, matched: Iterable[str]) -> ValidationResult:
+        return cls(is_valid=True, matched_terms=tuple(matched))
+
+    @classmethod
+    def invalid(cls, matched: Iterable[str], unknown: Iterable[str]) -> ValidationResult:
+        return cls(is_valid=False, matched_terms=tuple(matched), unknown_terms=tuple(unknown))
+
+    def with_suggestions(self, alternatives: Iterable[str]) -> ValidationResult:
+        """The same with one list of alternatives for every unknown term."""
+        flat = tuple(alternatives)
+        return replace(self, suggestions=dict.fromkeys(self.unknown_terms, flat))
+
+    def feedback(self) -> str:
+        """What a model is told: one line for each thing, the last without a newline."""
+        lines = ["Command validation warning:"]
+        if self.unknown_terms:
+            lines.append(f"  Unknown terms: {quoted_list(self.unknown_terms)}")
+        if self.matched_terms:
+            lines.append(f"  Known terms you could use: {quoted_list(self.matched_terms)}")
+        for term, alternatives in sorted(self.suggestions.items()):
+            if alternatives:
+                shown = "".join(_visible(each) for each in term)
+                lines.append(f"  Instead of '{shown}', consider: {quoted_list(alternatives)}")
+        if self.message:
+            lines.append(f"  {self.message}")
+        lines.append("Please rephrase to use only known domain terminology.")
+        return "\n".join(lines)
+
+
+def quoted_list(terms: Iterable[str]) -> str:
+    """A list as `["a", "b"]`."""
+    return f"[{', '.join(quoted(term) for term in terms)}]"
+
+
+def quoted(term: str) -> str:
+    """A term in double quotes, on one line whatever it holds."""
+    return '"' + "".join(_ESCAPES.get(each) or _visible(each) for each in term) + '"'
+
+
+def _visible(each: str) -> str:
+    # A line break in a term would let it begin a line of its own.
+    return each if each.isprintable() else _ESCAPES.get(each) or f"\\u{{{ord(each):x}}}"
+
+
+# The check: a program's names and arguments against a vocabulary, at a strictness.
+
 
 # A verdict is kept in a record and told to a model: both have to stay short.
 TERMS_SHOWN_MAX = 50
@@ -248,3 +324,71 @@ def _cut(term: str) -> str:
 
 def _is_word(text: str) -> bool:
     return len(text) >= _WORD_CHARS_MIN and _WORD.fullmatch(text) is not None
+
+
+# What follows from a verdict, as plain data that a run can record and replay.
+#
+# | | valid | not valid, retries left | not valid, none left |
+# | --- | --- | --- | --- |
+# | permissive | Pass | Pass | Pass |
+# | normal | Pass | Retry | Warn |
+# | strict | Pass | Block | Escalate |
+#
+# After `Pass` and `Warn` the program runs. After `Retry` and `Block` it does not: the model is
+# told, and writes another, which counts as a retry. `Escalate` waits for a person.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """It runs. `reason` is what there is to record, if anything."""
+
+    reason: str = ""
+    kind: Literal["pass"] = "pass"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """It does not run; the model is told how to write it, and later it would run with a warning."""
+
+    feedback: str
+    kind: Literal["retry"] = "retry"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warn:
+    """It runs, and the warning is told to the model and recorded."""
+
+    feedback: str
+    kind: Literal["warn"] = "warn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """It does not run; the model is told why."""
+
+    feedback: str
+    kind: Literal["block"] = "block"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Escalate:
+    """It does not run unless a person says so."""
+
+    feedback: str
+    kind: Literal["escalate"] = "escalate"
+
+
+Decision = Pass | Retry | Warn | Block | Escalate
+
+
+def decide(
+    result: ValidationResult, *, strictness: Strictness, retry_count: int, max_retries: int
+) -> Decision:
+    """What to do with a program: see the table above. Exactly `max_retries` retries are given."""
+    if result.is_valid or strictness == "permissive":
+        return Pass(reason=result.message)
+    feedback = result.feedback()
+    retries_left = retry_count < max_retries
+    if strictness == "normal":
+        return Retry(feedback=feedback) if retries_left else Warn(feedback=feedback)
+    return Block(feedback=feedback) if retries_left else Escalate(feedback=feedback)

@@ -1,36 +1,368 @@
-"""What a shell command line uses: the commands in it, found without running it.
-
-The names are the first words of all simple commands: in pipelines and lists, in loops, branches and
-functions, in `$(…)`, backquotes, `<(…)` and here-documents, also inside double quotes; behind those
-that start another (`sudo`, `env`, `xargs`, `timeout`, `find -exec`); and in what `sh -c`, `eval` or
-`trap` is given as a literal. `/usr/bin/git` is `git`; any other path is a name as it stands there.
-A command that only a running shell can know (`$tool`) is a name as it is written, so it is never a
-known one.
-
-What the shell itself has (`cd`, `echo`) is `standard`; functions that the text defines are `own`.
-Words behind a command are data. Aliases and files that are sourced are not followed.
-
-Reading is one pass: what is nested is read where it stands. A text that does not end what it begins
-or is nested too deep is not read, whatever stands before: a shell runs a text line by line.
-"""
+"""What a shell command line uses: the commands in it, found without running it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 from tallystick.vocabulary.program import (
     PROGRAM_CHARS_MAX,
+    SHELL_BUILTINS,
     Name,
     Problem,
     Program,
     too_long,
 )
-from tallystick.vocabulary.shell_command import inner_commands, plain_name, script_of
-from tallystick.vocabulary.shell_text import DEPTH_MAX, Cursor, Unreadable
-from tallystick.vocabulary.shell_word import Word, WordReader
-from tallystick.vocabulary.standard_names import SHELL_BUILTINS
 
-__all__ = ["DEPTH_MAX", "read_shell"]
+# A shell text and how far it was read; and what ends the reading before its end.
+
+
+DEPTH_MAX = 32
+ENDS_WORD = frozenset(" \t\r\n;&|<>()")
+_BLANKS = frozenset(" \t\r")
+
+
+class Unreadable(Exception):
+    """The text does not end what it begins, or is nested too deep."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.why)
+        self.problem = problem
+
+
+class Cursor:
+    """A place in a text. What is nested in it is one deeper."""
+
+    def __init__(self, text: str, *, depth: int) -> None:
+        self.text = text
+        self.at = 0
+        self.depth = depth
+
+    @property
+    def ended(self) -> bool:
+        return self.at >= len(self.text)
+
+    @property
+    def here(self) -> str:
+        """The next character; empty at the end."""
+        return self.text[self.at : self.at + 1]
+
+    def sees(self, *begins: str) -> bool:
+        return self.text.startswith(begins, self.at)
+
+    def sees_word(self) -> bool:
+        """Whether a word begins here: no blank and no operator, but for `<(` and `>(`."""
+        return not self.ended and (self.here not in ENDS_WORD or self.sees("<(", ">("))
+
+    def blanks(self) -> None:
+        """Pass over blanks, continued lines and a comment."""
+        while not self.ended:
+            if self.here in _BLANKS:
+                self.at += 1
+            elif self.sees("\\\n"):
+                self.at += 2
+            elif self.sees("#"):
+                end = self.text.find("\n", self.at)
+                self.at = len(self.text) if end < 0 else end
+            else:
+                return
+
+    def space(self) -> None:
+        """Pass over blanks, comments and the ends of lines."""
+        self.blanks()
+        while self.sees("\n"):
+            self.at += 1
+            self.blanks()
+
+    def deeper(self) -> None:
+        self.depth += 1
+        if self.depth > DEPTH_MAX:
+            why = f"it is nested deeper than {DEPTH_MAX} levels"
+            raise Unreadable(Problem("unread", why))
+
+    def need(self, what: str) -> None:
+        """End the reading if there is nothing more, and so no `what`."""
+        if self.ended:
+            line = self.text.count("\n") + 1
+            raise Unreadable(Problem("unread", f"line {line:,}: {what} is missing"))
+
+
+# Words of a shell text: what each is once its quotes are gone, if that can be known.
+#
+# The commands inside of a word are read where they stand: by `commands`, up to a `)`, or by
+# `script` for what has to be unquoted first.
+
+
+_PLAIN = re.compile(r"[^ \t\r\n;&|<>()'\"\\$`]+")
+_QUOTED = re.compile(r'[^"\\$`]+')
+_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9@*#?!$-])")
+_SINGLE = re.compile(r"'([^']*)'")
+_ESCAPED = re.compile(r"\$'(?:[^'\\]|\\.)*+'", re.DOTALL)
+_BACKQUOTED = re.compile(r"`((?:[^`\\]|\\.)*+)`", re.DOTALL)
+_UNQUOTED = re.compile(r"\\([`\\$])")
+_ASSIGNS = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """A word as it stands there, and as the shell reads it; None if only a shell can know."""
+
+    raw: str
+    literal: str | None
+    quoted: bool = False
+
+    @property
+    def assigns(self) -> bool:
+        return _ASSIGNS.match(self.raw) is not None
+
+
+class WordReader:
+    """Reads words where the cursor stands."""
+
+    def __init__(
+        self, cursor: Cursor, *, commands: Callable[[], None], script: Callable[[str], None]
+    ) -> None:
+        self._cursor = cursor
+        self._commands = commands
+        self._script = script
+
+    def word(self) -> Word:
+        """A word, up to a blank or an operator. There is one if `Cursor.sees_word`."""
+        cursor = self._cursor
+        start = cursor.at
+        parts: list[str | None] = []
+        quoted = False
+        while not cursor.ended:
+            if (plain := _PLAIN.match(cursor.text, cursor.at)) is not None:
+                parts.append(plain[0])
+                cursor.at = plain.end()
+            elif cursor.here in "'\"\\":
+                parts.append(self._quotes())
+                quoted = True
+            elif cursor.here in "$`":
+                parts.append(self._expansion())
+            elif cursor.sees("<(", ">("):
+                self._substitution(2)
+                parts.append(None)
+            elif cursor.sees("(") and cursor.at > start and cursor.text[cursor.at - 1] in "=?*+@!":
+                self._values()
+                parts.append(None)
+            else:
+                break
+        known = [part for part in parts if part is not None]
+        literal = "".join(known) if len(known) == len(parts) else None
+        return Word(raw=cursor.text[start : cursor.at], literal=literal, quoted=quoted)
+
+    def part_in_quotes(self) -> str | None:
+        """The next part of a text in which only `$`, backquotes and backslashes count."""
+        cursor = self._cursor
+        if (plain := _QUOTED.match(cursor.text, cursor.at)) is not None:
+            cursor.at = plain.end()
+            return plain[0]
+        if cursor.here in "$`":
+            return self._expansion(quoted=True)
+        cursor.at += 1
+        if cursor.text[cursor.at - 1] != "\\":
+            return '"'
+        escaped = cursor.here
+        cursor.at += 1
+        if escaped == "\n":
+            return ""
+        return escaped if escaped in ("$", "`", '"', "\\") else f"\\{escaped}"
+
+    def arithmetic(self) -> None:
+        """Pass over what is computed, up to its `))`, and read the commands in it."""
+        self._until("))")
+
+    def _quotes(self) -> str | None:
+        cursor = self._cursor
+        if cursor.here == '"':
+            return self._double_quotes()
+        if cursor.here == "\\":
+            escaped = cursor.text[cursor.at + 1 : cursor.at + 2]
+            cursor.at += 2
+            return escaped.replace("\n", "")
+        return self._whole(_SINGLE, "'")[1]
+
+    def _double_quotes(self) -> str | None:
+        """What stands between double quotes; None if something in it is computed."""
+        cursor = self._cursor
+        cursor.at += 1
+        parts: list[str | None] = []
+        while not cursor.sees('"'):
+            cursor.need('"')
+            parts.append(self.part_in_quotes())
+        cursor.at += 1
+        known = [part for part in parts if part is not None]
+        return "".join(known) if len(known) == len(parts) else None
+
+    def _expansion(self, *, quoted: bool = False) -> str | None:
+        """Pass over what begins with `$` or a backquote. A lone `$` stands for itself."""
+        cursor = self._cursor
+        if cursor.sees("`"):
+            self._script(_UNQUOTED.sub(r"\1", self._whole(_BACKQUOTED, "`")[1]))
+        elif cursor.sees("$(("):
+            cursor.at += 3
+            self.arithmetic()
+        elif cursor.sees("$("):
+            self._substitution(2)
+        elif cursor.sees("${"):
+            cursor.at += 2
+            self._until("}", quoted=quoted)
+        elif cursor.sees("$'") and not quoted:
+            self._whole(_ESCAPED, "'")
+        elif (variable := _VARIABLE.match(cursor.text, cursor.at)) is not None:
+            cursor.at = variable.end()
+        else:
+            cursor.at += 1
+            return "$"
+        return None
+
+    def _substitution(self, opening: int) -> None:
+        self._cursor.at += opening
+        self._commands()
+        self._cursor.at += 1
+
+    def _values(self) -> None:
+        """The values of an array, or a pattern: up to `)`, and none of them is a command."""
+        cursor = self._cursor
+        cursor.deeper()
+        cursor.at += 1
+        while True:
+            cursor.space()
+            cursor.need(")")
+            if cursor.sees(")"):
+                break
+            if cursor.sees("("):
+                self._values()
+            elif cursor.sees_word():
+                self.word()
+            else:
+                cursor.at += 1
+        cursor.at += 1
+        cursor.depth -= 1
+
+    def _until(self, end: str, *, quoted: bool = False) -> None:
+        """Pass over a value (`}`) or an arithmetic expression (`))`)."""
+        cursor = self._cursor
+        cursor.deeper()
+        opening, closing = ("", "}") if end == "}" else ("(", ")")
+        open_ = len(end)
+        while open_:
+            cursor.need(end)
+            if cursor.here == "'" and end == "}" and not quoted:
+                self._whole(_SINGLE, "'")
+            elif cursor.here == '"':
+                self._double_quotes()
+            elif cursor.here == "\\":
+                cursor.at += 2
+            elif cursor.here in "$`":
+                self._expansion(quoted=quoted)
+            else:
+                open_ += (cursor.here == opening) - (cursor.here == closing)
+                cursor.at += 1
+        cursor.depth -= 1
+
+    def _whole(self, pattern: re.Pattern[str], end: str) -> re.Match[str]:
+        """Pass over a part that has an end, which has to be there."""
+        cursor = self._cursor
+        found = pattern.match(cursor.text, cursor.at)
+        if found is None:
+            cursor.at = len(cursor.text)
+            cursor.need(end)
+        assert found is not None
+        cursor.at = found.end()
+        return found
+
+
+# Simple shell commands: their names, and the commands that some of them start.
+
+
+_BINARY = re.compile(r"/(?:usr/)?(?:local/)?s?bin/([^/]+)")
+_SHELLS = frozenset({"ash", "bash", "dash", "ksh", "sh", "zsh"})
+_EXEC = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
+# What starts another command, with its options that take a value in a word of their own.
+_STARTERS: dict[str, frozenset[str]] = {
+    "builtin": frozenset(),
+    "command": frozenset(),
+    "doas": frozenset({"-C", "-u"}),
+    "env": frozenset({"-C", "-u", "--chdir", "--unset"}),
+    "exec": frozenset({"-a"}),
+    "ionice": frozenset({"-c", "-n"}),
+    "nice": frozenset({"-n", "--adjustment"}),
+    "nohup": frozenset(),
+    "setsid": frozenset(),
+    "stdbuf": frozenset({"-e", "-i", "-o"}),
+    "sudo": frozenset({"-C", "-D", "-g", "-h", "-p", "-r", "-t", "-u", "--group", "--user"}),
+    "time": frozenset({"-f", "-o"}),
+    "timeout": frozenset({"-k", "-s", "--kill-after", "--signal"}),
+    "xargs": frozenset({"-a", "-d", "-E", "-I", "-L", "-n", "-P", "-s"}),
+}
+
+
+def plain_name(word: Word) -> str:
+    """The name of a command: of one in a system's directory of programs, the last part."""
+    if word.literal is None:
+        return word.raw
+    binary = _BINARY.fullmatch(word.literal)
+    return word.literal if binary is None else binary[1]
+
+
+def script_of(name: str, words: Sequence[Word]) -> Word | None:
+    """The word that a command runs as a script, if it has one."""
+    if name in _SHELLS:
+        for place, word in enumerate(words):
+            options = word.literal or ""
+            if not options.startswith("-") or options.startswith("--"):
+                return None
+            if "c" in options:
+                return words[place + 1] if place + 1 < len(words) else None
+        return None
+    if name == "trap" and len(words) > 1:
+        return words[0]
+    if name == "eval" and words:
+        literals = [word.literal for word in words]
+        raw = " ".join(word.raw for word in words)
+        known = all(each is not None for each in literals)
+        return Word(raw=raw, literal=" ".join(filter(None, literals)) if known else None)
+    return None
+
+
+def inner_commands(name: str, words: Sequence[Word]) -> list[tuple[Word, ...]]:
+    """The words of each command that this one starts."""
+    if name == "find":
+        places = [place for place, word in enumerate(words) if word.literal in _EXEC]
+        return [tuple(words[place + 1 : after]) for place, after in pairwise((*places, len(words)))]
+    if name not in _STARTERS:
+        return []
+    place = 0
+    while place < len(words) and (option := words[place].literal or "").startswith("-"):
+        place += 2 if option in _STARTERS[name] else 1
+        if option == "--":
+            break
+    if name == "timeout":
+        place += 1
+    return [tuple(words[place:])]
+
+
+# What a shell command line uses: the commands in it, found without running it.
+#
+# The names are the first words of all simple commands: in pipelines and lists, in loops, branches
+# and functions, in `$(…)`, backquotes, `<(…)` and here-documents, also inside double quotes; behind
+# those that start another (`sudo`, `env`, `xargs`, `timeout`, `find -exec`); and in what `sh -c`,
+# `eval` or `trap` is given as a literal. `/usr/bin/git` is `git`; any other path is a name as it
+# stands there. A command that only a running shell can know (`$tool`) is a name as it is written,
+# so it is never a known one.
+#
+# What the shell itself has (`cd`, `echo`) is `standard`; functions that the text defines are `own`.
+# Words behind a command are data. Aliases and files that are sourced are not followed.
+#
+# Reading is one pass: what is nested is read where it stands. A text that does not end what it
+# begins or is nested too deep is not read, whatever stands before: a shell runs a text line by
+# line.
+
 
 # Words that begin or go on with something, behind which a command comes; and those that end it.
 _LEADS_ON = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "{", "coproc"})

@@ -1,30 +1,340 @@
-"""The terms of a run: host functions, tools, skills, and what a user's thesaurus adds.
-
-Rule 1: names in programs are compared exactly, as Python does; terms and synonyms of a thesaurus
-and the words in arguments are compared without regard to case.
-Rule 2: a path is known if it, or what it begins with up to a dot, is: with `pandas` known,
-`pandas.read_csv` is. The longest beginning counts.
-Rule 3: what the thesaurus denies is denied whoever else knows it, and with it all that begins with
-it and a dot.
-Rule 4: a term that is known stays known when others are added.
-
-Look-up is by hash, one for each part of a path; phrases are found in a text by one walk over its
-words, whatever the number of terms.
-"""
+"""The terms of a run: host functions, tools, skills, and what a user's thesaurus adds."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+import unicodedata
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from tallystick.vocabulary.closeness import Closeness
-from tallystick.vocabulary.thesaurus import Entry, Thesaurus, folded, normal
+from tallystick.core.errors import UsageError
+from tallystick.core.json_text import read_json, shown
 
-__all__ = ["Kind", "Phrase", "Vocabulary", "words_of"]
+# What can go wrong with a vocabulary, sorted as in `tallystick.core.errors`.
+#
+# UsageError
+# └── ThesaurusInvalid          a thesaurus file that is none, or contradicts itself
+
+
+class ThesaurusInvalid(UsageError):
+    """A thesaurus that cannot be used. `line` is where, 0 for the file as a whole."""
+
+    code = "usage.thesaurus"
+
+    def __init__(self, *, name: str, line: int, why: str) -> None:
+        place = f", line {line:,}" if line else ""
+        super().__init__(f"thesaurus {name[:200]!r}{place}: {why}")
+        self.name = name
+        self.line = line
+        self.why = why
+
+
+# A user's thesaurus: terms with synonyms and relations, one JSON object on each line.
+#
+#     {"term": "invoice", "synonyms": ["bill"], "related": ["customer"]}
+#     {"term": "payroll", "denied": true, "instead": ["invoice"]}
+#
+# Rule 1: the file is hostile until it is read. Its size, the number of its names and their length
+# are bounded, unknown keys are refused, and the first fault ends the reading with one line that
+# says where it is.
+# Rule 2: a name has one meaning. It is a term, or denied, or a synonym of one term; a second
+# meaning is refused, and the error names both. Case does not tell names apart.
+# Rule 3: `related` and `instead` may name what the file does not have (a host function, a skill),
+# but nothing that it denies.
+#
+# Blank lines and lines that begin with `#` are passed over. One object for the whole file was
+# rejected: its faults have no line.
+
+
+FILE_BYTES_MAX = 16 << 20
+NAMES_MAX = 200_000
+TERM_CHARS_MAX = 200
+_LINE_CHARS_MAX = 100_000
+_LISTS = ("synonyms", "related", "instead")
+_KEYS = frozenset({"term", "denied", *_LISTS})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line. A denied term has no synonyms and no relations, only what to use `instead`."""
+
+    term: str
+    synonyms: tuple[str, ...] = ()
+    related: tuple[str, ...] = ()
+    denied: bool = False
+    instead: tuple[str, ...] = ()
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thesaurus:
+    """What a file says, free of contradictions if `read_thesaurus` made it."""
+
+    entries: tuple[Entry, ...] = ()
+
+
+class _Fault(ValueError):
+    """Why a line cannot be used, before it is known which file it is of."""
+
+    def __init__(self, why: str, line: int = 0) -> None:
+        super().__init__(why)
+        self.line = line
+
+
+def normal(term: str) -> str:
+    """A term as it is kept, in the form that Python gives to its names."""
+    return term if term.isascii() else unicodedata.normalize("NFKC", term)
+
+
+def folded(term: str) -> str:
+    """A term as it is compared where case does not count."""
+    return normal(normal(term).casefold())
+
+
+def read_thesaurus(data: bytes, *, name: str) -> Thesaurus:
+    """Read a file's bytes. Raises `ThesaurusInvalid`, whose line says where; `name` is the file's.
+
+    Whoever reads the file need not read more than `FILE_BYTES_MAX` and one byte.
+    """
+    try:
+        entries = tuple(_entries(_decoded(data)))
+        _check_meanings(entries)
+    except _Fault as fault:
+        raise ThesaurusInvalid(name=name, line=fault.line, why=str(fault)) from None
+    return Thesaurus(entries=entries)
+
+
+def _decoded(data: bytes) -> str:
+    if len(data) > FILE_BYTES_MAX:
+        raise _Fault(f"it has more than {FILE_BYTES_MAX:,} bytes")
+    try:
+        return data.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise _Fault(f"byte {data[error.start]:#04x} is not UTF-8", line) from None
+
+
+def _entries(text: str) -> Iterator[Entry]:
+    names = 0
+    for number, raw in enumerate(text.split("\n"), start=1):
+        line = raw.strip(" \t\r")
+        if not line or line.startswith("#"):
+            continue
+        try:
+            entry = _entry(line, number)
+        except ValueError as error:
+            raise _Fault(str(error), number) from None
+        names += 1 + len(entry.synonyms) + len(entry.related) + len(entry.instead)
+        if names > NAMES_MAX:
+            raise _Fault(f"more than {NAMES_MAX:,} names", number)
+        yield entry
+
+
+def _entry(line: str, number: int) -> Entry:
+    value = read_json(line, chars_max=_LINE_CHARS_MAX)
+    if not isinstance(value, dict):
+        raise ValueError(f"a line is an object with a term, not {shown(value)}")
+    if unknown := sorted(value.keys() - _KEYS):
+        raise ValueError(f"unknown key {shown(unknown[0])}; there are {', '.join(sorted(_KEYS))}")
+    if "term" not in value:
+        raise ValueError("it has no term")
+    denied = value.get("denied", False)
+    if not isinstance(denied, bool):
+        raise ValueError(f"denied is true or false, not {shown(denied)}")
+    term = _term(value["term"], "term")
+    synonyms, related, instead = (_terms(value.get(key, []), key) for key in _LISTS)
+    if denied and (synonyms or related):
+        raise ValueError(f"{shown(term)} is denied, so it has no synonyms and nothing related")
+    if instead and not denied:
+        raise ValueError(f"{shown(term)} is not denied, so nothing is used instead of it")
+    return Entry(
+        term=term, synonyms=synonyms, related=related, denied=denied, instead=instead, line=number
+    )
+
+
+def _terms(value: object, key: str) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"{key} is a list of terms, not {shown(value)}")
+    return tuple(dict.fromkeys(_term(each, key) for each in value))
+
+
+def _term(value: object, key: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{key}: {shown(value)} is no text")
+    term = normal(value)
+    if not term or len(term) > TERM_CHARS_MAX:
+        raise ValueError(
+            f"{key}: {shown(value)} has {len(term):,} characters, not 1 to {TERM_CHARS_MAX}"
+        )
+    if not term.isprintable() or term != " ".join(term.split()):
+        raise ValueError(f"{key}: {shown(value)} has blanks or characters that no term has")
+    return term
+
+
+def _check_meanings(entries: tuple[Entry, ...]) -> None:
+    meanings: dict[str, tuple[str, int]] = {}
+    for entry in entries:
+        own = "denied" if entry.denied else "a term"
+        other = f"a synonym of {shown(entry.term)}"
+        for name, meaning in ((entry.term, own), *((each, other) for each in entry.synonyms)):
+            if (first := meanings.setdefault(folded(name), (meaning, entry.line))) != (
+                meaning,
+                entry.line,
+            ):
+                raise _Fault(
+                    f"{shown(name)} is {meaning} here and {first[0]} on line {first[1]:,}",
+                    entry.line,
+                )
+    denied = {folded(entry.term): entry.line for entry in entries if entry.denied}
+    for entry in entries:
+        for name in (*entry.related, *entry.instead):
+            if (line := denied.get(folded(name))) is not None:
+                raise _Fault(
+                    f"{shown(entry.term)} leads to {shown(name)}, which is denied on line {line:,}",
+                    entry.line,
+                )
+
+
+# Closeness: which known terms a model may have meant by one that is not known.
+#
+# Terms are compared by the pairs of neighbouring characters that they share. Which terms are
+# compared at all, some dozens of ten thousand, is found by the rarest runs of three characters of
+# what was written: a slip spoils at most four of them, and more than that are always asked for. Of
+# the terms compared, those that are few slips away come first (a slip is a character too many,
+# missing, wrong, or swapped with its neighbour), then those that share at least half of their
+# pairs. A term whose last part is the whole of what was written comes before both: `load` means
+# `skills.load`. Ties are in the order of the terms.
+
+
+_CHARS_MAX = 64
+_ALIKE_MIN = 0.5
+# How many runs are asked for at least, and how many terms they may name before no more are.
+_RUNS_MIN, _NAMED_MAX = 6, 1_000
+_LOOKED_AT_MAX, _COMPARED_MAX = 32, 6
+
+
+class Closeness:
+    """An index of terms by what they look like."""
+
+    def __init__(self, terms: Iterable[str]) -> None:
+        self._terms = sorted(set(terms))
+        self._folded = [folded(term)[:_CHARS_MAX] for term in self._terms]
+        self._places: defaultdict[str, list[int]] = defaultdict(list)
+        self._tails: defaultdict[str, list[int]] = defaultdict(list)
+        # The pairs of each term as bits of a number: what two share is counted in one step.
+        self._bits: dict[str, int] = {}
+        self._masks: list[int] = []
+        for place, text in enumerate(self._folded):
+            mask = 0
+            for run in _runs(text, 3):
+                self._places[run].append(place)
+            for pair in _runs(text, 2):
+                mask |= self._bits.setdefault(pair, 1 << len(self._bits))
+            self._masks.append(mask)
+            if "." in text:
+                self._tails[text.rpartition(".")[2]].append(place)
+
+    def near(self, term: str, *, count: int = 3) -> tuple[str, ...]:
+        """At most `count` terms that look like this one, the closest first."""
+        text = folded(term[:_CHARS_MAX])[:_CHARS_MAX]
+        ranked = [((-1, 0.0), place) for place in self._tails.get(text, ())]
+        taken = {place for _, place in ranked}
+        most = 1 if len(text) <= 4 else 2 if len(text) <= 8 else 3
+        for unlike, place in self._compared(text):
+            if place in taken:
+                continue
+            away = slips(text, self._folded[place], most=most)
+            if away <= most or unlike <= 1 - _ALIKE_MIN:
+                ranked.append(((away, unlike), place))
+        ranked.sort()
+        return tuple(self._terms[place] for _, place in ranked[:count])
+
+    def _compared(self, text: str) -> list[tuple[float, int]]:
+        """The terms that share the most pairs, each with the share that it does not."""
+        pairs = _runs(text, 2)
+        asked_for = (self._places.get(run) for run in _runs(text, 3))
+        found = [places for places in asked_for if places is not None]
+        # By length and then by what they hold: the order of a set is another in each process.
+        found.sort(key=lambda places: (len(places), places))
+        named: Counter[int] = Counter()
+        total = 0
+        for asked, places in enumerate(found, start=1):
+            total += len(places)
+            if asked > _RUNS_MIN and total > _NAMED_MAX:
+                break
+            named.update(places)
+        least = min(sorted(named.values())[-_LOOKED_AT_MAX:], default=0)
+        mask = sum(self._bits.get(pair, 0) for pair in pairs)
+        compared = [
+            (self._unlike(mask, len(pairs), place), place)
+            for place, shared in named.items()
+            if shared >= least
+        ]
+        compared.sort()
+        return compared[:_COMPARED_MAX]
+
+    def _unlike(self, mask: int, size: int, place: int) -> float:
+        other = self._masks[place]
+        return 1 - 2 * (mask & other).bit_count() / (size + other.bit_count())
+
+
+def slips(one: str, other: str, *, most: int) -> int:
+    """How many slips lead from one text to the other; `most` + 1 if it is more than `most`."""
+    one, other = _differing(one, other)
+    if abs(len(one) - len(other)) > most:
+        return most + 1
+    before: list[int] = []
+    last = list(range(len(other) + 1))
+    for i, a in enumerate(one, start=1):
+        row = [i] + [most + 1] * len(other)
+        # Further from the diagonal than `most` there is nothing of at most that many slips.
+        for j in range(max(1, i - most), min(len(other), i + most) + 1):
+            b = other[j - 1]
+            cost = last[j - 1] if a == b else 1 + min(last[j - 1], last[j], row[j - 1])
+            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
+                cost = min(cost, before[j - 2] + 1)
+            row[j] = cost
+        if min(row) > most and i > 1 and min(last) > most:
+            return most + 1
+        before, last = last, row
+    return min(last[len(other)], most + 1)
+
+
+def _differing(one: str, other: str) -> tuple[str, str]:
+    """Two texts without what they begin and end with in common, which costs no slips."""
+    shorter = min(len(one), len(other))
+    start = 0
+    while start < shorter and one[start] == other[start]:
+        start += 1
+    end = 0
+    while end < shorter - start and one[-1 - end] == other[-1 - end]:
+        end += 1
+    return one[start : len(one) - end], other[start : len(other) - end]
+
+
+def _runs(text: str, length: int) -> set[str]:
+    """The runs of so many characters; also the beginning and the end are in as many."""
+    edge = "\0" * (length - 1)
+    padded = f"{edge}{text}{edge}"
+    return {padded[place : place + length] for place in range(len(padded) - length + 1)}
+
+
+# The terms of a run: host functions, tools, skills, and what a user's thesaurus adds.
+#
+# Rule 1: names in programs are compared exactly, as Python does; terms and synonyms of a thesaurus
+# and the words in arguments are compared without regard to case.
+# Rule 2: a path is known if it, or what it begins with up to a dot, is: with `pandas` known,
+# `pandas.read_csv` is. The longest beginning counts.
+# Rule 3: what the thesaurus denies is denied whoever else knows it, and with it all that begins
+# with it and a dot.
+# Rule 4: a term that is known stays known when others are added.
+#
+# Look-up is by hash, one for each part of a path; phrases are found in a text by one walk over its
+# words, whatever the number of terms.
+
 
 Kind = Literal["function", "tool", "skill", "thesaurus"]
 

@@ -43,8 +43,8 @@ def become_nobody() -> None:
 
 
 def main(kinds: list[str]) -> None:
+    from tests.escape.process.boxes import ProcessTestSession, living_in
     from tests.escape.process.programs import CLASSES
-    from tests.escape.process.support import ProcessTestSession, living_in
 
     from tallystick.sandbox.process.sandbox import ProcessSandbox
     from tallystick.sandbox.process.settings import BoxSettings

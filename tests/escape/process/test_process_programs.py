@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.escape.process.case import MIB, Case
-from tests.escape.process.programs import CLASSES
-from tests.escape.process.support import (
+from tests.escape.process.boxes import (
     ProcessTestSession,
     living_in,
     made_sandbox,
     opened,
 )
+from tests.escape.process.case import MIB, Case
+from tests.escape.process.programs import CLASSES
 
 from tallystick.sandbox.port import ExecutionResult
 from tallystick.sandbox.process.sandbox import ProcessSandbox

@@ -18,8 +18,6 @@ from typing import Any
 from tallystick.core.errors import NotSupported, SandboxError
 from tallystick.sandbox.process.inside import messages
 
-__all__ = ["Box", "Launcher"]
-
 _START_SECONDS = 30.0
 _OPEN_SECONDS = 30.0
 _END_SECONDS = 5.0

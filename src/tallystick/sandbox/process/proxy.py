@@ -1,4 +1,4 @@
-"""The way out of a box, if one is granted: a proxy that connects to named hosts and writes it down.
+"""The way out of a box, if one is granted: a proxy that connects to named public hosts.
 
 It listens on a socket that was made inside the box's own network, where there is nothing else to
 reach. A name is resolved once; the connection goes to the very address that was looked at. What is
@@ -12,19 +12,166 @@ one request goes over a connection, so that a second cannot name another host.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
+import re
 import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from tallystick.core.errors import TallystickError, UsageError
-from tallystick.sandbox.process.http_head import BadRequest, Head, read_head
-from tallystick.sandbox.process.public_address import is_public
 
-__all__ = ["PROXY_PORT", "Attempt", "NetworkGrant", "Proxy", "Resolve", "resolve_name"]
+# Which addresses are public: what a box may be let to, whatever name leads there.
+
+
+# Ways to write an IPv4 address as an IPv6 one: what counts is where they lead.
+_TRANSLATED = [
+    ipaddress.IPv6Network(each)
+    for each in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96", "fec0::/10")
+]
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is one of the open network: not private, local, reserved or for many."""
+    try:
+        # A scope is a name of an interface: link-local by what it is.
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            found = found.ipv4_mapped
+        elif found.scope_id is not None or any(found in network for network in _TRANSLATED):
+            return False
+    return (
+        found.is_global
+        and not found.is_multicast
+        and not found.is_reserved
+        and not found.is_unspecified
+        and not found.is_link_local
+    )
+
+
+# The head of a request to the proxy, read in the one spelling that it takes.
+
+
+_BYTES_MAX = 16_384
+_REQUEST = re.compile(rb"([A-Z]{1,16}) ([!-~]{1,8000}) HTTP/1\.[01]")
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}):[ \t]*([\x20-\x7e\x80-\xff\t]*)")
+_AUTHORITY = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]{1,253})(?::([0-9]{1,5}))?")
+_NOT_PASSED_ON = frozenset(
+    {b"connection", b"host", b"keep-alive", b"proxy-authorization", b"proxy-connection", b"te",
+     b"trailer", b"upgrade"}
+)  # fmt: skip
+_BODY_BYTES_MAX = 1 << 40
+
+
+class BadRequest(Exception):
+    """The request is not one that the proxy takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """Where a request goes, and what is sent there in its place."""
+
+    method: str
+    host: str
+    port: int
+    forwarded: bytes = b""
+    body_bytes: int = 0
+
+
+def read_head(client: socket.socket) -> tuple[Head, bytes]:
+    """Read the head of a request. Returns it and what came after it."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        if len(data) > _BYTES_MAX:
+            raise BadRequest("the head of the request is too long")
+        try:
+            more = client.recv(4_096)
+        except TimeoutError:
+            raise BadRequest("the request did not come") from None
+        if not more:
+            raise BadRequest("the request ended early")
+        data += more
+    head, _, rest = data.partition(b"\r\n\r\n")
+    if len(head) > _BYTES_MAX:
+        raise BadRequest("the head of the request is too long")
+    return parse_head(head), rest
+
+
+def parse_head(head: bytes) -> Head:
+    """Read a head: a CONNECT, or a request for a whole http URL."""
+    first, *lines = head.split(b"\r\n")
+    request = _REQUEST.fullmatch(first)
+    if request is None:
+        raise BadRequest("the request line is malformed")
+    method, target = request[1].decode(), request[2].decode()
+    headers = [_header(line) for line in lines]
+    if method == "CONNECT":
+        host, port = _authority(target, None)
+        return Head(method=method, host=host, port=port)
+    scheme, slashes, rest = target.partition("://")
+    if scheme.lower() != "http" or not slashes:
+        raise BadRequest("a proxy is asked for a whole http URL, or with CONNECT")
+    where, slash, path = rest.partition("/")
+    if "?" in where or "#" in target:
+        raise BadRequest("the URL is malformed")
+    host, port = _authority(where, 80)
+    names = [name for name, _ in headers]
+    if b"transfer-encoding" in names or names.count(b"content-length") > 1:
+        raise BadRequest("the length of the body must be given once, as a number")
+    length = dict(headers).get(b"content-length", b"0")
+    if not re.fullmatch(rb"[0-9]{1,13}", length) or int(length) > _BODY_BYTES_MAX:
+        raise BadRequest("the length of the body must be given once, as a number")
+    kept = b"".join(
+        name + b": " + value + b"\r\n" for name, value in headers if name not in _NOT_PASSED_ON
+    )
+    sent = f"{method} {slash or '/'}{path} HTTP/1.1\r\nhost: {where}\r\nconnection: close\r\n"
+    return Head(
+        method=method,
+        host=host,
+        port=port,
+        forwarded=sent.encode() + kept + b"\r\n",
+        body_bytes=int(length),
+    )
+
+
+def _header(line: bytes) -> tuple[bytes, bytes]:
+    found = _HEADER.fullmatch(line)
+    if found is None:
+        raise BadRequest("a header is malformed")
+    return found[1].lower(), found[2].strip()
+
+
+def _authority(text: str, port: int | None) -> tuple[str, int]:
+    """Host and port of `host:port`. A name is in small letters and without a last dot."""
+    found = _AUTHORITY.fullmatch(text)
+    if found is None:
+        raise BadRequest("the host is malformed")
+    given = found[2]
+    if given is None and port is None:
+        raise BadRequest("the port is missing")
+    number = int(given) if given is not None else int(port or 0)
+    if not 0 < number < 65_536:
+        raise BadRequest("the port is none")
+    host = found[1].lower().removesuffix(".")
+    if host.startswith("["):
+        try:
+            return str(ipaddress.IPv6Address(host[1:-1])), number
+        except ValueError:
+            raise BadRequest("the address is malformed") from None
+    if not host or ".." in host or host.startswith("."):
+        raise BadRequest("the host is malformed")
+    return host, number
+
+
+# The way out of a box, if one is granted: a proxy that connects to named hosts and writes it down.
+
 
 PROXY_PORT = 3_128
 _CONNECT_SECONDS = 10.0

@@ -1,13 +1,16 @@
-"""A session of the process sandbox: Python programs and shell commands over the same files."""
+"""A session of the process sandbox: programs and commands over one set of files."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import os
+import select
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
@@ -16,9 +19,9 @@ from tallystick.core.errors import (
     MaxSnapshotsReached,
     SandboxError,
     SnapshotNotFound,
+    StoreError,
     UsageError,
 )
-from tallystick.sandbox.identity import new_id, now_ms
 from tallystick.sandbox.output import ProgramOutput
 from tallystick.sandbox.port import (
     ExecutionContext,
@@ -26,25 +29,242 @@ from tallystick.sandbox.port import (
     Host,
     HostNames,
     SandboxSession,
+    new_id,
+    now_ms,
+    read_said,
 )
-from tallystick.sandbox.process import report
+from tallystick.sandbox.process.inside.layers import WORK
 from tallystick.sandbox.process.launch import Box
-from tallystick.sandbox.process.proxy import Proxy
-from tallystick.sandbox.process.running import Command, Program
-from tallystick.sandbox.process.saved import Saved, load_session, save_session
+from tallystick.sandbox.process.proxy import PROXY_PORT, Proxy
+from tallystick.sandbox.process.running import (
+    Command,
+    Program,
+    Verdict,
+    ended_from_outside,
+    exit_code_of,
+    how,
+    output_for,
+    result_of,
+    too_much_memory,
+    trap,
+    verdict_of_program,
+)
 from tallystick.sandbox.process.settings import check_context
-from tallystick.sandbox.process.shell_state import ENVIRONMENT, PROXIED, ShellState, inside
-from tallystick.sandbox.said import read_said
 from tallystick.sandbox.snapshot import SNAPSHOTS_MAX, SnapshotId, check_snapshot_name
-from tallystick.sandbox.wasm.abi import BadPointer
-from tallystick.sandbox.wasm.execution import Execution, Stopped
+from tallystick.sandbox.wasm.engine import BadPointer
+from tallystick.sandbox.wasm.execution import (
+    Execution,
+    Stopped,
+    broken,
+    names_payload,
+    program_payload,
+    source_of,
+)
 from tallystick.sandbox.wasm.instance import Ended, Instance
-from tallystick.sandbox.wasm.report import broken, names_payload, program_payload, source_of
 
 if TYPE_CHECKING:
     from tallystick.sandbox.process.sandbox import ProcessSandbox
 
-__all__ = ["ProcessSession"]
+
+# Where a program or command starts: its directory, and what it finds in its environment.
+
+
+# What there is in every environment unless a context says otherwise.
+ENVIRONMENT = {
+    "HOME": WORK,
+    "LANG": "C.UTF-8",
+    "LOGNAME": "user",
+    "MALLOC_ARENA_MAX": "2",
+    "SHELL": "/bin/bash",
+    "TMPDIR": "/tmp",
+    "USER": "user",
+}
+_PROXY = f"http://127.0.0.1:{PROXY_PORT}"
+# What programs look for to find a proxy, in the spellings that they look for.
+PROXIED = {
+    **{name: _PROXY for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")},
+    "no_proxy": "localhost,127.0.0.1,::1",
+}
+_SHELLS_OWN = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
+
+
+class ShellState(msgspec.Struct, frozen=True, kw_only=True):
+    """What one command leaves for the next."""
+
+    where: str = WORK
+    exported: Mapping[str, str] = {}
+
+    def after(
+        self,
+        left: tuple[str, Mapping[str, str]] | None,
+        *,
+        given: Mapping[str, str],
+        base: Mapping[str, str],
+    ) -> ShellState:
+        """The state after a command that left this; the same if it did not say.
+
+        `given` was for the command alone: what it has not changed of it goes back to what it was.
+        `base` is what every command finds anyway.
+        """
+        if left is None:
+            return self
+        where, variables = left
+        exported = {
+            name: value
+            for name, value in variables.items()
+            if name not in _SHELLS_OWN and base.get(name) != value
+        }
+        for name in given:
+            if name in self.exported and name not in exported:
+                exported[name] = self.exported[name]
+        return ShellState(where=where, exported=exported)
+
+
+def inside(working_dir: str) -> str:
+    """A directory of the session by its name from the working directory."""
+    path = PurePosixPath(working_dir)
+    if path.is_absolute() or ".." in path.parts or "\0" in working_dir:
+        raise UsageError(
+            f"working_dir {working_dir[:80]!r}: a path from the session's working directory is "
+            "needed, without '..'"
+        )
+    return str(PurePosixPath(WORK) / path)
+
+
+# A session on disk: its files, its variables and its shell's state, to be opened again elsewhere.
+#
+# A directory with `files.tar` and `session.json`. What is in them came out of a box and is put back
+# into one; the host reads only what is its own: sizes, the shell's state, and names.
+
+
+_FORMAT = 1
+_VARIABLES_BYTES_MAX = 256 * 1024 * 1024
+_SECONDS = 60.0
+_CHUNK_BYTES = 1 << 20
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """What was kept. `refused` are variables that were not, each with why."""
+
+    format: int = _FORMAT
+    shell: ShellState = ShellState()
+    kept: dict[str, str] = {}
+    imported: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    files_left_out: int = 0
+
+
+class _Variables(msgspec.Struct, frozen=True):
+    kept: dict[str, str]
+    imported: dict[str, str]
+    refused: dict[str, str]
+
+
+def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int) -> Saved:
+    """Write a session to a directory, which must not be there yet."""
+    if directory.exists():
+        raise UsageError(f"{directory} is there already")
+    made = directory.with_name(f".{directory.name}.{new_id()}")
+    made.mkdir(mode=0o700, parents=True)
+    try:
+        variables = bytearray()
+        _piped(box, {"do": "pack_variables"}, variables.extend, _VARIABLES_BYTES_MAX)
+        try:
+            found = msgspec.json.decode(bytes(variables), type=_Variables)
+        except (msgspec.MsgspecError, UnicodeError):
+            raise SandboxError("the interpreter did not give its variables") from None
+        descriptor = os.open(made / "files.tar", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "wb") as file:
+            _piped(box, {"do": "pack_files"}, file.write, bytes_max)
+            file.flush()
+            os.fsync(file.fileno())
+        answer, _ = box.hear("packed")
+        if not answer["packed"]:
+            raise SandboxError(f"the files could not be packed: {answer.get('why')}")
+        saved = Saved(
+            shell=shell,
+            kept=found.kept,
+            imported=found.imported,
+            refused=found.refused,
+            files_left_out=int(answer.get("left_out", 0)),
+        )
+        # A shell's directory and variables may hold bytes that are no text.
+        told = json.dumps(msgspec.to_builtins(saved))
+        (made / "session.json").write_bytes(told.encode())
+        made.rename(directory)
+    except OSError as error:
+        raise StoreError(f"{directory}: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return saved
+
+
+def _piped(
+    box: Box, order: dict[str, str], take: Callable[[bytes], object], bytes_max: int
+) -> None:
+    """Have the box write into a pipe, and take what comes, up to its end or too much of it."""
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    until, count = time.monotonic() + _SECONDS, 0
+    try:
+        try:
+            box.tell(order, [writing])
+        finally:
+            os.close(writing)
+        poll = select.poll()
+        poll.register(reading, select.POLLIN)
+        while True:
+            if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+                raise SandboxError("the session did not give what it holds in time")
+            data = os.read(reading, _CHUNK_BYTES)
+            if not data:
+                return
+            count += len(data)
+            if count > bytes_max:
+                raise SandboxError(f"the session holds more than {bytes_max:,} bytes")
+            take(data)
+    except SandboxError:
+        box.tell({"do": "drop"})
+        box.hear("dropped")
+        raise
+    finally:
+        os.close(reading)
+
+
+def load_session(box: Box, directory: Path) -> Saved:
+    """Fill a new box from a directory that was saved."""
+    try:
+        text = (directory / "session.json").read_bytes()
+        saved = msgspec.convert(json.loads(text), type=Saved)
+        files = os.open(directory / "files.tar", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StoreError(f"{directory}: {error.strerror or error}") from None
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise StoreError(f"{directory}: not a saved session: {error}") from None
+    try:
+        if saved.format != _FORMAT:
+            raise StoreError(f"{directory}: format {saved.format}; this version reads {_FORMAT}")
+        box.tell({"do": "unpack_files"}, [files])
+        answer, _ = box.hear("unpacked")
+    finally:
+        os.close(files)
+    if not answer["unpacked"]:
+        raise StoreError(f"{directory}: the files cannot be put back: {answer.get('why')}")
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    try:
+        box.tell({"do": "unpack_variables"}, [reading])
+    finally:
+        os.close(reading)
+    with open(writing, "wb") as file:
+        file.write(msgspec.json.encode({"kept": saved.kept, "imported": saved.imported}))
+    box.hear("begun")
+    box.tell({"do": "keep"})
+    if not box.hear("kept")[0]["kept"]:
+        raise StoreError(f"{directory}: the variables cannot be put back")
+    return saved
+
+
+# A session of the process sandbox: Python programs and shell commands over the same files.
+
 
 Result = TypeVar("Result")
 
@@ -242,19 +462,19 @@ class ProcessSession:
         began = time.monotonic()
         ended = self._invoked(execution, program, payload)
         said = None if ended is not None else read_said(execution.result)
-        verdict = report.verdict_of_program(said, ended, memory_bytes=context.limits.memory_bytes)
+        verdict = verdict_of_program(said, ended, memory_bytes=context.limits.memory_bytes)
         if verdict.stop == "finished" and not self._ask({"do": "keep"}, "kept")["kept"]:
-            verdict = report.trap("the program gave a result and went on")
+            verdict = trap("the program gave a result and went on")
         if verdict.stop == "finished":
             self._bound, self._seed = names, None
         else:
             status, memory = self._drop()
             if isinstance(ended, Ended):
-                verdict = report.trap(f"the interpreter ended first: {report.how(status)}")
+                verdict = trap(f"the interpreter ended first: {how(status)}")
             if memory:
-                verdict = report.too_much_memory(self._sandbox.settings.memory_total_bytes)
+                verdict = too_much_memory(self._sandbox.settings.memory_total_bytes)
         told = {"namespace_lost": program.lost, "processes_ended": program.swept}
-        return report.result_of(
+        return result_of(
             verdict, execution, output, context=context, took_ms=_since(began), told=told
         )
 
@@ -277,16 +497,16 @@ class ProcessSession:
         began = time.monotonic()
         ended = self._invoked(execution, command, source)
         if ended is not None:
-            verdict = report.ended_from_outside(ended)
+            verdict = ended_from_outside(ended)
             self._drop()
         elif command.memory:
-            verdict = report.too_much_memory(self._sandbox.settings.memory_total_bytes)
+            verdict = too_much_memory(self._sandbox.settings.memory_total_bytes)
         else:
             assert command.status is not None
-            verdict = report.Verdict(exit_code=report.exit_code_of(command.status))
+            verdict = Verdict(exit_code=exit_code_of(command.status))
             base = {**self._environment(), **context.env_vars}
             self._shell = self._shell.after(command.left(), given=context.env_vars, base=base)
-        return report.result_of(
+        return result_of(
             verdict, execution, output, context=context, took_ms=_since(began), told={}
         )
 
@@ -331,7 +551,7 @@ class ProcessSession:
         async with self._turn:
             if self._closed:
                 raise UsageError("the session is closed")
-            output = report.output_for(
+            output = output_for(
                 context, self._sandbox.output_directory, session_id=self._session_id
             )
             self._execution = execution = Execution(

@@ -1,21 +1,380 @@
-"""The engine all sessions share: settings, compiled guest, and the clock tick that interrupts."""
+"""The engine all sessions share: guest image, compiled code, imports, and the clock tick."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import hashlib
 import importlib.metadata
+import os
+import platform
+import stat
+import struct
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from ctypes import c_size_t, c_uint32, c_void_p, memmove, string_at
 from pathlib import Path
+from typing import Any, Protocol
 
+import msgspec
 import wasmtime
+from wasmtime import _bindings
 
-from tallystick.sandbox.wasm.abi import define_imports
-from tallystick.sandbox.wasm.cache import CodeCache, cpu_digest
-from tallystick.sandbox.wasm.image import GuestImage
+from tallystick.core.errors import GuestMissing
 
-__all__ = ["ENGINE", "Guest", "Ticker", "load_guest"]
+# The guest's three imports: every byte between guest and host crosses here.
+#
+# This file is the security boundary. The guest is arbitrary machine code as far as the host is
+# concerned: it can call these functions with any integers, at any time, in any order. So:
+#
+# Rule 1: no address from the guest is used before `_Memory.check` has bounded it, start and length
+# together, against the memory's size at that moment. The sum is a Python integer and cannot wrap.
+# Rule 2: no length from the guest makes the host allocate more than a stated limit.
+# Rule 3: nothing raised here unwinds through the engine. It is kept on the instance, the guest is
+# ended by a trap, and `Instance.invoke` raises it on the other side.
+#
+# The engine's own Python wrappers are not used for the calls: they convert each argument, look the
+# exception up in one variable for the whole process, and cost ten times as much.
+
+
+native: Any = _bindings  # the engine's C functions; their types say less than its header
+_Unchecked = ctypes.CFUNCTYPE(c_size_t, c_void_p, c_void_p, c_void_p, c_size_t)
+_Tick = ctypes.CFUNCTYPE(
+    c_size_t, c_void_p, c_void_p, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint8)
+)
+_Finalizer = ctypes.CFUNCTYPE(None, c_void_p)
+_NO_FINALIZER = ctypes.cast(0, _Finalizer)
+
+# Arguments arrive as an array of 16-byte slots, a 32-bit integer at the start of each.
+_four = struct.Struct("<I12xI12xI12xI").unpack
+_three = struct.Struct("<I12xI12xI").unpack
+_FOUR_BYTES, _THREE_BYTES = 52, 36
+
+_STREAMS = (1, 2, 3)
+_STDIO_BYTES_MAX = 64 * 1024 * 1024
+
+
+class BadPointer(Exception):
+    """The guest named memory that is not its own, or a stream that is not there."""
+
+
+class Caller(Protocol):
+    """What the imports need of an instance."""
+
+    base: int
+    size: int
+    pending: bytes | None
+    raised: BaseException | None
+    request_bytes_max: int
+
+    def memory_size(self) -> int: ...
+    def on_call(self, request: bytes) -> bytes: ...
+    def on_oversized(self, length: int) -> bytes: ...
+    def on_stdio(self, handle: int, data: bytes) -> None: ...
+    def on_tick(self) -> str | None: ...
+
+
+class _Current(threading.local):
+    """The instance whose code runs in this thread."""
+
+    instance: Caller
+
+
+current = _Current()
+
+
+def check(caller: Caller, pointer: int, length: int) -> None:
+    """Refuse a span that does not lie in the guest's memory as it is now."""
+    if pointer + length > caller.size:
+        caller.size = caller.memory_size()  # it may have grown since we looked
+        if pointer + length > caller.size:
+            raise BadPointer(
+                f"bytes {pointer:#x} to {pointer + length:#x} are outside the guest's memory"
+            )
+
+
+def _end_guest(caller: Caller, error: BaseException) -> int:
+    """Keep what was raised and give the engine a trap to end the guest with."""
+    caller.raised = error
+    trap = wasmtime.Trap("ended by the host")._consume()
+    return ctypes.cast(trap, c_void_p).value or 0
+
+
+def _call(_env: Any, _caller: Any, args: int, _count: int) -> int:
+    caller = current.instance
+    try:
+        pointer, length, destination, capacity = _four(string_at(args, _FOUR_BYTES))
+        check(caller, pointer, length)
+        check(caller, destination, capacity)
+        if length > caller.request_bytes_max:
+            reply = caller.on_oversized(length)
+        else:
+            reply = caller.on_call(string_at(caller.base + pointer, length))
+        size = len(reply)
+        if size < capacity:
+            memmove(caller.base + destination, reply, size)
+        else:
+            caller.pending = reply
+        c_uint32.from_address(args).value = size
+        return 0
+    except BaseException as error:
+        return _end_guest(caller, error)
+
+
+def _take(_env: Any, _caller: Any, args: int, _count: int) -> int:
+    caller = current.instance
+    try:
+        destination = c_uint32.from_address(args).value
+        held, caller.pending = caller.pending, None
+        if held is None:
+            raise BadPointer("there is nothing to take")
+        check(caller, destination, len(held))
+        memmove(caller.base + destination, held, len(held))
+        return 0
+    except BaseException as error:
+        return _end_guest(caller, error)
+
+
+def _stdio(_env: Any, _caller: Any, args: int, _count: int) -> int:
+    caller = current.instance
+    try:
+        handle, pointer, length = _three(string_at(args, _THREE_BYTES))
+        if handle not in _STREAMS:
+            raise BadPointer(f"there is no stream {handle}")
+        check(caller, pointer, length)
+        if length > _STDIO_BYTES_MAX:
+            raise BadPointer(f"a write of {length:,} bytes")
+        caller.on_stdio(handle, string_at(caller.base + pointer, length))
+        return 0
+    except BaseException as error:
+        return _end_guest(caller, error)
+
+
+def _tick(_context: Any, _data: Any, delta: Any, kind: Any) -> int:
+    """Called by the engine while guest code runs: end it, or look again at the next tick."""
+    caller = current.instance
+    try:
+        reason = caller.on_tick()
+    except BaseException as error:
+        caller.raised = error
+        reason = "failed"
+    if reason is not None:
+        return _new_error(reason)
+    delta[0] = 1
+    kind[0] = 0
+    return 0
+
+
+def _new_error(message: str) -> int:
+    """Make an engine error and give up its ownership."""
+    made = native.wasmtime_error_new(ctypes.create_string_buffer(message.encode()))
+    return ctypes.cast(made, c_void_p).value or 0
+
+
+# The engine keeps these addresses for as long as it lives: module level keeps them alive.
+_IMPORTS = (
+    ("call", _Unchecked(_call), 4, 1),
+    ("take", _Unchecked(_take), 1, 0),
+    ("stdio", _Unchecked(_stdio), 3, 0),
+)
+tick_callback = _Tick(_tick)
+
+
+def define_imports(linker: wasmtime.Linker) -> None:
+    """Give a linker the three imports and nothing else."""
+    i32 = wasmtime.ValType.i32()
+    module = b"host"
+    for name, function, parameters, results in _IMPORTS:
+        kind = wasmtime.FuncType([i32] * parameters, [i32] * results)
+        raw = name.encode()
+        error = native.wasmtime_linker_define_func_unchecked(
+            linker.ptr(),
+            ctypes.create_string_buffer(module),
+            len(module),
+            ctypes.create_string_buffer(raw),
+            len(raw),
+            kind.ptr(),
+            ctypes.cast(function, native.wasmtime_func_unchecked_callback_t),
+            None,
+            _NO_FINALIZER,
+        )
+        if error:
+            raise wasmtime.WasmtimeError._from_ptr(error)
+
+
+# The guest image that ships with the package: where it is, and that it is what it says.
+
+
+FORMAT = 1
+_IMAGE_DIRECTORY = Path(__file__).parents[2] / "guest" / "_image"
+
+
+class GuestImage(msgspec.Struct, frozen=True, kw_only=True):
+    """The manifest beside `guest.wasm`."""
+
+    format: int
+    sha256: str
+    state: tuple[str, ...]
+    path: Path = Path()
+
+    def read(self) -> bytes:
+        """Return the module's bytes, checked against the manifest."""
+        data = self.path.read_bytes()
+        found = hashlib.sha256(data).hexdigest()
+        if found != self.sha256:
+            raise GuestMissing(f"{self.path} is not the guest its manifest names; install again")
+        return data
+
+
+def load_image(directory: Path = _IMAGE_DIRECTORY) -> GuestImage:
+    """Read the manifest. The module itself is read only if it has to be compiled."""
+    manifest = directory / "guest.json"
+    try:
+        image = msgspec.json.decode(manifest.read_bytes(), type=GuestImage, strict=True)
+    except FileNotFoundError:
+        raise GuestMissing(
+            f"the guest image is not built ({manifest}); install the package again"
+        ) from None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise GuestMissing(f"{manifest} cannot be read: {error}") from error
+    if image.format != FORMAT:
+        raise GuestMissing(f"{manifest} has format {image.format}; this version reads {FORMAT}")
+    return msgspec.structs.replace(image, path=directory / "guest.wasm")
+
+
+# Compiled guest code on disk, so that only the first use of a version compiles.
+#
+# A file here is native code: whoever can write it can run anything as the user. So it is loaded
+# only from a directory that is ours and that nobody else may write, and only if it has the digest
+# that was noted when it was written. Whatever is wrong with it, the answer is to compile again; a
+# cache that cannot be written costs time, never correctness.
+
+
+_DIGEST_BYTES = 32
+
+
+class CodeCache:
+    """One directory of compiled modules. `say` is told what a user should know, by the line."""
+
+    def __init__(self, directory: Path, *, say: Callable[[str], None]) -> None:
+        self._directory = directory
+        self._say = say
+
+    def module(
+        self, engine: wasmtime.Engine, *, key: str, compile_module: Callable[[], wasmtime.Module]
+    ) -> wasmtime.Module:
+        """Load the module from the cache, or compile it and keep it there if that is possible."""
+        trouble = self._prepare()
+        if trouble is not None:
+            self._say(f"compiling the sandbox without a cache: {trouble}")
+            return compile_module()
+        with self._lock(key):
+            found = self._load(engine, key)
+            if found is not None:
+                return found
+            self._say(f"compiling the sandbox for this machine, once (into {self._directory})")
+            module = compile_module()
+            self._store(key, module)
+            return module
+
+    def path(self, key: str) -> Path:
+        return self._directory / f"guest-{key}.cwasm"
+
+    def _prepare(self) -> str | None:
+        """Make the directory ours alone, or say why it cannot be used."""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            status = os.lstat(self._directory)
+        except OSError as error:
+            return f"{self._directory}: {error.strerror or error}"
+        if not stat.S_ISDIR(status.st_mode):
+            return f"{self._directory} is not a directory"
+        if status.st_uid != os.geteuid():
+            return f"{self._directory} belongs to another user"
+        if status.st_mode & 0o077:
+            # Ours, but open to others: what lies there may be theirs. Close it and start afresh.
+            try:
+                os.chmod(self._directory, 0o700)
+                for old in self._directory.glob("guest-*.cwasm"):
+                    old.unlink()
+            except OSError as error:
+                return f"{self._directory}: {error.strerror or error}"
+        return None
+
+    @contextlib.contextmanager
+    def _lock(self, key: str) -> Iterator[None]:
+        """One process compiles, the others wait for it. Without locks, each compiles."""
+        try:
+            import fcntl
+
+            path = self._directory / f"guest-{key}.lock"
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except (ImportError, OSError):
+            yield
+            return
+        try:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _load(self, engine: wasmtime.Engine, key: str) -> wasmtime.Module | None:
+        path = self.path(key)
+        try:
+            status = os.lstat(path)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+                return None
+            noted = path.with_suffix(".sha256").read_bytes()
+            with open(path, "rb") as file:
+                found = hashlib.file_digest(file, "sha256").digest()
+            if len(noted) != _DIGEST_BYTES or noted != found:
+                return None
+            return wasmtime.Module.deserialize_file(engine, str(path))
+        except (OSError, wasmtime.WasmtimeError):
+            return None
+
+    def _store(self, key: str, module: wasmtime.Module) -> None:
+        code = bytes(module.serialize())
+        try:
+            self._write(self.path(key), code)
+            self._write(self.path(key).with_suffix(".sha256"), hashlib.sha256(code).digest())
+        except OSError as error:
+            self._say(
+                f"the compiled sandbox could not be kept in {self._directory}: "
+                f"{error.strerror or error}; the next start compiles again"
+            )
+
+    def _write(self, path: Path, data: bytes) -> None:
+        descriptor, temporary = tempfile.mkstemp(dir=self._directory, prefix=path.name + ".")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+
+def cpu_digest() -> str:
+    """Name this machine's processor as far as compiled code depends on it."""
+    described = platform.machine() + platform.system()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            flags = next((line for line in file if line.startswith(("flags", "Features"))), "")
+        described += " ".join(sorted(flags.split(":")[-1].split()))
+    except OSError:
+        described += platform.processor()
+    return hashlib.sha256(described.encode()).hexdigest()[:16]
+
+
+# The engine all sessions share: settings, compiled guest, and the clock tick that interrupts.
+
 
 # What changes the code or its behaviour. It is part of the cache key and of every snapshot's engine
 # name: fuel and results are equal only between equal settings.

@@ -15,10 +15,7 @@ from typing import Any
 import wasmtime
 
 from tallystick.sandbox.snapshot import PAGE_BYTES
-from tallystick.sandbox.wasm.abi import current, native, tick_callback
-from tallystick.sandbox.wasm.engine import Guest
-
-__all__ = ["BIND", "BOOT", "RUN", "WASM_PAGE_BYTES", "WHEEL", "Ended", "Instance"]
+from tallystick.sandbox.wasm.engine import Guest, current, native, tick_callback
 
 BOOT, RUN, BIND, WHEEL = range(4)
 WASM_PAGE_BYTES = 65_536

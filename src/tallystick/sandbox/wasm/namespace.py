@@ -7,27 +7,194 @@ by the journal. Everything here runs in a program thread, one call at a time.
 
 from __future__ import annotations
 
+import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from ctypes import c_char_p, c_void_p, cast, memmove, string_at
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from tallystick.core.errors import GuestBroken, SnapshotMismatch, UsageError
-from tallystick.sandbox.host import Answer
+from tallystick.core.errors import GuestBroken, SandboxError, SnapshotMismatch, UsageError
+from tallystick.sandbox.host import Answer, call_digest
 from tallystick.sandbox.port import HostNames, Limits
 from tallystick.sandbox.snapshot import PAGE_BYTES, Image
-from tallystick.sandbox.wasm import report
-from tallystick.sandbox.wasm.abi import BadPointer
-from tallystick.sandbox.wasm.engine import ENGINE
+from tallystick.sandbox.wasm.engine import ENGINE, BadPointer
+from tallystick.sandbox.wasm.execution import names_payload, oversized_request
 from tallystick.sandbox.wasm.instance import BIND, BOOT, RUN, WASM_PAGE_BYTES, Ended, Instance
-from tallystick.sandbox.wasm.journal import Entry, Journal
-from tallystick.sandbox.wasm.pages import changed_pages, put_pages
 
 if TYPE_CHECKING:
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
-__all__ = ["Namespace", "Prepared"]
+
+# Which pages of a guest's memory differ from its image, and putting them back.
+#
+# On Linux the kernel says which pages of a private mapping were written: those that are present and
+# no longer backed by the file. Only they are compared. Elsewhere, or where the kernel does not say,
+# all pages are. Either way what is stored is what differs, so both give the same snapshot.
+
+
+_PRESENT, _SWAPPED, _OF_FILE = 1 << 63, 1 << 62, 1 << 61
+_ENTRY_BYTES = 8
+_ZEROS = bytes(PAGE_BYTES)
+_CHUNK_PAGES = 64
+
+
+def changed_pages(*, base: int, size: int, image_base: int, image_size: int) -> list[int]:
+    """Return the indices of the pages at `base` that differ from the image, in order."""
+    candidates: Iterable[int] | None = _written(base, size // PAGE_BYTES)
+    if candidates is None:
+        candidates = _coarsely(range(size // PAGE_BYTES), base, image_base, image_size)
+    found = []
+    for page in candidates:
+        offset = page * PAGE_BYTES
+        now = string_at(base + offset, PAGE_BYTES)
+        then = string_at(image_base + offset, PAGE_BYTES) if offset < image_size else _ZEROS
+        if now != then:
+            found.append(page)
+    return found
+
+
+def put_pages(*, base: int, indices: Sequence[int], pages: Sequence[bytes]) -> None:
+    """Write pages at their places, neighbours in one move."""
+    for first, count in _runs(indices):
+        data = b"".join(pages[first : first + count])
+        source = cast(c_char_p(data), c_void_p)
+        memmove(base + indices[first] * PAGE_BYTES, source, len(data))
+
+
+def _written(base: int, count: int) -> list[int] | None:
+    """The pages of this mapping that were written, or None if the kernel does not tell."""
+    if base % PAGE_BYTES:
+        return None
+    try:
+        with open("/proc/self/pagemap", "rb", buffering=0) as file:
+            file.seek(base // PAGE_BYTES * _ENTRY_BYTES)
+            raw = file.read(count * _ENTRY_BYTES)
+    except OSError:
+        return None
+    if len(raw) != count * _ENTRY_BYTES:
+        return None
+    entries = struct.unpack(f"<{count}Q", raw)
+    return [
+        page
+        for page, entry in enumerate(entries)
+        if entry & (_PRESENT | _SWAPPED) and not entry & _OF_FILE
+    ]
+
+
+def _coarsely(pages: range, base: int, image_base: int, image_size: int) -> Iterator[int]:
+    """Leave out chunks that are equal as a whole: a comparison of 256 KiB costs as one of 4."""
+    for first in range(0, len(pages), _CHUNK_PAGES):
+        offset = first * PAGE_BYTES
+        length = min(_CHUNK_PAGES, len(pages) - first) * PAGE_BYTES
+        now = string_at(base + offset, length)
+        if offset + length <= image_size:
+            same = now == string_at(image_base + offset, length)
+        elif offset >= image_size:
+            same = not any(now)
+        else:
+            same = False
+        if not same:
+            yield from range(first, first + length // PAGE_BYTES)
+
+
+def _runs(indices: Sequence[int]) -> Iterable[tuple[int, int]]:
+    """Positions and lengths of the runs of neighbouring indices."""
+    first = 0
+    for position in range(1, len(indices) + 1):
+        ended = position == len(indices) or indices[position] != indices[position - 1] + 1
+        if ended:
+            yield first, position - first
+            first = position
+
+
+# What was done to a session since its last checkpoint: enough to do it again.
+#
+# A program that is ended from outside leaves its interpreter in the middle of something. The
+# namespace before it is not kept as a copy for each program, which would cost every program to save
+# the few that are ended; it is made again from the last checkpoint by running what came after on
+# recorded answers. That is sound because programs are deterministic, and it is checked by their
+# fuel. A checkpoint is taken before a program once making up for its predecessors would cost more
+# than copying their pages.
+
+
+# About a fifth of a second of guest time, where a checkpoint of a usual session costs ten
+# milliseconds; and a bound on what the recorded answers may hold.
+_FUEL_MAX = 1_500_000_000
+_ANSWER_BYTES_MAX = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One call into the guest that went well, and what it was told."""
+
+    kind: int
+    payload: bytes
+    memory_bytes_max: int
+    request_bytes_max: int
+    fuel_limit: int
+    fuel: int
+    answers: Sequence[Answer] = ()
+
+
+class Journal:
+    """Entries since the last checkpoint."""
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._fuel = 0
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def long(self) -> bool:
+        """True once a checkpoint is the cheaper way back."""
+        return self._fuel > _FUEL_MAX or self._bytes > _ANSWER_BYTES_MAX
+
+    def append(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        self._fuel += entry.fuel
+        self._bytes += len(entry.payload) + sum(len(answer.reply) for answer in entry.answers)
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._fuel = self._bytes = 0
+
+    def replay(self, instance: Instance) -> None:
+        """Do it all again in a fresh instance, and check that it came out the same."""
+        for entry in self._entries:
+            try:
+                _again(instance, entry)
+            except (Ended, BadPointer) as error:
+                raise SandboxError(f"a program could not be run again: {error}") from error
+            if instance.fuel_used() != entry.fuel:
+                raise SandboxError("a program used other fuel when it was run again")
+
+
+def _again(instance: Instance, entry: Entry) -> None:
+    answers = iter(entry.answers)
+
+    def serve(request: bytes) -> bytes:
+        answer = next(answers, None)
+        if answer is None or answer.request_sha256 != call_digest(request):
+            raise SandboxError("a program asked for something else when it was run again")
+        return answer.reply
+
+    instance.on_call = serve
+    instance.on_oversized = lambda length: serve(oversized_request(length))
+    instance.request_bytes_max = entry.request_bytes_max
+    instance.set_memory_max(entry.memory_bytes_max)
+    if entry.kind == RUN:
+        instance.set("grow_refused", 0)
+    instance.invoke(entry.kind, entry.payload, fuel=entry.fuel_limit)
+
+
+# An interpreter that comes back: the live instance, its last checkpoint, and the journal since.
+
 
 # Bounds for our own calls into the guest. It runs code that an earlier program may have patched, so
 # it is held like any program: beyond these it is not preparing anything.
@@ -82,7 +249,7 @@ class Namespace:
             self.checkpoint()
         instance = self.living()
         if names.key != self._kept.names.key:
-            self.call(BIND, report.names_payload(self._kept.names, names))
+            self.call(BIND, names_payload(self._kept.names, names))
             # The values are in the guest now; only their names are still needed.
             listed = msgspec.structs.replace(names, values=dict.fromkeys(names.values))
             self._kept = msgspec.structs.replace(self._kept, names=listed)
@@ -193,7 +360,7 @@ class Namespace:
         return instance
 
     def _boot(self, instance: Instance) -> None:
-        answered = self._call(instance, BOOT, report.names_payload(HostNames(), HostNames()))
+        answered = self._call(instance, BOOT, names_payload(HostNames(), HostNames()))
         self._kept = msgspec.structs.replace(self._kept, windows=answered.windows)
 
     def _put(self, instance: Instance, image: Image) -> None:

@@ -1,24 +1,436 @@
-"""The WASM sandbox: the compiled guest and what its sessions share."""
+"""The WASM sandbox: the compiled guest, its sessions and snapshots, and its self-test."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import functools
+import io
 import os
-from collections.abc import Callable, Sequence
+import struct
+import time
+import zipfile
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from tallystick.sandbox.cancels import Cancels
-from tallystick.sandbox.memory_store import MemorySnapshotStore
-from tallystick.sandbox.port import Sandbox
-from tallystick.sandbox.slots import Slots
-from tallystick.sandbox.snapshot import SnapshotStore
-from tallystick.sandbox.threads import ProgramThreads
-from tallystick.sandbox.wasm.engine import Guest, load_guest
-from tallystick.sandbox.wasm.image import load_image
-from tallystick.sandbox.wasm.instance import Instance
-from tallystick.sandbox.wasm.self_test import run_self_test
-from tallystick.sandbox.wasm.session import WasmSession
+from tallystick.core.errors import (
+    GuestBroken,
+    InvalidLimit,
+    MaxSnapshotsReached,
+    NotSupported,
+    TallystickError,
+    UsageError,
+)
+from tallystick.sandbox.host import HostFunction, HostTable
+from tallystick.sandbox.output import OutputStream, ProgramOutput
+from tallystick.sandbox.port import (
+    ExecutionContext,
+    ExecutionResult,
+    Host,
+    Limits,
+    Sandbox,
+    SandboxSession,
+    new_id,
+    now_ms,
+)
+from tallystick.sandbox.scheduling import Cancels, ProgramThreads, Slots
+from tallystick.sandbox.snapshot import (
+    SNAPSHOTS_MAX,
+    Image,
+    MemorySnapshotStore,
+    SnapshotId,
+    SnapshotStore,
+    check_snapshot_name,
+)
+from tallystick.sandbox.wasm.engine import BadPointer, Guest, load_guest, load_image
+from tallystick.sandbox.wasm.execution import (
+    Execution,
+    Stopped,
+    broken,
+    program_payload,
+    recover_output,
+    result_of,
+    source_of,
+)
+from tallystick.sandbox.wasm.instance import RUN, WHEEL, Ended, Instance
+from tallystick.sandbox.wasm.namespace import Namespace
 
-__all__ = ["CLOCK_NS", "WasmSandbox"]
+# Wheels that a session may be given: pure Python, of sane size, checked before they are read.
+
+
+WHEEL_BYTES_MAX = 64 * 1024 * 1024
+_UNPACKED_BYTES_MAX = 256 * 1024 * 1024
+_FILES_MAX = 20_000
+_DIRECTORY_BYTES_MAX = 4 * 1024 * 1024
+# The end record of a zip file: signature, then the size of the directory at offset 12.
+_END_SIGNATURE, _END_BYTES, _COMMENT_BYTES_MAX = b"PK\x05\x06", 22, 65_535
+_NATIVE = (".so", ".pyd", ".dylib", ".dll")
+
+
+def check_wheel(data: bytes, *, name: str) -> None:
+    """Refuse what is not a pure-Python wheel, with the reason. Nothing is unpacked here."""
+    why = _trouble(data)
+    if why is not None:
+        raise UsageError(f"{name} cannot be added to a session: {why}")
+
+
+def _trouble(data: bytes) -> str | None:
+    if len(data) > WHEEL_BYTES_MAX:
+        return f"it is {len(data):,} bytes; at most {WHEEL_BYTES_MAX:,}"
+    if _directory_bytes(data) > _DIRECTORY_BYTES_MAX:
+        return f"it holds too many files: over {_DIRECTORY_BYTES_MAX:,} bytes of names"
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as wheel:
+            members = wheel.infolist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError, struct.error):
+        return "it is not a wheel (not a zip file)"
+    if len(members) > _FILES_MAX:
+        return f"it holds {len(members):,} files; at most {_FILES_MAX:,}"
+    unpacked = sum(member.file_size for member in members)
+    if unpacked > _UNPACKED_BYTES_MAX:
+        return f"it unpacks to {unpacked:,} bytes; at most {_UNPACKED_BYTES_MAX:,}"
+    native = next((each.filename for each in members if each.filename.endswith(_NATIVE)), None)
+    if native is not None:
+        return f"it holds native code ({native}); only pure-Python wheels run here"
+    if not any(each.filename.endswith(".dist-info/WHEEL") for each in members):
+        return "it is not a wheel (no .dist-info/WHEEL in it)"
+    return None
+
+
+def _directory_bytes(data: bytes) -> int:
+    """The size the file gives for its directory, which is read whole before a name is seen."""
+    at = data.rfind(_END_SIGNATURE, max(0, len(data) - _END_BYTES - _COMMENT_BYTES_MAX))
+    if at < 0 or at + _END_BYTES > len(data):
+        return 0
+    return int.from_bytes(data[at + 12 : at + 16], "little")
+
+
+# A session of the WASM sandbox: programs one after another, and snapshots by name.
+
+
+Result = TypeVar("Result")
+_WHY_CHARS_MAX = 500
+# A deadline is for the program. What comes before it has at least this long.
+_PREPARE_SECONDS_LEAST = 1.0
+
+
+class WasmSession:
+    """Runs programs in one interpreter. Calls that come while one runs wait their turn."""
+
+    def __init__(self, sandbox: WasmSandbox, *, session_id: str, seed: int, clock_ns: int) -> None:
+        self._sandbox = sandbox
+        self._session_id = session_id
+        self._namespace = Namespace(sandbox, seed=seed, clock_ns=clock_ns)
+        self._execution: Execution | None = None
+        self._turn = asyncio.Lock()
+
+    @property
+    def session_id(self) -> str:
+        return self._session_id
+
+    # -- programs ------------------------------------------------------------------------------
+
+    async def execute(
+        self, program: str | bytes, *, context: ExecutionContext, host: Host
+    ) -> ExecutionResult:
+        """Run one program. What it does wrong is in the result; what we do wrong is raised."""
+        if context.working_dir is not None:
+            raise NotSupported(backend="wasm", operation="a working directory: it has no files")
+        self._check_memory(context.limits.memory_bytes)
+        source, problem = source_of(program, context.limits.source_bytes)
+        if problem is not None:
+            return problem
+        payload = program_payload(source, context)
+        async with self._turn:
+            output = self._output(context)
+            self._execution = execution = Execution(
+                context=context,
+                host=host,
+                output=output,
+                slots=self._sandbox.slots,
+                loop=asyncio.get_running_loop(),
+            )
+            with self._sandbox.cancels.cancellable(context.cancellation_token, execution.cancel):
+                try:
+                    return await self._in_thread(
+                        lambda: self._run(execution, payload, context, host, output),
+                        on_cancel=execution.cancel,
+                    )
+                except BaseException:
+                    output.discard()
+                    raise
+                finally:
+                    self._execution = None
+                    await _settle(execution.task)
+
+    def cancel(self) -> None:
+        """End the running program, if there is one. Safe to call from any thread."""
+        self._namespace.interrupted = True
+        execution = self._execution
+        if execution is not None:
+            execution.cancel()
+
+    async def add_wheel(self, data: bytes, *, name: str) -> Sequence[str]:
+        """Make a pure-Python wheel importable. Returns the names of its modules."""
+        async with self._turn:
+            await self._in_thread(lambda: check_wheel(data, name=name))
+            added = await self._in_thread(lambda: self._namespace.call(WHEEL, data))
+        if added.modules is None:
+            why = added.message[:_WHY_CHARS_MAX] or "the guest gave no reason"
+            raise UsageError(f"{name} cannot be added to a session: {why}")
+        return added.modules
+
+    async def close(self) -> None:
+        """Free the interpreter. Closing twice is harmless."""
+        self.cancel()
+        async with self._turn:
+            self._namespace.close()
+
+    # -- snapshots -----------------------------------------------------------------------------
+
+    async def snapshot(self, name: str) -> SnapshotId:
+        """Keep the namespace as it is now under a name."""
+        check_snapshot_name(name)
+        store = self._sandbox.store
+        taken = store.list(self._session_id)
+        if any(each.name == name for each in taken):
+            raise UsageError(f"the session has a snapshot {name!r}; delete it first")
+        if len(taken) >= SNAPSHOTS_MAX:
+            raise MaxSnapshotsReached(limit=SNAPSHOTS_MAX)
+        snapshot = SnapshotId(
+            id=new_id(), name=name, session_id=self._session_id, created_at=now_ms()
+        )
+        store.save(snapshot, await self.image())
+        return snapshot
+
+    async def restore(self, name: str) -> SnapshotId:
+        """Go back to a snapshot of this session, by name or by `name:id`."""
+        snapshot, image = self._sandbox.store.load(self._session_id, name)
+        await self.load(image)
+        return snapshot
+
+    def snapshots(self) -> Sequence[SnapshotId]:
+        return self._sandbox.store.list(self._session_id)
+
+    def delete_snapshot(self, name: str) -> None:
+        self._sandbox.store.delete(self._session_id, name)
+
+    async def image(self) -> Image:
+        """The namespace as it is now."""
+        async with self._turn:
+            return await self._in_thread(self._namespace.checkpoint)
+
+    async def load(self, image: Image) -> None:
+        """Replace the namespace by an image."""
+        async with self._turn:
+            self._namespace.load(image)
+
+    async def digest(self) -> str:
+        """SHA-256 over memory and state: equal digests, equal namespaces."""
+        async with self._turn:
+            return await self._in_thread(lambda: self._namespace.living().digest())
+
+    # -- in a program thread -------------------------------------------------------------------
+
+    def _run(
+        self,
+        execution: Execution,
+        payload: bytes,
+        context: ExecutionContext,
+        host: Host,
+        output: ProgramOutput,
+    ) -> ExecutionResult:
+        namespace = self._namespace
+        try:
+            instance = namespace.prepared(
+                context.limits,
+                host.names,
+                seconds_max=max(_PREPARE_SECONDS_LEAST, context.deadline_ms / 1000),
+            )
+        except GuestBroken as error:
+            return broken(str(error))
+        began = time.monotonic()
+        ended: BaseException | None = None
+        try:
+            with self._sandbox.guest.ticker:
+                execution.run(instance, RUN, payload)
+        except (Stopped, Ended, BadPointer) as error:
+            ended = error
+            recover_output(instance, namespace.windows, output)
+        except BaseException:
+            # The host broke, not the program. What it did is undone like any other interruption.
+            namespace.drop()
+            raise
+        took_ms = round((time.monotonic() - began) * 1000)
+        result = result_of(
+            instance, execution, output, ended=ended, context=context, took_ms=took_ms
+        )
+        instance.refuse_calls()
+        if result.stop != "finished":
+            namespace.drop()
+        elif execution.answers is None:
+            namespace.checkpoint()
+        else:
+            fuel = result.charge.fuel
+            namespace.ran(payload, limits=context.limits, fuel=fuel, answers=execution.answers)
+        return result
+
+    # -- small things --------------------------------------------------------------------------
+
+    def _check_memory(self, memory_bytes: int) -> None:
+        least, most = self._sandbox.memory_bytes_least, self._sandbox.memory_bytes_max
+        if not least <= memory_bytes <= most:
+            raise InvalidLimit(
+                field="memory_bytes",
+                given=memory_bytes,
+                why=f"between {least:,} (the interpreter itself) and {most:,}",
+            )
+
+    def _output(self, context: ExecutionContext) -> ProgramOutput:
+        folder = self._sandbox.output_directory
+        stem = functools.cache(lambda: f"{self._session_id}-{new_id()}")
+
+        def stream(suffix: str, keep: bool) -> OutputStream:
+            return OutputStream(
+                inline_max=context.max_output_bytes,
+                place=None if folder is None else lambda: folder / f"{stem()}.{suffix}",
+                keep=keep,
+            )
+
+        return ProgramOutput(
+            stdout=stream("stdout", context.capture_stdout),
+            stderr=stream("stderr", context.capture_stderr),
+            bytes_max=context.limits.output_bytes,
+        )
+
+    async def _in_thread(
+        self, work: Callable[[], Result], *, on_cancel: Callable[[], None] | None = None
+    ) -> Result:
+        """Do work in a program thread and wait for its end, however often we are cancelled.
+
+        The thread may be inside the guest: going on before it is out would let two threads into
+        one store, and that ends the process.
+        """
+        namespace = self._namespace
+        namespace.interrupted = False
+        begun = self._sandbox.threads.run(work)
+        try:
+            return await begun.outcome
+        except asyncio.CancelledError:
+            namespace.interrupted = True
+            if on_cancel is not None:
+                on_cancel()
+            while not begun.over:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await begun.ended()
+            raise
+
+
+async def _settle(task: asyncio.Task[bytes] | None) -> None:
+    """Let a host function that was left behind end its own cancelling, for a moment."""
+    if task is not None and not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=1.0)
+
+
+_wasm_session_is_a_sandbox_session: type[SandboxSession] = WasmSession
+
+
+# Tries here and now what the WASM sandbox says it can do.
+
+
+_LIMITS = Limits()
+_Probe = Callable[["WasmSession"], Awaitable[str | None]]
+
+
+async def run_self_test(sandbox: WasmSandbox) -> Sequence[tuple[str, str | None]]:
+    """Return each capability with None if it is proven, or with what went wrong."""
+    outcomes = []
+    for capability, probe in _PROBES:
+        session = await sandbox.open(session_id=new_id())
+        try:
+            why = await probe(session)
+        except TallystickError as error:
+            why = f"{error.code}: {error}"
+        finally:
+            await session.close()
+        outcomes.append((capability, why))
+    return outcomes
+
+
+async def _run(
+    session: WasmSession, program: str, *, limits: Limits = _LIMITS, **more: int
+) -> ExecutionResult:
+    context = ExecutionContext(
+        session_id=session.session_id, limits=limits, timeout_ms=more.get("timeout_ms", 10_000)
+    )
+    return await session.execute(program, context=context, host=_ECHO)
+
+
+async def _python(session: WasmSession) -> str | None:
+    result = await _run(
+        session, "import json, asyncio\nawait asyncio.sleep(1)\njson.dumps([6 * 7])"
+    )
+    return None if result.value == "'[42]'" else f"gave {result.value!r}"
+
+
+async def _limits(session: WasmSession) -> str | None:
+    await _run(session, "kept = 1")
+    stops = [
+        (await _run(session, "while True: pass", limits=Limits(fuel=50_000_000))).stop,
+        (await _run(session, "while True: pass", timeout_ms=50)).stop,
+        (await _run(session, "x = []\nwhile True: x.append(bytes(1 << 20))")).stop,
+        (await _run(session, "kept")).value,
+    ]
+    return None if stops == ["fuel", "wall", "memory", "1"] else f"gave {stops}"
+
+
+async def _isolation(session: WasmSession) -> str | None:
+    tried = (
+        "def tried(f):\n    try:\n        f()\n"
+        "    except OSError as error:\n        return type(error).__name__\n"
+        "import os, socket, subprocess\n"
+        "[tried(lambda: open('/etc/passwd')), tried(lambda: socket.socket()),"
+        " tried(lambda: subprocess.run(['id'])), dict(os.environ)]"
+    )
+    result = await _run(session, tried)
+    wanted = "['SandboxViolation', 'SandboxViolation', 'SandboxViolation', {}]"
+    return None if result.value == wanted else f"gave {result.value or result.error}"
+
+
+async def _snapshots(session: WasmSession) -> str | None:
+    await _run(session, "value = 1")
+    image = await session.image()
+    await _run(session, "value = 2")
+    await session.load(image)
+    result = await _run(session, "value")
+    return None if result.value == "1" else f"gave {result.value!r}"
+
+
+async def _bridge(session: WasmSession) -> str | None:
+    result = await _run(session, "echo({'a': [1, None, 'ü']})")
+    return None if result.value == "{'a': [1, None, 'ü']}" else f"gave {result.value!r}"
+
+
+def _echo(value: object) -> object:
+    """Return what was given."""
+    return value
+
+
+_ECHO = HostTable([HostFunction(name="echo", function=_echo, local=True)])
+
+_PROBES: tuple[tuple[str, _Probe], ...] = (
+    ("PythonExecution", _python),
+    ("ResourceLimits", _limits),
+    ("Isolation", _isolation),
+    ("Snapshots", _snapshots),
+    ("HostCalls", _bridge),
+)
+
+
+# The WASM sandbox: the compiled guest and what its sessions share.
+
 
 # Where a session's clock starts unless it is told otherwise: 2026-01-01T00:00:00Z. A program sees
 # the same times whenever it is run.
@@ -90,4 +502,4 @@ class WasmSandbox:
         self.guest.close()
 
 
-_: type[Sandbox] = WasmSandbox
+_wasm_sandbox_is_a_sandbox: type[Sandbox] = WasmSandbox

@@ -19,9 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tallystick.sandbox.process.inside import messages
-from tallystick.sandbox.process.inside.places import WORK
-
-__all__ = ["pack_files", "packed_variables", "unpack_files", "unpacked_variables"]
+from tallystick.sandbox.process.inside.layers import WORK
 
 _KINDS = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)
 _NAMES_MAX = 10_000

@@ -26,16 +26,7 @@ from tallystick.sandbox.process.inside.kernel import (
     MS_REC,
     MS_REMOUNT,
 )
-from tallystick.sandbox.process.inside.places import FILES, HOME, KEPT, STORE, USER, WORK
-
-__all__ = [
-    "NAMESPACES",
-    "BoxPlan",
-    "build",
-    "mount_proc",
-    "mount_store",
-    "raise_loopback",
-]
+from tallystick.sandbox.process.inside.layers import FILES, HOME, KEPT, STORE, USER, WORK
 
 NAMESPACES = {
     "user namespace": kernel.CLONE_NEWUSER,

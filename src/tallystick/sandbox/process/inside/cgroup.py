@@ -11,8 +11,6 @@ import errno
 import os
 import time
 
-__all__ = ["Group", "clear_left_behind", "make_group", "our_place", "why_not"]
-
 _PREFIX = "tally-"
 _TRIES = 50
 _NEEDED = ("memory.max", "pids.max")

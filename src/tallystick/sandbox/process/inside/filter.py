@@ -13,8 +13,6 @@ import functools
 import platform
 import struct
 
-__all__ = ["build_filter", "machine_is_known"]
-
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER, _JUMP_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 _NUMBER, _MACHINE = 0, 4

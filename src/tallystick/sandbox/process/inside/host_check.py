@@ -7,10 +7,8 @@ import os
 import socket
 from collections.abc import Callable
 
-from tallystick.sandbox.process.inside import box, cgroup, filter, kernel, landlock
-from tallystick.sandbox.process.inside.places import USER
-
-__all__ = ["LAYERS", "look"]
+from tallystick.sandbox.process.inside import box, cgroup, confine, filter, kernel
+from tallystick.sandbox.process.inside.layers import USER
 
 LAYERS = (*box.NAMESPACES, "proc", "overlay", "landlock", "seccomp", "cgroup")
 
@@ -102,7 +100,7 @@ def _overlay() -> None:
 
 def _landlock() -> None:
     kernel.no_new_privileges()
-    landlock.restrict(readable=["/usr"], writable=[], devices=[], network=False)
+    confine.restrict_files(readable=["/usr"], writable=[], devices=[], network=False)
     try:
         os.stat("/proc/self/status")
         os.close(os.open("/proc/self/status", os.O_RDONLY))

@@ -26,11 +26,10 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from tallystick.sandbox.process.inside import archive, framing, kernel, messages
+from tallystick.sandbox.process.inside import archive, kernel, messages
+from tallystick.sandbox.process.inside import messages as framing
 from tallystick.sandbox.process.inside.confine import leave_descriptors, set_memory
-from tallystick.sandbox.process.inside.places import WORK
-
-__all__ = ["load", "serve"]
+from tallystick.sandbox.process.inside.layers import WORK
 
 _fork, _exit, _dup2, _close, _write = os.fork, os._exit, os.dup2, os.close, os.write
 _chdir, _getcwd, _waitpid = os.chdir, os.getcwd, os.waitpid

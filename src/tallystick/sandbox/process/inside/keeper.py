@@ -18,11 +18,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tallystick.sandbox.process.inside import archive, interpreter, messages, shell
-from tallystick.sandbox.process.inside.census import (
-    processes,
-    resident_bytes,
-    shared_out_bytes,
-)
 from tallystick.sandbox.process.inside.confine import Confinement
 from tallystick.sandbox.process.inside.layers import Held, WorkingDirectory
 from tallystick.sandbox.process.inside.messages import Torn
@@ -31,12 +26,13 @@ from tallystick.sandbox.process.inside.process import (
     Full,
     Process,
     copy_of,
+    processes,
     reap,
+    resident_bytes,
+    shared_out_bytes,
     start,
     sweep,
 )
-
-__all__ = ["Keeper"]
 
 _WATCH_MS = 100
 _ROOM = 16

@@ -9,39 +9,6 @@ import platform
 import struct
 import sys
 
-__all__ = [
-    "CLONE_NEWCGROUP",
-    "CLONE_NEWIPC",
-    "CLONE_NEWNET",
-    "CLONE_NEWNS",
-    "CLONE_NEWPID",
-    "CLONE_NEWUSER",
-    "CLONE_NEWUTS",
-    "MNT_DETACH",
-    "MS_BIND",
-    "MS_NODEV",
-    "MS_NOEXEC",
-    "MS_NOSUID",
-    "MS_PRIVATE",
-    "MS_RDONLY",
-    "MS_REC",
-    "MS_REMOUNT",
-    "close_all_but",
-    "die_with_parent",
-    "drop_capabilities",
-    "exchange_root",
-    "load_filter",
-    "lock_capabilities",
-    "mount",
-    "no_new_privileges",
-    "pivot_root",
-    "set_dumpable",
-    "set_name",
-    "syscall",
-    "umount",
-    "unshare",
-]
-
 CLONE_NEWNS = 0x0002_0000
 CLONE_NEWCGROUP = 0x0200_0000
 CLONE_NEWUTS = 0x0400_0000

@@ -29,10 +29,7 @@ from tallystick.sandbox.process.inside import (
 )
 from tallystick.sandbox.process.inside.confine import Confinement
 from tallystick.sandbox.process.inside.keeper import Keeper
-from tallystick.sandbox.process.inside.layers import make_working_directory
-from tallystick.sandbox.process.inside.places import USER
-
-__all__ = ["main"]
+from tallystick.sandbox.process.inside.layers import USER, make_working_directory
 
 # Who a program is outside, if the host is root.
 _NOBODY = 65_534

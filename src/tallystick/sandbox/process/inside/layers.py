@@ -1,4 +1,4 @@
-"""The working directory as layers: what a program changes lies on top of what it found.
+"""Where things are in a box, and its working directory as layers over what a program found.
 
 A snapshot closes the top layer and lays an empty one over it; going back lays an empty one over the
 layers of the snapshot. Nothing is copied, whatever the size. A closed layer never changes: a
@@ -18,9 +18,23 @@ from typing import Protocol
 
 from tallystick.sandbox.process.inside import kernel
 from tallystick.sandbox.process.inside.kernel import MS_NODEV, MS_NOSUID, MS_RDONLY, MS_REMOUNT
-from tallystick.sandbox.process.inside.places import FILES, STORE, USER, WORK
 
-__all__ = ["Copies", "Held", "Layers", "WorkingDirectory", "copy_tree", "make_working_directory"]
+# Where things are in a box, and who a program is there.
+
+
+# Who a program is, in the box. Outside, it is the host's user, or nobody if that is root.
+USER = 1_000
+# Not /home: what is bound to be read may lie there.
+HOME = "/session"
+WORK = f"{HOME}/work"
+# Closed even to its owner, on a root that cannot be changed: only the keeper's capabilities get in.
+KEPT = "/.kept"
+STORE = f"{KEPT}/store"
+FILES = f"{KEPT}/files"
+
+
+# The working directory as layers: what a program changes lies on top of what it found.
+
 
 _DEPTH_MAX = 24
 _COPY_BYTES = 1 << 20

@@ -1,4 +1,4 @@
-"""Small messages between the host, the launcher and what it starts: JSON, and descriptors with it.
+"""Messages and frames between the host, the launcher and what runs in a box.
 
 They go over sockets that keep messages apart. Whoever reads from a program's side reads what a
 program may have written: sizes are bounded, and what is no message is none.
@@ -14,8 +14,6 @@ import socket
 import struct
 from collections.abc import Iterable, Mapping
 from typing import Any
-
-__all__ = ["Torn", "close_quietly", "pair", "receive", "receive_from", "receive_plain", "send"]
 
 _BYTES_MAX = 65_536
 _DESCRIPTORS_MAX = 8
@@ -86,3 +84,42 @@ def close_quietly(descriptors: Iterable[int]) -> None:
     for descriptor in descriptors:
         with contextlib.suppress(OSError):
             os.close(descriptor)
+
+
+# Frames between the host and a running program: one kind byte, a length, and a body.
+#
+# The host sends what to run and the answers; the program sends requests and at last a result. The
+# program's side may send anything at all: the reader names the greatest body it takes.
+
+
+HEAD = struct.Struct("<BI")
+BIND, RUN, CALL, REPLY, RESULT = range(1, 6)
+_unpack, _pack, _len = HEAD.unpack, HEAD.pack, len
+
+
+def read_exactly(sock: socket.socket, count: int) -> bytes:
+    """Read so many bytes. Raises `EOFError` if there are fewer."""
+    buffer = bytearray(count)
+    view, got = memoryview(buffer), 0
+    while got < count:
+        read = sock.recv_into(view[got:])
+        if not read:
+            raise EOFError("the other side is gone")
+        got += read
+    return bytes(buffer)
+
+
+def read_frame(sock: socket.socket) -> tuple[int, bytes]:
+    """The next frame, of whatever length: for the side that reads from the host."""
+    kind, length = _unpack(read_exactly(sock, HEAD.size))
+    return kind, read_exactly(sock, length)
+
+
+def write_frame(sock: socket.socket, kind: int, body: bytes) -> None:
+    """Send a frame."""
+    head = _pack(kind, _len(body))
+    if _len(body) < 65_536:
+        sock.sendall(head + body)
+        return
+    sock.sendall(head)
+    sock.sendall(body)

@@ -16,9 +16,7 @@ from typing import Any
 
 from tallystick.sandbox.process.inside import kernel, messages
 from tallystick.sandbox.process.inside.confine import set_memory
-from tallystick.sandbox.process.inside.places import WORK
-
-__all__ = ["serve"]
+from tallystick.sandbox.process.inside.layers import WORK
 
 _STATE, _TEXT = 9, 8
 _CANNOT_START = 126

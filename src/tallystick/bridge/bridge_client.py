@@ -1,0 +1,184 @@
+"""The inside of the bridge: `llm_query` and `llm_query_batched` for a native Python.
+
+One file, with nothing but the standard library: it can be copied into any sandbox. Where to ask is
+in the environment: TALLYSTICK_BRIDGE is `unix:PATH`, `tcp:HOST:PORT` or `fd:N`, an inherited
+connection for one process; TALLYSTICK_BRIDGE_TOKEN is the token.
+
+From a shell: `python3 bridge_client.py "what is it?"`, or with the question on standard input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+_ADDRESS, _TOKEN = "TALLYSTICK_BRIDGE", "TALLYSTICK_BRIDGE_TOKEN"
+# As many as the server takes in a batch.
+_BATCH_MAX = 10
+# Longer than the server's own limit: it says so itself.
+_SECONDS = 60.0
+_WAITS_MAX = 20
+
+
+class BridgeError(Exception):
+    """The bridge gave no answer. `type` and `code` say why; `retryable` if it may later."""
+
+    def __init__(self, told: dict[str, Any], left: dict[str, Any] | None = None) -> None:
+        super().__init__(str(told.get("message", "")))
+        self.type = str(told.get("type", "Internal"))
+        self.code = int(told.get("code", -32000))
+        self.retryable = bool(told.get("retryable", False))
+        self.retry_after_ms = told.get("retry_after_ms")
+        self.tokens_remaining = (left or {}).get("tokens_remaining")
+        self.time_remaining_ms = (left or {}).get("time_remaining_ms")
+
+    def __repr__(self) -> str:
+        """With its kind."""
+        return f"BridgeError({self.type}: {self})"
+
+
+def llm_query(
+    prompt: str,
+    model: str | None = None,
+    temperature: float | None = None,
+    max_tokens: int | None = None,
+) -> str:
+    """Ask a model; returns its text. Raises `BridgeError`."""
+    return str(query(prompt, model, temperature, max_tokens)["response"])
+
+
+def query(
+    prompt: str,
+    model: str | None = None,
+    temperature: float | None = None,
+    max_tokens: int | None = None,
+) -> dict[str, Any]:
+    """The same with everything that the bridge tells: tokens used and left, usage, time."""
+    return _asked("/query", _question(prompt, model, temperature, max_tokens))
+
+
+def llm_query_batched(
+    prompts: Sequence[str],
+    model: str | None = None,
+    temperature: float | None = None,
+    max_tokens: int | None = None,
+) -> list[str | BridgeError]:
+    """Ask many, ten side by side; the answers in order, a `BridgeError` for one that failed."""
+    questions = [_question(each, model, temperature, max_tokens) for each in prompts]
+    found: list[str | BridgeError] = []
+    for first in range(0, len(questions), _BATCH_MAX):
+        told = _asked("/query_batched", {"queries": questions[first : first + _BATCH_MAX]})
+        for each, error in zip(told["responses"], told["errors"]):  # noqa: B905 (old Pythons too)
+            found.append(each["Ok"]["response"] if error is None else BridgeError(error, told))
+    return found
+
+
+def _question(
+    prompt: str, model: str | None, temperature: float | None, max_tokens: int | None
+) -> dict[str, Any]:
+    given = {
+        "prompt": prompt,
+        "model": model,
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _asked(path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Ask, and wait where the bridge says that it was asked too often."""
+    for waited in range(_WAITS_MAX + 1):
+        status, told = _sent(path, json.dumps(body).encode())
+        if status == 200:
+            return told
+        error = BridgeError(told.get("error", {}), told)
+        if status != 429 or waited == _WAITS_MAX:
+            raise error
+        time.sleep((error.retry_after_ms or 1_000) / 1000)
+    raise AssertionError
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection over whatever socket the environment names."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__("localhost", timeout=_SECONDS)
+        self._address = address
+
+    def connect(self) -> None:
+        kind, _, where = self._address.partition(":")
+        if kind == "unix":
+            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.sock.settimeout(_SECONDS)
+            self.sock.connect(where)
+        elif kind == "tcp":
+            host, _, port = where.rpartition(":")
+            self.sock = socket.create_connection((host, int(port)), timeout=_SECONDS)
+        elif kind == "fd":
+            self.sock = socket.socket(fileno=os.dup(int(where)))
+            self.sock.settimeout(_SECONDS)
+        else:
+            raise _unusable(f"{_ADDRESS} is unix:PATH, tcp:HOST:PORT or fd:N")
+
+
+# A connection that was inherited is there once, and is used by one thread at a time.
+_inherited: dict[str, _Connection] = {}
+_guard = threading.Lock()
+
+
+def _sent(path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+    address, token = os.environ.get(_ADDRESS, ""), os.environ.get(_TOKEN, "")
+    if not address:
+        raise _unusable(f"no bridge here: {_ADDRESS} is not set")
+    try:
+        if not address.startswith("fd:"):
+            connection = _Connection(address)
+            try:
+                return _exchanged(connection, path, body, token)
+            finally:
+                connection.close()
+        with _guard:
+            return _exchanged(
+                _inherited.setdefault(address, _Connection(address)), path, body, token
+            )
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise _unusable(f"the bridge cannot be used: {type(error).__name__}: {error}") from error
+
+
+def _exchanged(
+    connection: _Connection, path: str, body: bytes, token: str
+) -> tuple[int, dict[str, Any]]:
+    headers = {"X-Session-Token": token, "Content-Type": "application/json"}
+    # Where it is refused by its head, the reply says why.
+    with contextlib.suppress(BrokenPipeError):
+        connection.request("POST", path, body, headers)
+    reply = connection.getresponse()
+    told = json.loads(reply.read())
+    if not isinstance(told, dict):
+        raise ValueError("the reply is no object")
+    return reply.status, told
+
+
+def _unusable(message: str) -> BridgeError:
+    return BridgeError({"type": "Io", "code": -32000, "message": message})
+
+
+def _main(arguments: list[str]) -> int:
+    try:
+        print(llm_query(" ".join(arguments) or sys.stdin.read()))
+    except BridgeError as error:
+        print(f"{error.type}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))

@@ -1,0 +1,368 @@
+"""The door behind the bridge: a question from outside becomes a model call of the run.
+
+It is asked as the run's `Queries` ask, at the run's own desk: reserved before it is written,
+written before it is sent, settled and recorded as any `llm_query`. What the door cannot do as asked
+it refuses by name.
+
+Each call needs a place in the record. `WrittenCalls` makes each a host call of the program, of its
+own; `CallUnderWay` puts them, one after another, into a host call that is open: that of the shell
+command, for instance, from which they come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import os
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from tallystick.bridge.protocol import BridgeAnswer, BridgeLeft, BridgeQuery, BridgeRefused
+from tallystick.bridge.server import Bridge, environment_of
+from tallystick.bridge.sockets import CLIENT, BridgeFolder
+from tallystick.bridge.tokens import TokenScope
+from tallystick.core.budget.amount import Amount
+from tallystick.core.charge import RunLimits
+from tallystick.core.errors import LedgerError, ReplayDiverged, UsageError
+from tallystick.core.records import HostAnswered, QueryFailed, QueryRefused, QueryReplied
+from tallystick.core.resume_errors import ResumeRefused, RunInDoubt
+from tallystick.runtime.calls.queries import (
+    ITEMS_MAX,
+    Queries,
+    QueryDesk,
+    QueryPlace,
+    QueryProblem,
+    QueryRequest,
+)
+from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, Shelf
+from tallystick.runtime.journal.world import Asked
+from tallystick.runtime.spend.scopes import Purse
+from tallystick.sandbox.host import call_digest, encoded_reply, error_reply
+from tallystick.sandbox.port import new_id
+
+_NAME = "llm_query"
+# The record itself failed, or is another: that is not the program's to handle.
+_NOT_THE_PROGRAMS = (LedgerError, ReplayDiverged, ResumeRefused, RunInDoubt)
+_KINDS = {
+    "InDoubt": "ExecutionFailed",
+    "ModelError": "LlmCallFailed",
+    "UnknownModel": "ConfigError",
+}
+_DIMENSIONS = {"wall_ms": "TimeBudgetExceeded", "depth": "RecursionDepthExceeded"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeCall:
+    """Where one question stands in the record: a host call, and the first item in it."""
+
+    place: QueryPlace
+    item: int = 0
+    index: int = 0
+    request: bytes = b""
+
+
+class BridgeCalls(Protocol):
+    """Finds the places of questions, and notes what they were answered."""
+
+    def begin(self, request: bytes) -> BridgeCall: ...
+
+    async def end(self, call: BridgeCall, reply: bytes) -> None: ...
+
+
+class WrittenCalls:
+    """Makes each question a host call of its own, noted in the run as `llm_query`.
+
+    `indexes` numbers the calls of the program; `spend` hears of each, since no sandbox counts it.
+    """
+
+    def __init__(
+        self,
+        asked: Asked,
+        shelf: Shelf,
+        *,
+        program: int,
+        indexes: Iterator[int] | None = None,
+        spend: Callable[[Amount], None] = lambda amount: None,
+    ) -> None:
+        self._asked = asked
+        self._shelf = shelf
+        self._program = program
+        self._indexes = itertools.count() if indexes is None else indexes
+        self._spend = spend
+
+    def begin(self, request: bytes) -> BridgeCall:
+        index = next(self._indexes)
+        intent = self._asked.calling(
+            index=index, name=_NAME, request_sha256=call_digest(request), effect=False
+        )
+        place = QueryPlace(intent=intent, program=self._program)
+        return BridgeCall(place=place, index=index, request=request)
+
+    async def end(self, call: BridgeCall, reply: bytes) -> None:
+        ref = None
+        if len(reply) > INLINE_BYTES_MAX:
+            ref = self._shelf.keep(reply, label=f"answer of {_NAME}")
+        self._spend(Amount(host_calls=1))
+        writing = self._asked.answered(
+            HostAnswered(
+                intent=call.place.intent,
+                program=self._program,
+                index=call.index,
+                name=_NAME,
+                request_sha256=call_digest(call.request),
+                fuel=0,
+                reply=reply if ref is None else b"",
+                reply_ref=ref,
+                ok=not reply.startswith(b"1"),
+            )
+        )
+        await writing.done()
+
+
+class CallUnderWay:
+    """Puts questions into one host call that is open, each an item of it."""
+
+    def __init__(self, place: QueryPlace) -> None:
+        self._place = place
+        self._items = itertools.count()
+
+    def begin(self, request: bytes) -> BridgeCall:
+        return BridgeCall(place=self._place, item=next(self._items), request=request)
+
+    async def end(self, call: BridgeCall, reply: bytes) -> None:
+        """What the open call is answered says it all."""
+
+
+class BridgeDoor:
+    """Asks the models of one run for programs outside. `ask` is what a token is given.
+
+    `ends_at`, by `clock`, is when the run's time is over; `calls_max` is how many host calls the
+    program still has. `desk_at` makes a desk that asks with another temperature than the run's;
+    without it such a question is refused. `failed` is what broke the record, if something did: the
+    program cannot handle that, and whoever runs it raises it.
+    """
+
+    def __init__(
+        self,
+        desk: QueryDesk,
+        calls: BridgeCalls,
+        purse: Purse,
+        *,
+        limits: RunLimits,
+        ends_at: float,
+        temperature: float | None = None,
+        desk_at: Callable[[float], QueryDesk] | None = None,
+        calls_max: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._desk = desk
+        self._calls = calls
+        self._purse = purse
+        self._limits = limits
+        self._ends_at = ends_at
+        self._temperature = temperature
+        self._desk_at = desk_at
+        self._desks: dict[float, QueryDesk] = {}
+        self._calls_left = min(limits.host_calls if calls_max is None else calls_max, ITEMS_MAX)
+        self._clock = clock
+        self.failed: BaseException | None = None
+
+    def left(self) -> BridgeLeft:
+        """What the run has left to spend."""
+        seconds = max(0.0, self._ends_at - self._clock())
+        return BridgeLeft(tokens=self._purse.remaining().tokens, time_ms=int(seconds * 1000))
+
+    async def ask(self, query: BridgeQuery) -> BridgeAnswer:
+        """Ask one question. Raises `BridgeRefused`; a cancel is written down and raised."""
+        cap = self._cap(query)
+        desk = self._desk_for(query.temperature)
+        if self._calls_left < 1:
+            raise self._refused("TokenBudgetExceeded", "host_calls: the program has none left")
+        if self._clock() >= self._ends_at:
+            raise self._refused("TimeBudgetExceeded", "wall_ms: the run's time is over")
+        self._calls_left -= 1
+        try:
+            call = self._calls.begin(_request(query))
+        except _NOT_THE_PROGRAMS as error:
+            self.failed = error
+            raise
+        heard = _Heard(desk, first=call.item)
+        limits = msgspec.structs.replace(self._limits, reply_tokens=cap)
+        queries = Queries(heard, limits=limits)
+        queries.place = call.place
+        try:
+            async with asyncio.timeout(self._ends_at - self._clock()):
+                text = await queries.query(query.prompt, model=query.model)
+        except _NOT_THE_PROGRAMS as error:
+            self.failed = error
+            raise
+        except (QueryProblem, UsageError, TimeoutError) as error:
+            await self._calls.end(call, error_reply(error))
+            raise self._problem(error, heard) from error
+        except (Exception, asyncio.CancelledError) as error:
+            # The program may go on, and ask again.
+            await self._calls.end(call, error_reply(error))
+            raise
+        await self._calls.end(call, encoded_reply(text))
+        return self._answer(str(text), heard)
+
+    def _cap(self, query: BridgeQuery) -> int:
+        """How long the reply may be: a maximum that is not to be had is refused, not lowered."""
+        most = self._limits.reply_tokens
+        if query.max_tokens is not None and query.max_tokens > most:
+            said = f"max_tokens: {query.max_tokens:,}; at most {most:,} in this run"
+            raise self._refused("ConfigError", said)
+        return min(each for each in (query.max_tokens, query.cap, most) if each is not None)
+
+    def _desk_for(self, temperature: float | None) -> QueryDesk:
+        if temperature is None or temperature == self._temperature:
+            return self._desk
+        if self._desk_at is None:
+            own = "the model's own" if self._temperature is None else f"{self._temperature}"
+            said = f"temperature: this run asks with {own}, and not with {temperature}"
+            raise self._refused("NotSupported", said)
+        if temperature not in self._desks:
+            self._desks[temperature] = self._desk_at(temperature)
+        return self._desks[temperature]
+
+    def _answer(self, text: str, heard: _Heard) -> BridgeAnswer:
+        reply = heard.reply
+        assert reply is not None, "a text was replied"
+        figures = heard.figures
+        if figures == "reported" and not reply.usage.reported:
+            figures = "estimated"
+        return BridgeAnswer(
+            response=text,
+            tokens_used=heard.tokens_used,
+            left=self.left(),
+            usage=reply.usage,
+            figures=figures,
+            cut=reply.cut,
+        )
+
+    def _problem(
+        self, error: QueryProblem | UsageError | TimeoutError, heard: _Heard
+    ) -> BridgeRefused:
+        if isinstance(error, TimeoutError):
+            return self._refused("TimeBudgetExceeded", "wall_ms: the run's time is over", heard)
+        if isinstance(error, UsageError):
+            return self._refused("ConfigError", str(error), heard)
+        name = _KINDS.get(error.kind)
+        if name is None:
+            dimension = "" if heard.refusal is None else heard.refusal.dimension
+            name = _DIMENSIONS.get(dimension, "TokenBudgetExceeded")
+        return self._refused(name, str(error), heard)
+
+    def _refused(self, name: str, message: str, heard: _Heard | None = None) -> BridgeRefused:
+        used = 0 if heard is None else heard.tokens_used
+        return BridgeRefused(name, message, tokens_used=used, left=self.left())
+
+
+class _Heard:
+    """A desk before the real one: gives items their numbers, and keeps what was settled."""
+
+    def __init__(self, desk: QueryDesk, *, first: int) -> None:
+        self._desk = desk
+        self._first = first
+        self.tokens_used = 0
+        self.figures = "returned"
+        self.reply: QueryReplied | None = None
+        self.refusal: QueryRefused | None = None
+
+    async def begin(self, requests: Sequence[QueryRequest], *, whole: bool) -> None:
+        """Nothing: a model that is not for programs is refused when it is asked, by its item.
+
+        Refused as a batch, two questions of one host call would have one place in the record.
+        """
+
+    async def ask(self, request: QueryRequest) -> QueryReplied | QueryFailed | QueryRefused:
+        numbered = dataclasses.replace(request, item=self._first + request.item)
+        event = await self._desk.ask(numbered)
+        if isinstance(event, QueryRefused):
+            self.refusal = event
+            return event
+        settled = event.settled
+        self.tokens_used += settled.tokens_in + settled.tokens_out
+        if settled.figures == "reserved" or self.figures == "returned":
+            self.figures = settled.figures
+        if isinstance(event, QueryReplied):
+            self.reply = event
+        return event
+
+    def let_go(self, place: QueryPlace) -> None:
+        self._desk.let_go(place)
+
+
+def _request(query: BridgeQuery) -> bytes:
+    """The question as a host call would have it."""
+    given = {
+        "model": query.model,
+        "temperature": query.temperature,
+        "max_tokens": query.max_tokens,
+    }
+    named = {name: value for name, value in given.items() if value is not None}
+    return msgspec.json.encode([_NAME, [query.prompt], named])
+
+
+_: type[QueryDesk] = _Heard
+_calls: tuple[type[BridgeCalls], ...] = (WrittenCalls, CallUnderWay)
+
+
+# The bridge of a run's native programs: commands of a shell ask models by it, as programs do.
+#
+# A program in Python has `llm_query`; what a shell starts has not. For as long as a command runs,
+# `python3 "$TALLYSTICK_ASK" "a question"` asks through the run's own door: reserved, written down
+# and settled as every call is. The token is that command's, and ends with it.
+
+
+_VARIABLE = "TALLYSTICK_ASK"
+# Who programs are, in a box that root makes.
+_NOBODY = 65_534
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellBridge:
+    """Opens the bridge for one command after the other of one run."""
+
+    folder: BridgeFolder
+    run: str
+    session_id: str
+    desk: QueryDesk
+    purse: Purse
+    shelf: Shelf
+    temperature: float | None
+
+    @contextlib.asynccontextmanager
+    async def open(
+        self, asked: Asked, *, program: int, limits: RunLimits, ends_at: float, calls_max: int
+    ) -> AsyncIterator[dict[str, str]]:
+        """Inside, what is in these variables asks models. Raises what broke the run's record."""
+        door = BridgeDoor(
+            self.desk,
+            WrittenCalls(asked, self.shelf, program=program, spend=self.purse.spend),
+            self.purse,
+            limits=limits,
+            ends_at=ends_at,
+            temperature=self.temperature,
+            calls_max=calls_max,
+        )
+        sockets = self.folder.path / new_id()[-10:]
+        try:
+            async with Bridge() as bridge:
+                uid = _NOBODY if os.geteuid() == 0 else None
+                listener = bridge.listen_unix(sockets / "b", session=self.session_id, uid=uid)
+                scope = TokenScope(session=self.session_id, run=self.run, program=program)
+                issued = bridge.issue(scope, ask=door.ask)
+                client = {_VARIABLE: str(self.folder.path / CLIENT)}
+                yield {**environment_of(listener.address, issued), **client}
+        finally:
+            shutil.rmtree(sockets, ignore_errors=True)
+        if door.failed is not None:
+            raise door.failed

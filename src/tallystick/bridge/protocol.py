@@ -1,0 +1,318 @@
+"""What goes over the bridge: requests read in one spelling, replies and errors written in one.
+
+A head is taken only as we would write it ourselves: one length, given as a number, no chunks, no
+folded lines. Whatever could be read in two ways is refused, and the connection ends with it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from tallystick.core.charge import ModelUsage
+from tallystick.core.errors import TallystickError
+from tallystick.interop.error_codes import ERROR_CODES, ErrorCode, entry_of
+
+_REQUEST = re.compile(rb"([A-Z]{1,16}) (/[!-~]{0,2000}) HTTP/1\.([01])")
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}):[ \t]*([\x20-\x7e\x80-\xff\t]*)")
+_LENGTH = re.compile(rb"[0-9]{1,15}")
+_HEADERS_MAX = 100
+_MESSAGE_CHARS_MAX = 2_000
+_REASONS = {
+    200: "OK", 400: "Bad Request", 401: "Unauthorized", 402: "Payment Required",
+    404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout", 410: "Gone",
+    411: "Length Required", 413: "Content Too Large", 429: "Too Many Requests",
+    431: "Request Header Fields Too Large", 500: "Internal Server Error", 501: "Not Implemented",
+    502: "Bad Gateway", 503: "Service Unavailable", 504: "Gateway Timeout",
+}  # fmt: skip
+_STATUSES: Mapping[str, int] = {
+    "BatchSizeTooLarge": 413,
+    "Cancelled": 410,
+    "CommandParseFailed": 400,
+    "ConfigError": 400,
+    "ExecutionTimeout": 504,
+    "InvalidSessionToken": 401,
+    "LlmCallFailed": 502,
+    "LlmNotConfigured": 503,
+    "NotSupported": 501,
+    "RecursionDepthExceeded": 402,
+    "TimeBudgetExceeded": 402,
+    "TokenBudgetExceeded": 402,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeQuery:
+    """One question. What is None is left to the run. `cap` is what its token allows a reply."""
+
+    prompt: str
+    model: str | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    cap: int | None = None
+
+
+class _Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    prompt: str
+    model: str | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+
+
+class _Batch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    queries: list[_Query]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeLeft:
+    """What the run has left to spend; None where it has no limit."""
+
+    tokens: int | None = None
+    time_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeAnswer:
+    """What a model said.
+
+    `tokens_used` is what the run was charged, attempts that failed included; `figures` says where
+    that comes from. `usage` is the provider's report of the reply as it came.
+    """
+
+    response: str
+    tokens_used: int
+    left: BridgeLeft
+    usage: ModelUsage | None = None
+    figures: str = "reported"
+    cut: bool = False
+
+
+class BridgeRefused(TallystickError):
+    """A request that got no answer, as its row of the table of errors and an HTTP status.
+
+    `tokens_used` is what was charged all the same. `left` is told where it is known.
+    """
+
+    code = "refused.bridge"
+
+    def __init__(
+        self,
+        name: str,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after_ms: int | None = None,
+        tokens_used: int = 0,
+        left: BridgeLeft | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.entry: ErrorCode = ERROR_CODES[name]
+        self.status = _STATUSES.get(name, 500) if status is None else status
+        self.retry_after_ms = retry_after_ms
+        self.tokens_used = tokens_used
+        self.left = left
+
+
+def refused_by(error: BaseException) -> BridgeRefused:
+    """Any error as it is told. Of one that is not ours only the class is said."""
+    if isinstance(error, BridgeRefused):
+        return error
+    entry = entry_of(error)
+    known = isinstance(error, TallystickError) or entry.name == "Cancelled"
+    said = str(error) if known else f"the host failed ({type(error).__name__})"
+    return BridgeRefused(entry.name, said or entry.name)
+
+
+# -- requests ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeHead:
+    """The head of a request. `length` is None where none is given."""
+
+    method: str
+    path: str
+    token: str | None
+    length: int | None
+    keep_alive: bool
+    expects: bool
+
+    def __repr__(self) -> str:
+        """Without the token."""
+        return f"BridgeHead({self.method} {self.path})"
+
+
+def parse_head(raw: bytes) -> BridgeHead:
+    """Read a head up to its empty line, without that."""
+    first, *lines = raw.split(b"\r\n")
+    request = _REQUEST.fullmatch(first)
+    if request is None:
+        raise BridgeRefused("CommandParseFailed", "the request line is malformed")
+    if len(lines) > _HEADERS_MAX:
+        raise BridgeRefused("ConfigError", f"at most {_HEADERS_MAX} headers", status=431)
+    headers: dict[bytes, list[bytes]] = {}
+    for line in lines:
+        found = _HEADER.fullmatch(line)
+        if found is None:
+            raise BridgeRefused("CommandParseFailed", "a header is malformed")
+        headers.setdefault(found[1].lower(), []).append(found[2].strip())
+    if b"transfer-encoding" in headers:
+        raise BridgeRefused("NotSupported", "a body comes whole, with its Content-Length")
+    tokens = headers.get(b"x-session-token", [])
+    connection = b",".join(headers.get(b"connection", [])).lower()
+    newer = request[3] == b"1"
+    return BridgeHead(
+        method=request[1].decode(),
+        path=request[2].decode(),
+        # Two tokens are none: nobody could say which one counts.
+        token=tokens[0].decode("latin-1") if len(tokens) == 1 else None,
+        length=_length(headers.get(b"content-length", [])),
+        keep_alive=newer and b"close" not in connection,
+        expects=newer and _is_expecting(headers.get(b"expect", [])),
+    )
+
+
+def _length(given: Sequence[bytes]) -> int | None:
+    if not given:
+        return None
+    if len(given) > 1 or _LENGTH.fullmatch(given[0]) is None:
+        raise BridgeRefused("CommandParseFailed", "Content-Length: once, and a number")
+    return int(given[0])
+
+
+def _is_expecting(given: Sequence[bytes]) -> bool:
+    if any(each.lower() != b"100-continue" for each in given):
+        raise BridgeRefused("NotSupported", "Expect: only 100-continue is known")
+    return bool(given)
+
+
+def read_query(body: bytes) -> BridgeQuery:
+    """The body of a `/query`."""
+    return _checked(_decoded(body, _query), "")
+
+
+def read_batch(body: bytes, *, most: int) -> list[BridgeQuery]:
+    """The body of a `/query_batched`, of at most so many."""
+    queries = _decoded(body, _batch).queries
+    if len(queries) > most:
+        raise BridgeRefused(
+            "BatchSizeTooLarge", f"{len(queries):,} queries in a batch; at most {most:,}"
+        )
+    return [_checked(each, f"queries[{number}].") for number, each in enumerate(queries)]
+
+
+_query = msgspec.json.Decoder(_Query)
+_batch = msgspec.json.Decoder(_Batch)
+_Body = TypeVar("_Body", _Query, _Batch)
+
+
+def _decoded(body: bytes, decoder: msgspec.json.Decoder[_Body]) -> _Body:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise BridgeRefused("ConfigError", str(error)[:_MESSAGE_CHARS_MAX]) from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        said = str(error)[:_MESSAGE_CHARS_MAX]
+        raise BridgeRefused("CommandParseFailed", f"the body is not JSON: {said}") from None
+
+
+def _checked(query: _Query, where: str) -> BridgeQuery:
+    given = query.temperature
+    if given is not None and not (math.isfinite(given) and given >= 0):
+        raise BridgeRefused("ConfigError", f"{where}temperature: a number from 0 up, not {given}")
+    if query.max_tokens is not None and query.max_tokens < 1:
+        raise BridgeRefused("ConfigError", f"{where}max_tokens: at least 1, not {query.max_tokens}")
+    return BridgeQuery(
+        prompt=query.prompt,
+        model=query.model,
+        temperature=given,
+        max_tokens=query.max_tokens,
+    )
+
+
+# -- replies -----------------------------------------------------------------------------------
+
+
+def reply_bytes(
+    status: int, body: Mapping[str, object], *, keep_alive: bool, retry_after_ms: int | None = None
+) -> bytes:
+    """A whole reply."""
+    raw = msgspec.json.encode(body)
+    head = [
+        f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(raw)}",
+        f"Connection: {'keep-alive' if keep_alive else 'close'}",
+    ]
+    if retry_after_ms is not None:
+        head.append(f"Retry-After: {max(1, -(-retry_after_ms // 1000))}")
+    return "\r\n".join([*head, "", ""]).encode() + raw
+
+
+def query_body(answer: BridgeAnswer, *, time_ms: int) -> dict[str, object]:
+    """The reply to a `/query`."""
+    return {
+        "response": answer.response,
+        "tokens_used": answer.tokens_used,
+        "time_ms": time_ms,
+        **_left(answer.left),
+        "figures": answer.figures,
+        "cut": answer.cut,
+        "usage": answer.usage,
+    }
+
+
+def batch_body(
+    outcomes: Sequence[tuple[BridgeAnswer | BridgeRefused, int]], left: BridgeLeft, *, time_ms: int
+) -> dict[str, object]:
+    """The reply to a `/query_batched`: what came of each, in order, with how long it took.
+
+    `Err` is a text, as the protocol has it; the same place of `errors` has its kind.
+    """
+    responses: list[dict[str, object]] = []
+    errors: list[dict[str, object] | None] = []
+    for outcome, took_ms in outcomes:
+        if isinstance(outcome, BridgeRefused):
+            responses.append({"Err": str(outcome)[:_MESSAGE_CHARS_MAX]})
+            errors.append(_error(outcome))
+        else:
+            responses.append({"Ok": query_body(outcome, time_ms=took_ms)})
+            errors.append(None)
+    return {
+        "responses": responses,
+        "total_tokens_used": sum(each.tokens_used for each, _ in outcomes),
+        "total_time_ms": time_ms,
+        **_left(left),
+        "errors": errors,
+    }
+
+
+def error_body(error: BridgeRefused) -> dict[str, object]:
+    """The reply to a request that was refused or failed."""
+    told: dict[str, object] = {"error": _error(error)}
+    if error.left is not None:
+        told |= _left(error.left)
+    return told
+
+
+def _error(error: BridgeRefused) -> dict[str, object]:
+    told: dict[str, object] = {
+        "type": error.entry.name,
+        "code": error.entry.code,
+        "message": str(error)[:_MESSAGE_CHARS_MAX],
+        "retryable": error.entry.retryable,
+    }
+    if error.tokens_used:
+        told["tokens_used"] = error.tokens_used
+    if error.retry_after_ms is not None:
+        told["retry_after_ms"] = error.retry_after_ms
+    return told
+
+
+def _left(left: BridgeLeft) -> dict[str, object]:
+    return {"tokens_remaining": left.tokens, "time_remaining_ms": left.time_ms}

@@ -1,0 +1,1 @@
+"""The commands of `tally`, one module for each family."""

@@ -1,0 +1,265 @@
+"""`tally attach`: bytes by their digest, held by sessions, and gone when nobody holds them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+import msgspec
+
+from tallystick.attachments.collect import (
+    EmptyRootSet,
+    ReclaimPolicy,
+    ReclaimReport,
+    reclaim,
+    verify_attachments,
+)
+from tallystick.attachments.port import Reference
+from tallystick.attachments.session import SessionAttachments
+from tallystick.attachments.sqlite import SqliteAttachments
+from tallystick.cli.exit_codes import LEDGER, OK
+from tallystick.core.errors import UsageError
+from tallystick.core.records import RunStarted, StepEntered
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.runtime.runs.history import records_of, resolve_run
+from tallystick.settings.paths import ledger_path
+
+_SESSION = click.option(
+    "--session",
+    "session_id",
+    default="cli",
+    show_default=True,
+    metavar="NAME",
+    help="The session that holds them.",
+)
+_RUN = click.option("--run", metavar="RUN", help="Instead of a session: what this run holds.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+
+
+@click.group("attach")
+def command() -> None:
+    r"""Keep bytes by their digest: put, get, list, collect, verify.
+
+    \b
+    Example:
+        tally attach put report.pdf
+        tally attach ls
+    """
+
+
+@contextmanager
+def _opened() -> Iterator[SqliteAttachments]:
+    with SqliteAttachments(SqliteLedger(ledger_path()).file) as attachments:
+        yield attachments
+
+
+@command.command("put")
+@click.argument("files", nargs=-1, required=True, metavar="FILE|-...")
+@_SESSION
+@click.option("--type", "media_type", metavar="TYPE", help="Media type; else what the bytes show.")
+@click.option("--label", metavar="TEXT", help="What to call it; else the file's name.")
+@_JSON
+def put_command(
+    files: tuple[str, ...],
+    session_id: str,
+    media_type: str | None,
+    label: str | None,
+    as_json: bool,
+) -> int:
+    r"""Keep files, and hold them in a session. Prints their ids.
+
+    \b
+    Example:
+        tally attach put report.pdf --label "the report"
+    """
+    with _opened() as attachments:
+        held = SessionAttachments(attachments, session_id=session_id)
+        refs = []
+        for name in files:
+            with _source(name) as source:
+                refs.append(held.put(source, media_type=media_type, label=label or _label_of(name)))
+        held.commit([ref.id for ref in refs])
+    if as_json:
+        click.echo(msgspec.json.encode(refs).decode())
+    else:
+        for ref in refs:
+            click.echo(f"{ref.id}  {ref.media_type}  {ref.byte_len:,} bytes  {_plain(ref.label)}")
+    return OK
+
+
+@command.command("get")
+@click.argument("id")
+@_SESSION
+@_RUN
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Write there; else to standard output.",
+)  # fmt: skip
+def get_command(id: str, session_id: str, run: str | None, output: Path | None) -> int:
+    r"""Read what a session holds. The bytes are checked against their digest.
+
+    \b
+    Example:
+        tally attach get 5891b5b522d5… -o report.pdf
+    """
+    with _opened() as attachments:
+        held = SessionAttachments(attachments, session_id=_session_of(run) or session_id)
+        with held.chunks(_whole_id(held, id)) as chunks:
+            if output is None:
+                for chunk in chunks:
+                    sys.stdout.buffer.write(chunk)
+                sys.stdout.buffer.flush()
+            else:
+                _write(output, chunks)
+    return OK
+
+
+@command.command("ls")
+@_SESSION
+@_RUN
+@_JSON
+def ls_command(session_id: str, run: str | None, as_json: bool) -> int:
+    r"""List what a session holds, in the order it came.
+
+    \b
+    Example:
+        tally attach ls --run last
+    """
+    with _opened() as attachments:
+        session_id = _session_of(run) or session_id
+        found = SessionAttachments(attachments, session_id=session_id).references()
+    if as_json:
+        click.echo(msgspec.json.encode(found).decode())
+    else:
+        for each in found:
+            click.echo(_line(each))
+    return OK
+
+
+@command.command("gc")
+@click.option("--dry-run", is_flag=True, help="Say what would go; delete nothing.")
+@click.option(
+    "--grace", type=click.FloatRange(min=0), default=24.0, show_default=True, metavar="HOURS",
+    help="How old what a dead process intended must be.",
+)  # fmt: skip
+@click.option("--all", "everything", is_flag=True, help="Go on even if nothing is held at all.")
+@_JSON
+def gc_command(dry_run: bool, grace: float, everything: bool, as_json: bool) -> int:
+    r"""Delete bytes that no session holds and no living process intends to hold.
+
+    \b
+    Example:
+        tally attach gc --dry-run
+    """
+    policy = ReclaimPolicy(
+        grace_period_ms=round(grace * 3_600_000),
+        empty_root_set=(EmptyRootSet.AUTHORIZE_DELETE_ALL if everything else EmptyRootSet.REFUSE),
+    )
+    with _opened() as attachments:
+        report = reclaim(attachments, policy=policy, dry_run=dry_run)
+    click.echo(msgspec.json.encode(report).decode() if as_json else _told(report))
+    return LEDGER if report.failed_ids else OK
+
+
+@command.command("verify")
+@_JSON
+def verify_command(as_json: bool) -> int:
+    r"""Read everything that is held again, and check it.
+
+    \b
+    Example:
+        tally attach verify
+    """
+    with _opened() as attachments:
+        report = verify_attachments(attachments)
+    if as_json:
+        click.echo(msgspec.json.encode(report).decode())
+    else:
+        for each in report.bad:
+            click.echo(f"{each.id}: {each.why}")
+        click.echo(f"{report.references} references, {report.blobs} blobs, {report.bytes:,} bytes")
+    return OK if report.ok else LEDGER
+
+
+# -- inside ------------------------------------------------------------------------------------
+
+
+def _session_of(named: str | None) -> str | None:
+    """The session of a run, which holds what the run holds."""
+    if named is None:
+        return None
+    with SqliteLedger(ledger_path()) as ledger:
+        run = resolve_run(ledger, named)
+        started = next(records_of(ledger, run), None)
+    if isinstance(started, StepEntered):
+        raise UsageError(f"{run} holds steps, and no bytes; name one of its runs")
+    if not isinstance(started, RunStarted):
+        raise UsageError(f"run {run} does not say what it holds: its beginning was erased")
+    return started.session_id
+
+
+@contextmanager
+def _source(name: str) -> Iterator[BinaryIO]:
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        file = open(name, "rb")  # noqa: SIM115 (closed below; the error is of opening alone)
+    except OSError as error:
+        raise UsageError(f"{name}: {error.strerror or error}") from error
+    with file:
+        yield file
+
+
+def _label_of(name: str) -> str | None:
+    return None if name == "-" else Path(name).name
+
+
+def _whole_id(held: SessionAttachments, named: str) -> str:
+    """An id by itself or by its beginning."""
+    found = [each.ref.id for each in held.references() if named and each.ref.id.startswith(named)]
+    if len(set(found)) > 1:
+        raise UsageError(f"{named!r} is the beginning of {len(found)} ids; give more of it")
+    return found[0] if found else named
+
+
+def _write(path: Path, chunks: Iterator[bytes]) -> None:
+    """Write beside the name first: what is damaged shall not stand under it."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+        part.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _line(each: Reference) -> str:
+    state = "held" if each.committed_at_epoch_ms is not None else "intended"
+    ref = each.ref
+    size = f"{ref.width}x{ref.height}  " if ref.width and ref.height else ""
+    return (
+        f"{ref.id[:16]}  {state:<9}{ref.byte_len:>14,}  {_plain(ref.media_type):<24}  {size}"
+        f"{_plain(ref.label)}"
+    )
+
+
+def _plain(text: str | None) -> str:
+    """A label as a terminal may have it: it obeys control characters."""
+    return "".join(each if each.isprintable() else "?" for each in text or "")
+
+
+def _told(report: ReclaimReport) -> str:
+    verb = "would reclaim" if report.dry_run else "reclaimed"
+    return (
+        f"{report.scanned_blob_count} blobs looked at; {verb} {report.reclaimed_count} "
+        f"({report.reclaimed_bytes:,} bytes), deferred {len(report.condemn_deferred_ids)}, "
+        f"failed {len(report.failed_ids)}"
+    )

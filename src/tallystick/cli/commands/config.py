@@ -1,0 +1,100 @@
+"""`tally config`: each setting and where it came from, and trust in a project's file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import click
+import msgspec
+
+from tallystick.core.errors import UsageError
+from tallystick.settings.files import PROJECT_FILE, config_directory
+from tallystick.settings.schema import one_line
+from tallystick.settings.settings import Setting, load_settings, project_file_path, restricted_lines
+from tallystick.settings.trust import TrustStore
+
+# Of a provider that nobody changed, these say enough; the rest is in the JSON.
+_ALWAYS_SHOWN = (".base_url", ".key")
+
+
+@click.group("config", invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@click.pass_context
+def command(context: click.Context, as_json: bool) -> int:
+    r"""Print each setting and where it came from; no keys are printed.
+
+    \b
+    Example:
+        tally config
+        tally config trust
+    """
+    if context.invoked_subcommand is not None:
+        return 0
+    settings = load_settings()
+    found = settings.listed()
+    if as_json:
+        click.echo(msgspec.json.encode(found).decode())
+    else:
+        for line in _table([each for each in found if _is_shown(each)]):
+            click.echo(line)
+    for warning in settings.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    return 0
+
+
+@command.command("trust")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def trust_command(yes: bool) -> int:
+    r"""Let this project's file set what needs trust, as long as it does not change.
+
+    \b
+    Example:
+        tally config trust
+    """
+    project = load_settings().project
+    if project is None:
+        raise UsageError(_NO_FILE)
+    project.file.require_supported()
+    if project.state == "trusted":
+        click.echo(f"already trusted: {project.file.shown_path}", err=True)
+        return 0
+    for line in restricted_lines(project.file, project.restricted, project.providers):
+        click.echo(line)
+    if not yes:
+        click.confirm(f"trust {project.file.shown_path}?", abort=True, err=True)
+    TrustStore(config_directory(os.environ)).trust(project.file)
+    click.echo(f"trusted {project.file.shown_path} (sha256 {project.file.sha256})", err=True)
+    return 0
+
+
+@command.command("untrust")
+def untrust_command() -> int:
+    r"""Take back the trust in this project's file.
+
+    \b
+    Example:
+        tally config untrust
+    """
+    path = project_file_path()
+    if path is None:
+        raise UsageError(_NO_FILE)
+    found = TrustStore(config_directory(os.environ)).untrust(path)
+    state = "no longer trusted" if found else "was not trusted"
+    click.echo(f"{state}: {one_line(str(path))}", err=True)
+    return 0
+
+
+_NO_FILE = f"there is no {PROJECT_FILE} in this directory or above it"
+
+
+def _is_shown(setting: Setting) -> bool:
+    is_detail = setting.name.startswith("providers.") and not setting.name.endswith(_ALWAYS_SHOWN)
+    return not is_detail or setting.source != "default"
+
+
+def _table(rows: list[Setting]) -> Iterator[str]:
+    widths = [max(len(row.name) for row in rows), max(len(row.value or "-") for row in rows)]
+    widths[1] = min(widths[1], 50)
+    for row in rows:
+        yield f"{row.name:<{widths[0]}}  {row.value or '-':<{widths[1]}}  {row.source}"

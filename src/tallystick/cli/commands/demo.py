@@ -1,0 +1,233 @@
+"""`tally demo`: a question over three megabytes, answered, replayed and verified, without a model.
+
+The corpus is made from a seed and the programs run here; only the replies come from a recording, of
+a real model. With `-m` the same question goes to a model of the user's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import click
+
+from tallystick.cli.driving import show_run
+from tallystick.cli.exit_codes import exit_code_of_stop
+from tallystick.cli.progress import progress_for
+from tallystick.client import Session
+from tallystick.core.charge import RunLimits
+from tallystick.core.errors import UsageError
+from tallystick.core.machine.commands import Code
+from tallystick.core.machine.reply import parse_reply
+from tallystick.core.records import ModelReplied, ProgramFinished, Record, RunProgram
+from tallystick.demo.corpus import QUESTION, SEED, harbour
+from tallystick.demo.recording import recording
+from tallystick.ledger.verify import verify_ledger
+from tallystick.model.pacing import Pacing
+from tallystick.model.port import Model
+from tallystick.model.recorded import RecordedModel
+from tallystick.runtime.context.inputs import given_text
+from tallystick.runtime.runs.result import Run
+from tallystick.settings.models import open_model
+from tallystick.settings.settings import Settings, load_settings
+
+Say = Callable[[str], None]
+_OUTPUT_CHARS_MAX = 600
+
+
+@click.command("demo")
+@click.option(
+    "-m",
+    "--model",
+    "model_name",
+    metavar="MODEL",
+    help="Ask this model, instead of the recorded replies of another.",
+)
+@click.option(
+    "--max-usd",
+    type=float,
+    metavar="DOLLARS",
+    help="With a model: money at most.",
+)
+@click.option(
+    "--save",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write the sample file there and end.",
+)
+@click.option("--quiet", is_flag=True, help="Print the answer only.")
+def demo_command(
+    model_name: str | None, max_usd: float | None, save: Path | None, quiet: bool
+) -> int:
+    r"""Answer a question over sample data, then replay and verify the run.
+
+    Needs no model and no key: the replies were recorded from a real model. The programs in them
+    really run, on data made here from a seed.
+
+    \b
+    Example:
+        tally demo
+    """
+    texts = harbour()
+    if save is not None:
+        return _save(texts, save)
+
+    def say(line: str) -> None:
+        if not quiet:
+            click.echo(line, err=True)
+
+    # The user's caps hold for a model that is asked; the recorded one asks nobody.
+    settings = None
+    if model_name is not None:
+        settings = load_settings(flags={"model": model_name, "max_usd": max_usd})
+    with _session(settings, say) as session:
+        model, temperature = _model(settings, session)
+        _introduce(texts, model, recorded=model_name is None, say=say)
+        session.use(model, owned=True)
+        limits = RunLimits() if settings is None else settings.limits
+        result = _run(session, texts, limits, temperature=temperature, quiet=quiet)
+        show_run(result, quiet=quiet)
+        if quiet or not result.answered:
+            return exit_code_of_stop(result.stop)
+        if isinstance(model, RecordedModel) and model.drift:
+            say(f"note     {len(model.drift)} prompts are not the ones that were recorded")
+        return _prove(session, result)
+
+
+def corpus_sha256(texts: Mapping[str, str]) -> str:
+    """The digest of a corpus: of its names and texts, in order."""
+    digest = hashlib.sha256()
+    for name, text in texts.items():
+        digest.update(f"{name}\0{text}\0".encode())
+    return digest.hexdigest()
+
+
+def _save(texts: Mapping[str, str], folder: Path) -> int:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+            click.echo(str(folder / name))
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror or error}") from error
+    return 0
+
+
+def _session(settings: Settings | None, say: Say) -> Session:
+    if settings is None:
+        return Session(say=say)
+    return Session(say=say, pricing=settings.pricing, total=settings.total)
+
+
+def _model(settings: Settings | None, session: Session) -> tuple[Model, float | None]:
+    """The model to ask, and at which temperature: what was recorded was asked at one."""
+    if settings is not None:
+        model = open_model(settings.model, settings, pacing=Pacing(), ledger=lambda: session.ledger)
+        return model, settings.temperature
+    kept = recording()
+    model = RecordedModel(
+        kept.exchanges, name=f"recorded:{kept.made_with}", recorded_name=kept.model
+    )
+    return model, kept.temperature
+
+
+def _introduce(texts: Mapping[str, str], model: Model, *, recorded: bool, say: Say) -> None:
+    sizes = ", ".join(f"{name} ({len(text) / 1e6:.2f} MB)" for name, text in texts.items())
+    say(f"data     {sizes}, made from seed {SEED}")
+    say(f"question {QUESTION}")
+    if recorded:
+        say(f"model    the replies were recorded from {model.name.removeprefix('recorded:')};")
+        say("         the programs in them run here and now, in the sandbox")
+    else:
+        say(f"model    {model.name}")
+    say("")
+
+
+def _run(
+    session: Session,
+    texts: Mapping[str, str],
+    limits: RunLimits,
+    *,
+    temperature: float | None,
+    quiet: bool,
+) -> Run:
+    progress = progress_for(quiet=quiet)
+    programs = _Programs(quiet=quiet)
+
+    def watch(run: str, record: Record) -> None:
+        programs.watch(record)
+        progress.watch(run, record)
+
+    try:
+        return session.run(
+            QUESTION,
+            inputs=[given_text(text, name=name) for name, text in texts.items()],
+            limits=limits,
+            temperature=temperature,
+            watch=watch,
+            heard=progress.heard,
+        )
+    finally:
+        progress.close()
+
+
+class _Programs:
+    """Shows each program before it runs and what it printed."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._sources: list[str] = []
+
+    def watch(self, record: Record) -> None:
+        if self._quiet:
+            return
+        match record:
+            case ModelReplied():
+                commands = parse_reply(record.text, cut=record.cut).commands
+                self._sources = [each.source for each in commands if isinstance(each, Code)]
+            case RunProgram() if record.part < len(self._sources):
+                click.echo(_indented(self._sources[record.part], "    >>> "), err=True)
+            case ProgramFinished() if record.stdout.strip():
+                shown = record.stdout.strip()
+                cut = shown if len(shown) <= _OUTPUT_CHARS_MAX else shown[:_OUTPUT_CHARS_MAX] + " …"
+                click.echo(_indented(cut, "        "), err=True)
+            case _:
+                pass
+
+
+def _indented(text: str, lead: str) -> str:
+    """Lines of a program or of what it printed. A terminal obeys control characters."""
+    shown = "".join(each if each.isprintable() or each == "\n" else "?" for each in text)
+    return textwrap.indent(shown, lead)
+
+
+def _prove(session: Session, result: Run) -> int:
+    """Replay the run and check its chain, and say what to try next."""
+    replayed = session.replay(result.run)
+    click.echo(
+        f"replay   {replayed.programs} programs ran again without a model: "
+        f"{'the same, to the byte' if replayed.held else f'differs at {replayed.divergence}'}",
+        err=True,
+    )
+    checked = verify_ledger(session.ledger, [result.run])
+    click.echo(
+        f"verify   {checked.entries} entries, "
+        f"{'every hash holds' if checked.first_bad is None else f'broken: {checked.first_bad}'}",
+        err=True,
+    )
+    if not replayed.held or checked.first_bad is not None:
+        return 8 if not replayed.held else 6
+    for line in _NEXT:
+        click.echo(line.format(run=result.run), err=True)
+    return 0
+
+
+_NEXT = (
+    "",
+    "next     tally inspect {run}     what it did, turn by turn",
+    "         tally demo --save demo    the file, to ask questions of your own:",
+    '         tally run "how often was a hull inspected?" -f demo/harbour.csv -m MODEL',
+    "         MODEL is openai:NAME, anthropic:NAME, ollama:NAME, or gguf:FILE (tally run --help)",
+)

@@ -1,0 +1,149 @@
+"""`tally doctor` and `tally warm`: what works on this machine, tried, and compiled ahead."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import time
+from collections.abc import Mapping, Sequence
+
+import click
+import msgspec
+
+from tallystick.core.errors import TallystickError
+from tallystick.runtime.programs.backends import CAPABILITIES
+from tallystick.sandbox.process.sandbox import ProcessSandbox
+from tallystick.sandbox.wasm.engine import ENGINE, load_image
+from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.settings.paths import cache_directory, data_directory
+
+_DEFAULT = "wasm"
+_NOT_OFFERED = "this sandbox does not have it"
+# What a sandbox calls something else that is one of the capabilities.
+_SAME = {"HostCalls": "LlmBridge"}
+_Tried = Sequence[tuple[str, str | None]]
+
+
+class _Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One capability of one backend. `why` is None when it was proven.
+
+    What a backend does not have, and does not say to have, is not `offered`.
+    """
+
+    backend: str
+    capability: str
+    proven: bool
+    why: str | None = None
+    offered: bool = True
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def doctor_command(as_json: bool) -> int:
+    r"""Try what each sandbox can do here, and say so.
+
+    Exit code 0 if the default sandbox can do all that it offers, 4 if not: a sandbox that this
+    host cannot give is named, and that is no fault of it.
+
+    \b
+    Example:
+        tally doctor
+    """
+    findings, beside, layers = asyncio.run(_examine())
+    facts = {
+        "python": platform.python_version(),
+        "guest": _guest(),
+        "engine": ENGINE,
+        "cache": str(cache_directory()),
+        "data": str(data_directory()),
+    }
+    if as_json:
+        told = {**facts, "findings": findings, "beside": beside, "layers": layers}
+        click.echo(msgspec.json.encode(told).decode())
+    else:
+        for name, fact in facts.items():
+            click.echo(f"{name:<8} {fact}")
+        for finding in [*findings, *beside]:
+            if finding.offered:
+                verdict = "proven" if finding.proven else f"not proven: {finding.why}"
+                click.echo(f"{finding.backend:<8} {finding.capability:<18} {verdict}")
+        for layer, why in layers.items():
+            if why is not None:
+                click.echo(f"process  without {layer}: {why}")
+    needed = [each for each in (*findings, *beside) if each.backend == _DEFAULT and each.offered]
+    return 0 if all(finding.proven for finding in needed) else 4
+
+
+def _guest() -> str:
+    try:
+        return load_image().sha256
+    except TallystickError as error:
+        return f"missing: {error}"
+
+
+async def _examine() -> tuple[list[_Finding], list[_Finding], Mapping[str, str | None]]:
+    """The closed set of capabilities of each sandbox, what else was tried, and layers."""
+    wasm = await _wasm()
+    process, layers = await _process()
+    findings, beside = [], []
+    for backend, tried in (("wasm", wasm), ("process", process)):
+        found = {_SAME.get(name, name): why for name, why in tried}
+        for capability in CAPABILITIES:
+            why = found.pop(capability, found.get("load", _NOT_OFFERED))
+            findings.append(_finding(backend, capability, why, offered=why is not _NOT_OFFERED))
+        beside += [_finding(backend, name, why) for name, why in found.items()]
+    return findings, beside, layers
+
+
+def _finding(backend: str, capability: str, why: str | None, *, offered: bool = True) -> _Finding:
+    return _Finding(
+        backend=backend, capability=capability, proven=why is None, why=why, offered=offered
+    )
+
+
+async def _wasm() -> _Tried:
+    try:
+        sandbox = WasmSandbox.load(
+            cache=cache_directory(), say=lambda line: click.echo(line, err=True)
+        )
+    except TallystickError as error:
+        return [("load", f"{error.code}: {error}")]
+    try:
+        return await sandbox.self_test()
+    finally:
+        await sandbox.close()
+
+
+async def _process() -> tuple[_Tried, Mapping[str, str | None]]:
+    sandbox = ProcessSandbox()
+    try:
+        return await sandbox.self_test(), await sandbox.layers()
+    except (TallystickError, OSError) as error:
+        why = f"{error.code}: {error}" if isinstance(error, TallystickError) else str(error)
+        return [("load", why)], {}
+    finally:
+        await sandbox.close()
+
+
+# `tally warm`: compile the sandbox ahead of its first use.
+
+
+@click.command("warm")
+def warm_command() -> int:
+    r"""Compile the sandbox now, so that the next start is quick.
+
+    \b
+    Example:
+        tally warm
+    """
+    began = time.monotonic()
+
+    async def load() -> None:
+        sandbox = WasmSandbox.load(
+            cache=cache_directory(), say=lambda line: click.echo(line, err=True)
+        )
+        await sandbox.close()
+
+    asyncio.run(load())
+    click.echo(f"the sandbox is ready ({time.monotonic() - began:.1f} s)")
+    return 0

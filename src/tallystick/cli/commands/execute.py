@@ -1,0 +1,289 @@
+"""`tally exec`: run a program in the sandbox and show what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import msgspec
+
+from tallystick.cli.exit_codes import exit_code_of_result
+from tallystick.core.errors import InvalidName, UsageError
+from tallystick.sandbox.host import HostTable
+from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits, new_id, now_ms
+from tallystick.sandbox.snapshot import SnapshotStore
+from tallystick.sandbox.text import HostText
+from tallystick.sandbox.wasm.sandbox import CLOCK_NS, WasmSandbox, WasmSession
+from tallystick.sessions.exec_sessions import NamedSession, hold_session, keep, reopen
+from tallystick.settings.paths import cache_directory, data_directory, ledger_path
+
+_MIB = 1024 * 1024
+_DEFAULTS = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What the command line asked for."""
+
+    program: bytes
+    context: ExecutionContext
+    texts: dict[str, Path]
+    wheels: tuple[Path, ...]
+    session: NamedSession | None
+    seed: int
+    clock_ns: int
+
+
+@click.command("exec")
+@click.argument("program", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--session", metavar="NAME", help="Keep the namespace under a name between calls.")
+@click.option(
+    "--fuel",
+    type=int,
+    default=_DEFAULTS.fuel,
+    show_default=True,
+    metavar="N",
+    help="Instructions the program may use.",
+)
+@click.option(
+    "--memory-mb",
+    type=int,
+    default=_DEFAULTS.memory_bytes // _MIB,
+    show_default=True,
+    metavar="N",
+    help="Memory of the interpreter, in MiB.",
+)
+@click.option(
+    "--wall-ms",
+    type=int,
+    default=30_000,
+    show_default=True,
+    metavar="N",
+    help="Time the program itself may be active, in milliseconds.",
+)
+@click.option(
+    "--output-bytes",
+    type=int,
+    default=65_536,
+    show_default=True,
+    metavar="N",
+    help="Bytes of each stream that are shown; the rest goes to a file.",
+)
+@click.option(
+    "--seed",
+    type=int,
+    default=None,
+    metavar="N",
+    help="Seed of the program's randomness.  [default: 0]",
+)
+@click.option(
+    "--clock",
+    type=click.Choice(["fixed", "now"]),
+    default="fixed",
+    show_default=True,
+    help="Where the program's clock starts: at 2026-01-01, or at the present.",
+)
+@click.option(
+    "--wheel",
+    "wheels",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="Add a pure-Python wheel. May be repeated.",
+)
+@click.option(
+    "--text",
+    "texts",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="Give the program a file as a text that stays on the host. May be repeated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
+@click.option("--quiet", is_flag=True, help="Leave out the closing line.")
+def command(
+    program: str,
+    session: str | None,
+    fuel: int,
+    memory_mb: int,
+    wall_ms: int,
+    output_bytes: int,
+    seed: int | None,
+    clock: str,
+    wheels: tuple[Path, ...],
+    texts: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    r"""Run a Python program in the sandbox.
+
+    PROGRAM is a file, or - for standard input. What it prints goes to stdout and stderr, the value
+    of its last expression to stdout.
+
+    \b
+    Exit codes: 0 it ended well, 1 it failed, 2 wrong usage, 3 a limit ended it,
+    4 the sandbox could not run it, 130 interrupted.
+
+    \b
+    Example:
+        tally exec report.py --text log=server.log --fuel 5000000000
+    """
+    source = sys.stdin.buffer.read() if program == "-" else _read(Path(program))
+    limits = Limits(fuel=fuel, memory_bytes=memory_mb * _MIB)
+    clock_ns = CLOCK_NS if clock == "fixed" else now_ms() * 1_000_000
+    with _held(session, seed=seed, clock_ns=clock_ns) as named:
+        job = _Job(
+            program=source,
+            context=ExecutionContext(
+                session_id=named.session_id if named else new_id(),
+                timeout_ms=wall_ms,
+                max_output_bytes=output_bytes,
+                program_name="<stdin>" if program == "-" else Path(program).name,
+                limits=limits,
+            ),
+            texts=_parsed_texts(texts),
+            wheels=wheels,
+            session=named,
+            seed=named.seed if named else seed or 0,
+            clock_ns=named.clock_ns if named else clock_ns,
+        )
+        with _snapshots(named) as store:
+            result = asyncio.run(_execute(job, store))
+    _show(result, as_json=as_json, quiet=quiet)
+    return exit_code_of_result(result)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+
+
+def _held(
+    name: str | None, *, seed: int | None, clock_ns: int
+) -> contextlib.AbstractContextManager[NamedSession | None]:
+    if name is None:
+        return contextlib.nullcontext()
+    return hold_session(name, directory=data_directory(), seed=seed, clock_ns=clock_ns)
+
+
+@contextlib.contextmanager
+def _snapshots(named: NamedSession | None) -> Iterator[SnapshotStore | None]:
+    """Where a session is kept. Without one, nothing is: no ledger is made, and no code loaded."""
+    if named is None:
+        yield None
+        return
+    from tallystick.sessions.snapshots import open_snapshots
+
+    with open_snapshots(ledger_path()) as store:
+        yield store
+
+
+def _parsed_texts(given: tuple[str, ...]) -> dict[str, Path]:
+    texts = {}
+    for each in given:
+        name, equals, file = each.partition("=")
+        if not equals or not file:
+            raise UsageError(f"--text {each!r}: NAME=FILE is needed")
+        if not name.isidentifier():
+            raise InvalidName(what="--text", given=name, why="a Python identifier is needed")
+        texts[name] = Path(file)
+    return texts
+
+
+async def _execute(job: _Job, store: SnapshotStore | None) -> ExecutionResult:
+    sandbox = WasmSandbox.load(
+        cache=cache_directory(),
+        store=store,
+        output_directory=data_directory() / "output",
+        say=lambda line: click.echo(line, err=True),
+    )
+    try:
+        session = await _opened(sandbox, job)
+        for wheel in job.wheels:
+            await session.add_wheel(_read(wheel), name=wheel.name)
+        with _open_texts(job.texts) as texts, _stopped_by_ctrl_c(session):
+            host = HostTable(texts=texts)
+            result = await session.execute(job.program, context=job.context, host=host)
+        if job.session is not None:
+            await keep(sandbox, session)
+        await session.close()
+        return result
+    finally:
+        await sandbox.close()
+
+
+async def _opened(sandbox: WasmSandbox, job: _Job) -> WasmSession:
+    if job.session is not None:
+        return await reopen(sandbox, job.session)
+    return await sandbox.open(
+        session_id=job.context.session_id, seed=job.seed, clock_ns=job.clock_ns
+    )
+
+
+@contextlib.contextmanager
+def _open_texts(paths: dict[str, Path]) -> Iterator[dict[str, HostText]]:
+    with contextlib.ExitStack() as stack:
+        texts = {}
+        for name, path in paths.items():
+            try:
+                texts[name] = HostText.open(path)
+            except OSError as error:
+                raise UsageError(f"--text {name}: {path}: {error.strerror or error}") from error
+            stack.callback(texts[name].close)
+        yield texts
+
+
+@contextlib.contextmanager
+def _stopped_by_ctrl_c(session: WasmSession) -> Iterator[None]:
+    """The first Ctrl-C ends the program and keeps what it printed; the second ends us."""
+    loop = asyncio.get_running_loop()
+
+    def interrupt() -> None:
+        session.cancel()
+        loop.remove_signal_handler(signal.SIGINT)
+
+    try:
+        loop.add_signal_handler(signal.SIGINT, interrupt)
+    except (NotImplementedError, ValueError, RuntimeError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+def _show(result: ExecutionResult, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        click.echo(msgspec.json.encode(result).decode())
+        return
+    click.echo(result.stdout, nl=False)
+    if result.value is not None:
+        click.echo(result.value)
+    click.echo(result.stderr, nl=False, err=True)
+    if result.error is not None:
+        shown = result.error.traceback or f"{result.error.kind}: {result.error.message}"
+        click.echo(shown.rstrip("\n"), err=True)
+        if result.stop != "finished" and result.error.traceback:
+            click.echo(f"{result.error.kind}: {result.error.message}", err=True)
+    if not quiet:
+        click.echo(_closing_line(result), err=True)
+
+
+def _closing_line(result: ExecutionResult) -> str:
+    charge = result.charge
+    verdict = "ok" if result.succeeded else f"ended by {result.stop}"
+    if result.stop == "finished" and not result.succeeded:
+        verdict = f"failed, exit code {result.exit_code}"
+    return (
+        f"{verdict}: {charge.fuel:,} fuel, {charge.wall_ms:,} ms, "
+        f"{charge.memory_bytes / _MIB:.0f} MiB, {charge.host_calls:,} host calls, "
+        f"{charge.output_bytes:,} bytes printed"
+    )

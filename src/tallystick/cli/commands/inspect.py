@@ -1,0 +1,577 @@
+"""`tally inspect`, `receipt` and `diff`: a run turn by turn, line by line, and beside another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import click
+import msgspec
+
+from tallystick.cli.progress import Row, budget_lines, row_text, shown_cost
+from tallystick.cli.show import plain, safe, steps_as_json, table_lines, transcript_lines
+from tallystick.core.charge import Charge, shown_usd
+from tallystick.core.errors import LedgerError, UsageError
+from tallystick.core.records import (
+    ModelLine,
+    ModelReplied,
+    ProgramFinished,
+    Receipt,
+    ReceiptIssued,
+    Record,
+    RunEnded,
+    RunStarted,
+    encode_record,
+    harn_fields,
+)
+from tallystick.core.views.difference import (
+    CallsDifference,
+    EndDifference,
+    Pair,
+    RunDifference,
+    TurnDifference,
+    Verdict,
+    difference_of,
+)
+from tallystick.core.views.outline import End, Passage, Spend
+from tallystick.core.views.receipt import Tally, harn_step_fields, holds_steps, step_lines
+from tallystick.ledger.port import Ledger
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.runtime.runs.history import records_of, resolve_run, whole_records
+from tallystick.runtime.runs.tree import Node, tree_of
+from tallystick.settings.paths import ledger_path
+
+# `tally inspect`: a run turn by turn, or a chain of steps.
+
+
+# Children of one run that have a line each; the others are summed up.
+_CHILDREN_SHOWN = 20
+_DEPTH_SHOWN = 12
+_NAME_CELLS = 36
+_WIDTH = 94
+
+
+@click.command("inspect")
+@click.argument("run")
+@click.option("--programs", is_flag=True, help="Show replies and outputs in full.")
+@click.option("--tree", is_flag=True, help="Show the runs inside it, with what each cost.")
+@click.option("--all", "whole", is_flag=True, help="With --tree: every run of a long batch.")
+@click.option("--json", "as_json", is_flag=True, help="Print every record, or the tree, as JSON.")
+def inspect_command(run: str, programs: bool, tree: bool, whole: bool, as_json: bool) -> int:
+    r"""Show a run turn by turn. RUN is an id, the beginning of one, or `last`.
+
+    \b
+    Example:
+        tally inspect last --programs
+    """
+    ledger = SqliteLedger(ledger_path())
+    found = resolve_run(ledger, run)
+    if tree:
+        root = tree_of(ledger, found)
+        if as_json:
+            click.echo(msgspec.json.encode(root).decode())
+            return 0
+        for line in tree_lines(root, whole=whole):
+            click.echo(line)
+        return 0
+    records = list(records_of(ledger, found))
+    if as_json:
+        bodies = [msgspec.Raw(encode_record(record)) for record in records]
+        click.echo(msgspec.json.encode({"run": found, "records": bodies}).decode())
+        return 0
+    for record in records:
+        for line in transcript_lines(record):
+            click.echo(line)
+        if programs and isinstance(record, ModelReplied):
+            click.echo(_indented(record.text))
+        if programs and isinstance(record, ProgramFinished):
+            failure = record.failure.traceback if record.failure is not None else ""
+            click.echo(_indented(record.stdout + record.stderr + failure))
+    return 0
+
+
+def tree_lines(root: Node, *, whole: bool) -> list[str]:
+    """A run and those inside it, a line each, and what the whole may still use."""
+    lines: list[str] = []
+    waiting: list[Node | str] = [root]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, str):
+            lines.append(each)
+            continue
+        lines.append(_node_line(each))
+        shown = each.children if whole else each.children[:_CHILDREN_SHOWN]
+        rest = _rest_line(each, each.children[len(shown) :])
+        waiting += [*([] if rest is None else [rest]), *reversed(shown)]
+    if root.limits is not None:
+        lines += budget_lines(root.charge, root.limits, seconds=0, width=_WIDTH)
+    return lines
+
+
+def _node_line(node: Node) -> str:
+    row = Row(
+        depth=min(node.depth, _DEPTH_SHOWN),
+        name=node.goal or ("(pruned)" if node.standing == "pruned" else "(nothing written)"),
+        state=_state(node),
+        turn=node.turn,
+        charge=node.charge,
+    )
+    answer = "" if node.answer is None else f"  {plain(node.answer, chars_max=40)!r}"
+    asked = f"  {node.queries[0]:,} of {node.queries[1]:,} queries" if node.queries[1] else ""
+    text = row_text(row, width=_WIDTH, name_cells=_NAME_CELLS)
+    return f"{text:<{_WIDTH}}  {plain(node.run, chars_max=26)}{asked}{answer}"
+
+
+def _state(node: Node) -> str:
+    return "not begun" if node.missing else node.stop or node.standing or "unfinished"
+
+
+def _rest_line(node: Node, hidden: list[Node]) -> str | None:
+    """The children that have no line, in numbers."""
+    count = len(hidden) + node.more
+    if not count:
+        return None
+    states = Counter(_state(each) for each in hidden)
+    named = ", ".join(f"{many:,} {plain(state)}" for state, many in states.most_common())
+    cost = sum((each.charge for each in hidden), Charge())
+    told = f": {named}   {shown_cost(cost)}" if cost.model_calls else f": {named}"
+    return f"{'  ' * (min(node.depth, _DEPTH_SHOWN) + 1)}… {count:,} more{told if hidden else ''}"
+
+
+def _indented(text: str) -> str:
+    """Lines of a model or a program, with nothing in them that a terminal would act on."""
+    lines = text.rstrip("\n").expandtabs().splitlines()
+    return "\n".join(f"          | {safe(line)}" for line in lines)
+
+
+# `tally receipt`: what a run, or the steps around runs, did and cost, line by line.
+
+
+_PRICES = {
+    "published": "published price",
+    "declared": "declared price",
+    "in_process": "free: asks no server",
+    "waived": "price waived",
+    "unknown": "price unknown",
+}
+
+
+@click.command("receipt")
+@click.argument("run")
+@click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
+@click.option("--harn", is_flag=True, help="With the field names of harn.receipt.v1, as JSON.")
+@click.option("--steps", is_flag=True, help="Of the steps that the run was begun in.")
+def receipt_command(run: str, as_json: bool, harn: bool, steps: bool) -> int:
+    r"""Show what a run did and cost. RUN is an id, the beginning of one, or `last`.
+
+    The id of a chain of steps shows what each of them came to.
+
+    \b
+    Example:
+        tally receipt last
+    """
+    with SqliteLedger(ledger_path()) as ledger:
+        found = resolve_run(ledger, run)
+        records = list(records_of(ledger, found))
+        if steps and not holds_steps(records):
+            found = _parent_of(found, records)
+            records = list(records_of(ledger, found))
+    if holds_steps(records):
+        _show_steps(found, records, as_json=as_json, harn=harn)
+        return 0
+    receipt = _receipt_of(found, records)
+    if harn:
+        click.echo(msgspec.json.encode(harn_fields(receipt)).decode())
+    elif as_json:
+        click.echo(msgspec.json.encode({"run": found, "receipt": receipt}).decode())
+    else:
+        for line in _receipt_lines(found, receipt):
+            click.echo(line)
+    return 0
+
+
+def _show_steps(chain: str, records: Sequence[Record], *, as_json: bool, harn: bool) -> None:
+    lines = step_lines(records)
+    if harn:
+        click.echo(msgspec.json.encode(harn_step_fields(chain, lines)).decode())
+    elif as_json:
+        click.echo(steps_as_json(chain, lines).decode())
+    else:
+        for line in table_lines(chain, lines):
+            click.echo(line)
+
+
+def _parent_of(run: str, records: Sequence[Record]) -> str:
+    started = next((each for each in records if isinstance(each, RunStarted)), None)
+    if started is None or started.parent is None:
+        raise UsageError(f"run {run} was not begun inside a step")
+    return started.parent
+
+
+def _receipt_of(run: str, records: Sequence[Record]) -> Receipt:
+    """The receipt that was issued; for runs from before there were any, computed."""
+    # Of a run that was gone on with, the last counts all of it.
+    for record in reversed(records):
+        if isinstance(record, ReceiptIssued):
+            return record.receipt
+    started = next((each for each in records if isinstance(each, RunStarted)), None)
+    ended = next((each for each in records if isinstance(each, RunEnded)), None)
+    if started is None or ended is None:
+        raise UsageError(f"run {run} has not ended; there is no receipt yet")
+    tally = Tally()
+    for record in records:
+        tally.add(record)
+    return tally.receipt(started, ended)
+
+
+def _receipt_lines(run: str, receipt: Receipt) -> list[str]:
+    charge = receipt.charge
+    total = sum(each.usd for each in receipt.models)
+    unpriced = sum(each.unpriced for each in receipt.models)
+    cost = shown_usd(total) if receipt.models else shown_usd(0)
+    if unpriced:
+        cost += f" and {unpriced:,} unpriced call{'' if unpriced == 1 else 's'}"
+    cap = "" if receipt.usd_cap is None else f" of {shown_usd(receipt.usd_cap)}"
+    made = [
+        f"run       {run}",
+        f"status    {receipt.status}  ({receipt.stop}: {receipt.detail})",
+        f"cost      {cost}{cap}",
+        f"used      {charge.turns:,} turns, {charge.model_calls:,} model calls, "
+        f"{charge.tokens_in:,} tokens in, {charge.tokens_out:,} out, "
+        f"{charge.wall_ms / 1000:.1f} s",
+    ]
+    if receipt.step is not None and receipt.parent is not None:
+        made.append(f"step      {plain(receipt.step)}  of {plain(receipt.parent)}")
+    made += [_model(each) for each in receipt.models]
+    if receipt.refused_calls:
+        made.append(f"refused   {receipt.refused_calls:,} calls that no budget paid for")
+    made += [f"called    {name}  {count:,} times" for name, count in receipt.tool_calls]
+    made.append(f"effects   {receipt.side_effects:,}")
+    made.append(f"given     sha256:{receipt.inputs_digest}")
+    made.append(f"answered  sha256:{receipt.outputs_digest}")
+    return made
+
+
+def _model(line: ModelLine) -> str:
+    usd = shown_usd(line.usd) if line.calls > line.unpriced else "unpriced"
+    failed = f", {line.failed:,} failed" if line.failed else ""
+    odd = "".join(f"  {name} x{count}" for name, count in line.flags)
+    return (
+        f"model     {line.model}  {line.calls:,} calls{failed}  {line.tokens_in:,} in  "
+        f"{line.tokens_out:,} out  {usd}  ({_PRICES.get(line.price, line.price)}){odd}"
+    )
+
+
+# `tally diff`: two runs turn by turn, and where they part.
+
+
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_LINES_MAX = 20
+_CHARS_MAX = 160
+_FIELDS_MAX = 12
+_NAMED_MAX = 3
+_BEFORE = 20  # characters of a long line that stay before its first difference
+_INDENT = " " * 10
+_WORDS: dict[Verdict, str] = {
+    "same": "same",
+    "other": "other",
+    "only_a": "only in A",
+    "only_b": "only in B",
+    "none": "neither",
+}
+
+
+@click.command("diff")
+@click.argument("a")
+@click.argument("b")
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON, whole.")
+@click.option("--full", is_flag=True, help="Leave nothing out of what differs.")
+def diff_command(a: str, b: str, as_json: bool, full: bool) -> int:
+    r"""Compare two runs turn by turn. A and B are ids, beginnings of ids, or `last`.
+
+    It says of each turn whether the prompt, the program, the output and the calls are the same,
+    and what it cost; where they differ it shows how. The exit code is 0 in either case.
+
+    \b
+    Example:
+        tally diff 01M7HHD5 last
+    """
+    with SqliteLedger(ledger_path()) as ledger:
+        runs = Pair(resolve_run(ledger, a), resolve_run(ledger, b))
+        difference = difference_of(_records(ledger, runs.a), _records(ledger, runs.b))
+    if as_json:
+        shown = {"a": runs.a, "b": runs.b, "difference": difference}
+        click.echo(msgspec.json.encode(shown).decode())
+        return 0
+    for line in _difference_lines(runs, difference, full=full):
+        click.echo(line)
+    return 0
+
+
+def _records(ledger: Ledger, run: str) -> list[Record]:
+    try:
+        records = whole_records(ledger, run)
+    except _UNREADABLE as error:
+        raise LedgerError(f"run {run}: a record cannot be read; check it with verify") from error
+    if holds_steps(records):
+        raise UsageError(f"{run} holds steps, which have no turns; name two of the runs inside")
+    return records
+
+
+def _difference_lines(runs: Pair[str], found: RunDifference, *, full: bool) -> Iterator[str]:
+    yield from _heads(runs, found)
+    yield from _given(found, full=full)
+    for turn in found.turns:
+        yield f"turn {turn.turn:<4} {_verdicts(turn)}  {_usd(turn.spend)}, {_tokens(turn.spend)}"
+        yield from _details(turn, full=full)
+    yield f"end       {_ended(found.end)}"
+    if found.end.diff and found.end.diff not in _answers(found.turns[-1:]):
+        yield from _diff("answer", found.end.diff, full=full)
+    yield f"spent     {_spent(found.spend)}"
+    yield f"parted    {_parted(found)}"
+
+
+# -- what they are and were given --------------------------------------------------------------
+
+
+def _heads(runs: Pair[str], found: RunDifference) -> Iterator[str]:
+    sides = (
+        ("A", "-", runs.a, found.models.a, found.end.ends.a, found.passages.a),
+        ("B", "+", runs.b, found.models.b, found.end.ends.b, found.passages.b),
+    )
+    for side, mark, run, model, end, passages in sides:
+        yield f"{side}  {mark}      {run}  {_stop(end)}  {plain(model) or 'model unknown'}"
+        yield from (f"{side}         {_passage(each)}" for each in passages)
+
+
+def _passage(passage: Passage) -> str:
+    if passage.kind == "pruned":
+        return f"pruned: {passage.removed:,} bodies are gone, and are not compared"
+    where = f"after turn {passage.after_turn}" if passage.after_turn else "before its first turn"
+    changed = [] if passage.model is None else [f"model {plain(passage.model)}"]
+    changed += [] if passage.temperature is None else [f"temperature {passage.temperature:g}"]
+    changed += [] if passage.limits is None else ["limits " + _limits(passage.limits)]
+    return f"{passage.kind} {where}" + "".join(f", {each}" for each in changed)
+
+
+def _limits(limits: Sequence[tuple[str, int | None]]) -> str:
+    return " ".join(
+        f"{name}={shown_usd(limit) if name == 'usd' else limit}"
+        for name, limit in limits
+        if limit is not None
+    )
+
+
+def _given(found: RunDifference, *, full: bool) -> Iterator[str]:
+    if found.started != "other":
+        yield f"given     {'the same' if found.started == 'same' else _WORDS[found.started]}"
+        return
+    shown = found.given if full else found.given[:_FIELDS_MAX]
+    for each in shown:
+        a, b = _beside(each.a, each.b, full=full)
+        yield f"given     {plain(each.name)}  {a} / {b}"
+    if len(shown) < len(found.given):
+        yield f"given     {len(found.given) - len(shown):,} more differ; --full shows them"
+
+
+def _beside(a: str | None, b: str | None, *, full: bool) -> tuple[str, str]:
+    if a is None or b is None or full:
+        made = ("nothing" if each is None else _escaped(each) for each in (a, b))
+        return next(made), next(made)
+    one, other = _cut_together(a, b, chars_max=_CHARS_MAX // 3)
+    return _escaped(one), _escaped(other)
+
+
+# -- a turn ------------------------------------------------------------------------------------
+
+
+def _verdicts(turn: TurnDifference) -> str:
+    """A turn in a line: what is the same and what is not."""
+    if turn.verdict in ("only_a", "only_b"):
+        count = len(turn.programs)
+        return f"{_WORDS[turn.verdict]}: {count:,} program{'' if count == 1 else 's'}"
+    said = [_request(turn)] if turn.request != "same" else []
+    if turn.programs:
+        said.append(f"{'other' if 'program' in turn.differs else 'same'} program")
+        said.append(f"{'other' if 'output' in turn.differs else 'same'} output")
+    if not turn.programs or turn.differs == ("reply",):
+        said.append(f"{_WORDS[turn.reply]} reply" if turn.reply != "none" else "no reply")
+    said += _called("host call", turn.host_calls) + _called("model call", turn.queries)
+    if turn.attempts.a != turn.attempts.b:
+        said.append(f"{turn.attempts.a} / {turn.attempts.b} attempts")
+    return ", ".join(said)
+
+
+def _request(turn: TurnDifference) -> str:
+    if turn.request != "other":
+        return f"request {_WORDS[turn.request]}"
+    hows = {"other": "", "only_a": " only in A", "only_b": " only in B", "unknown": " perhaps"}
+    named = [f"{plain(each.name)}{hows[each.how]}" for each in turn.parts]
+    more = [f"{len(named) - _NAMED_MAX} more"] if len(named) > _NAMED_MAX else []
+    return f"other prompt ({', '.join(named[:_NAMED_MAX] + more) or 'not in the records'})"
+
+
+def _called(what: str, calls: CallsDifference) -> list[str]:
+    if calls.first is None:
+        return []
+    a, b = (plain(name) if name is not None else "none" for name in (calls.names.a, calls.names.b))
+    names = a if a == b else f"{a} / {b}"
+    how = {"request": "asks for something else", "answer": "is answered otherwise"}
+    return [
+        f"{calls.count.a:,} / {calls.count.b:,} {what}s, of which number {calls.first:,} ({names}) "
+        + how.get(calls.what or "", "is in one only")
+    ]
+
+
+def _details(turn: TurnDifference, *, full: bool) -> Iterator[str]:
+    for side, failed in (("A", turn.failed.a), ("B", turn.failed.b)):
+        if failed is not None and turn.failed.a != turn.failed.b:
+            yield f"{_INDENT}{side} failed: {plain(failed, chars_max=_CHARS_MAX)}"
+    yield from _diff("reply", turn.diff, full=full)
+    for program in turn.programs:
+        number = f" {program.part + 1}" if len(turn.programs) > 1 else ""
+        if program.source not in ("same", "none") and not program.diff:
+            yield f"{_INDENT}program{number}: its text is not in the records"
+        yield from _diff(f"program{number}", program.diff, full=full)
+        for text in program.texts:
+            yield from _diff(f"{text.name}{number}", text.diff, full=full)
+    yield from _diff("host call", turn.host_calls.diff, full=full)
+    yield from _diff("model call", turn.queries.diff, full=full)
+
+
+def _answers(turns: Sequence[TurnDifference]) -> list[tuple[str, ...]]:
+    """What was shown of answers already."""
+    return [
+        text.diff
+        for turn in turns
+        for program in turn.programs
+        for text in program.texts
+        if text.name == "answer"
+    ]
+
+
+# -- how they ended ----------------------------------------------------------------------------
+
+
+def _stop(end: End | None) -> str:
+    return "has not ended" if end is None else plain(end.stop)
+
+
+def _ended(end: EndDifference) -> str:
+    a, b = end.ends.a, end.ends.b
+    if a is None or b is None:
+        return f"{_stop(a)} / {_stop(b)}"
+    answer = "same" if a.answer_sha256 == b.answer_sha256 else "other"
+    if end.verdict == "same":
+        return f"the same: {plain(a.stop)}, {answer} answer"
+    stops = plain(a.stop) if a.stop == b.stop else f"{plain(a.stop)} / {plain(b.stop)}"
+    details = "" if a.detail == b.detail else f" ({plain(a.detail)} / {plain(b.detail)})"
+    return f"{stops}{details}, {answer} answer"
+
+
+def _spent(spend: Pair[Spend]) -> str:
+    a, b = spend.a.charge, spend.b.charge
+    counts = (
+        ("model calls", a.model_calls, b.model_calls),
+        ("host calls", a.host_calls, b.host_calls),
+        ("fuel", a.fuel, b.fuel),
+    )
+    made = "".join(f", {x:,} / {y:,} {name}" for name, x, y in counts)
+    return f"{_usd(spend)}, {_tokens(spend)}{made}"
+
+
+def _tokens(spend: Pair[Spend]) -> str:
+    a, b = (each.charge.tokens_in + each.charge.tokens_out for each in (spend.a, spend.b))
+    return f"{a:,} / {b:,} tokens"
+
+
+def _usd(spend: Pair[Spend]) -> str:
+    return f"{_cost(spend.a)} / {_cost(spend.b)}"
+
+
+def _cost(spend: Spend) -> str:
+    if spend.charge.usd is None:
+        return shown_usd(None if spend.unpriced else 0)
+    more = f" + {spend.unpriced:,} unpriced" if spend.unpriced else ""
+    return f"{shown_usd(spend.charge.usd)}{more}"
+
+
+def _parted(found: RunDifference) -> str:
+    asked = found.prompt_parted
+    prompts = "" if asked is None else f"; prompts differ first at turn {asked}"
+    if found.parted is None:
+        empty = found.started == "none" and not found.turns
+        return ("nothing is there to compare" if empty else "nowhere") + prompts
+    turn = next(each for each in found.turns if each.turn == found.parted)
+    if turn.verdict in ("only_a", "only_b"):
+        return f"at turn {turn.turn}, which is {_WORDS[turn.verdict]}{prompts}"
+    differs = ", ".join(each.replace("_", " ") for each in turn.differs if each != "request")
+    return f"at turn {turn.turn}: {differs}{prompts}"
+
+
+# -- diffs -------------------------------------------------------------------------------------
+
+
+def _diff(name: str, lines: Sequence[str], *, full: bool) -> Iterator[str]:
+    """A unified diff under its name. Texts are of models and programs: nothing in them acts."""
+    if not lines:
+        return
+    yield f"{_INDENT}{plain(name)}"
+    shown = list(lines) if full else _cut_lines(lines[: _LINES_MAX + 1])[:_LINES_MAX]
+    yield from (f"{_INDENT}| {_escaped(line)}" for line in shown)
+    if len(shown) < len(lines):
+        yield f"{_INDENT}| ... {len(lines) - len(shown):,} more lines; --full shows them"
+
+
+def _cut_lines(lines: Sequence[str]) -> list[str]:
+    """Cut long lines: those that were taken out together with those in their places."""
+    made: list[str] = []
+    taken: list[str] = []
+    put: list[str] = []
+    for line in (*lines, " "):
+        mark, text = line[:1], line[1:]
+        if mark == "+":
+            put.append(text)
+            continue
+        if put or mark != "-":
+            made += _cut_block(taken, put)
+            taken, put = [], []
+        if mark == "-":
+            taken.append(text)
+        else:
+            made.append(_cut(line))
+    return made[:-1]
+
+
+def _cut_block(taken: Sequence[str], put: Sequence[str]) -> list[str]:
+    both = [_cut_together(a, b, chars_max=_CHARS_MAX) for a, b in zip(taken, put, strict=False)]
+    return [
+        *(f"-{one}" for one, _ in both),
+        *(f"-{_cut(text)}" for text in taken[len(both) :]),
+        *(f"+{other}" for _, other in both),
+        *(f"+{_cut(text)}" for text in put[len(both) :]),
+    ]
+
+
+def _cut_together(a: str, b: str, *, chars_max: int) -> tuple[str, str]:
+    """Cut two texts so that the first difference is in what stays."""
+    if max(len(a), len(b)) <= chars_max:
+        return a, b
+    least = min(len(a), len(b))
+    same = next((at for at in range(least) if a[at] != b[at]), least)
+    start = max(0, same - _BEFORE)
+    lead = f"[{start:,} the same] " if start else ""
+    return (
+        lead + _cut(a[start:], chars_max=chars_max),
+        lead + _cut(b[start:], chars_max=chars_max),
+    )
+
+
+def _cut(text: str, *, chars_max: int = _CHARS_MAX) -> str:
+    left_out = len(text) - chars_max
+    return text if left_out <= 0 else f"{text[:chars_max]} [{left_out:,} more characters]"
+
+
+def _escaped(text: str) -> str:
+    """A text with what does not print written out: colours, line ends, marks that turn order."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

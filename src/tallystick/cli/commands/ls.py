@@ -1,0 +1,405 @@
+"""`tally ls` and `tally resolve`: the runs of the ledger, and what calls of dead processes left."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import click
+import msgspec
+
+from tallystick.cli.exit_codes import IN_DOUBT, OK
+from tallystick.cli.show import plain
+from tallystick.core.chain import Header, Sealed
+from tallystick.core.charge import shown_usd
+from tallystick.core.errors import LedgerError, RunNotFound, UsageError
+from tallystick.core.records import (
+    ReceiptIssued,
+    Record,
+    RunEnded,
+    RunForked,
+    RunPruned,
+    RunStarted,
+    decode_record,
+)
+from tallystick.core.views.open_calls import OpenIntent
+from tallystick.core.views.receipt import StepLine, step_lines, step_totals
+from tallystick.ledger.port import Ledger, RunRow
+from tallystick.ledger.scopes import Hold, SharedScopes
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.runtime.runs.history import UNREADABLE, is_child, records_of, resolve_run
+from tallystick.runtime.runs.in_doubt import (
+    ClosedCalls,
+    DoubtfulRun,
+    close_calls,
+    runs_in_doubt,
+    standing_of,
+)
+from tallystick.sandbox.port import now_ms
+from tallystick.settings.paths import ledger_path
+
+_GOAL_CHARS_MAX = 60
+# An end has its receipt before it, and may have been pruned.
+_END_ENTRIES = 3
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+
+
+class _Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """One chain. Of steps, `goal` is the name of the outermost, and `stop` its status.
+
+    `usd` is in nano-dollars, None if it is not known. What is pruned has no goal and no answer.
+    """
+
+    kind: Literal["run", "steps"]
+    run: str
+    created_at: int
+    entries: int
+    goal: str
+    model: str
+    stop: str
+    answer: str | None
+    usd: int | None
+    pruned: bool = False
+
+
+@click.command("ls")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="The newest N.",
+)
+@click.option(
+    "--in-doubt", is_flag=True, help="Only runs with calls whose outcome nobody knows; all of them."
+)
+@click.option("--children", is_flag=True, help="Runs that programs began as well.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def ls_command(limit: int, in_doubt: bool, children: bool, as_json: bool) -> int:
+    r"""List the runs of the ledger, the newest last, and the steps that some were begun in.
+
+    A run without an end is `running`, `cut off` (tally resume goes on with it), or `in doubt`: it
+    was cut off while it waited for a call. With --in-doubt those calls are listed, and what dead
+    processes hold of the total.
+
+    \b
+    Example:
+        tally ls --limit 5
+        tally ls --in-doubt
+    """
+    with SqliteLedger(ledger_path()) as ledger:
+        if in_doubt:
+            return _list_doubts(ledger, as_json=as_json)
+        rows = [_listed(ledger, row) for row in _newest(ledger, limit, children=children)]
+    if as_json:
+        click.echo(msgspec.json.encode(rows).decode())
+        return 0
+    for row in rows:
+        click.echo(
+            f"{row.run}  {_when(row.created_at)}  {row.stop:<12} {row.entries:>4} entries  "
+            f"{_what(row)}"
+        )
+    return 0
+
+
+def _newest(ledger: Ledger, limit: int, *, children: bool) -> list[RunRow]:
+    """The newest chains, the oldest of them first."""
+    found: list[RunRow] = []
+    for row in reversed(ledger.runs()):
+        if children or not is_child(ledger, row.run):
+            found.append(row)
+        if len(found) == limit:
+            break
+    return found[::-1]
+
+
+def _what(row: _Listed) -> str:
+    goal = plain(row.goal, chars_max=_GOAL_CHARS_MAX)
+    if row.pruned:
+        goal = f"{goal} (pruned)".strip()
+    if row.kind == "run":
+        return goal
+    return f"steps {goal}  {shown_usd(row.usd)}"
+
+
+# -- a chain ------------------------------------------------------------------------------------
+
+
+def _listed(ledger: Ledger, row: RunRow) -> _Listed:
+    """What is said of one chain. One that cannot be read does not hide the others."""
+    try:
+        return _read(ledger, row)
+    except (LedgerError, *UNREADABLE):
+        return _Listed(
+            kind="run",
+            run=row.run,
+            created_at=row.created_at,
+            entries=row.head.count,
+            goal="",
+            model="",
+            stop="unreadable",
+            answer=None,
+            usd=None,
+        )
+
+
+def _read(ledger: Ledger, row: RunRow) -> _Listed:
+    first = next(ledger.read(row.run, stop=1), None)
+    if first is not None and _is_of_steps(first):
+        lines = step_lines(records := list(records_of(ledger, row.run)))
+        if lines:
+            return _listed_steps(row, lines, pruned=isinstance(records[-1], RunPruned))
+    # Read as far as needed: a run that has ended, by its two ends.
+    tail = list(ledger.read(row.run, start=max(0, row.head.count - _END_ENTRIES)))
+    end = [decode_record(each.body) for each in tail if each.body is not None]
+    if tail and (tail[-1].body is None or isinstance(end[-1], RunPruned)):
+        return _listed_pruned(row, end)
+    started = None if first is None else _started(ledger, first)
+    ended = end[-1] if end and isinstance(end[-1], RunEnded) else None
+    return _Listed(
+        kind="run",
+        run=row.run,
+        created_at=row.created_at,
+        entries=row.head.count,
+        goal=started.goal if started else "",
+        model=started.model if started else "",
+        stop=ended.stop if ended else standing_of(ledger, row),
+        answer=ended.answer if ended else None,
+        usd=ended.charge.usd if ended else None,
+    )
+
+
+def _listed_pruned(row: RunRow, end: list[Record]) -> _Listed:
+    """What its receipt says of a run whose bodies are gone."""
+    issued = next((each for each in reversed(end) if isinstance(each, ReceiptIssued)), None)
+    receipt = None if issued is None else issued.receipt
+    return _Listed(
+        kind="run",
+        run=row.run,
+        created_at=row.created_at,
+        entries=row.head.count,
+        goal="",
+        model=receipt.models[0].model if receipt and receipt.models else "",
+        stop=plain(receipt.stop) if receipt else _without_end(row),
+        answer=None,
+        usd=receipt.charge.usd if receipt else None,
+        pruned=True,
+    )
+
+
+def _without_end(row: RunRow) -> str:
+    return "moved" if row.moved else "unfinished" if row.imported else "ended"
+
+
+def _started(ledger: Ledger, first: Sealed) -> RunStarted | None:
+    """The start of a run, or of the one that it grew from."""
+    model: str | None = None
+    seen: set[str] = set()
+    begun = _record_in(first)
+    while isinstance(begun, RunForked) and begun.parent not in seen:
+        seen.add(begun.parent)
+        model = model or begun.model
+        try:
+            begun = _record_in(next(ledger.read(begun.parent, stop=1), None))
+        except RunNotFound:
+            return None
+    if not isinstance(begun, RunStarted):
+        return None
+    return begun if model is None else msgspec.structs.replace(begun, model=model)
+
+
+def _record_in(entry: Sealed | None) -> Record | None:
+    return None if entry is None or entry.body is None else decode_record(entry.body)
+
+
+def _is_of_steps(first: Sealed) -> bool:
+    return msgspec.json.decode(first.header, type=Header).tag.startswith("step.")
+
+
+def _listed_steps(row: RunRow, lines: Sequence[StepLine], *, pruned: bool) -> _Listed:
+    outermost, totals = lines[0], step_totals(lines)
+    unpriced = totals.unpriced and totals.unpriced == totals.llm_calls
+    ended = outermost.receipt is not None
+    return _Listed(
+        kind="steps",
+        run=row.run,
+        created_at=row.created_at,
+        entries=row.head.count,
+        goal=outermost.name,
+        model=(outermost.receipt.model or "") if outermost.receipt else "",
+        stop=outermost.status if ended else ("moved" if row.moved else "unfinished"),
+        answer=None,
+        usd=None if unpriced else totals.usd,
+        pruned=pruned,
+    )
+
+
+# -- what is in doubt ---------------------------------------------------------------------------
+
+
+def _list_doubts(ledger: SqliteLedger, *, as_json: bool) -> int:
+    found = runs_in_doubt(ledger)
+    with SharedScopes(ledger.file) as scopes:
+        holds = [each for each in scopes.holds() if each.owner_dead]
+    if as_json:
+        fields = {"runs": found, "holds": [hold_fields(each) for each in holds]}
+        click.echo(msgspec.json.encode(fields).decode())
+        return 0
+    for line in doubt_lines(found):
+        click.echo(line)
+    for each in holds:
+        click.echo(f"{hold_line(each)} of the total, left by a dead process")
+    if not found and not holds:
+        click.echo("nothing is in doubt", err=True)
+    return 0
+
+
+def doubt_lines(found: Sequence[DoubtfulRun]) -> Iterator[str]:
+    """Runs with calls in doubt, each with its calls."""
+    now = time.time_ns() // 1_000_000
+    for each in found:
+        yield f"{each.run}  begun {_when(each.since)}, {_age(now - each.since)} ago"
+        for call in each.open:
+            yield f"    {_call_line(call)}"
+
+
+def _call_line(call: OpenIntent) -> str:
+    place = f"turn {call.turn}  {plain(call.what)}"
+    if call.kind == "effect":
+        return f"{place}  an effect: it may have happened"
+    many = max(1, len(call.items))
+    cost = f"{shown_usd(call.usd)}, " if call.usd is not None else "unpriced, "
+    calls = "1 call" if many == 1 else f"{many:,} calls"
+    return f"{place}  {calls}, at most {cost}{call.tokens:,} tokens"
+
+
+def hold_line(hold: Hold) -> str:
+    """What is held of the shared total, in a few words."""
+    row = hold.row
+    return f"{plain(row.run)}  {shown_usd(row.amount.usd)}, {row.amount.tokens:,} tokens"
+
+
+def hold_fields(hold: Hold) -> dict[str, object]:
+    """The same for a program."""
+    row = hold.row
+    return {
+        "run": row.run,
+        "number": row.intent,
+        "usd": row.amount.usd,
+        "tokens": row.amount.tokens,
+        "held_at_ms": row.held_at_ms,
+        "owner_dead": hold.owner_dead,
+    }
+
+
+def _when(at_ms: int) -> str:
+    try:
+        return f"{datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC):%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError):
+        return "in no year we know"  # the id of a run that was imported may say anything
+
+
+def _age(ms: int) -> str:
+    for size, unit in _UNITS:
+        if ms >= size:
+            return f"{ms // size:,} {unit}"
+    return "less than a second"
+
+
+# `tally resolve`: what calls of dead processes left open, and what becomes of it.
+
+
+@click.command("resolve")
+@click.argument("run", required=False)
+@click.option("--charge", is_flag=True, help="They may have been billed: charge what is reserved.")
+@click.option("--release", is_flag=True, help="They were not billed: give it back.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def resolve_command(run: str | None, charge: bool, release: bool, as_json: bool) -> int:
+    r"""Show which calls are in doubt and what is held of the total, and close what was left.
+
+    A process that is killed in the middle of a paid call leaves it open: nobody can say whether it
+    was billed. --charge writes down that it may have been, --release that it was not; what was
+    held of the total for it is closed with it, and tally resume then makes the call again. Without
+    a choice everything is listed. Effects are not paid calls: tally resume decides about those.
+
+    \b
+    Example:
+        tally resolve 01M7H9059YPYTCBKVW1YQJBKX4 --charge
+    """
+    if charge and release:
+        raise UsageError("--charge or --release, not both")
+    if (charge or release) and run is None:
+        raise UsageError("name the run whose calls are to be closed")
+    with SqliteLedger(ledger_path()) as ledger, SharedScopes(ledger.file) as scopes:
+        named = None if run is None else _named(ledger, scopes, run)
+        if named is None or not (charge or release):
+            return _list(ledger, scopes, named, as_json=as_json)
+        closed = _closed(ledger, scopes, named, charge=charge)
+    if as_json:
+        click.echo(msgspec.json.encode(closed).decode())
+    else:
+        _tell(closed, charge=charge)
+    return IN_DOUBT if closed.effects else OK
+
+
+def _named(ledger: SqliteLedger, scopes: SharedScopes, run: str) -> str:
+    """A run of the ledger, or one that something is held for and that was never written."""
+    try:
+        return resolve_run(ledger, run)
+    except RunNotFound:
+        names = {each.row.run for each in scopes.holds()}
+    found = [name for name in names if run and name.startswith(run.upper())]
+    if len(found) > 1:
+        raise UsageError(f"{run!r} is the beginning of {len(found)} runs; give more of it")
+    if not found:
+        raise RunNotFound(run=run)
+    return found[0]
+
+
+def _closed(ledger: SqliteLedger, scopes: SharedScopes, run: str, *, charge: bool) -> ClosedCalls:
+    try:
+        return close_calls(ledger, run, charge=charge, scopes=scopes, at=now_ms())
+    except RunNotFound:
+        holds = scopes.holds(run=run)
+    for each in holds:
+        scopes.resolve(each.row, settle_at=each.row.amount if charge else None)
+    return ClosedCalls(run=run, calls=0, holds=len(holds), effects=())
+
+
+def _tell(closed: ClosedCalls, *, charge: bool) -> None:
+    if closed.calls or closed.holds:
+        calls = "1 call" if closed.calls == 1 else f"{closed.calls:,} calls"
+        held = f", {closed.holds:,} held of the total" if closed.holds else ""
+        what = "charged" if charge else "given back"
+        click.echo(f"{closed.run}  {calls} {what}{held} closed")
+    elif not closed.effects:
+        click.echo(f"nothing is held or in doubt of run {closed.run}", err=True)
+    for each in closed.effects:
+        click.echo(
+            f"{plain(each.what)} (turn {each.turn}) is an effect, which may have happened: "
+            f"tally resume {closed.run} --in-doubt retry|abandon decides about it",
+            err=True,
+        )
+
+
+def _list(ledger: SqliteLedger, scopes: SharedScopes, run: str | None, *, as_json: bool) -> int:
+    holds = scopes.holds() if run is None else scopes.holds(run=run)
+    found = [each for each in runs_in_doubt(ledger) if run is None or each.run == run]
+    if as_json:
+        fields = {"runs": found, "holds": [hold_fields(each) for each in holds]}
+        click.echo(msgspec.json.encode(fields).decode())
+        return OK
+    for line in doubt_lines(found):
+        click.echo(line)
+    for each in holds:
+        click.echo(f"{hold_line(each)} of the total, {_state(each)}")
+    if not holds and not found:
+        click.echo("nothing is held, and nothing is in doubt", err=True)
+    return OK
+
+
+def _state(hold: Hold) -> str:
+    return "left by a dead process" if hold.owner_dead else "under way"

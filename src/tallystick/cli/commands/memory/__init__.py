@@ -1,0 +1,1 @@
+"""`tally memory`, `remember`, `recall` and `forget`: the commands of memory."""

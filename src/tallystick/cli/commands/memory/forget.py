@@ -1,0 +1,268 @@
+"""`tally forget`: notes that are less important from now on, out of sight, or gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from tallystick.cli.commands.memory.options import (
+    JSON,
+    TYPES,
+    age,
+    echo_json,
+    opened,
+    utf8_text,
+    with_reader,
+    written,
+)
+from tallystick.cli.exit_codes import FAILED, OK
+from tallystick.cli.show import plain
+from tallystick.core.errors import UsageError
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.memory.errors import NoteNotFound
+from tallystick.memory.memory import Memory
+from tallystick.memory.note import MemoryType
+from tallystick.memory.receipts.receipt import receipt_bytes
+from tallystick.memory.report import whole_id
+from tallystick.memory.store.records import Criteria, Failure, ForgetStrategy
+from tallystick.settings.paths import ledger_path
+from tallystick.upkeep.erasure import Erased
+
+_HOUR_MS = 3_600_000
+_STRATEGIES = [each.value for each in ForgetStrategy if each is not ForgetStrategy.CONSOLIDATE]
+_WHY_CHARS_MAX = 300
+
+
+@click.command("forget")
+@click.argument("names", nargs=-1, metavar="[ID]...")
+@click.option(
+    "--subject", type=utf8_text, metavar="ID", help="What is about somebody: the tag subject:ID."
+)
+@click.option(
+    "--principal", type=utf8_text, metavar="NAME", help="Everything that this one wrote down."
+)
+@click.option(
+    "--session",
+    type=utf8_text,
+    metavar="ID",
+    help="Everything that was written down in it.",
+)
+@click.option("--older-than", metavar="AGE", help="Notes of before: 12h, 30d, 2w.")
+@click.option("--below", type=float, metavar="I", help="Notes that are less important.")
+@click.option("--type", "memory_type", type=click.Choice(TYPES), help="Notes of this type.")
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    type=utf8_text,
+    metavar="TAG",
+    help="Notes with this tag, or one of several.",
+)
+@click.option(
+    "--strategy", type=click.Choice(_STRATEGIES),
+    help="What becomes of them.  [default: soft_delete; redact with --subject]",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Say what would be forgotten; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--receipt", "receipt_file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Write the receipt there.",
+)  # fmt: skip
+@with_reader
+@JSON
+def command(
+    names: tuple[str, ...],
+    subject: str | None,
+    principal: str | None,
+    session: str | None,
+    older_than: str | None,
+    below: float | None,
+    memory_type: str | None,
+    tags: tuple[str, ...],
+    strategy: str | None,
+    dry_run: bool,
+    yes: bool,
+    receipt_file: Path | None,
+    tenant: str | None,
+    agent: str | None,
+    as_json: bool,
+) -> int:
+    r"""Forget notes, and print a receipt of it. Exit code 1 if something could not be.
+
+    soft_delete and archive keep the bytes and recall them no more, decay makes them less
+    important. redact takes out what a note said, hard_delete all but its place: their bytes are
+    gone from the memory and from recorded runs, so both ask first. Exports that may still have
+    them are named.
+
+    \b
+    Example:
+        tally forget 0199d3a1-7c2e
+        tally forget --subject ann --dry-run
+        tally forget --older-than 90d --below 0.3 --strategy archive
+    """
+    hours = None if older_than is None else age(older_than, field="older-than", unit="h") / _HOUR_MS
+    criteria = Criteria(
+        max_age_hours=hours,
+        min_importance_below=below,
+        memory_type=None if memory_type is None else MemoryType(memory_type),
+        tags=frozenset(tags),
+    )
+    which = _which(names, subject, principal, session, criteria)
+    usual = ForgetStrategy.REDACT if subject is not None else ForgetStrategy.SOFT_DELETE
+    chosen = usual if strategy is None else ForgetStrategy(strategy)
+    with opened(tenant, agent) as memory, _ledger(chosen) as ledger:
+        unknown: list[Failure] = []
+        if names:
+            which["ids"], unknown = _named(memory, names)
+        plan = _forget(memory, which, chosen, ledger, dry_run=True)
+        if agent is not None and not names:
+            # What an agent may not see was not chosen by it, and is not named to it.
+            plan = msgspec.structs.replace(plan, errors=())
+            which = {"ids": plan.notes}
+        if chosen.erases and not (dry_run or yes) and (plan.notes or plan.runs):
+            click.confirm(_question(plan), abort=True, err=True)
+        done = plan if dry_run else _forget(memory, which, chosen, ledger, dry_run=False)
+    done = msgspec.structs.replace(done, errors=(*unknown, *done.errors))
+    if receipt_file is not None and done.receipt is not None:
+        written(receipt_file, iter((receipt_bytes(done.receipt), b"\n")))
+    _tell(done, as_json=as_json)
+    return OK if done.whole else FAILED
+
+
+def _which(
+    names: tuple[str, ...],
+    subject: str | None,
+    principal: str | None,
+    session: str | None,
+    criteria: Criteria,
+) -> dict[str, Any]:
+    """How the notes are chosen: in one way."""
+    ways: dict[str, dict[str, Any]] = {
+        "ids": {"ids": names} if names else {},
+        "--subject": {} if subject is None else {"subject": subject},
+        "--principal or --session": {
+            name: value
+            for name, value in (("principal", principal), ("session", session))
+            if value is not None
+        },
+        "criteria": {} if criteria == Criteria() else {"criteria": criteria},
+    }
+    given = {way: said for way, said in ways.items() if said}
+    if not given:
+        raise UsageError(
+            "say which notes: by ID, --subject, --principal, --session, or by --older-than, "
+            "--below, --type, --tag"
+        )
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)}: choose notes in one way at a time")
+    return next(iter(given.values()))
+
+
+@contextmanager
+def _ledger(strategy: ForgetStrategy) -> Iterator[SqliteLedger | None]:
+    """The ledger whose runs may have the notes, if their bytes are to go and there is one."""
+    path = ledger_path()
+    if not strategy.erases or not path.exists():
+        yield None
+        return
+    with SqliteLedger(path) as ledger:
+        yield ledger
+
+
+def _named(memory: Memory, names: Sequence[str]) -> tuple[tuple[str, ...], list[Failure]]:
+    """The ids of notes that are named, and those names that are no note's."""
+    ids: list[str] = []
+    unknown: list[Failure] = []
+    for name in names:
+        try:
+            ids.append(whole_id(memory, name))
+        except NoteNotFound as error:
+            unknown.append(Failure(id=name, code=error.code, message=str(error)))
+    return tuple(ids), unknown
+
+
+def _forget(
+    memory: Memory,
+    which: dict[str, Any],
+    strategy: ForgetStrategy,
+    ledger: SqliteLedger | None,
+    *,
+    dry_run: bool,
+) -> Erased:
+    if which.get("ids") == ():
+        return Erased(dry_run=dry_run, strategy=strategy, notes=(), errors=())
+    return memory.forget(**which, strategy=strategy, ledger=ledger, dry_run=dry_run)
+
+
+def _question(plan: Erased) -> str:
+    verb = "redact" if plan.strategy is ForgetStrategy.REDACT else "erase"
+    runs = sum(run.how != "kept" for run in plan.runs or ())
+    said = f"{verb} {_count(len(plan.notes), 'note')}"
+    if runs:
+        said += f", and prune {_count(runs, 'run')} that had to do with it"
+    return f"{said}? It cannot be brought back"
+
+
+def _tell(done: Erased, *, as_json: bool) -> None:
+    if as_json:
+        fields = msgspec.structs.asdict(done)
+        echo_json({"forgotten": fields.pop("notes"), **fields})
+        return
+    would = "would be " if done.dry_run else ""
+    for id in done.notes:
+        click.echo(f"{id}  {would}{_PAST[done.strategy]}")
+    for run in done.runs or ():
+        if run.how != "kept":
+            click.echo(f"run {run.run}  {would}{run.how}")
+    for each in done.errors:
+        _say(f"not forgotten: {each.message}")
+    if not (done.notes or done.errors or done.runs):
+        _say("nothing to forget")
+    _tell_left(done)
+    if done.receipt is not None:
+        _say(f"receipt {done.receipt.forget_id}, signed by {done.receipt.hmac_key_id}")
+
+
+def _tell_left(done: Erased) -> None:
+    """What still has some of it, and why."""
+    for run in done.runs or ():
+        if run.how == "kept":
+            _say(f"kept: run {run.run} {run.why}; {run.todo}")
+    for ref in done.attachments_left:
+        _say(f"kept: attachment {ref}: somebody else holds it")
+    for path in done.outputs_left:
+        _say(f"kept: {path}")
+    if done.not_searched and done.runs is not None:
+        many = _count(len(done.not_searched), "note")
+        _say(f"note: runs of {many} were found by name only: the text is too short, or gone")
+    for id in done.alike:
+        _say(f"note: {id} says the same, and stays")
+    for seq, label in done.exports:
+        _say(f"exported before, and not reached: {label} (entry {seq:,})")
+    if done.note is not None:
+        _say(f"note: {done.note}")
+    if done.scrubbed is False:
+        _say("note: somebody is reading; the bytes leave the file when it is opened next")
+
+
+def _say(text: str) -> None:
+    click.echo(plain(text, chars_max=_WHY_CHARS_MAX), err=True)
+
+
+def _count(count: int, word: str) -> str:
+    return f"{count:,} {word if count == 1 else f'{word}s'}"
+
+
+_PAST = {
+    ForgetStrategy.SOFT_DELETE: "deleted",
+    ForgetStrategy.HARD_DELETE: "erased",
+    ForgetStrategy.DECAY: "less important",
+    ForgetStrategy.CONSOLIDATE: "consolidated",
+    ForgetStrategy.ARCHIVE: "archived",
+    ForgetStrategy.REDACT: "redacted",
+}

@@ -1,0 +1,213 @@
+"""What the commands of memory share: which memory and as whom, filters, and how notes are shown."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+import msgspec
+
+from tallystick.cli.show import plain, safe
+from tallystick.core.errors import InvalidLimit, UsageError
+from tallystick.core.ids import moment_ms, moment_text
+from tallystick.memory.memory import AGENT, Memory
+from tallystick.memory.note import MemoryType, Note
+from tallystick.memory.recall.minilm import missing
+from tallystick.memory.recall.selection import Filters
+from tallystick.settings.schema import one_line
+from tallystick.settings.settings import load_settings
+
+Command = Callable[..., Any]
+_DEFAULT = "default"
+# Where there is no terminal, lines are as wide as this.
+_COLUMNS = 160
+_CONTENT_CHARS_MIN = 20
+_REMARK_CHARS_MAX = 300
+# Lanes that most memories have nothing for; and the last follows from the one before it.
+_QUIET = frozenset({"author", "before", "related", "session", "token", "when"})
+_NO_EMBEDDER = "there is no embedder"
+_AGE = re.compile(r"(0|[1-9][0-9]{0,7})([smhdw]?)")
+_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+TYPES = tuple(each.value for each in MemoryType)
+
+
+def utf8_text(value: str) -> str:
+    """A text. Bytes of the command line that are none come as halves of characters."""
+    if any("\ud800" <= each <= "\udfff" for each in value):
+        raise click.BadParameter("it is not UTF-8.")
+    return value
+
+
+IN_MEMORY = click.option(
+    "--memory", "tenant", metavar="NAME",
+    help="Which memory; else the setting `memory`, else `default`.",
+)  # fmt: skip
+_AGENT = click.option(
+    "--agent", metavar="NAME", help="As this agent: its notes, and what others let it see."
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+
+
+def with_reader(command: Command) -> Command:
+    """The options that say which memory, and as whom."""
+    return IN_MEMORY(_AGENT(command))
+
+
+@contextmanager
+def opened(
+    tenant: str | None, agent: str | None = None, *, create: bool = False
+) -> Iterator[Memory]:
+    """A memory, as its owner unless an agent is named."""
+    name = load_settings(flags={"memory": tenant}).memory or _DEFAULT
+    with Memory.open(
+        name,
+        agent_id=AGENT if agent is None else agent,
+        owner=agent is None,
+        create=create,
+    ) as memory:
+        yield memory
+
+
+# -- filters -----------------------------------------------------------------------------------
+
+
+def with_filters(command: Command) -> Command:
+    """The options that say which notes are meant."""
+    options = [
+        click.option("--tag", "tags", multiple=True, type=utf8_text, metavar="TAG",
+                     help="With this tag, or one of several."),
+        click.option("--type", "types", multiple=True, type=click.Choice(TYPES),
+                     help="Of this type, or one of several."),
+        click.option("--author", type=utf8_text, metavar="NAME", help="That this one said."),
+        click.option("--thread", type=utf8_text, metavar="NAME", help="Of this conversation."),
+        click.option("--after", metavar="TIME", help="From this time on: 2026-03-01T09:30:00Z."),
+        click.option("--before", metavar="TIME", help="Up to this time, and without it."),
+        click.option("--min-importance", type=float, metavar="I", help="At least so important."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def filters_from(given: Mapping[str, Any], *, everything: bool = False) -> Filters:
+    """The filters of the options above; with `everything`, also for what is not recalled."""
+    after, before = given["after"], given["before"]
+    return Filters(
+        tags=frozenset(given["tags"]),
+        memory_types=frozenset(map(MemoryType, given["types"])),
+        author=given["author"],
+        thread_id=given["thread"],
+        after=None if after is None else moment_ms(after),
+        before=None if before is None else moment_ms(before),
+        min_importance=given["min_importance"],
+        current=not everything,
+        quarantined=everything,
+        archived=everything,
+        deleted=everything,
+        expired=everything,
+    )
+
+
+def age(text: str, *, field: str, unit: str = "") -> int:
+    """A length of time in milliseconds: 90s, 15m, 12h, 30d, 2w. A bare number has the `unit`."""
+    found = _AGE.fullmatch(text)
+    word = "" if found is None else found[2] or unit
+    if found is None or not word:
+        raise InvalidLimit(field=field, given=text[:80], why="a time such as 15m, 12h, 30d or 2w")
+    return int(found[1]) * _UNIT_MS[word]
+
+
+# -- notes, as they are shown ------------------------------------------------------------------
+
+
+def note_fields(note: Note) -> dict[str, Any]:
+    """A note as JSON has it: always the same fields, times as text."""
+    fields: dict[str, Any] = msgspec.structs.asdict(note)
+    for name in ("created_at", "valid_from", "valid_to", "expires_at"):
+        fields[name] = shown_time(fields[name])
+    return fields
+
+
+def shown_time(at: int | None) -> str | None:
+    """A time as text; beyond the calendar, the milliseconds."""
+    if at is None:
+        return None
+    try:
+        return moment_text(at)
+    except (ValueError, OverflowError, OSError):
+        return f"{at} ms"
+
+
+def content_line(text: str, *, taken: int) -> str:
+    """A note's text on the rest of a line, of which so much is taken."""
+    width = shutil.get_terminal_size((_COLUMNS, 0)).columns if _wide() else _COLUMNS
+    return plain(text, chars_max=max(_CONTENT_CHARS_MIN, width - taken))
+
+
+def _wide() -> bool:
+    return "COLUMNS" in os.environ or sys.stdout.isatty()
+
+
+def readable(text: str) -> str:
+    """A text of many lines with nothing in it that a terminal obeys."""
+    return "\n".join(safe(line.replace("\t", "    ")) for line in text.split("\n"))
+
+
+def tell_remarks(remarks: Iterable[str], *, everything: bool) -> None:
+    """Say on stderr what a recall did without; all of it only if it is to be explained."""
+    for each in remarks:
+        lane = each.partition(":")[0]
+        if everything or lane not in _QUIET:
+            said = plain(each, chars_max=_REMARK_CHARS_MAX)
+            why = missing() if _NO_EMBEDDER in each else ""
+            click.echo(f"note: {said}{f'; {why}' if why else ''}", err=True)
+
+
+def echo_json(value: object) -> None:
+    click.echo(msgspec.json.encode(value).decode())
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def source(name: str) -> Iterator[BinaryIO]:
+    """A file to read from, or standard input for `-`."""
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        file = open(name, "rb")  # noqa: SIM115 (closed below; the error is of opening alone)
+    except OSError as error:
+        raise UsageError(f"{one_line(name)}: {error.strerror or error}") from error
+    with file:
+        yield file
+
+
+def written(path: Path, parts: Iterator[bytes]) -> int:
+    """Write a file, whole or not at all: what broke off shall not stand under the name."""
+    size = 0
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:80]}.")
+    except OSError as error:
+        raise UsageError(f"{one_line(str(path))}: {error.strerror or error}") from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            for part in parts:
+                size += file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except OSError as error:
+        raise UsageError(f"{one_line(str(path))}: {error.strerror or error}") from error
+    finally:
+        Path(name).unlink(missing_ok=True)
+    return size

@@ -1,0 +1,220 @@
+"""`tally run`: a question, answered by programs that a model writes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from tallystick.cli.driving import Shown, opened, show_estimate
+from tallystick.cli.exit_codes import OK
+from tallystick.cli.options import (
+    shown_options,
+    skills_for,
+    vocabulary_for,
+    with_limits,
+    with_memory,
+    with_sandbox,
+    with_skills,
+    with_vocabulary,
+)
+from tallystick.core.errors import UsageError
+from tallystick.core.machine.answer import SCHEMA_BYTES_MAX, read_schema
+from tallystick.core.machine.compaction import COMPACT_AT
+from tallystick.core.machine.prompt import NET
+from tallystick.core.strategy import STRATEGIES
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.runtime.context.inputs import encodings_told, read_inputs, wants_stdin
+from tallystick.runtime.run.strategy import estimated
+from tallystick.settings.paths import data_directory, ledger_path
+from tallystick.settings.settings import load_settings
+from tallystick.skills.installed import Recent
+
+
+@click.command("run")
+@click.argument("question")
+@click.option(
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    metavar="[NAME=]FILE|DIR|GLOB|-",
+    help="Give the program text to read, as `context` or as NAME. May be repeated.",
+)
+@click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    help="PROVIDER:NAME, an alias, gguf:FILE, scripted:FILE or recorded:RUN.",
+)
+@with_limits
+@click.option(
+    "--allow-unpriced",
+    is_flag=True,
+    default=None,
+    help="Under a cap in dollars, let calls through whose price nobody knows.",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0, max=2),
+    metavar="T",
+    help="Of the model's choices.  [default: the server's]",
+)
+@click.option(
+    "--strategy",
+    type=click.Choice(STRATEGIES),
+    help="direct: read all at once. code: write programs. recursive: have them ask models. "
+    "auto: what fits.  [default: code]",
+)
+@click.option(
+    "--compact-at",
+    type=click.IntRange(min=0),
+    metavar="TOKENS",
+    help="Shorten old turns when a prompt passes this; 0: never.  "
+    f"[default: {COMPACT_AT}, or what fits]",
+)
+@click.option(
+    "--schema",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A JSON Schema: the answer is JSON that fits it.",
+)
+@click.option(
+    "--skill",
+    "put_skills",
+    multiple=True,
+    metavar='"NAME ARGS"',
+    help="Put a skill's instructions into the prompt. May be repeated.",
+)
+@with_skills
+@with_memory
+@with_vocabulary
+@with_sandbox
+@click.option(
+    "--session",
+    metavar="SESSION",
+    help="Go on with the variables of a session, and leave them there (tally session new).",
+)
+@click.option(
+    "--grant",
+    "grants",
+    multiple=True,
+    metavar="CAPABILITY",
+    help="Give the run a right. May be repeated.",
+)
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Seed of the programs' randomness.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what it would cost; ask and write nothing.")
+@shown_options
+def run_command(
+    question: str,
+    files: tuple[str, ...],
+    schema: Path | None,
+    put_skills: tuple[str, ...],
+    skill_directories: tuple[Path, ...],
+    no_skills: bool,
+    session: str | None,
+    strictness: str | None,
+    thesaurus: Path | None,
+    backend: str,
+    hosts: tuple[str, ...],
+    accept_without: tuple[str, ...],
+    seed: int,
+    dry_run: bool,
+    as_json: bool,
+    events: bool,
+    quiet: bool,
+    **flags: object,
+) -> int:
+    r"""Answer a question with programs that a model writes.
+
+    The answer goes to stdout, progress and cost to stderr. A stopped run prints what it has.
+    What is not given here comes from the environment and the configuration (tally config).
+
+    \b
+    Exit codes: 0 answered, 1 no progress or refused, 2 wrong usage, 3 a cap, 4 the sandbox,
+    5 the model, 6 the ledger, 130 interrupted.
+
+    \b
+    Example:
+        tally run "which invoices are overdue?" -f books/ -m openai:gpt-5-mini
+    """
+    settings = load_settings(flags=flags)
+    if not quiet:
+        for warning in settings.warnings:
+            click.echo(f"warning: {warning}", err=True)
+    rule = None if schema is None else _read(schema)
+    stdin = sys.stdin.buffer.read() if wants_stdin(files) else None
+    inputs = read_inputs(files, stdin=stdin)
+    if not quiet:
+        for line in encodings_told(inputs):
+            click.echo(line, err=True)
+    shown = Shown(as_json=as_json, events=events, quiet=quiet)
+    skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet, put=put_skills)
+    vocabulary = vocabulary_for(strictness, thesaurus)
+    progress = shown.progress()
+    with (
+        shown.going(progress) as watch,
+        opened(
+            settings,
+            SqliteLedger(ledger_path()),
+            skills,
+            vocabulary=vocabulary,
+            backend=backend,
+            accept_without=accept_without,
+        ) as (opened_here, model, pricing),
+    ):
+        if dry_run:
+            if session is not None:
+                raise UsageError("--dry-run knows nothing of a session: leave out one of the two")
+            estimate = estimated(
+                model,
+                question,
+                inputs=inputs,
+                limits=settings.limits,
+                grants=settings.grants,
+                schema=rule,
+                pricing=pricing,
+                skills=skills,
+                put_skills=put_skills,
+            )
+            show_estimate(estimate, as_json=as_json)
+            return OK
+        try:
+            result = opened_here.run(
+                question,
+                inputs=inputs,
+                limits=settings.limits,
+                grants=[*settings.grants, *(f"{NET}{host}" for host in hosts)],
+                seed=seed,
+                temperature=settings.temperature,
+                strategy=settings.strategy,
+                compact_at=settings.compact_at,
+                schema=rule,
+                skills=put_skills,
+                session=session,
+                watch=watch,
+                heard=progress.heard,
+            )
+        finally:
+            progress.close()
+            Recent(data_directory()).note(watch.loaded)
+    return shown.end(result)
+
+
+def _read(path: Path) -> Mapping[str, object]:
+    """The schema in a file."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(SCHEMA_BYTES_MAX + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+    return read_schema(raw, name=str(path))

@@ -1,0 +1,1 @@
+"""`tally skills`: the commands of skills."""

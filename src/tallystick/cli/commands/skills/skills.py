@@ -1,0 +1,610 @@
+"""`tally skills`: which skills there are, what each says, and whether it is well made."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from tallystick.cli.exit_codes import FAILED, OK
+from tallystick.core.errors import UsageError
+from tallystick.interop.skills_reference import ReferenceCatalog, reference_catalog
+from tallystick.settings.files import config_directory
+from tallystick.settings.schema import one_line
+from tallystick.settings.settings import SkillSettings, load_settings
+from tallystick.skills.catalog import Catalog, fit_catalog
+from tallystick.skills.errors import SkillNotFound, SkillPathRefused, SkillUnreadable
+from tallystick.skills.format.bundle import bundle_of
+from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, Problem, split
+from tallystick.skills.format.frontmatter import flattened as flat
+from tallystick.skills.format.lint import lint
+from tallystick.skills.format.manifest import Card
+from tallystick.skills.installed import SKILL_FILES, install_skill, new_skill, skill_at
+from tallystick.skills.layers import (
+    LAYER_ORDER,
+    PROJECT_DIRECTORIES,
+    FoundLayers,
+    Registry,
+    Skill,
+    find_layers,
+    named_layers,
+    project_root,
+    scan,
+    user_skills_directory,
+)
+from tallystick.skills.match import Match, match_skills
+from tallystick.skills.skills import Skills, filled_in
+from tallystick.skills.trust import Admitted, SkillTrust
+
+# What the commands of `tally skills` share: their options, and the skills that are found here.
+
+
+_SHOWN_CHARS_MAX = 200
+
+DIRECTORIES = click.option(
+    "--dir", "directories", multiple=True, type=click.Path(path_type=Path), metavar="DIR",
+    help="Look for skills here and nowhere else; may be repeated.",
+)  # fmt: skip
+JSON = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundSkills:
+    """Where was looked, all that was found there, and what of it may be used."""
+
+    layers: FoundLayers
+    registry: Registry
+    admitted: Admitted
+    settings: SkillSettings
+    warnings: tuple[str, ...]
+
+    def find(self, name: str) -> Skill:
+        """The skill that counts under a name; if none does, the one that would."""
+        try:
+            return self.admitted.registry.find(name)
+        except SkillNotFound:
+            return self.registry.find(name)
+
+    def refused(self) -> Registry:
+        """Those that may not be used, the highest of each id."""
+        first: dict[str, Skill] = {}
+        for each in self.admitted.refused:
+            first.setdefault(each.skill.id, each.skill)
+        return Registry(skills=tuple(first[id] for id in sorted(first)))
+
+    def folder_of(self, name: str) -> Path:
+        """The folder of a skill, also of one that failed."""
+        try:
+            return self.find(name).folder.path
+        except SkillNotFound:
+            failed = (each.path for each in self.registry.failed if each.path.name == name)
+            path = next(failed, None)
+            if path is None:
+                raise
+            return path
+
+    def why_not(self, skill: Skill) -> str | None:
+        """Why a skill may not be used, if so."""
+        found = (each.why for each in self.admitted.refused if each.skill is skill)
+        return next(found, None)
+
+
+def find_skills(directories: Sequence[Path] = ()) -> FoundSkills:
+    """Look in these directories; without any, in all layers. The policy holds in either case."""
+    settings = load_settings()
+    layers = (
+        named_layers(directories)
+        if directories
+        else find_layers(settings_paths=settings.skills.paths)
+    )
+    registry = scan(layers.layers)
+    return FoundSkills(
+        layers=layers,
+        registry=registry,
+        admitted=skill_trust(settings.skills).admitted(registry),
+        settings=settings.skills,
+        warnings=settings.warnings,
+    )
+
+
+def skill_trust(settings: SkillSettings | None = None) -> SkillTrust:
+    """Trust as this user keeps it."""
+    return SkillTrust(config_directory(os.environ), settings=settings)
+
+
+def folder_named(text: str) -> Path | None:
+    """The folder of a skill if that is what a text names: by a path, or by its SKILL.md.
+
+    A word that is both a folder here and a skill's id is the folder if there is a SKILL.md in it.
+    """
+    path = Path(text).expanduser()
+    if path.name in SKILL_FILES and not os.path.isdir(path):
+        return path.parent
+    if text in {".", ".."} or text.startswith(("/", "./", "../", "~")):
+        return path
+    has_skill = any(os.path.lexists(path / each) for each in SKILL_FILES)
+    return path if os.path.isdir(path) and ("/" in text or has_skill) else None
+
+
+def folder_to_check(text: str, directories: Sequence[Path] = ()) -> Path:
+    """The folder that a path or a name means, whatever is in it."""
+    path = folder_named(text)
+    if path is None:
+        try:
+            return find_skills(directories).folder_of(text)
+        except SkillNotFound:
+            if not os.path.isdir(text):
+                raise
+            path = Path(text)
+    if not os.path.isdir(path):
+        raise UsageError(f"{one_line(str(path))}: there is no such directory")
+    return path
+
+
+def skill_in(path: Path) -> Skill:
+    """The skill in a folder that a command names."""
+    if not os.path.isdir(path):
+        raise UsageError(f"{one_line(str(path))}: there is no such directory")
+    try:
+        return skill_at(path)
+    except (SkillPathRefused, SkillUnreadable) as error:
+        raise UsageError(one_line(str(error))) from error
+
+
+def echo_json(value: Any) -> None:  # noqa: ANN401 (whatever is to be printed)
+    try:
+        text = msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        # A path whose bytes are no text: in escapes, from which it can be had back.
+        text = json.dumps(msgspec.to_builtins(value), separators=(",", ":"))
+    click.echo(text)
+
+
+def echo_problems(problems: Iterable[Problem], *, err: bool = False) -> None:
+    for each in problems:
+        click.echo(f"{each.level}: {each.code}: {one_line(each.message)}", err=err)
+
+
+def shown(text: str) -> str:
+    """A text of a stranger, short and safe, on one line."""
+    line = flat(text)
+    cut = line if len(line) <= _SHOWN_CHARS_MAX else f"{line[:_SHOWN_CHARS_MAX]}…"
+    return one_line(cut)
+
+
+def text_shown(text: str) -> str:
+    """A text of many lines with nothing in it that a terminal obeys."""
+    if all(each.isprintable() or each in "\n\t" for each in text):
+        return text
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text
+    )
+
+
+# `tally skills`: which skills there are, what each says, and whether it is well made.
+
+
+# Imported when they are called: what `why` needs takes longer to load than all the others.
+_ELSEWHERE = {
+    "catalog": "tallystick.cli.commands.skills.skills",
+    "match": "tallystick.cli.commands.skills.skills",
+    "sign": "tallystick.cli.commands.skills.trust",
+    "trust": "tallystick.cli.commands.skills.trust",
+    "untrust": "tallystick.cli.commands.skills.trust",
+    "verify": "tallystick.cli.commands.skills.trust",
+    "why": "tallystick.cli.commands.skills.why",
+}
+
+
+class _Group(click.Group):
+    """Has the commands of this module, and finds those of the others by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*self.commands, *_ELSEWHERE])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        module = importlib.import_module(_ELSEWHERE[cmd_name])
+        found = getattr(module, f"{cmd_name}_command")
+        assert isinstance(found, click.Command)
+        found.help = (found.help or "").replace("\\b\n", "\b\n")
+        return found
+
+
+@click.group("skills", cls=_Group)
+def command() -> None:
+    r"""Find, read, check, trust and install skills.
+
+    \b
+    Example:
+        tally skills list
+        tally skills show deploy
+    """
+
+
+@command.command("list")
+@DIRECTORIES
+@JSON
+def list_command(directories: tuple[Path, ...], as_json: bool) -> int:
+    r"""List every skill that is found, and of each whether it counts, or why not.
+
+    \b
+    Example:
+        tally skills list
+        tally skills list --dir ./skills
+    """
+    found = find_skills(directories)
+    rows = sorted(_rows(found), key=lambda row: (row["id"], row["path"]))
+    notes = [*found.layers.notes, *found.registry.truncated]
+    if as_json:
+        layers = [{"layer": each.name, "path": str(each.path)} for each in found.layers.layers]
+        echo_json({"order": LAYER_ORDER, "layers": layers, "skills": rows, "notes": notes})
+        return OK
+    click.echo(f"layers, from high to low: {', '.join(LAYER_ORDER)}")
+    for each in found.layers.layers:
+        there = "" if os.path.isdir(each.path) else "  (not there)"
+        click.echo(f"  {each.name:<11}  {one_line(str(each.path))}{there}")
+    if not rows:
+        click.echo("no skills; to make one: tally skills new NAME")
+    width = max((len(row["id"]) for row in rows), default=0)
+    for row in rows:
+        why = f": {row['why']}" if row["why"] else ""
+        click.echo(f"{one_line(row['id']):<{width}}  {row['layer']:<11}  {row['state']}{why}")
+    for note in (*notes, *(f"warning: {each}" for each in found.warnings)):
+        click.echo(one_line(note), err=True)
+    return OK
+
+
+def _rows(found: FoundSkills) -> Iterator[dict[str, Any]]:
+    usable = found.admitted.registry
+    for skill in usable.skills:
+        disabled = skill.manifest.disable_model_invocation
+        why = "not for models to load; a user can, by its name" if disabled else ""
+        yield _row(skill, "disabled" if disabled else "ok", why)
+    for each in usable.shadowed:
+        by = f"by {each.by.layer} {one_line(str(each.by.folder.path))}"
+        yield _row(each.skill, "shadowed", by)
+    for refused in found.admitted.refused:
+        yield _row(refused.skill, "untrusted", refused.why)
+    for failed in usable.failed:
+        yield {
+            "id": failed.path.name, "layer": failed.layer, "state": "failed",
+            "why": one_line(failed.why), "path": str(failed.path), "description": "", "sha256": "",
+            "problems": failed.problems,
+        }  # fmt: skip
+
+
+def _row(skill: Skill, state: str, why: str) -> dict[str, Any]:
+    return {
+        "id": skill.id, "layer": skill.layer, "state": state, "why": why,
+        "path": str(skill.folder.path), "description": skill.card.description,
+        "sha256": skill.sha256, "problems": skill.problems,
+    }  # fmt: skip
+
+
+@command.command("show")
+@click.argument("name", metavar="NAME|PATH")
+@DIRECTORIES
+@click.option("--body", "with_body", is_flag=True, help="Print its instructions as well.")
+@click.option(
+    "--args", "arguments", multiple=True, metavar="TEXT",
+    help="Print its instructions with this argument in its place; may be repeated.",
+)  # fmt: skip
+@JSON
+def show_command(
+    name: str,
+    directories: tuple[Path, ...],
+    with_body: bool,
+    arguments: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    r"""Show what a skill says of itself, its files, and what is wrong with it.
+
+    \b
+    Example:
+        tally skills show deploy --args staging
+    """
+    found = find_skills(directories)
+    path = folder_named(name)
+    skill = skill_in(path) if path is not None else _found_or_failed(found, name)
+    if skill is None:
+        return FAILED
+    body = _body(skill, arguments) if with_body or arguments else None
+    bundle = bundle_of(skill.folder)
+    why_not = found.why_not(skill)
+    if as_json:
+        echo_json(
+            {
+                "id": skill.id, "layer": skill.layer, "path": str(skill.folder.path),
+                "usable": why_not is None, "why": why_not or "", "manifest": skill.manifest,
+                "sha256": skill.sha256, "bundle_sha256": bundle.sha256, "files": bundle.files,
+                "problems": skill.problems, "body": body,
+            }
+        )  # fmt: skip
+        return OK
+    click.echo(f"{one_line(skill.id)}  {skill.layer}  {one_line(str(skill.folder.path))}")
+    for key, value in msgspec.structs.asdict(skill.manifest).items():
+        text = _field(value)
+        if text:
+            click.echo(f"{key:<16}  {text}")
+    click.echo(f"{'digest':<16}  {bundle.sha256}")
+    for file in bundle.files:
+        click.echo(f"  {one_line(file.path)}  {file.bytes:,} bytes")
+    echo_problems(skill.problems)
+    if why_not is not None:
+        click.echo(f"not used: {why_not}", err=True)
+    if body is not None:
+        click.echo(f"\n{text_shown(body)}")
+    return OK
+
+
+def _found_or_failed(found: FoundSkills, name: str) -> Skill | None:
+    try:
+        return found.find(name)
+    except SkillNotFound:
+        failed = [each for each in found.registry.failed if each.path.name == name]
+        if not failed:
+            raise
+        for each in failed:
+            click.echo(f"failed: {one_line(str(each.path))}: {one_line(each.why)}", err=True)
+        return None
+
+
+def _body(skill: Skill, arguments: tuple[str, ...]) -> str:
+    body = skill.body()
+    if not arguments:
+        return body
+    return filled_in(Skills.of(skill.folder.path), skill.id, body, arguments, session="")
+
+
+def _field(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else ""
+        case tuple():
+            return ", ".join(_field(each) for each in value)
+        case None:
+            return ""
+        case _:
+            return shown(str(value))
+
+
+@command.command("lint")
+@click.argument("names", nargs=-1, required=True, metavar="PATH|NAME...")
+@DIRECTORIES
+@JSON
+def lint_command(names: tuple[str, ...], directories: tuple[Path, ...], as_json: bool) -> int:
+    r"""Check skills against the public specification, strictly. Exit code 1 on errors.
+
+    \b
+    Example:
+        tally skills lint .agents/skills/deploy
+    """
+    folders = {name: folder_to_check(name, directories) for name in names}
+    reports = {name: lint(path) for name, path in folders.items()}
+    if as_json:
+        echo_json(
+            [
+                {"name": name, "path": str(folders[name]), "problems": problems}
+                for name, problems in reports.items()
+            ]
+        )
+    else:
+        for name, problems in reports.items():
+            click.echo(f"{one_line(name)}: {_counted(problems)}")
+            echo_problems(problems)
+    failed = any(each.level == "error" for problems in reports.values() for each in problems)
+    return FAILED if failed else OK
+
+
+def _counted(problems: tuple[Any, ...]) -> str:
+    errors = sum(each.level == "error" for each in problems)
+    return f"{errors} errors, {len(problems) - errors} warnings" if problems else "ok"
+
+
+@command.command("new")
+@click.argument("name")
+@click.option(
+    "--dir", "directory", type=click.Path(path_type=Path), metavar="DIR",
+    help="Make it in this directory; else in the project's .agents/skills.",
+)  # fmt: skip
+@JSON
+def new_command(name: str, directory: Path | None, as_json: bool) -> int:
+    r"""Make a skill to go on from.
+
+    \b
+    Example:
+        tally skills new deploy
+    """
+    into = directory if directory is not None else project_root() / PROJECT_DIRECTORIES[0]
+    path = new_skill(into, name)
+    if as_json:
+        echo_json({"name": name, "path": str(path), "files": ["SKILL.md"]})
+    else:
+        click.echo(one_line(str(path / "SKILL.md")))
+        click.echo("write it, then: tally skills lint, tally skills trust", err=True)
+    return OK
+
+
+@command.command("install")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--user", "where", flag_value="user", default="user", help="Into ~/.agents/skills.")
+@click.option("--project", "where", flag_value="project", help="Into the project's .agents/skills.")
+@click.option("--force", is_flag=True, help="Replace a skill of that name.")
+@JSON
+def install_command(path: Path, where: str, force: bool, as_json: bool) -> int:
+    r"""Copy a skill's folder to where it is found. Nothing of it is run.
+
+    \b
+    Example:
+        tally skills install ~/Downloads/deploy --user
+    """
+    source = folder_named(str(path)) or path
+    skill, problems = skill_in(source), lint(source)
+    into = _project_directory() if where == "project" else user_skills_directory()
+    done = install_skill(skill.folder, into=into, name=skill.name, force=force)
+    if as_json:
+        echo_json(
+            {
+                "name": skill.name, "path": str(done.path), "sha256": done.bundle.sha256,
+                "files": done.bundle.files, "replaced": done.replaced, "problems": problems,
+            }
+        )  # fmt: skip
+        return OK
+    echo_problems(problems, err=True)
+    word = "replaced" if done.replaced else "installed"
+    click.echo(f"{word} {one_line(str(done.path))}")
+    click.echo(f"{len(done.bundle.files)} files, digest {done.bundle.sha256}")
+    if where == "project":
+        click.echo(f"to use it here: tally skills trust {one_line(skill.name)}", err=True)
+    return OK
+
+
+def _project_directory() -> Path:
+    root = project_root()
+    path = root / PROJECT_DIRECTORIES[0]
+    # A project may have made it a link; what is written then lands somewhere else.
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
+        raise UsageError(f"{one_line(str(path))} is a link out of the project")
+    return path
+
+
+# `tally skills catalog` and `match`: what a model would be shown of the skills, and why.
+
+
+@click.command("catalog")
+@DIRECTORIES
+@click.option(
+    "--budget", type=click.IntRange(min=0), metavar="N",
+    help="Room for the text, in characters; with --reference in bytes. Else `skills_budget`.",
+)  # fmt: skip
+@click.option("--reference", is_flag=True, help="As other hosts of skills do it, byte for byte.")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="List N skills at most.")
+@click.option("--match", "prompt", metavar="TEXT", help="List those first that fit this prompt.")
+@click.option("--pin", multiple=True, metavar="ID", help="List this one first; may be repeated.")
+@click.option("--loaded", multiple=True, metavar="ID", help="It was loaded; may be repeated.")
+@click.option("--used", multiple=True, metavar="ID", help="It was used; may be repeated.")
+@JSON
+def catalog_command(
+    directories: tuple[Path, ...],
+    budget: int | None,
+    reference: bool,
+    limit: int | None,
+    prompt: str | None,
+    pin: tuple[str, ...],
+    loaded: tuple[str, ...],
+    used: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    r"""Print the text that tells a model of the skills, and of each why it is there or not.
+
+    \b
+    Example:
+        tally skills catalog --dir ./skills --budget 500 --json
+    """
+    if reference and pin:
+        raise UsageError("--pin is not for --reference, which lists skills by their ids")
+    found = find_skills(directories)
+    registry = found.admitted.registry
+    cards = registry.cards()
+    pin, loaded, used = (
+        tuple(registry.find(name).id for name in names) for names in (pin, loaded, used)
+    )
+    matched = {} if prompt is None else _matches(prompt, cards)
+    room = found.settings.budget if budget is None else budget
+    catalog: Catalog | ReferenceCatalog
+    if reference:
+        catalog = reference_catalog(
+            tuple(_as_written(each) for each in registry.skills),
+            budget=room,
+            limit=limit,
+            loaded=loaded,
+            used=used,
+            matched=matched,
+        )
+    else:
+        catalog = fit_catalog(
+            cards, budget_chars=room, catalog_limit=limit, pinned=pin, matched=matched,
+            loaded=loaded, used={id: () for id in used},
+        )  # fmt: skip
+    if as_json:
+        echo_json({"rendered": catalog.rendered, "evidence": catalog.evidence})
+        return OK
+    if catalog.rendered:
+        click.echo(text_shown(catalog.rendered))
+    evidence = catalog.evidence
+    unit = "bytes" if reference else "characters"
+    click.echo(
+        f"{evidence.used_chars:,} of {evidence.budget_chars:,} {unit}; "
+        f"shown {len(evidence.shown)}, omitted {len(evidence.omitted)}",
+        err=True,
+    )
+    for card in evidence.cards:
+        if card.omitted_reason is not None:
+            click.echo(f"  omitted {one_line(card.id)}: {card.omitted_reason}", err=True)
+    _tell_refused(found)
+    return OK
+
+
+def _tell_refused(found: FoundSkills) -> None:
+    """Of what may not be used, nothing else is said here: its card is a stranger's."""
+    count = len(found.admitted.refused)
+    if count:
+        click.echo(f"not used: {count}; tally skills list says why", err=True)
+
+
+def _as_written(skill: Skill) -> Card:
+    """The card with its texts as they stand in its head: lines are kept, and none is made up."""
+    fields = split(skill.folder.read(skill.file, bytes_max=FILE_BYTES_MAX)).fields or {}
+    texts = {key: fields.get(key) for key in ("short", "description", "when_to_use")}
+    own = {key: text for key, text in texts.items() if isinstance(text, str)}
+    return msgspec.structs.replace(skill.card, **{"short": "", "description": "", **own})
+
+
+def _matches(prompt: str, cards: Sequence[Card]) -> dict[str, Match]:
+    """All that fit, not only the best: here they give an order."""
+    return {each.id: each for each in match_skills(prompt, cards).candidates}
+
+
+@click.command("match")
+@click.argument("prompt", metavar="TEXT")
+@DIRECTORIES
+@click.option(
+    "--path", "paths", multiple=True, metavar="PATH", help="A file it is about; may be repeated."
+)
+@click.option(
+    "--top", type=click.IntRange(min=0), default=1, show_default=True, metavar="N",
+    help="How many are taken.",
+)  # fmt: skip
+@JSON
+def match_command(
+    prompt: str, directories: tuple[Path, ...], paths: tuple[str, ...], top: int, as_json: bool
+) -> int:
+    r"""Say which skills fit a prompt, how well, and by what.
+
+    \b
+    Example:
+        tally skills match "roll the service back" --path deploy/app.yaml
+    """
+    found = find_skills(directories)
+    cards = found.admitted.registry.cards()
+    matching = match_skills(prompt, cards, paths=paths, top_n=top)
+    if as_json:
+        echo_json(matching)
+        return OK
+    taken = {each.id for each in matching.matched}
+    for each in matching.candidates:
+        mark = "*" if each.id in taken else " "
+        click.echo(f"{mark} {each.score:6.3f}  {one_line(each.id)}  {shown(each.reason)}")
+    if not matching.candidates:
+        click.echo("no skill fits", err=True)
+    _tell_refused(found)
+    return OK

@@ -1,0 +1,257 @@
+"""`tally skills sign`, `verify`, `trust` and `untrust`: who answers for a skill."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from tallystick.cli.commands.skills.skills import (
+    DIRECTORIES,
+    JSON,
+    FoundSkills,
+    echo_json,
+    echo_problems,
+    find_skills,
+    folder_named,
+    folder_to_check,
+    shown,
+    skill_in,
+    skill_trust,
+)
+from tallystick.cli.exit_codes import FAILED, OK
+from tallystick.core.errors import UsageError
+from tallystick.settings.files import config_directory
+from tallystick.settings.paths import ledger_path
+from tallystick.settings.schema import one_line
+from tallystick.settings.signing import open_signing_key, read_public_key, signing_available
+from tallystick.skills.errors import SkillNotFound
+from tallystick.skills.format.bundle import Bundle, bundle_of
+from tallystick.skills.format.folder import Folder
+from tallystick.skills.format.lint import lint
+from tallystick.skills.layers import Registry, Skill
+from tallystick.skills.trust import check_signature, signers_of, write_signature
+
+_PUBLIC_KEY = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command("sign")
+@click.argument("path", type=click.Path(path_type=Path))
+@JSON
+def sign_command(path: Path, as_json: bool) -> int:
+    r"""Sign every file of a skill with your key, which is made on first use.
+
+    \b
+    Example:
+        tally skills sign ./deploy
+    """
+    skill = skill_in(folder_named(str(path)) or path)
+    directory = config_directory(os.environ)
+    if Path(os.path.realpath(directory)).is_relative_to(skill.folder.path):
+        raise UsageError(f"{one_line(str(directory))}: a key inside a skill would be given away")
+    key = open_signing_key(directory, ledger=ledger_path())
+    if key.made:
+        click.echo(
+            f"made key {key.id}; give {one_line(str(key.public_path))} to those who use your "
+            f"skills, who trust it with: tally skills trust --signer FILE",
+            err=True,
+        )
+    document = write_signature(skill, key, at_ms=time.time_ns() // 1_000_000)
+    if as_json:
+        echo_json(document)
+        return OK
+    # What a signature covers is the files; a fault in them is told, and stays the signer's affair.
+    echo_problems(lint(skill.folder.path), err=True)
+    click.echo(f"signed {one_line(str(skill.folder.path))} as {key.id}")
+    click.echo(f"{len(document.files)} files, digest {document.manifest_sha256}")
+    return OK
+
+
+@click.command("verify")
+@click.argument("name", metavar="PATH|NAME")
+@DIRECTORIES
+@click.option(
+    "--key", "key_file", type=_PUBLIC_KEY, metavar="PUB",
+    help="Who must have signed it; else anybody whom you trust.",
+)  # fmt: skip
+@JSON
+def verify_command(
+    name: str, directories: tuple[Path, ...], key_file: Path | None, as_json: bool
+) -> int:
+    r"""Check a skill's signature, and every file under it. Exit code 1 if it does not hold.
+
+    \b
+    Example:
+        tally skills verify ./deploy --key theirs.pub
+    """
+    if not signing_available():
+        raise UsageError("signatures need an extra: pip install 'tallystick[sign]'")
+    signers = skill_trust().signers() if key_file is None else signers_of(key_file)
+    folder = Folder(Path(os.path.realpath(folder_to_check(name, directories))))
+    report = check_signature(folder, signers.keys)
+    found = report.difference
+    if as_json:
+        echo_json(
+            {
+                "ok": report.ok, "state": report.state, "why": report.why,
+                "path": str(folder.path), "signer": report.signer, "signed_at": report.signed_at,
+                "changed": found.changed, "added": found.added, "removed": found.removed,
+            }
+        )  # fmt: skip
+    else:
+        click.echo(f"{one_line(name)}: {'ok' if report.ok else 'not valid'}: {report.why}")
+        for word, paths in (
+            ("changed", found.changed), ("added", found.added), ("removed", found.removed),
+        ):  # fmt: skip
+            for each in paths:
+                click.echo(f"  {word}  {one_line(each)}")
+        for note in signers.notes:
+            click.echo(note, err=True)
+    return OK if report.ok else FAILED
+
+
+@click.command("trust")
+@click.argument("names", nargs=-1, metavar="[NAME...]")
+@click.option("--all", "everything", is_flag=True, help="All that are not trusted.")
+@click.option(
+    "--signer", type=_PUBLIC_KEY, metavar="FILE",
+    help="Trust whatever the holder of this public key signs.",
+)  # fmt: skip
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@JSON
+def trust_command(
+    names: tuple[str, ...], everything: bool, signer: Path | None, yes: bool, as_json: bool
+) -> int:
+    r"""Let skills of this project be used, as long as no file of theirs changes.
+
+    \b
+    Example:
+        tally skills trust deploy
+        tally skills trust --signer theirs.pub
+    """
+    if signer is not None:
+        if names or everything:
+            raise UsageError("--signer is a key to trust; skills are named without it")
+        return _trust_signer(signer, yes=yes, as_json=as_json)
+    found = find_skills()
+    skills = _to_trust(found, names, everything=everything)
+    if everything and not skills:
+        click.echo("nothing to trust", err=True)
+    bundles = {skill.id: bundle_of(skill.folder) for skill in skills}
+    if not as_json:
+        for skill in skills:
+            _tell(skill, bundles[skill.id])
+    if skills and not yes:
+        click.confirm(f"trust {len(skills)} skills as they are now?", abort=True, err=True)
+    if skills:
+        skill_trust().note({skill.folder.path: bundles[skill.id] for skill in skills})
+    if as_json:
+        echo_json(
+            [
+                {
+                    "id": skill.id, "path": str(skill.folder.path),
+                    "sha256": bundles[skill.id].sha256, "files": bundles[skill.id].files,
+                }
+                for skill in skills
+            ]
+        )  # fmt: skip
+    for skill in skills:
+        click.echo(f"trusted {one_line(skill.id)}", err=True)
+    return OK
+
+
+def _to_trust(found: FoundSkills, names: Iterable[str], *, everything: bool) -> list[Skill]:
+    refused = found.refused()
+    if found.settings.require_signature and refused.skills:
+        raise UsageError(
+            "skills_require_signature is set, so trust in files does not help; trust who signs "
+            "them: tally skills trust --signer FILE.pub"
+        )
+    if everything:
+        names = [each.id for each in refused.skills if not each.manifest.require_signature]
+        return [refused.find(each) for each in names]
+    chosen = [_find_refused(found, refused, name) for name in names]
+    if not chosen:
+        waiting = ", ".join(one_line(each.id) for each in refused.skills)
+        told = f"not trusted are {waiting}" if waiting else "all that were found are trusted"
+        raise UsageError(f"name the skills to trust, or --all; {told}")
+    return [each for each in chosen if each is not None]
+
+
+def _find_refused(found: FoundSkills, refused: Registry, name: str) -> Skill | None:
+    try:
+        skill = refused.find(name)
+    except SkillNotFound:
+        used = found.find(name)
+        click.echo(f"{one_line(used.id)} is used already", err=True)
+        return None
+    if skill.manifest.require_signature:
+        raise UsageError(
+            f"{one_line(skill.id)} asks for a signature itself, so trust in its files does not "
+            f"help; trust who signed it: tally skills trust --signer FILE.pub"
+        )
+    return skill
+
+
+def _tell(skill: Skill, bundle: Bundle) -> None:
+    click.echo(f"{one_line(skill.id)}  {one_line(str(skill.folder.path))}")
+    click.echo(f"  {shown(skill.manifest.description)}")
+    for file in bundle.files:
+        click.echo(f"  {one_line(file.path)}  {file.bytes:,} bytes")
+    click.echo(f"  digest {bundle.sha256}")
+
+
+def _trust_signer(path: Path, *, yes: bool, as_json: bool) -> int:
+    key = read_public_key(path)
+    if not yes:
+        click.confirm(f"trust all skills signed by {key.id}?", abort=True, err=True)
+    skill_trust().add_signer(path)
+    if as_json:
+        echo_json({"signer": key.id})
+    click.echo(f"trusted signer {key.id}", err=True)
+    return OK
+
+
+@click.command("untrust")
+@click.argument("names", nargs=-1, metavar="[NAME|PATH...]")
+@click.option("--signer", metavar="FILE|FINGERPRINT", help="Take back the trust in this key.")
+@JSON
+def untrust_command(names: tuple[str, ...], signer: str | None, as_json: bool) -> int:
+    r"""Take back the trust in skills, or in who signs them.
+
+    \b
+    Example:
+        tally skills untrust deploy
+    """
+    if bool(names) is (signer is not None):
+        raise UsageError("name the skills, or a key with --signer")
+    trust = skill_trust()
+    if signer is not None:
+        id = read_public_key(Path(signer)).id if os.path.isfile(signer) else signer.lower()
+        done = {id: trust.remove_signer(id)}
+    else:
+        found = find_skills()
+        folders = {name: _folders(found, name) for name in names}
+        done = {
+            name: any([trust.forget(each) for each in paths]) for name, paths in folders.items()
+        }
+    if as_json:
+        echo_json([{"name": name, "was_trusted": was} for name, was in done.items()])
+    for name, was in done.items():
+        click.echo(
+            f"{'no longer trusted' if was else 'was not trusted'}: {one_line(name)}", err=True
+        )
+    return OK
+
+
+def _folders(found: FoundSkills, name: str) -> list[Path]:
+    """Where trust in a skill may be noted: a project and a directory above may both have it."""
+    path = folder_named(name)
+    if path is not None:
+        return [path]
+    skill = found.find(name)
+    every = [*found.registry.skills, *(each.skill for each in found.registry.shadowed)]
+    return [each.folder.path for each in every if each.id == skill.id]

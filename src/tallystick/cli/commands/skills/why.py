@@ -1,0 +1,67 @@
+"""`tally skills why`: what became of a skill in a run, or would now, in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from tallystick.cli.commands.skills.skills import DIRECTORIES, JSON, find_skills
+from tallystick.cli.show import plain
+from tallystick.client import Session
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.runtime.runs.history import resolve_run, whole_records
+from tallystick.settings.paths import ledger_path
+from tallystick.skills.skills import Skills
+from tallystick.skills.why import Why, why_here, why_in_run
+
+_SENTENCE_CHARS_MAX = 2_000
+
+
+@click.command("why")
+@click.argument("name")
+@click.argument("run", required=False)
+@DIRECTORIES
+@JSON
+def why_command(name: str, run: str | None, directories: tuple[Path, ...], as_json: bool) -> int:
+    r"""Say why a skill was listed, loaded or used in RUN, or was not; without RUN, would be now.
+
+    RUN is an id, the beginning of one, or `last`. What is said of a run comes from its record.
+
+    \b
+    Example:
+        tally skills why pdf-tools last
+    """
+    found = _in_run(name, run) if run is not None else _now(name, directories)
+    if as_json:
+        click.echo(msgspec.json.encode(found).decode())
+    else:
+        click.echo(plain(found.sentence, chars_max=_SENTENCE_CHARS_MAX))
+    return 0
+
+
+def _in_run(name: str, run: str) -> Why:
+    with Session(ledger=SqliteLedger(ledger_path())) as session:
+        found = resolve_run(session.ledger, run)
+        records = whole_records(session.ledger, found)
+        return why_in_run(found, records, session.shelf_of(records), name)
+
+
+def _now(name: str, directories: tuple[Path, ...]) -> Why:
+    found = find_skills(directories)
+    registry = found.admitted.registry
+    unused = [each for each in found.admitted.refused if name in (each.skill.id, each.skill.name)]
+    if unused and name not in {each.id for each in registry.skills}:
+        refused = unused[0]
+        return Why(
+            skill=refused.skill.id,
+            sentence=f"{refused.skill.id} ({refused.skill.layer}) is not used: {refused.why}.",
+        )
+    failed = [each for each in found.registry.failed if each.path.name == name]
+    if failed and not any(name in (each.id, each.name) for each in registry.skills):
+        first = failed[0]
+        return Why(
+            skill=name, sentence=f"{name} ({first.layer}) is not used: it failed: {first.why}."
+        )
+    return why_here(Skills(registry=registry, budget_chars=found.settings.budget), name)

@@ -1,0 +1,371 @@
+"""What is shown to a person: records as lines, and receipts of steps as a table."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+import msgspec
+
+from tallystick.core.charge import RunLimits, shown_usd
+from tallystick.core.machine.compaction import BRIEF, EARLIER
+from tallystick.core.records import (
+    FIGURE_MAX,
+    AskModel,
+    CallHost,
+    ChildBegun,
+    ChildEnded,
+    FilesKept,
+    HostAnswered,
+    ModelFailed,
+    ModelRefused,
+    ModelReplied,
+    NetworkAttempted,
+    ProgramChecked,
+    ProgramFinished,
+    QueryAsked,
+    QueryFailed,
+    QueryRecord,
+    QueryRefused,
+    QueryReplied,
+    ReceiptIssued,
+    Record,
+    RunEnded,
+    RunForked,
+    RunProgram,
+    RunPruned,
+    RunResumed,
+    RunStarted,
+    SkillLoaded,
+    SkillMatched,
+    SkillUsed,
+    SnapshotTaken,
+    StepEntered,
+    StepLeft,
+)
+from tallystick.core.views.receipt import StepLine, StepTotals, step_totals
+
+_SHOWN_CHARS_MAX = 70
+# Letters, by their category, that show nothing.
+_FILLERS = frozenset("\u115f\u1160\u3164\uffa0")
+# Marks that stand on one letter; more of them would cover the lines around it.
+_MARKS_MAX = 2
+_TERMS_SHOWN_MAX = 5
+
+
+def transcript_lines(record: Record) -> list[str]:
+    """A record as normalized text: one vocabulary, no clock, no ids."""
+    match record:
+        case RunStarted():
+            return [f"run       {_started(record)}"]
+        case AskModel() | ModelReplied() | ModelFailed() | ModelRefused():
+            return [f"turn {record.turn:<4} {each}" for each in _model(record)]
+        case record if isinstance(record, QueryRecord):
+            return [f"          {_query(record)}"]
+        case RunProgram() | ProgramFinished():
+            return [f"turn {record.turn:<4} {_program(record)}"]
+        case CallHost() | HostAnswered():
+            return [f"          {_host(record)}"]
+        case ReceiptIssued() | SnapshotTaken() | SkillMatched() | ProgramChecked():
+            return _beside(record)
+        case FilesKept() | NetworkAttempted():
+            return [_native(record)]
+        case RunEnded() | RunResumed() | RunForked() | RunPruned():
+            return [f"run       {_passage(record)}"]
+        case StepEntered() | StepLeft():
+            return [f"step      {_step(record)}"]
+
+
+def _beside(record: ReceiptIssued | SnapshotTaken | SkillMatched | ProgramChecked) -> list[str]:
+    match record:
+        case ReceiptIssued():
+            return []
+        case SnapshotTaken():
+            return [f"turn {record.turn:<4} snapshot   {record.image.byte_len:,} bytes"]
+        case SkillMatched():
+            return [f"run       skills     {_matched(record)}"]
+        case ProgramChecked():
+            return [f"turn {record.turn:<4} vocabulary {_checked(record)}"]
+
+
+def _native(record: FilesKept | NetworkAttempted) -> str:
+    if isinstance(record, NetworkAttempted):
+        to = f" at {plain(record.address)}" if record.address else ""
+        why = f": {plain(record.why)}" if record.why else ""
+        host = f"{plain(record.host)}:{record.port}" if record.host else "what could not be read"
+        return f"          network    {record.outcome} {host}{to}{why}"
+    size = "nothing" if record.archive is None else f"{record.archive.byte_len:,} bytes"
+    out = f"  {record.left_out_of} left out" if record.left_out_of else ""
+    problem = f"  {plain(record.problem)}" if record.problem else ""
+    return f"turn {record.turn:<4} files      {size}{out}{problem}"
+
+
+def _checked(record: ProgramChecked) -> str:
+    unknown = ", ".join(map(plain, record.unknown_terms[:_TERMS_SHOWN_MAX]))
+    return f"{record.decision}  unknown: {unknown}" if unknown else record.decision
+
+
+def _matched(record: SkillMatched) -> str:
+    scores = {each.id: each.score for each in record.candidates}
+    said = ", ".join(f"{plain(id)} ({scores.get(id, 0):.2f})" for id in record.matched)
+    return f"matched {said}" if said else "none matches"
+
+
+def plain(text: str, *, chars_max: int = _SHOWN_CHARS_MAX) -> str:
+    """A text in one line, cut, with nothing in it that a terminal would act on."""
+    # Cut first: what was imported may be as long as a body is.
+    line = " ".join(text[: 4 * chars_max].split())
+    line = line if len(line) <= chars_max else f"{line[: chars_max - 3]}..."
+    return safe(line)
+
+
+def safe(text: str) -> str:
+    """A text with nothing in it that a terminal would act on, or that shows as something else.
+
+    Control characters, those that turn the direction of writing, and those without width are "?".
+    """
+    if text.isascii():
+        return text if text.isprintable() else "".join(map(_shown_ascii, text))
+    kept: list[str] = []
+    marks = 0
+    for each in text:
+        if each.isprintable() and unicodedata.category(each) in ("Mn", "Me"):
+            marks += 1
+            if marks <= _MARKS_MAX:
+                kept.append(each)
+            continue
+        marks = 0
+        kept.append(each if each.isprintable() and each not in _FILLERS else "?")
+    return "".join(kept)
+
+
+def _shown_ascii(char: str) -> str:
+    return char if char.isprintable() else "?"
+
+
+def _started(record: RunStarted) -> str:
+    limits = record.limits
+    named = "".join(f"  {each.name}={each.bytes}B" for each in record.contexts)
+    tokens = "" if limits.tokens == FIGURE_MAX else f" tokens<={limits.tokens}"
+    typed = "" if record.schema is None else f"  schema={len(record.schema)}B"
+    return f"started    goal={_short(record.goal)}{named}{typed}  turns<={limits.turns}{tokens}"
+
+
+def _program(record: RunProgram | ProgramFinished) -> str:
+    if isinstance(record, RunProgram):
+        kind = "" if record.kind == "python" else f"  {record.kind}"
+        return f"program    part={record.part}{kind}"
+    return f"finished   {outcome(record)}"
+
+
+def _passage(record: RunEnded | RunResumed | RunForked | RunPruned) -> str:
+    match record:
+        case RunEnded():
+            kind = "partial" if record.partial else "answer"
+            return (
+                f"ended      {record.stop}  {kind}={_short(record.answer or '')}  "
+                f"turns={record.charge.turns} host_calls={record.charge.host_calls}"
+            )
+        case RunResumed():
+            doubt = "" if record.in_doubt == "halt" else f"  in doubt: {record.in_doubt}"
+            return f"resumed   {doubt}{_limits(record.limits)}"
+        case RunForked():
+            model = "" if record.model is None else f"  model={_short(record.model)}"
+            return f"forked     after turn {record.turn}{model}{_limits(record.limits)}"
+        case RunPruned():
+            return f"pruned     {record.removed} bodies, {record.bytes:,} bytes"
+
+
+def _limits(limits: RunLimits | None) -> str:
+    return "" if limits is None else f"  turns<={limits.turns} tokens<={limits.tokens}"
+
+
+def _step(record: StepEntered | StepLeft) -> str:
+    match record:
+        case StepEntered():
+            tokens = "" if record.tokens_max is None else f"  tokens<={record.tokens_max}"
+            usd = "" if record.usd_max is None else f"  usd<={shown_usd(record.usd_max)}"
+            model = "" if record.model is None else f"  {plain(record.model)}"
+            what = "entered" if record.note is None else "noted"
+            return f"{what:<10} {plain(record.path)}{model}{tokens}{usd}"
+        case StepLeft():
+            receipt = record.receipt
+            error = "" if receipt.error is None else f"  {_short(receipt.error)}"
+            return (
+                f"left       {plain(receipt.path)}  {receipt.status}  calls={receipt.llm_calls} "
+                f"runs={receipt.runs_begun}  {shown_usd(receipt.usd)}{error}"
+            )
+
+
+def _host(record: CallHost | HostAnswered) -> str:
+    match record:
+        case CallHost():
+            return f"calling    {record.name}  {record.policy}"
+        case HostAnswered():
+            verdict = "ok" if record.ok else "error"
+            return f"answered   {record.name}  {verdict}  {_size(record)}{_touched(record)}"
+
+
+def _touched(record: HostAnswered) -> str:
+    """What the call did with a skill."""
+    match record.skill:
+        case SkillLoaded(id=id):
+            return f"  loaded the skill {plain(id)}"
+        case SkillUsed(id=id) as used:
+            return f"  used {plain(used.said)} of the skill {plain(id)}"
+        case None:
+            return ""
+
+
+def _size(record: HostAnswered) -> str:
+    if record.reply_ref is not None:
+        return f"{record.reply_ref.byte_len} bytes, kept apart"
+    if record.reply_sha256 is not None:
+        return "can be made again"
+    return f"{len(record.reply)} bytes"
+
+
+def _compacted(record: AskModel) -> list[str]:
+    """That a prompt was made shorter before it was sent, as the names of its parts say."""
+    short = sum(each.startswith(BRIEF) for each in record.added)
+    parts = [part for each in record.added for part in each.split("+")]
+    gone = [each.removeprefix(EARLIER) for each in parts if each.startswith(EARLIER)]
+    said = [f"{short} in short"] * (short > 0) + [f"{each} left out" for each in gone]
+    return [f"compacted  turns: {', '.join(said)}"] if said else []
+
+
+def _model(record: AskModel | ModelReplied | ModelFailed | ModelRefused) -> list[str]:
+    match record:
+        case AskModel():
+            asked = f"asked      added={','.join(record.added)}"
+            return [*_compacted(record), f"{asked}{_catalog(record)}"]
+        case ModelReplied():
+            cut = "  cut" if record.cut else ""
+            return [f"replied    {len(record.text)} characters{cut}"]
+        case ModelFailed():
+            return [f"failed     {record.reason}: {_short(record.message)}"]
+        case ModelRefused():
+            return [f"refused    {_short(record.message)}"]
+
+
+def _catalog(record: AskModel) -> str:
+    found = record.evidence
+    return "" if found is None else f"  skills: {found.shown} listed, {found.omitted} not"
+
+
+def _query(record: QueryRecord) -> str:
+    """A model call of a program, in a line."""
+    place = f"call={record.intent} item={record.item} attempt={record.attempt}"
+    match record:
+        case QueryAsked():
+            return f"query      {place}  {record.model}"
+        case QueryReplied():
+            return f"replied    {place}  {len(record.text)} characters"
+        case QueryFailed():
+            return f"failed     {place}  {record.reason}: {_short(record.message)}"
+        case QueryRefused():
+            return f"refused    {place}  {_short(record.message)}"
+        case ChildBegun():
+            return f"child      {place}"
+        case ChildEnded():
+            return f"child      {place}  {record.stop}  answer={_short(record.answer)}"
+
+
+def outcome(record: ProgramFinished) -> str:
+    """What came of a program, in a few words."""
+    if record.failure is not None:
+        return f"{record.failure.kind}: {_short(record.failure.message)}"
+    if isinstance(record.exit_code, int) and record.exit_code:
+        return f"exit {record.exit_code}  printed {_short(record.stdout.strip())}"
+    if record.answer is not None:
+        return f"answer={_short(record.answer)}"
+    if record.value is not None:
+        return f"value={_short(record.value)}"
+    return (
+        f"printed {_short(record.stdout.strip())}" if record.stdout.strip() else "nothing printed"
+    )
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return repr(line if len(line) <= _SHOWN_CHARS_MAX else line[: _SHOWN_CHARS_MAX - 3] + "...")
+
+
+# The receipts of steps, as a table for people and as JSON for programs.
+
+
+_INDENT_MAX = 12
+_HEADINGS = ("step", "status", "calls", "in", "out", "cost", "runs", "")
+# Names stand on the left, and so does what is said at the end; figures stand on the right.
+_LEFT = (0, 1, len(_HEADINGS) - 1)
+
+
+def steps_as_json(chain: str, lines: Sequence[StepLine]) -> bytes:
+    """The receipts that are there, the paths of the steps that have none, and the totals."""
+    return msgspec.json.encode(
+        {
+            "run": chain,
+            "receipts": [line.receipt for line in lines if line.receipt is not None],
+            "open": [line.path for line in lines if line.receipt is None],
+            "missed": sum(line.missed for line in lines),
+            "totals": step_totals(lines),
+        }
+    )
+
+
+def table_lines(chain: str, lines: Sequence[StepLine]) -> list[str]:
+    """Steps by line, each one indented under the one it stands in."""
+    totals = step_totals(lines)
+    unfinished = sum(line.receipt.unfinished for line in lines if line.receipt is not None)
+    missed = sum(line.missed for line in lines)
+    rows = [_HEADINGS, *map(_row, lines), _total(totals)]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(_HEADINGS))]
+    made = [f"steps     {chain}", f"cost      {_cost(totals)}", ""]
+    made += [_aligned(row, widths) for row in rows]
+    if any(line.receipt is None for line in lines):
+        made.append("steps that are open have no receipt yet; what was cut off never gets one")
+    if unfinished:
+        made.append("where something was still going, its later cost is in its own receipt only")
+    if missed:
+        made.append(f"{missed:,} steps that were left before the first run are not here")
+    return made
+
+
+def _row(line: StepLine) -> tuple[str, ...]:
+    name = "  " * min(line.depth, _INDENT_MAX) + plain(line.name, chars_max=40)
+    receipt = line.receipt
+    if receipt is None:
+        return (name, line.status, "", "", "", "", "", "")
+    said = [] if receipt.error is None else [plain(receipt.error)]
+    if receipt.unfinished:
+        said.append(f"{receipt.unfinished:,} still going")
+    return (
+        name,
+        line.status,
+        f"{receipt.llm_calls:,}",
+        f"{receipt.input_tokens:,}",
+        f"{receipt.output_tokens:,}",
+        _cost(StepTotals().plus(receipt)),
+        f"{receipt.runs_begun:,}",
+        "; ".join(said),
+    )
+
+
+def _total(totals: StepTotals) -> tuple[str, ...]:
+    calls, into, out = totals.llm_calls, totals.input_tokens, totals.output_tokens
+    return ("total", "", f"{calls:,}", f"{into:,}", f"{out:,}", _cost(totals), "", "")
+
+
+def _cost(totals: StepTotals) -> str:
+    if totals.unpriced and totals.unpriced >= totals.llm_calls:
+        return "unpriced"
+    some = f" + {totals.unpriced:,} unpriced" if totals.unpriced else ""
+    return f"{shown_usd(totals.usd)}{some}"
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [
+        cell.ljust(width) if place in _LEFT else cell.rjust(width)
+        for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    return "  ".join(cells).rstrip()

@@ -1,0 +1,500 @@
+"""The client: one object that holds ledger, models and sandboxes, for callers sync and async.
+
+The driver is async and runs on a loop of the session's own, in a thread of its own. So the plain
+methods work anywhere, also inside a running loop or a notebook; `arun` is the same for those who
+would rather await.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tallystick.attachments.memory import MemoryAttachments
+from tallystick.attachments.port import Attachments
+from tallystick.attachments.session import SessionAttachments
+from tallystick.attachments.sqlite import SqliteAttachments
+from tallystick.core.budget.amount import Budget
+from tallystick.core.charge import RunLimits
+from tallystick.core.errors import UsageError
+from tallystick.core.machine.answer import schema_text
+from tallystick.core.records import InDoubt, PersonDecision, Record
+from tallystick.core.strategy import AskedStrategy
+from tallystick.ledger.port import Ledger
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.model.port import Heard, Model
+from tallystick.model.price_table import Pricing
+from tallystick.runtime.calls.decisions import FindReply
+from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.calls.queries import FindModel
+from tallystick.runtime.context.attachments import Shelf
+from tallystick.runtime.context.inputs import Input
+from tallystick.runtime.programs.backends import AUTO, Backends
+from tallystick.runtime.run.assembly import ResumeJob, RunJob, Watch
+from tallystick.runtime.run.children import Family
+from tallystick.runtime.run.fork import ForkJob, forked
+from tallystick.runtime.run.replay import ReplayReport, replayed
+from tallystick.runtime.run.resume import Parts, resumed
+from tallystick.runtime.runs.history import holder_of, start_now
+from tallystick.runtime.runs.result import Run
+from tallystick.runtime.spend.client_scopes import NO_LIMIT, PRICING, Till
+from tallystick.sandbox.port import new_id
+from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.sessions.runs import in_session
+from tallystick.sessions.sessions import Sessions, sessions_of
+from tallystick.sessions.snapshots import snapshots_holder as snapshots_of
+from tallystick.settings.paths import ledger_path
+from tallystick.skills.skills import Skills
+from tallystick.steps.replay import StepsReport
+from tallystick.steps.resume import replayed_steps, resumed_steps, run_asked, steps_for
+from tallystick.steps.runs import RunSteps
+from tallystick.vocabulary.runs import VocabularyAsked
+
+if TYPE_CHECKING:
+    from tallystick.memory.memory import Memory
+    from tallystick.sandbox.process.sandbox import ProcessSandbox
+
+
+# One event loop in a thread of its own, for callers that have none or may not block theirs.
+
+
+Result = TypeVar("Result")
+_CANCEL_SECONDS = 10.0
+
+
+async def _all_ended() -> None:
+    """Cancel every other task that was not cancelled yet, and wait for all of them."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        if not task.cancelling():
+            task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+class LoopThread:
+    """Starts with its first work, ends with `close`."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._guard = threading.Lock()
+
+    def submit(self, work: Coroutine[Any, Any, Result]) -> concurrent.futures.Future[Result]:
+        """Run a coroutine on the loop."""
+        with self._guard:
+            if self._loop is None:
+                self._start()
+            assert self._loop is not None
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def do(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine and wait for it here.
+
+        An interrupt cancels the coroutine, not the wait: what it makes of the cancel is returned.
+        """
+        tasks: list[asyncio.Task[Result]] = []
+
+        async def held() -> Result:
+            tasks.append(asyncio.ensure_future(work))
+            return await tasks[0]
+
+        future = self.submit(held())
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            if tasks and self._loop is not None:
+                self._loop.call_soon_threadsafe(tasks[0].cancel)
+            try:
+                return future.result(timeout=_CANCEL_SECONDS)
+            except (concurrent.futures.CancelledError, concurrent.futures.TimeoutError):
+                raise KeyboardInterrupt from None
+
+    def close(self) -> None:
+        with self._guard:
+            loop, self._loop = self._loop, None
+            thread, self._thread = self._thread, None
+        if loop is not None and thread is not None:
+            # What still runs gets to write down how it ended.
+            ended = asyncio.run_coroutine_threadsafe(_all_ended(), loop)
+            with contextlib.suppress(concurrent.futures.TimeoutError):
+                ended.result(timeout=_CANCEL_SECONDS)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+    def _start(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="tally-loop", daemon=True
+        )
+        self._thread.start()
+
+
+# The models of a session's runs: those that programs may ask, and those opened by name.
+
+
+def models_for_programs(own: Model, others: Mapping[str, Model]) -> FindModel:
+    """The models that programs may ask: the run's own, and those that were given by name."""
+
+    def find(name: str | None) -> Model:
+        if name is None or name == own.name:
+            return own
+        if name not in others:
+            known = ", ".join([own.name, *others])
+            raise UsageError(f"model {name[:80]!r} is not for programs; known are: {known}")
+        return others[name]
+
+    return find
+
+
+def opened_by_name(name: str, ledger: Callable[[], Ledger]) -> Model:
+    """A model that is opened as the settings say."""
+    # Names are resolved above this module, which recorded models read.
+    from tallystick.model.pacing import Pacing
+    from tallystick.settings.models import open_model
+    from tallystick.settings.settings import load_settings
+
+    settings = load_settings(flags={"model": name})
+    return open_model(settings.model, settings, pacing=Pacing(), ledger=ledger)
+
+
+# Sessions: where everything is put together, for one caller.
+
+
+_LIMITS = RunLimits()
+_NO_MODELS: Mapping[str, Model] = {}
+
+
+class Session:
+    """Runs goals with one model, in one sandbox, on one ledger.
+
+    `model` is a backend, or a name such as `"ollama:qwen2.5-coder"`, opened when it is needed.
+    Attachments are kept beside the ledger; `attachments` says where for a ledger that has no file.
+    `models` are those that programs may ask by name, beside the run's own. `budget` is for all runs
+    of the session together, `total` for all runs of all processes on this ledger's file; `pricing`
+    says what calls cost. `lookup` is asked, by model and key, what came of a call that a process
+    died in, where its provider can be asked. `skills` are those that programs may load, `memory` is
+    what they recall (it stays the caller's to close), `vocabulary` what they are checked against.
+    `backend` is the sandbox of new runs: wasm, or process, for native Python and bash with files.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Model | str | None = None,
+        functions: Sequence[RunFunction] = (),
+        ledger: Ledger | None = None,
+        attachments: Attachments | None = None,
+        sandbox: WasmSandbox | ProcessSandbox | None = None,
+        backend: str = AUTO,
+        accept_without: Collection[str] = (),
+        models: Mapping[str, Model] = _NO_MODELS,
+        budget: Budget = NO_LIMIT,
+        total: Budget = NO_LIMIT,
+        pricing: Pricing = PRICING,
+        lookup: FindReply | None = None,
+        skills: Skills | None = None,
+        memory: Memory | None = None,
+        vocabulary: VocabularyAsked | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._lookup = lookup
+        self._skills = skills
+        self._memory = memory
+        self._vocabulary = vocabulary
+        self._till = Till(budget=budget, total=total, pricing=pricing)
+        self._models = dict(models)
+        if attachments is not None and (ledger is None or isinstance(ledger, SqliteLedger)):
+            raise UsageError("attachments: a ledger in a file keeps them itself, beside it")
+        self._attachments = attachments
+        self._owns_attachments = attachments is None
+        self._model = None if isinstance(model, str) else model
+        self._model_name = model if isinstance(model, str) else None
+        self._functions = tuple(functions)
+        self._ledger = ledger
+        self._backends = Backends(
+            given=sandbox, preference=backend, accept_without=accept_without, say=say
+        )
+        self._owned: list[Model] = []
+        self._by_name: dict[str, Model] = {}
+        self._loop = LoopThread()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def ledger(self) -> Ledger:
+        if self._ledger is None:
+            self._ledger = SqliteLedger(ledger_path())
+        return self._ledger
+
+    @property
+    def attachments(self) -> Attachments:
+        """Where the runs of this session keep their bytes."""
+        if self._attachments is None:
+            ledger = self.ledger
+            self._attachments = (
+                SqliteAttachments(ledger.file)
+                if isinstance(ledger, SqliteLedger)
+                else MemoryAttachments()
+            )
+        return self._attachments
+
+    @property
+    def sessions(self) -> Sessions:
+        """The sessions beside the ledger, which runs go on in and other processes share."""
+        return sessions_of(self.ledger, self.attachments)
+
+    def use(self, model: Model, *, owned: bool = False) -> None:
+        """Take another model for the runs that follow. One that is owned is closed with this."""
+        self._model, self._model_name = model, None
+        if owned:
+            self._owned.append(model)
+
+    def run(
+        self,
+        goal: str,
+        *,
+        inputs: Sequence[Input] = (),
+        limits: RunLimits = _LIMITS,
+        grants: Sequence[str] = (),
+        seed: int = 0,
+        temperature: float | None = None,
+        watch: Watch = lambda run, record: None,
+        heard: Heard = lambda chars: None,
+        model: str | None = None,
+        strategy: AskedStrategy = "code",
+        compact_at: int | None = None,
+        schema: Mapping[str, object] | None = None,
+        skills: Sequence[str] = (),
+        session: str | None = None,
+    ) -> Run:
+        """Run a goal to its end and return what it came to. Ctrl-C ends it, written down.
+
+        `model` is one by name; without it the step's is asked, if this is inside a step that has
+        one, else the session's. `strategy` is how it is answered, "auto" by what fits its texts and
+        the budget. `compact_at` is how many tokens a prompt has before old turns are shortened, 0
+        for never, None for what suits the model. Under a JSON `schema` the answer is JSON that
+        fits, and `Run.value` what it says. `skills` are put into the prompt, each by its name with
+        its arguments behind it, also those that models may not load. `session` is one of
+        `sessions`, whose variables programs find. Inside a step, raises `StepBudgetError`, with
+        what the run came to, if a budget around it is exhausted; steps have their own chain,
+        `Run.parent`.
+        """
+        asked = (goal, inputs, limits, grants, seed, temperature, watch, heard, model, strategy)
+        job = RunJob(*asked, compact_at, schema_text(schema), skills, session)
+        steps = steps_for(job, lambda: self.ledger, self._model_of)
+        return steps.heard(self._loop.do(self._run(job, steps)))
+
+    async def arun(
+        self,
+        goal: str,
+        *,
+        inputs: Sequence[Input] = (),
+        limits: RunLimits = _LIMITS,
+        grants: Sequence[str] = (),
+        seed: int = 0,
+        temperature: float | None = None,
+        watch: Watch = lambda run, record: None,
+        heard: Heard = lambda chars: None,
+        model: str | None = None,
+        strategy: AskedStrategy = "code",
+        compact_at: int | None = None,
+        schema: Mapping[str, object] | None = None,
+        skills: Sequence[str] = (),
+        session: str | None = None,
+    ) -> Run:
+        """Run a goal to its end, for callers that await."""
+        asked = (goal, inputs, limits, grants, seed, temperature, watch, heard, model, strategy)
+        job = RunJob(*asked, compact_at, schema_text(schema), skills, session)
+        steps = steps_for(job, lambda: self.ledger, self._model_of)
+        return steps.heard(await asyncio.wrap_future(self._loop.submit(self._run(job, steps))))
+
+    def replay(self, run: str) -> ReplayReport:
+        """Run it again from its record, with no model and no network, and compare."""
+        return self._loop.do(self._replay(run))
+
+    def resume(
+        self,
+        run: str,
+        *,
+        in_doubt: InDoubt = "halt",
+        limits: RunLimits | None = None,
+        steal: bool = False,
+        decision: PersonDecision | None = None,
+        by: str = "",
+        watch: Watch = lambda run, record: None,
+        heard: Heard = lambda chars: None,
+    ) -> Run:
+        """Go on with a run that was cut off, or ended without an answer, where it was.
+
+        Its programs run again on the answers that are recorded, so nothing is paid or done twice;
+        from there on it is live. `limits` are for the whole of the run. Raises `RunInDoubt` if a
+        call was begun whose outcome nobody knows: `in_doubt` says to make such calls again
+        (`retry`) or to do without them (`abandon`). A run that another process works on is refused
+        unless `steal`: what that process still does is then lost. A run that has its answer is
+        returned as it is. One that waits for a person needs a `decision`, and `by` says whose.
+        """
+        job = ResumeJob(in_doubt, limits, steal, watch, heard, decision, by)
+        return self._loop.do(self._resume(run, job, RunSteps.here(run)))
+
+    async def aresume(
+        self,
+        run: str,
+        *,
+        in_doubt: InDoubt = "halt",
+        limits: RunLimits | None = None,
+        steal: bool = False,
+        decision: PersonDecision | None = None,
+        by: str = "",
+        watch: Watch = lambda run, record: None,
+        heard: Heard = lambda chars: None,
+    ) -> Run:
+        """Go on with a run, for callers that await."""
+        job = ResumeJob(in_doubt, limits, steal, watch, heard, decision, by)
+        going = self._loop.submit(self._resume(run, job, RunSteps.here(run)))
+        return await asyncio.wrap_future(going)
+
+    def fork(
+        self,
+        run: str,
+        *,
+        turn: int,
+        limits: RunLimits | None = None,
+        temperature: float | None = None,
+        watch: Watch = lambda run, record: None,
+        heard: Heard = lambda chars: None,
+    ) -> Run:
+        """Grow another run from one, after a turn, with this session's model, and drive it on.
+
+        What came before is shared and not paid again. `limits` are for the whole of it.
+        """
+        job = ForkJob(turn=turn, limits=limits, temperature=temperature, watch=watch, heard=heard)
+        fork = new_id()
+        return self._loop.do(self._fork(run, fork, job, RunSteps.here(fork)))
+
+    def resume_steps(
+        self, chain: str, *, in_doubt: InDoubt = "halt"
+    ) -> AbstractContextManager[None]:
+        """Inside, the outermost step that is entered next goes on with a chain, `Run.parent`.
+
+        Steps that had completed are served, runs that were cut off are gone on with, and what was
+        spent counts. Raises `StepsDiverged` where the program asks for something else.
+        """
+        return resumed_steps(self._parts(), chain, in_doubt=in_doubt)
+
+    def replay_steps(self, chain: str) -> AbstractContextManager[StepsReport]:
+        """Inside, the outermost step that is entered next runs again on a chain, nothing live.
+
+        Gives a report, whole at the end: whether all was asked for and came to what is recorded.
+        """
+        return replayed_steps(self._parts(), chain)
+
+    def close(self) -> None:
+        """Free everything. Closing twice is harmless."""
+        self._by_name.clear()
+        while self._owned:
+            self._loop.do(self._owned.pop().close())
+        if self._backends.owns_any:
+            self._loop.do(self._backends.close())
+        if self._owns_attachments and isinstance(self._attachments, SqliteAttachments):
+            self._attachments.close()
+            self._attachments = None
+        self._till.close()
+        self._loop.close()
+
+    # -- on the loop ---------------------------------------------------------------------------
+
+    async def _run(self, job: RunJob, steps: RunSteps) -> Run:
+        def asked(job: RunJob) -> Coroutine[Any, Any, Run]:
+            return run_asked(parts, job, steps, model_of=self._model_of, replay=self._replay)
+
+        parts = self._parts()
+        return await in_session(parts.sessions, job, steps, asked)
+
+    def _model_of(self, name: str | None) -> Model:
+        """The model to ask: the session's own, or one by a name that was given or is opened."""
+        if name is None or (self._model is not None and self._model.name == name):
+            if self._model is None and self._model_name is not None:
+                self._model = self._named_model(self._model_name)
+            if self._model is None:
+                raise UsageError("the session has no model")
+            return self._model
+        if name in self._models:
+            return self._models[name]
+        if name not in self._by_name:
+            self._by_name[name] = self._named_model(name)
+        return self._by_name[name]
+
+    def _recorded_as(self, name: str | None) -> Model:
+        """The model that a run names; the session's own, if it has none of that name."""
+        known = [*self._models.values(), *self._by_name.values()]
+        if self._model is None and self._model_name is None:
+            found = next((each for each in known if each.name == name), None)
+            return found or self._model_of(name)
+        own = self._model_of(None)
+        return next((each for each in (own, *known) if each.name == name), own)
+
+    def _named_model(self, name: str) -> Model:
+        """A model that is opened as the settings say, and closed with the session."""
+        opened = opened_by_name(name, lambda: self.ledger)
+        self._owned.append(opened)
+        return opened
+
+    async def _resume(self, run: str, job: ResumeJob, steps: RunSteps) -> Run:
+        with steps:
+            parts = self._parts()
+            family = Family(parts, watch=job.watch, heard=job.heard, resuming=job)
+            return await resumed(parts, run, job, steps, children=family)
+
+    async def _fork(self, run: str, fork: str, job: ForkJob, steps: RunSteps) -> Run:
+        with steps:
+            parts = self._parts()
+            family = Family(parts, watch=job.watch, heard=job.heard)
+            return await forked(parts, run, fork, job, steps, children=family)
+
+    def _parts(self) -> Parts:
+        return Parts(
+            ledger=self.ledger,
+            till=self._till,
+            functions=self._functions,
+            model=self._recorded_as,
+            find_model=lambda own: models_for_programs(own, self._models),
+            sandbox=self._backends.wasm,
+            backends=self._backends,
+            shelf=self._shelf,
+            lookup=self._lookup,
+            skills=self._skills,
+            memory=self._memory,
+            vocabulary=self._vocabulary,
+            sessions=lambda: self.sessions,
+        )
+
+    async def _replay(self, run: str) -> ReplayReport:
+        return await replayed(
+            run,
+            ledger=self.ledger,
+            sandbox=self._backends.wasm,
+            shelf_of=self._shelf,
+            skills=self._skills,
+        )
+
+    def shelf_of(self, records: Sequence[Record]) -> Shelf:
+        """What a recorded run keeps, to be read."""
+        started = start_now(records)
+        return self._shelf(holder_of(records), started.grants)
+
+    def _shelf(self, session_id: str, grants: Sequence[str]) -> Shelf:
+        return Shelf(
+            SessionAttachments(self.attachments, session_id=session_id),
+            grants=grants,
+            snapshots=SessionAttachments(self.attachments, session_id=snapshots_of(session_id)),
+        )

@@ -1,0 +1,1 @@
+"""Budgets: nested scopes with limits, what is reserved in them and what they have spent."""

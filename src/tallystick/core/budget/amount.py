@@ -1,0 +1,338 @@
+"""What budgets are made of, limits, amounts, what is left and its scopes, and what they refuse.
+
+Eight dimensions are sums and one, depth, is a level: two sub-runs side by side are no deeper than
+one. So depth stands in a `Budget` and in what remains, and not in an `Amount`.
+
+The fields of each struct are in the order of `DIMENSIONS`: they are also read as rows of numbers.
+Tokens come before money, because where both are over, tokens are named.
+
+    Refused
+    ├── BudgetExhausted       a request would pass a limit
+    ├── BudgetUnpriced        money is limited, and nobody knows what the request would cost
+    └── HoldAlive             a reservation whose owner may still settle it
+    UsageError
+    ├── HoldExists            an intent reserves once
+    ├── InvalidScope          a scope that cannot stand where it is put, or holds another
+    ├── NegativeAmount        nobody gives money back by spending
+    ├── ReservationClosed     settled or released before, or never made
+    └── ScopeUnknown          not entered, or left
+    LedgerError
+    └── ScopesFormatUnknown   shared scopes written by a version that this one does not know
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, get_args
+
+import msgspec
+
+from tallystick.core.charge import NANO_MAX, Charge, Money, nano_usd, shown_usd
+from tallystick.core.errors import InvalidLimit, LedgerError, Refused, UsageError
+
+Dimension = Literal[
+    "tokens",
+    "usd",
+    "model_calls",
+    "turns",
+    "host_calls",
+    "fuel",
+    "wall_ms",
+    "output_bytes",
+    "depth",
+]
+DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
+# The dimensions that are sums.
+COUNTED = DIMENSIONS[:-1]
+ScopeKind = Literal["deployment", "session", "run", "step"]
+LIMIT_MAX = NANO_MAX
+
+_Limit = Annotated[int, msgspec.Meta(ge=0, le=LIMIT_MAX)] | None
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scope may use in all. None is no limit; zero stops; exactly at a limit is allowed.
+
+    `usd` is in nano-dollars, `tokens` are input and output together, `depth` is how many runs may
+    stand inside each other below the first.
+    """
+
+    tokens: _Limit = None
+    usd: _Limit = None
+    model_calls: _Limit = None
+    turns: _Limit = None
+    host_calls: _Limit = None
+    fuel: _Limit = None
+    wall_ms: _Limit = None
+    output_bytes: _Limit = None
+    depth: _Limit = None
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        usd: Money | None = None,
+        tokens: float | None = None,
+        model_calls: float | None = None,
+        turns: float | None = None,
+        host_calls: float | None = None,
+        fuel: float | None = None,
+        wall_ms: float | None = None,
+        output_bytes: float | None = None,
+        depth: float | None = None,
+    ) -> Budget:
+        """A budget from what a person wrote: dollars, and whole numbers. Errors name the field."""
+        return cls(
+            tokens=_whole(tokens, "tokens"),
+            usd=None if usd is None else nano_usd(usd),
+            model_calls=_whole(model_calls, "model_calls"),
+            turns=_whole(turns, "turns"),
+            host_calls=_whole(host_calls, "host_calls"),
+            fuel=_whole(fuel, "fuel"),
+            wall_ms=_whole(wall_ms, "wall_ms"),
+            output_bytes=_whole(output_bytes, "output_bytes"),
+            depth=_whole(depth, "depth"),
+        )
+
+
+class Amount(msgspec.Struct, frozen=True, kw_only=True):
+    """What something uses, or may use at worst. `usd` None is not known, which is never zero."""
+
+    tokens: _Count = 0
+    usd: Annotated[int, msgspec.Meta(ge=0)] | None = 0
+    model_calls: _Count = 0
+    turns: _Count = 0
+    host_calls: _Count = 0
+    fuel: _Count = 0
+    wall_ms: _Count = 0
+    output_bytes: _Count = 0
+
+    @classmethod
+    def of_charge(cls, charge: Charge) -> Amount:
+        """A charge as an amount. What asked no model cost no money."""
+        return cls(
+            tokens=charge.tokens_in + charge.tokens_out,
+            usd=charge.usd if charge.model_calls else charge.usd or 0,
+            model_calls=charge.model_calls,
+            turns=charge.turns,
+            host_calls=charge.host_calls,
+            fuel=charge.fuel,
+            wall_ms=charge.wall_ms,
+        )
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose budget it is."""
+
+    id: str
+    parent: str | None
+    kind: ScopeKind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" if self.name else f"this {self.kind}"
+
+
+class Remaining(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left: the limit less what is spent and reserved. None where there is no limit.
+
+    Negative only where a provider reported more than was reserved. `by` names the scope whose limit
+    each figure comes from.
+    """
+
+    tokens: int | None = None
+    usd: int | None = None
+    model_calls: int | None = None
+    turns: int | None = None
+    host_calls: int | None = None
+    fuel: int | None = None
+    wall_ms: int | None = None
+    output_bytes: int | None = None
+    depth: int | None = None
+    by: Mapping[Dimension, Scope] = {}
+
+
+class ScopeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one scope stands. Its `remaining` is by its own limits only.
+
+    `unpriced` counts the calls that are in no figure of `usd`, since nobody knew their price.
+    `deepest` is how many levels of runs there have been inside it. A scope that was left and still
+    has something reserved is `left`.
+    """
+
+    scope: Scope
+    limit: Budget
+    spent: Amount
+    reserved: Amount
+    remaining: Remaining
+    unpriced: int = 0
+    deepest: int = 0
+    left: bool = False
+
+
+class Breach(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit that was passed by what is already spent."""
+
+    scope: Scope
+    dimension: Dimension
+    limit: int
+    spent: int
+
+    def __str__(self) -> str:
+        spent, limit = shown(self.dimension, self.spent), shown(self.dimension, self.limit)
+        return f"{self.scope}: {spent} {self.dimension} spent of {limit}"
+
+
+def tightest(first: Remaining, second: Remaining) -> Remaining:
+    """What is left under both, each figure with the scope it comes from."""
+    left: dict[Dimension, int | None] = {}
+    by: dict[Dimension, Scope] = {}
+    for dimension in DIMENSIONS:
+        found: list[tuple[int, Remaining]] = [
+            (figure, each)
+            for each in (first, second)
+            if (figure := getattr(each, dimension)) is not None
+        ]
+        if found:
+            left[dimension], source = min(found, key=lambda pair: pair[0])
+            if dimension in source.by:
+                by[dimension] = source.by[dimension]
+    return Remaining(by=by, **left)
+
+
+def shown(dimension: Dimension, value: int) -> str:
+    """A figure in the units of its dimension."""
+    return shown_usd(value) if dimension == "usd" else f"{value:,}"
+
+
+def _whole(value: object, field: str) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidLimit(field=field, given=value, why="a limit is a whole number")
+    if isinstance(value, float):
+        # NaN and the infinities are not whole either.
+        if not value.is_integer():
+            raise InvalidLimit(field=field, given=value, why="a limit is a whole number")
+        value = int(value)
+    if value < 0:
+        raise InvalidLimit(field=field, given=value, why="a limit is not negative")
+    if value > LIMIT_MAX:
+        raise InvalidLimit(field=field, given=value, why=f"a limit is at most {LIMIT_MAX:,}")
+    return int(value)
+
+
+# What budgets refuse, and how they are misused, sorted as in `tallystick.core.errors`.
+
+
+class BudgetExhausted(Refused):
+    """A request would pass a limit. Nothing was reserved anywhere."""
+
+    code = "refused.budget"
+
+    def __init__(self, *, dimension: Dimension, scope: Scope, needed: int, left: int) -> None:
+        super().__init__(
+            f"{dimension}: {shown(dimension, needed)} needed, {shown(dimension, left)} left in "
+            f"{scope}; raise its limit, or ask for less"
+        )
+        self.dimension: Dimension = dimension
+        self.scope = scope
+        self.needed = needed
+        self.left = left
+
+
+class BudgetUnpriced(Refused):
+    """A scope limits money, and the request has no known price. Nothing was reserved."""
+
+    code = "refused.unpriced"
+
+    def __init__(self, *, scope: Scope) -> None:
+        super().__init__(
+            f"usd: {scope} has a limit, and the price of this call is not known; declare the "
+            f"price, or waive the limit for unpriced calls"
+        )
+        self.scope = scope
+
+
+class HoldAlive(Refused):
+    """The owner of a reservation is not proven dead, so it may still settle it itself."""
+
+    code = "refused.hold_alive"
+
+    def __init__(self, *, run: str, intent: int, owner: str) -> None:
+        super().__init__(
+            f"run {run}, intent {intent}: its owner {owner} is not proven dead; wait for it, or "
+            f"insist if you know that it is gone"
+        )
+        self.run = run
+        self.intent = intent
+        self.owner = owner
+
+
+class HoldExists(UsageError):
+    """An intent has a reservation already. Every attempt is an intent of its own."""
+
+    code = "usage.hold_exists"
+
+    def __init__(self, *, run: str, intent: int) -> None:
+        super().__init__(f"run {run}, intent {intent} has a reservation already")
+        self.run = run
+        self.intent = intent
+
+
+class InvalidScope(UsageError):
+    """A scope cannot be entered, left or declared like this."""
+
+    code = "usage.scope"
+
+    def __init__(self, *, scope: str, why: str) -> None:
+        super().__init__(f"scope {scope[:80]!r}: {why}")
+        self.scope = scope
+        self.why = why
+
+
+class NegativeAmount(UsageError):
+    """An amount below zero. Nothing was changed."""
+
+    code = "usage.negative_amount"
+
+    def __init__(self, *, dimension: Dimension, given: int) -> None:
+        super().__init__(f"{dimension}: an amount is not negative, not {given:,}")
+        self.dimension: Dimension = dimension
+        self.given = given
+
+
+class ReservationClosed(UsageError):
+    """A reservation is not open: it was settled or released, or never made here."""
+
+    code = "usage.reservation_closed"
+
+    def __init__(self, *, what: str) -> None:
+        super().__init__(f"{what} is not open; it was settled or released before, or never made")
+        self.what = what
+
+
+class ScopeUnknown(UsageError):
+    """No scope of that id is open."""
+
+    code = "usage.scope_unknown"
+
+    def __init__(self, *, scope: str) -> None:
+        super().__init__(f"no scope {scope[:80]!r} is open here")
+        self.scope = scope
+
+
+class ScopesFormatUnknown(LedgerError):
+    """The shared scopes in a ledger were written by another version."""
+
+    code = "ledger.scopes_format"
+
+    def __init__(self, *, path: str, found: object, known: int) -> None:
+        super().__init__(
+            f"the budgets shared in {path} have format {found}; this version reads {known}: use "
+            f"the version that wrote them"
+        )
+        self.path = path
+        self.found = found
+        self.known = known

@@ -1,0 +1,222 @@
+"""What an attempt at a model call is charged: the rules from its outcome to its settlement.
+
+    outcome                                          charged            flag
+    replied, with usage that can be true             as reported
+    ... and is more than was reserved                as reported        over_reserved
+    replied, usage missing, negative, all zero       as reserved        usage_missing, ...
+    failed, known not to be billed                   nothing
+    ... and yet with usage                           as reported        billed_after_all
+    failed by the provider's filter, with usage      as reported
+    failed otherwise after it was sent               as reserved        unknown_outcome
+    cancelled before it was sent                     nothing
+    cancelled after                                  as reserved        cancelled
+    in doubt                                         stays reserved
+
+Known not to be billed is what never left this machine, and what was refused before any work:
+statuses 400, 401, 403, 404 and 429. Everything else may have been paid for, and then the worst case
+is what is charged: a cap holds only if doubt is on the side of the one who pays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, assert_never
+
+import msgspec
+
+from tallystick.core.budget.amount import Amount, Breach
+from tallystick.core.budget.tree import BudgetTree, Reservation
+from tallystick.core.charge import Charge, ModelUsage
+from tallystick.core.records import ModelFailed
+
+# A server that answers with one of these has refused before any work.
+UNBILLED = frozenset({400, 401, 403, 404, 429})
+
+BillingFlag = Literal[
+    "usage_missing",
+    "usage_negative",
+    "usage_zero",
+    "usage_impossible",
+    "over_reserved",
+    "billed_after_all",
+    "unknown_outcome",
+    "cancelled",
+]
+
+
+class UsageDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """What a total is made of. Cached input is part of the input, reasoning part of the output."""
+
+    cache_read: int = 0
+    cache_written: int = 0
+    reasoning: int = 0
+
+
+# Of a report that contradicts itself, whatever it says in all.
+IMPOSSIBLE = UsageDetails(cache_read=-1)
+
+
+class AttemptReplied(msgspec.Struct, frozen=True, kw_only=True, tag="attempt.replied"):
+    """The reply came, whole. Usage that nobody reported is an estimate or None."""
+
+    usage: ModelUsage | None
+    details: UsageDetails | None = None
+
+
+class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True, tag="attempt.failed"):
+    """No reply came. `billed` is False only where that is known."""
+
+    reason: str
+    billed: bool
+    status: int | None = None
+    usage: ModelUsage | None = None
+    details: UsageDetails | None = None
+
+    @classmethod
+    def of(cls, event: ModelFailed, *, details: UsageDetails | None = None) -> AttemptFailed:
+        return cls(
+            reason=event.reason,
+            billed=event.billed,
+            status=event.status,
+            usage=event.usage,
+            details=details,
+        )
+
+
+class AttemptCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="attempt.cancelled"):
+    """We stopped it. `sent` says whether anything may have left this machine."""
+
+    sent: bool
+
+
+class AttemptInDoubt(msgspec.Struct, frozen=True, kw_only=True, tag="attempt.in_doubt"):
+    """It was begun, and whoever began it died. Until it is resolved, it stays reserved."""
+
+
+Outcome = AttemptReplied | AttemptFailed | AttemptCancelled | AttemptInDoubt
+# Nano-dollars for usage as it was reported, None where the price is not known.
+Priced = Callable[[ModelUsage, UsageDetails | None], int | None]
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of a reservation, and what is charged for the attempt.
+
+    `figures` says where the charge comes from; `held` and `returned` charge nothing.
+    """
+
+    figures: Literal["reported", "reserved", "returned", "held"]
+    charge: Charge
+    flags: tuple[BillingFlag, ...] = ()
+
+
+_NOTHING = Charge(usd=0)
+_RETURNED = Settlement(figures="returned", charge=_NOTHING)
+
+
+def settlement(worst: Charge, outcome: Outcome, *, priced: Priced) -> Settlement:
+    """Settle an attempt for which `worst` was reserved: input bound, output cap and their price."""
+    match outcome:
+        case AttemptReplied(usage=usage, details=details):
+            flag = _objection(usage, details)
+            if usage is None or flag is not None:
+                return _as_reserved(worst, flag or "usage_missing")
+            return _as_reported(worst, usage, details, priced)
+        case AttemptFailed():
+            return _failed(worst, outcome, priced)
+        case AttemptCancelled(sent=sent):
+            return _as_reserved(worst, "cancelled") if sent else _RETURNED
+        case AttemptInDoubt():
+            return Settlement(figures="held", charge=_NOTHING)
+        case _:
+            assert_never(outcome)
+
+
+def apply(tree: BudgetTree, reservation: Reservation, settled: Settlement) -> list[Breach]:
+    """Do to a reservation what its settlement says."""
+    match settled.figures:
+        case "reported" | "reserved":
+            return tree.settle(reservation, Amount.of_charge(settled.charge))
+        case "returned":
+            tree.release(reservation)
+            return []
+        case "held":
+            return []
+        case _:
+            assert_never(settled.figures)
+
+
+def _failed(worst: Charge, outcome: AttemptFailed, priced: Priced) -> Settlement:
+    usage, details = outcome.usage, outcome.details
+    said = usage is not None and _objection(usage, details) is None
+    # A status that stands for work done is believed before a flag that denies it.
+    free = not outcome.billed and (outcome.status is None or outcome.status in UNBILLED)
+    if usage is None or not said:
+        return _RETURNED if free else _as_reserved(worst, "unknown_outcome")
+    reported = _as_reported(worst, usage, details, priced)
+    if free:
+        return _flagged(reported, "billed_after_all")
+    if outcome.reason == "content_policy":
+        # The provider finished the call and withheld its text; the report is of the whole of it.
+        return reported
+    # What broke off may have been counted up to some point only. It was at least that much.
+    return Settlement(
+        figures="reserved",
+        charge=_largest(worst, reported.charge),
+        flags=("unknown_outcome", *reported.flags),
+    )
+
+
+def _objection(usage: ModelUsage | None, details: UsageDetails | None) -> BillingFlag | None:
+    """Why a report cannot be the truth."""
+    if usage is None or not usage.reported:
+        return "usage_missing"
+    if usage.tokens_in < 0 or usage.tokens_out < 0:
+        return "usage_negative"
+    if not usage.tokens_in and not usage.tokens_out:
+        return "usage_zero"
+    return None if details is None or _possible(usage, details) else "usage_impossible"
+
+
+def _possible(usage: ModelUsage, details: UsageDetails) -> bool:
+    return (
+        min(details.cache_read, details.cache_written, details.reasoning) >= 0
+        and details.cache_read + details.cache_written <= usage.tokens_in
+        and details.reasoning <= usage.tokens_out
+    )
+
+
+def _as_reserved(worst: Charge, flag: BillingFlag) -> Settlement:
+    return Settlement(figures="reserved", charge=worst, flags=(flag,))
+
+
+def _as_reported(
+    worst: Charge, usage: ModelUsage, details: UsageDetails | None, priced: Priced
+) -> Settlement:
+    usd = priced(usage, details)
+    if usd is None:
+        # A price that was known before and is not now: the worst case is still a bound.
+        usd = worst.usd
+    charge = msgspec.structs.replace(
+        worst, usd=usd, tokens_in=usage.tokens_in, tokens_out=usage.tokens_out
+    )
+    over = (
+        charge.tokens_in > worst.tokens_in
+        or charge.tokens_out > worst.tokens_out
+        or (usd is not None and worst.usd is not None and usd > worst.usd)
+    )
+    settled = Settlement(figures="reported", charge=charge)
+    return _flagged(settled, "over_reserved") if over else settled
+
+
+def _largest(worst: Charge, reported: Charge) -> Charge:
+    known = [each.usd for each in (worst, reported) if each.usd is not None]
+    return msgspec.structs.replace(
+        worst,
+        usd=max(known, default=None),
+        tokens_in=max(worst.tokens_in, reported.tokens_in),
+        tokens_out=max(worst.tokens_out, reported.tokens_out),
+    )
+
+
+def _flagged(settled: Settlement, flag: BillingFlag) -> Settlement:
+    return msgspec.structs.replace(settled, flags=(*settled.flags, flag))

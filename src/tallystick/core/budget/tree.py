@@ -1,0 +1,493 @@
+"""The budget tree: nested scopes, what they have spent, and what is reserved in them.
+
+Rule 1: limit = remaining + reserved + spent, in every scope and dimension, after every action. A
+child is a cap and not a gift: nothing moves into it, so whatever happens in it happens in every
+scope around it too, and a tree cannot spend more than its root may, however wide it is.
+Rule 2: a request may be refused, and then nothing has changed. `reserve` and `enter` are requests.
+Rule 3: a charge is a fact. `settle` and `spend` record it in every scope first, and then say which
+limits it passed; a scope that is over any of its limits reserves nothing more.
+Rule 4: unknown is not zero. Where money is limited, a call without a known price is refused, or
+let through as waived and counted apart; a price that stays unknown settles at what was reserved.
+
+The tree reads no clock and takes no lock; callers that share one hold a lock of their own. Scopes
+that several processes share are rows in the ledger's file, kept by the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import msgspec
+
+from tallystick.core.budget.amount import (
+    COUNTED,
+    Amount,
+    Breach,
+    Budget,
+    BudgetExhausted,
+    BudgetUnpriced,
+    Dimension,
+    InvalidScope,
+    NegativeAmount,
+    Remaining,
+    ReservationClosed,
+    Scope,
+    ScopeKind,
+    ScopeRow,
+    ScopeUnknown,
+)
+
+# Scopes and amounts as rows of figures, for whoever keeps a budget's sums.
+
+
+_PARENTS: dict[ScopeKind, frozenset[ScopeKind | None]] = {
+    "deployment": frozenset({None}),
+    "session": frozenset({None, "deployment"}),
+    "run": frozenset({None, "deployment", "session", "run", "step"}),
+    "step": frozenset({None, "deployment", "session", "run", "step"}),
+}
+
+
+def figures_of(amount: Amount) -> tuple[int, ...]:
+    """An amount as figures in the order of `COUNTED`, with zero for money that is not known."""
+    figures = (
+        amount.tokens,
+        amount.usd or 0,
+        amount.model_calls,
+        amount.turns,
+        amount.host_calls,
+        amount.fuel,
+        amount.wall_ms,
+        amount.output_bytes,
+    )
+    if min(figures) < 0:
+        place = next(place for place, figure in enumerate(figures) if figure < 0)
+        raise NegativeAmount(dimension=COUNTED[place], given=figures[place])
+    return figures
+
+
+def caps_of(budget: Budget) -> tuple[tuple[int, int], ...]:
+    """The places of the dimensions that have a limit, each with its limit."""
+    return tuple(
+        (place, limit)
+        for place, dimension in enumerate(COUNTED)
+        if (limit := getattr(budget, dimension)) is not None
+    )
+
+
+def exhausted(
+    lefts: Iterable[tuple[int, int, Scope]], wanted: Sequence[int]
+) -> BudgetExhausted | None:
+    """The refusal of what does not fit: its first dimension, and there the tightest scope.
+
+    `lefts` are places of dimensions, what is left there, and in which scope.
+    """
+    short = [found for found in lefts if wanted[found[0]] > found[1]]
+    if not short:
+        return None
+    place, left, scope = min(short, key=lambda found: found[:2])
+    return BudgetExhausted(dimension=COUNTED[place], scope=scope, needed=wanted[place], left=left)
+
+
+def check_place(scope: str, kind: ScopeKind, *, within: ScopeKind | None) -> None:
+    """Raise `InvalidScope` unless a scope of this kind may stand inside one of that kind."""
+    if within not in _PARENTS[kind]:
+        why = f"a {kind} does not stand in a {within}"
+        raise InvalidScope(scope=scope, why=why)
+
+
+def row_of(
+    scope: Scope,
+    limit: Budget,
+    *,
+    spent: Sequence[int],
+    reserved: Sequence[int],
+    unpriced: int,
+    deepest: int = 0,
+    left: bool = False,
+) -> ScopeRow:
+    """The row of a scope from its figures, which are in the order of `COUNTED`."""
+    rest: dict[Dimension, int | None] = {"depth": limit.depth}
+    for place, cap in caps_of(limit):
+        rest[COUNTED[place]] = cap - spent[place] - reserved[place]
+    by = {dimension: scope for dimension in rest if rest[dimension] is not None}
+    return ScopeRow(
+        scope=scope,
+        limit=limit,
+        spent=Amount(**dict(zip(COUNTED, spent, strict=True))),
+        reserved=Amount(**dict(zip(COUNTED, reserved, strict=True))),
+        remaining=Remaining(by=by, **rest),
+        unpriced=unpriced,
+        deepest=deepest,
+        left=left,
+    )
+
+
+# How long a reply may be so that what is left still pays for it.
+#
+# Rule: a price is asked for the worst that a call can cost with so much input and at most so much
+# output: reasoning, price bands and cache writes included. More output never costs less.
+
+
+# Input tokens and the output cap to nano-dollars, rounded up.
+WorstUsd = Callable[[int, int], int]
+
+
+def flat_price(*, nano_in: Fraction, nano_out: Fraction) -> WorstUsd:
+    """A price in nano-dollars per token, without bands."""
+    below = nano_in.denominator * nano_out.denominator
+    each_in = nano_in.numerator * nano_out.denominator
+    each_out = nano_out.numerator * nano_in.denominator
+
+    def worst(tokens_in: int, tokens_out: int) -> int:
+        return -(-(each_in * tokens_in + each_out * tokens_out) // below)
+
+    return worst
+
+
+def affordable_output(
+    left: Remaining,
+    *,
+    tokens_in: int,
+    tokens_out_wanted: int,
+    tokens_out_min: int,
+    price: WorstUsd | None,
+    usd_waived: bool = False,
+) -> int:
+    """The largest output cap, up to the one that is wanted, that tokens and money still pay for.
+
+    Raises `BudgetExhausted` if that is less than `tokens_out_min`, or than what is wanted if that
+    is less still: a reply cut so short is paid for and of no use. A price of None is not known;
+    where money is limited that is refused, unless the limit is waived.
+    """
+    least = min(tokens_out_min, tokens_out_wanted)
+    cap = tokens_out_wanted
+    if left.tokens is not None:
+        cap = min(cap, left.tokens - tokens_in)
+        if cap < least:
+            raise BudgetExhausted(
+                dimension="tokens",
+                scope=left.by["tokens"],
+                needed=tokens_in + least,
+                left=left.tokens,
+            )
+    if left.usd is None or (price is None and usd_waived):
+        return cap
+    if price is None:
+        raise BudgetUnpriced(scope=left.by["usd"])
+    needed = price(tokens_in, least)
+    if needed > left.usd:
+        raise BudgetExhausted(dimension="usd", scope=left.by["usd"], needed=needed, left=left.usd)
+    return _largest(price, tokens_in=tokens_in, paid=least, cap=cap, usd=left.usd)
+
+
+def _largest(price: WorstUsd, *, tokens_in: int, paid: int, cap: int, usd: int) -> int:
+    """The largest output up to `cap` that `usd` pays for, where it does pay for `paid`."""
+    if price(tokens_in, cap) <= usd:
+        return cap
+    # Between a cap that is paid for and one that is not. Bands make the price a staircase, so it is
+    # searched and not divided.
+    too_much = cap
+    while too_much - paid > 1:
+        middle = (paid + too_much) // 2
+        if price(tokens_in, middle) <= usd:
+            paid = middle
+        else:
+            too_much = middle
+    return paid
+
+
+# The budget tree: nested scopes, what they have spent, and what is reserved in them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """An amount held in a scope and every scope around it, until it is settled or released."""
+
+    id: int
+    scope: str
+    amount: Amount
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    scope: Scope
+    # This one first, the root last.
+    chain: tuple[_Node, ...]
+    # How many runs stand around it, of which the first is no level.
+    level: int
+    limit: Budget
+    # Where there is a limit: the place of its dimension, and the limit.
+    caps: tuple[tuple[int, int], ...]
+    spent: list[int] = field(default_factory=lambda: [0] * len(COUNTED))
+    reserved: list[int] = field(default_factory=lambda: [0] * len(COUNTED))
+    unpriced: int = 0
+    deepest: int = 0
+    children: int = 0
+    reservations: int = 0
+    left: bool = False
+
+
+class BudgetTree:
+    """Scopes that enclose each other, by ids that the caller gives."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, _Node] = {}
+        # With the figures that are not zero, by their places.
+        self._open: dict[int, tuple[Reservation, _Node, list[tuple[int, int]]]] = {}
+        self._made = 0
+
+    # -- scopes --------------------------------------------------------------------------------
+
+    def enter(
+        self, scope: str, *, parent: str | None, budget: Budget, kind: ScopeKind, name: str
+    ) -> None:
+        """Open a scope inside another. A run inside a run needs a level of depth."""
+        if scope in self._nodes:
+            raise InvalidScope(scope=scope, why="it is open already")
+        around = None if parent is None else self._entered(parent)
+        check_place(scope, kind, within=None if around is None else around.scope.kind)
+        chain = () if around is None else around.chain
+        level = 0 if around is None else around.level
+        if kind == "run" and any(each.scope.kind == "run" for each in chain):
+            level += 1
+            _check_depth(chain, level)
+        node = _Node(
+            scope=Scope(id=scope, parent=parent, kind=kind, name=name),
+            chain=(),
+            level=level,
+            limit=budget,
+            caps=caps_of(budget),
+        )
+        node.chain = (node, *chain)
+        for each in chain:
+            each.deepest = max(each.deepest, level - each.level)
+        if around is not None:
+            around.children += 1
+        self._nodes[scope] = node
+
+    def leave(self, scope: str) -> ScopeRow:
+        """Close a scope and return where it stands.
+
+        What is still reserved in it stays reserved, here and around it, until it is settled or
+        released; only then is the scope forgotten. So an error on its way out is not hidden behind
+        a complaint of this method.
+        """
+        node = self._entered(scope)
+        if node.children:
+            raise InvalidScope(scope=scope, why=f"{node.children} scopes inside it are open")
+        node.left = True
+        if len(node.chain) > 1:
+            node.chain[1].children -= 1
+        if not node.reservations:
+            del self._nodes[scope]
+        return _row(node)
+
+    def rearm(self, scope: str, budget: Budget) -> None:
+        """Give a scope other limits. What is spent and reserved stays."""
+        node = self._entered(scope)
+        node.limit, node.caps = budget, caps_of(budget)
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def reserve(self, scope: str, worst: Amount, *, usd_waived: bool = False) -> Reservation:
+        """Hold `worst` in this scope and every scope around it, or refuse and hold nothing."""
+        node = self._entered(scope)
+        figures = figures_of(worst)
+        refused = _refusal(node, figures, unpriced=worst.usd is None and not usd_waived)
+        if refused is not None:
+            raise refused
+        self._made += 1
+        reservation = Reservation(id=self._made, scope=scope, amount=worst)
+        some = [(place, figure) for place, figure in enumerate(figures) if figure]
+        self._open[self._made] = reservation, node, some
+        for each in node.chain:
+            each.reservations += 1
+            reserved = each.reserved
+            for place, figure in some:
+                reserved[place] += figure
+        return reservation
+
+    def refusal(
+        self, scope: str, worst: Amount, *, usd_waived: bool = False
+    ) -> BudgetExhausted | BudgetUnpriced | None:
+        """Why `reserve` would refuse this, None if it would not."""
+        node = self._entered(scope)
+        return _refusal(node, figures_of(worst), unpriced=worst.usd is None and not usd_waived)
+
+    def affordable_output(
+        self,
+        scope: str,
+        *,
+        tokens_in: int,
+        tokens_out_wanted: int,
+        tokens_out_min: int,
+        price: WorstUsd | None,
+        usd_waived: bool = False,
+    ) -> int:
+        """The largest output cap that this scope and all around it still pay for."""
+        return affordable_output(
+            self.remaining(scope),
+            tokens_in=tokens_in,
+            tokens_out_wanted=tokens_out_wanted,
+            tokens_out_min=tokens_out_min,
+            price=price,
+            usd_waived=usd_waived,
+        )
+
+    # -- facts ---------------------------------------------------------------------------------
+
+    def settle(self, reservation: Reservation, actual: Amount) -> list[Breach]:
+        """Put what was really used in the place of what was reserved; then say what is over."""
+        worst = reservation.amount
+        if actual.usd is None and worst.usd is not None:
+            actual = msgspec.structs.replace(actual, usd=worst.usd)
+        used = figures_of(actual)
+        node = self._close(reservation)
+        _record(node, used, unpriced=actual.usd is None)
+        return _breaches(node)
+
+    def release(self, reservation: Reservation) -> None:
+        """Give back what was reserved for an attempt that is known to have cost nothing."""
+        self._close(reservation)
+
+    def spend(self, scope: str, amount: Amount, *, below: str | None = None) -> list[Breach]:
+        """Record what needed no reservation: turns, fuel, time. Then say what is over.
+
+        With `below`, only in the scopes inside that one: it has it already.
+        """
+        used = figures_of(amount)
+        node = self._known(scope)
+        _record(node, used, unpriced=amount.usd is None, below=below)
+        return _breaches(node)
+
+    # -- views ---------------------------------------------------------------------------------
+
+    def remaining(self, scope: str) -> Remaining:
+        """What is left in each dimension, by the tightest of this scope and all around it."""
+        node = self._known(scope)
+        left: dict[Dimension, int | None] = {}
+        by: dict[Dimension, Scope] = {}
+        for place, figure, owner in _lefts(node):
+            _tighten(left, by, COUNTED[place], figure, owner)
+        for each in node.chain:
+            if each.limit.depth is not None:
+                figure = each.limit.depth - (node.level - each.level)
+                _tighten(left, by, "depth", figure, each.scope)
+        return Remaining(by=by, **left)
+
+    def rows(self) -> list[ScopeRow]:
+        """Where every open scope stands, in the order they were entered."""
+        return [_row(node) for node in self._nodes.values()]
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _known(self, scope: str) -> _Node:
+        node = self._nodes.get(scope)
+        if node is None:
+            raise ScopeUnknown(scope=scope)
+        return node
+
+    def _entered(self, scope: str) -> _Node:
+        node = self._known(scope)
+        if node.left:
+            raise ScopeUnknown(scope=scope)
+        return node
+
+    def _close(self, reservation: Reservation) -> _Node:
+        """Take a reservation out of every scope; those that waited for it are forgotten."""
+        found = self._open.get(reservation.id)
+        if found is None or found[0] is not reservation:
+            raise ReservationClosed(
+                what=f"reservation {reservation.id} of scope {reservation.scope}"
+            )
+        del self._open[reservation.id]
+        _, node, some = found
+        for each in node.chain:
+            each.reservations -= 1
+            reserved = each.reserved
+            for place, figure in some:
+                reserved[place] -= figure
+            if each.left and not each.reservations:
+                del self._nodes[each.scope.id]
+        return node
+
+
+def _row(node: _Node) -> ScopeRow:
+    return row_of(
+        node.scope,
+        node.limit,
+        spent=node.spent,
+        reserved=node.reserved,
+        unpriced=node.unpriced,
+        deepest=node.deepest,
+        left=node.left,
+    )
+
+
+def _check_depth(chain: tuple[_Node, ...], level: int) -> None:
+    for each in chain:
+        if each.limit.depth is not None and level - each.level > each.limit.depth:
+            left = each.limit.depth - (chain[0].level - each.level)
+            raise BudgetExhausted(dimension="depth", scope=each.scope, needed=1, left=left)
+
+
+def _refusal(
+    node: _Node, wanted: Sequence[int], *, unpriced: bool
+) -> BudgetExhausted | BudgetUnpriced | None:
+    for each in node.chain:
+        spent, reserved = each.spent, each.reserved
+        # Every limit, also where nothing is wanted: a scope that is over one has to stop.
+        for place, limit in each.caps:
+            if spent[place] + reserved[place] + wanted[place] > limit:
+                return exhausted(_lefts(node), wanted)
+        if unpriced and each.limit.usd is not None:
+            return BudgetUnpriced(scope=each.scope)
+    return None
+
+
+def _lefts(node: _Node) -> Iterator[tuple[int, int, Scope]]:
+    for each in node.chain:
+        for place, limit in each.caps:
+            yield place, limit - each.spent[place] - each.reserved[place], each.scope
+
+
+def _record(
+    node: _Node, figures: Sequence[int], *, unpriced: bool, below: str | None = None
+) -> None:
+    some = [(place, figure) for place, figure in enumerate(figures) if figure]
+    for each in node.chain:
+        if each.scope.id == below:
+            break
+        spent = each.spent
+        for place, figure in some:
+            spent[place] += figure
+        each.unpriced += unpriced
+
+
+def _breaches(node: _Node) -> list[Breach]:
+    """Every limit that is passed, the innermost scope first."""
+    breaches = []
+    for each in node.chain:
+        spent = each.spent
+        for place, limit in each.caps:
+            if spent[place] > limit:
+                passed = Breach(
+                    scope=each.scope, dimension=COUNTED[place], limit=limit, spent=spent[place]
+                )
+                breaches.append(passed)
+    return breaches
+
+
+def _tighten(
+    left: dict[Dimension, int | None],
+    by: dict[Dimension, Scope],
+    dimension: Dimension,
+    figure: int,
+    scope: Scope,
+) -> None:
+    known = left.get(dimension)
+    if known is None or figure < known:
+        left[dimension], by[dimension] = figure, scope

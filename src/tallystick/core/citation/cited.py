@@ -1,0 +1,501 @@
+"""An answer against the documents it is from: places of its words, and what it claims in vain.
+
+Rule 1: a quotation is checked if its words stand in a document byte for byte, as whole words. Where
+either has a line end between two words, any whitespace there is as good as any other; nothing but
+whitespace is. A mark at its end (`.,;:!?`) may be the answer's own.
+Rule 2: one with a place has to begin on the lines that are named; one without is cited where it
+stands first. A place alone is checked if there are such lines and something stands on them.
+Rule 3: what is cited is read from the document: its bytes, its lines, its words. What does not
+check is named with the reason.
+Rule 4: words of the rest of the answer are cited where they stand, by the rules of `citation`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tallystick.core.citation.claims import (
+    SPAN_BYTES_MAX,
+    Claim,
+    Documents,
+    Names,
+    Place,
+    TooMuch,
+    claims_in,
+    without_claims,
+)
+from tallystick.core.json_text import read_json
+
+# Where an answer's words stand in the data: places that can be checked against the bytes.
+#
+# Words are a run of the answer's that stands in the data just so. They count only if they could not
+# stand there by chance: they have a capital or a digit, they are not from the question, and a
+# number has at least five digits. The lines that hold the most of them are cited, of those the ones
+# that have the most words of the question, if they are few; what stands on many lines points
+# nowhere.
+#
+# An answer that was computed (a count, a sum) stands nowhere, and is not cited. What an answer
+# itself says of where it is from is in `claims`.
+
+
+_QUOTED_MAX = 12
+_WORDS_MAX = 60
+# Of one run of words: in one document, and in all.
+_PLACES_MAX = 2_000
+_PLACES_TOTAL_MAX = 20_000
+_CITED_MAX = 3
+_QUOTE_CHARS_MAX = 300
+# No character is longer.
+_CHARACTER_BYTES = 4
+_LINE_BYTES_MAX = 10_000
+_DIGITS_LEAST = 5
+_CHARS_LEAST = 3
+_LONG_WORD = re.compile(r"\w{4,}")
+_WORD = re.compile(r"\S+")
+_EDGES = " \t\n.,;:!?'\"()[]{}`*"
+
+
+class Citation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Words of a named document: their line, counted from one, their bytes, and what stands there.
+
+    `line_end` is the line that they end on, if that is another.
+    """
+
+    name: str
+    line: int
+    start: int
+    end: int
+    quote: str
+    line_end: int | None = None
+
+    @property
+    def lines(self) -> str:
+        """The lines as they are written: `12`, or `12-14`."""
+        return str(self.line) if self.line_end is None else f"{self.line}-{self.line_end}"
+
+
+def checked(citation: Citation, documents: Documents) -> bool:
+    """Whether the quoted words stand at the cited bytes, and those on the cited lines."""
+    if citation.name not in documents.names or not 0 <= citation.start <= citation.end:
+        return False
+    if citation.end > documents.size(citation.name):
+        return False
+    try:
+        return citation_of(documents, citation.name, citation.start, citation.end) == citation
+    except TooMuch:
+        return False
+
+
+def citation_of(documents: Documents, name: str, start: int, end: int) -> Citation:
+    """The citation of some bytes."""
+    line = documents.line_of(name, start)
+    more = documents.breaks(name, start, end)
+    return Citation(
+        name=name,
+        line=line,
+        start=start,
+        end=end,
+        quote=documents.read(name, start, end).decode("utf-8", "replace"),
+        line_end=line + more if more else None,
+    )
+
+
+def citations_of(answer: str, *, question: str, documents: Documents) -> tuple[Citation, ...]:
+    """The lines that hold the most of an answer's words, at most three.
+
+    None where looking for them would take too long.
+    """
+    try:
+        return _citations(answer, question, documents)
+    except TooMuch:
+        return ()
+
+
+def _citations(answer: str, question: str, documents: Documents) -> tuple[Citation, ...]:
+    held: dict[tuple[str, int], _Line] = {}
+    for words, standing in _runs(answer, question, documents):
+        count = 0
+        for name, first in standing.items():
+            for place in _places(documents, name, words, first):
+                start = documents.line_low(name, place)
+                held.setdefault((name, start), _Line(first=place)).words.add(words)
+                count += 1
+                if count == _PLACES_TOTAL_MAX:
+                    break
+            if count == _PLACES_TOTAL_MAX:
+                break
+    most = max((len(line.words) for line in held.values()), default=0)
+    best = [where for where, line in held.items() if len(line.words) == most]
+    # Of lines that hold as much of the answer, those that speak of what was asked.
+    asked = {*_LONG_WORD.findall(question.lower())}
+    spoken = {
+        (name, start): len(asked & {*_LONG_WORD.findall(_line(documents, name, start).lower())})
+        for name, start in best
+    }
+    closest = max(spoken.values(), default=0)
+    found = sorted(where for where, count in spoken.items() if count == closest)
+    if len(found) > _CITED_MAX:
+        return ()
+    spans = [(name, *line_part(documents, name, low, held[name, low].first)) for name, low in found]
+    return tuple(citation_of(documents, *span) for span in spans)
+
+
+@dataclass(slots=True)
+class _Line:
+    """The words on a line, and where the first that were found stand."""
+
+    first: int
+    words: set[bytes] = field(default_factory=set)
+
+
+def _line(documents: Documents, name: str, start: int) -> str:
+    raw, _, _ = documents.read(name, start, start + _LINE_BYTES_MAX).partition(b"\n")
+    return raw.decode("utf-8", "replace")
+
+
+def _runs(
+    answer: str, question: str, documents: Documents
+) -> Iterator[tuple[bytes, dict[str, int]]]:
+    """The longest runs of words that stand somewhere, from left to right; where each does first."""
+    words = [match.span() for match in _WORD.finditer(answer)][:_WORDS_MAX]
+    asked = question.lower()
+    taken: set[str] = set()
+    at = 0
+    while at < len(words) and len(taken) < _QUOTED_MAX:
+        longest, after = "", at + 1
+        standing = dict.fromkeys(documents.names, 0)
+        for last in range(at, len(words)):
+            run = answer[words[at][0] : words[last][1]].strip(_EDGES)
+            # A longer run begins like a shorter one, so it stands where that does, or nowhere.
+            found = _standing(documents, run, standing) if run else {}
+            if not found:
+                break
+            longest, after, standing = run, last + 1, found
+        if _telling(longest) and longest.lower() not in asked and longest not in taken:
+            taken.add(longest)
+            yield _raw(longest), standing
+        at = after
+
+
+def _standing(documents: Documents, run: str, within: dict[str, int]) -> dict[str, int]:
+    raw = _raw(run)
+    found = {name: documents.find(name, raw, start) for name, start in within.items()}
+    return {name: place for name, place in found.items() if place >= 0}
+
+
+def _raw(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _telling(words: str) -> bool:
+    digits = sum(each.isdigit() for each in words)
+    letters = any(each.isalpha() for each in words)
+    if not letters:
+        return digits >= _DIGITS_LEAST
+    return len(words) >= _CHARS_LEAST and (digits > 0 or any(each.isupper() for each in words))
+
+
+def _places(documents: Documents, name: str, words: bytes, first: int) -> Iterator[int]:
+    place = first
+    for _ in range(_PLACES_MAX):
+        yield place
+        place = documents.find(name, words, place + len(words))
+        if place < 0:
+            return
+
+
+def line_part(documents: Documents, name: str, low: int, place: int) -> tuple[int, int]:
+    """The bytes of a line, or of a long one those around the words that were found."""
+    reach = _QUOTE_CHARS_MAX * _CHARACTER_BYTES
+    end = _cut(documents, name, low, reach)
+    if documents.read(name, end, end + 1) in (b"", b"\n"):
+        return low, end
+    # A third of the quote stands before the words.
+    back = reach // 3
+    before = documents.read(name, max(low, place - back), place)
+    if place - back > low:
+        # The part may begin in the middle of a character.
+        before = before.lstrip(bytes(range(0x80, 0xC0)))
+    shown = _characters(before)[-(_QUOTE_CHARS_MAX // 3) :]
+    start = place - len(shown.encode("utf-8", "surrogateescape"))
+    return start, _cut(documents, name, start, reach)
+
+
+def _cut(documents: Documents, name: str, start: int, reach: int) -> int:
+    """Where the line ends, or as many of its characters as are quoted."""
+    raw, _, _ = documents.read(name, start, start + reach).partition(b"\n")
+    shown = _characters(raw)[:_QUOTE_CHARS_MAX]
+    return start + len(shown.encode("utf-8", "surrogateescape"))
+
+
+def _characters(raw: bytes) -> str:
+    """Bytes as characters that become the same bytes again, whatever they are."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+# An answer against the documents it is from: what of it is cited, and what it claims in vain.
+
+
+_CLAIMS_CHECKED_MAX = 32
+_SHOWN_CHARS_MAX = 300
+_LINES_BYTES_MAX = 2_000
+_JSON_CHARS_MAX = 1_000_000
+_LEAVES_MAX = 1_000
+_WHITE = b" \t\r\n\x0b\x0c"
+_GAP = re.compile(rf"([{_WHITE.decode()}]+)")
+# The line end itself is asked for: so there is one way only to match, and no way back.
+_BROKEN = rb"[ \t\r\x0b\x0c]*+\n[ \t\r\n\x0b\x0c]*+"
+_ANY_WHITE = rb"[ \t\r\n\x0b\x0c]++"
+_ENDING = ".,;:!?"
+# By so much the whitespace of a document may be longer than that of a quotation.
+_SPACES_BYTES_MAX = 2_048
+# To compare a word takes as long as to look through so many bytes.
+_WALK_BYTES = 512
+# How rare a word is, is seen in the beginning of a document.
+_SAMPLE_BYTES = 262_144
+_CUT_BEFORE = re.compile(rb"[0-9A-Za-z]{2}\Z|[0-9][.,][0-9]\Z")
+_CUT_BEHIND = re.compile(rb"[0-9A-Za-z]{2}|[0-9][.,][0-9]")
+_NOWHERE = "stands nowhere in the data"
+
+
+class Unchecked(msgspec.Struct, frozen=True, kw_only=True):
+    """What an answer says of where it is from and could not be checked, and why."""
+
+    claim: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cited:
+    """What stands in the documents, and what does not."""
+
+    citations: tuple[Citation, ...] = ()
+    unchecked: tuple[Unchecked, ...] = ()
+
+
+def cited_in(
+    answer: str, *, question: str, documents: Documents, claimed: bool = True, typed: bool = False
+) -> Cited:
+    """Check an answer. `claimed` is False for one that is only what a program printed last.
+
+    A `typed` answer is JSON, whatever its kind.
+    """
+    if not documents.names:
+        return Cited()
+    names = Names(documents.names)
+    rest: list[str] = []
+    claims: list[Claim] = []
+    for text in _texts(answer, typed=typed):
+        found = claims_in(text, question=question, names=names) if claimed else []
+        claims += found
+        rest.append(without_claims(text, found))
+    citations: list[Citation] = []
+    unchecked: list[Unchecked] = []
+    for claim in claims[:_CLAIMS_CHECKED_MAX]:
+        outcome = _checked(claim, names, documents)
+        if isinstance(outcome, Citation):
+            citations.append(outcome)
+        elif outcome is not None:
+            unchecked.append(Unchecked(claim=_shown(claim.said), why=outcome))
+    if len(claims) > _CLAIMS_CHECKED_MAX:
+        more = f"{len(claims) - _CLAIMS_CHECKED_MAX:,} more claims"
+        unchecked.append(Unchecked(claim=more, why=f"only {_CLAIMS_CHECKED_MAX} are looked at"))
+    citations += citations_of("\n".join(rest), question=question, documents=documents)
+    return Cited(citations=_once(citations), unchecked=tuple(dict.fromkeys(unchecked)))
+
+
+def _once(citations: Sequence[Citation]) -> tuple[Citation, ...]:
+    """Without those that another one has in it."""
+    kept: list[Citation] = []
+    for each in citations:
+        held = (other for other in kept if other.name == each.name)
+        if not any(other.start <= each.start and each.end <= other.end for other in held):
+            kept.append(each)
+    return tuple(kept)
+
+
+def _shown(said: str) -> str:
+    return said if len(said) <= _SHOWN_CHARS_MAX else f"{said[: _SHOWN_CHARS_MAX - 3]}..."
+
+
+# -- what is read of an answer -----------------------------------------------------------------
+
+
+def _texts(answer: str, *, typed: bool) -> list[str]:
+    """An answer as it is, or what stands in one that is JSON."""
+    if len(answer) <= _JSON_CHARS_MAX and (typed or answer.lstrip()[:1] in ("{", "[")):
+        try:
+            return list(_leaves(read_json(answer)))[:_LEAVES_MAX]
+        except ValueError:
+            pass
+    return [answer]
+
+
+def _leaves(value: object) -> Iterator[str]:
+    match value:
+        case dict():
+            for each in value.values():
+                yield from _leaves(each)
+        case list():
+            for each in value:
+                yield from _leaves(each)
+        case str():
+            yield value
+        case bool() | None:
+            pass
+        case _:
+            yield str(value)
+
+
+# -- claims ------------------------------------------------------------------------------------
+
+
+def _checked(claim: Claim, names: Names, documents: Documents) -> Citation | str | None:
+    """The citation of a claim, or why there is none; None if it turns out to be no claim."""
+    try:
+        if claim.place is None:
+            assert claim.words is not None
+            found = _found(documents, claim.words)
+            return _NOWHERE if found is None else citation_of(documents, *found)
+        return _checked_place(claim, claim.place, names, documents)
+    except TooMuch:
+        return "was not looked for: there is too much data"
+
+
+def _checked_place(
+    claim: Claim, place: Place, names: Names, documents: Documents
+) -> Citation | str | None:
+    name = names.whose(place.name)
+    if name is None:
+        return _unknown(claim, place, names, documents)
+    span = None
+    if 1 <= place.first <= place.last:
+        span = documents.line_span(name, place.first, place.last)
+    if span is None:
+        count = documents.lines(name)
+        return f"{name} has {count:,} line{'' if count == 1 else 's'}"
+    low, high = span
+    if claim.words is None:
+        return _lines(documents, name, low, high)
+    reach = min(documents.size(name), high + SPAN_BYTES_MAX)
+    found = _words(documents, name, claim.words, low, reach)
+    if found is not None and found[0] < max(high, low + 1):
+        return citation_of(documents, name, *found)
+    return _elsewhere(documents, name, claim.words)
+
+
+def _unknown(claim: Claim, place: Place, names: Names, documents: Documents) -> str | None:
+    if names.is_known(place.name):
+        return f"{place.name} is the name of several documents"
+    said = claim.said.strip("[]()`").encode("utf-8", "surrogatepass")
+    if claim.words is None and any(documents.find(name, said) >= 0 for name in documents.names):
+        return None  # It is what the data says, not where it says it.
+    return f"{place.name} is no document of this run"
+
+
+def _lines(documents: Documents, name: str, low: int, high: int) -> Citation | str:
+    """Lines that were named without words: what stands on them, or on the first of many."""
+    if high - low > _LINES_BYTES_MAX:
+        cut = documents.read(name, low, low + _LINES_BYTES_MAX).rfind(b"\n")
+        high = low + cut if cut >= 0 else line_part(documents, name, low, low)[1]
+    raw = documents.read(name, low, high)
+    start = low + len(raw) - len(raw.lstrip(_WHITE))
+    end = low + len(raw.rstrip(_WHITE))
+    return citation_of(documents, name, start, end) if start < end else "nothing stands there"
+
+
+def _elsewhere(documents: Documents, name: str, words: str) -> str:
+    found = _words(documents, name, words, 0, documents.size(name))
+    if found is not None:
+        return f"does not stand there, but on line {documents.line_of(name, found[0])}"
+    other = _found(documents, words)
+    return f"does not stand there, but in {other[0]}" if other is not None else _NOWHERE
+
+
+# -- words -------------------------------------------------------------------------------------
+
+
+def _found(documents: Documents, words: str) -> tuple[str, int, int] | None:
+    """The first document that has some words, and where."""
+    for name in documents.names:
+        found = _words(documents, name, words, 0, documents.size(name))
+        if found is not None:
+            return name, *found
+    return None
+
+
+def _words(
+    documents: Documents, name: str, words: str, low: int, high: int
+) -> tuple[int, int] | None:
+    """Where words stand in a part of a document."""
+    words = words.strip()
+    for said in dict.fromkeys([words, words.rstrip(_ENDING)]):
+        raw = said.encode("utf-8", "surrogatepass")
+        if raw:
+            found = _exact(documents, name, raw, low, high)
+            found = found or _wrapped(documents, name, said, low, high)
+            if found is not None:
+                return found
+    return None
+
+
+def _exact(
+    documents: Documents, name: str, raw: bytes, low: int, high: int
+) -> tuple[int, int] | None:
+    at = documents.find(name, raw, low, high)
+    while at >= 0:
+        if _is_whole(documents, name, at, at + len(raw)):
+            return at, at + len(raw)
+        at = documents.find(name, raw, at + 1, high)
+    return None
+
+
+def _wrapped(
+    documents: Documents, name: str, words: str, low: int, high: int
+) -> tuple[int, int] | None:
+    """The words with line ends elsewhere: the rarest is looked for, then those around it."""
+    parts = [part.encode("utf-8", "surrogatepass") for part in _GAP.split(words)]
+    if len(parts) == 1:
+        return None
+    sample = documents.read(name, low, min(high, low + _SAMPLE_BYTES))
+    documents.spend(len(sample) * len(parts) // 2)
+    rarest = min(range(0, len(parts), 2), key=lambda at: (sample.count(parts[at]), -len(parts[at])))
+    head, tail = parts[:rarest], parts[rarest:]
+    backward = _pattern([part[::-1] for part in reversed(head)])
+    forward = _pattern(tail)
+    reach = [sum(map(len, each)) + _SPACES_BYTES_MAX for each in (head, tail)]
+    at = documents.find(name, tail[0], low, high)
+    while at >= 0:
+        documents.spend(len(parts) * _WALK_BYTES)
+        before = backward.match(documents.read(name, max(low, at - reach[0]), at)[::-1])
+        behind = forward.match(documents.read(name, at, min(high, at + reach[1])))
+        if before is not None and behind is not None:
+            span = at - before.end(), at + behind.end()
+            if _is_whole(documents, name, *span):
+                return span
+        at = documents.find(name, tail[0], at + 1, high)
+    return None
+
+
+def _pattern(parts: Sequence[bytes]) -> re.Pattern[bytes]:
+    """Words and gaps from here on. It is literal but for the gaps: there is no way back in it."""
+    made = (re.escape(part) if part.strip(_WHITE) else _gap_pattern(part) for part in parts)
+    return re.compile(b"".join(made))
+
+
+def _gap_pattern(gap: bytes) -> bytes:
+    """What may stand between two words. The words hold no whitespace."""
+    if b"\n" in gap:
+        return _ANY_WHITE
+    return rb"(?:" + re.escape(gap) + rb"(?![ \t\r\n\x0b\x0c])|" + _BROKEN + rb")"
+
+
+def _is_whole(documents: Documents, name: str, start: int, end: int) -> bool:
+    """Whether no word or number is cut at either end: a 12 stands neither in 120 nor in 12.5."""
+    low, high = max(0, start - 2), min(documents.size(name), end + 2)
+    around = documents.read(name, low, start + 1), documents.read(name, end - 1, high)
+    return not (_CUT_BEFORE.search(around[0]) or _CUT_BEHIND.match(around[1]))

@@ -1,0 +1,287 @@
+"""Answers that are asked for at once, or of a kind: how each is read, and asked for again.
+
+Rule 1: an answer is read as JSON, strictly (`json_text`). If it is one block in a fence, that is
+read. Text that is no JSON, or does not fit, is taken as a string where the schema names strings.
+Rule 2: what fits is kept as canonical JSON: names sorted, no spaces. So the answer and its value
+say the same, and to read it again gives the same.
+Rule 3: what does not fit is not taken, not on the last turn either. The model is told in one line
+what is wrong, twice at most; then the run ends, with the last answer as a partial one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from tallystick.core.errors import UsageError
+from tallystick.core.json_text import canonical, read_json
+from tallystick.core.machine import prompt
+from tallystick.core.machine.commands import Code, Final, FinalVar, Run
+from tallystick.core.machine.prompt import Message
+from tallystick.core.machine.reply import Reply
+from tallystick.core.machine.state import Phase, RunState
+from tallystick.core.records import ModelFailed, RunStarted, StopReason
+from tallystick.core.schema import check_schema, problem_of, takes_text
+
+# A run that asks for its answer at once: how the reply is read, and how it falls back to code.
+#
+# Rule 1: the reply is the answer. Only a program in a fence is none: it is run, and the run goes on
+# as one that writes programs. Without a fence, what looks like Python may well be what was asked
+# for.
+# Rule 2: a reply that was cut off, is empty or refuses is no answer. The run then begins again as
+# one that writes programs, and the part `not_direct:WHY` of its prompt says so on the ledger.
+# Rule 3: the prompt is all that says that a run is still direct: there is no second word on it that
+# could differ.
+
+
+# Why a direct run went on as code: its reply, a failure of the model, or no budget paid for it.
+NotDirect = Literal["cut", "empty", "refused", "context_overflow", "content_policy", "budget"]
+_FELL_BACK = "Reading alone did not give the answer. Find it with programs."
+_PART = "not_direct:"
+_FENCES = ("```", "~~~")
+_THINKING = ("<think>", "<thinking>")
+_THOUGHT = ("</think>", "</thinking>")
+# How replies begin that answer nothing. One that is wrongly taken for such costs a turn.
+_REFUSALS = (
+    *("i cannot", "i can't", "i can not", "i am unable", "i'm unable", "i am not able"),
+    *("i'm not able", "i'm sorry", "i am sorry", "sorry, ", "as an ai", "i won't", "i will not"),
+)
+_SAID_CHARS_MAX = 4_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectReply:
+    """What a reply is, with the answer in it, or as much as there is of one."""
+
+    kind: Literal["answer", "program"] | NotDirect
+    said: str = ""
+
+
+def is_direct(state: RunState) -> bool:
+    """Whether the prompt, as it stands, asks for the answer itself."""
+    return state.messages[0].part == prompt.DIRECT
+
+
+def is_fallback(message: Message) -> bool:
+    """Whether a message says that a run goes on as code."""
+    return message.part.startswith(_PART)
+
+
+def direct_reply(reply: Reply, text: str, *, cut: bool) -> DirectReply:
+    """Say what the reply to a direct prompt is."""
+    said = _unwrapped(_without_reasoning(text).strip())
+    fenced = any(each in text for each in _FENCES)
+    others = []
+    for command in reply.commands:
+        if isinstance(command, FinalVar) or (isinstance(command, Code) and fenced):
+            return DirectReply(kind="program")
+        # A line for a shell, and Python without a fence, may be what was asked for.
+        if not isinstance(command, Code | Run):
+            others.append(command)
+    if cut:
+        return DirectReply(kind="cut", said=said)
+    match others:
+        case []:
+            pass
+        case [*_, Final(text=final)]:
+            said = final.strip()
+        case _:
+            # It asks for what such a run does not have.
+            return DirectReply(kind="refused")
+    if not said:
+        return DirectReply(kind="empty")
+    return DirectReply(kind="refused" if _refuses(said) else "answer", said=said)
+
+
+def _without_reasoning(text: str) -> str:
+    for closing in _THOUGHT:
+        text = text.rpartition(closing)[2]
+    return "" if text.lstrip().startswith(_THINKING) else text
+
+
+def _unwrapped(said: str) -> str:
+    """What stands in a fence that is the whole reply."""
+    if not (said.startswith("```") and said.endswith("```") and said.count("```") == 2):
+        return said
+    head, newline, rest = said.removesuffix("```").partition("\n")
+    return rest.strip() if newline else head.removeprefix("```").strip()
+
+
+def _refuses(said: str) -> bool:
+    word = said[: len(prompt.CANNOT) + 8].strip("`*\"'.:!\n ").split(maxsplit=1)[:1]
+    if word and word[0].rstrip(".:,!") == prompt.CANNOT:
+        return True
+    return said[:40].replace("\u2019", "'").lower().startswith(_REFUSALS)
+
+
+def not_with_code(event: ModelFailed) -> NotDirect | None:
+    """Why a call failed, if one of code need not: its prompt is short, and shows little data."""
+    match event.reason:
+        case "context_overflow" | "content_policy" as reason:
+            return reason
+        case _:
+            return None
+
+
+def as_code(state: RunState) -> RunState:
+    """The run as one that writes programs, from the beginning: nothing of its prompt is kept."""
+    return msgspec.structs.replace(
+        state, messages=prompt.opening(state.started), base=None, base_length=0, sent=0
+    )
+
+
+def fallen_back(state: RunState, why: NotDirect, *, said: str = "") -> RunState:
+    """The run as one that is about to ask for programs. What was `said` leaves the prompt."""
+    state, said = as_code(state), said[:_SAID_CHARS_MAX]
+    reply = Message(role="assistant", part=f"direct:{state.turn}", text=said or "(nothing)")
+    told = Message(role="user", part=f"{_PART}{why}", text=_FELL_BACK)
+    return msgspec.structs.replace(
+        state,
+        messages=(*state.messages, reply),
+        observed=(told,),
+        partial=said if why == "cut" and said else state.partial,
+    )
+
+
+# Answers of a kind that was asked for: JSON that fits a schema, or is asked for again.
+
+
+ASKED_AGAIN_MAX = 2
+# Of a file, with its spaces. What is recorded of it is shorter.
+SCHEMA_BYTES_MAX = 64_000
+_PROBLEM_CHARS_MAX = 300
+_VALUE_CHARS_MAX = 100_000_000
+_UNREADABLE = object()
+_FENCED = re.compile(r"\s*```[a-zA-Z]*\n(.*)```\s*", re.DOTALL)
+_AGAIN = "Write one ```python block that calls FINAL(...) with a value that fits."
+_AGAIN_DIRECT = "Reply with a JSON value that fits, and nothing else."
+
+
+# -- schemas -----------------------------------------------------------------------------------
+
+
+def read_schema(raw: bytes, *, name: str) -> Mapping[str, Any]:
+    """A schema from the bytes of a file. Raises `UsageError`, which names the file."""
+    if len(raw) > SCHEMA_BYTES_MAX:
+        raise UsageError(f"{name}: a schema has at most {SCHEMA_BYTES_MAX:,} bytes")
+    try:
+        return check_schema(read_json(raw.decode("utf-8-sig")))
+    except UnicodeDecodeError:
+        raise UsageError(f"{name}: cannot be read: not UTF-8") from None
+    except ValueError as error:
+        raise UsageError(f"{name}: cannot be read: {error}") from None
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from None
+
+
+def schema_text(schema: Mapping[str, Any] | None) -> str | None:
+    """A schema as it is recorded, in the order it was written. Raises `UsageError`."""
+    if schema is None:
+        return None
+    try:
+        text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+        check_schema(read_json(text))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"schema: not a JSON object: {error}") from None
+    return text
+
+
+# -- answers -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """An answer: canonical JSON if it fits, else as it was given, with what is wrong."""
+
+    text: str
+    problem: str | None = None
+
+
+def fit_of(answer: str, started: RunStarted) -> Fit:
+    """How an answer fits the schema of its run. Without a schema, any answer does."""
+    if started.schema is None:
+        return Fit(text=answer)
+    try:
+        rule = check_schema(read_json(started.schema))
+    except (UsageError, ValueError):
+        # A record from elsewhere: nothing can be said to fit.
+        return Fit(text=answer, problem="the schema of this run cannot be read")
+    value, problem = _as_json(answer, rule)
+    if problem is not None and takes_text(rule):
+        readable = value is not _UNREADABLE
+        value, told = answer, _text_problem(answer, rule)
+        problem = problem if readable and told is not None else told
+    if problem is not None:
+        return Fit(text=answer, problem=_line(problem))
+    return Fit(text=canonical(value).decode())
+
+
+def _as_json(answer: str, rule: Mapping[str, Any]) -> tuple[object, str | None]:
+    fenced = _FENCED.fullmatch(answer)
+    try:
+        value = read_json(answer if fenced is None else fenced[1])
+    except ValueError as error:
+        return _UNREADABLE, f"the answer cannot be read: {error}"
+    return value, problem_of(value, rule)
+
+
+def _text_problem(answer: str, rule: Mapping[str, Any]) -> str | None:
+    if any("\ud800" <= each <= "\udfff" for each in answer):
+        return "the answer holds half of a character"
+    return problem_of(answer, rule)
+
+
+def value_of(answer: str | None, started: RunStarted) -> object:
+    """What an answer that was taken says, as Python has it; None where there is no schema."""
+    if answer is None or started.schema is None:
+        return None
+    try:
+        # Canonical numbers may be longer than they were given.
+        return read_json(answer, chars_max=_VALUE_CHARS_MAX)
+    except ValueError:
+        return None
+
+
+def _line(problem: str) -> str:
+    line = " ".join(problem.split())
+    return line if len(line) <= _PROBLEM_CHARS_MAX else f"{line[: _PROBLEM_CHARS_MAX - 3]}..."
+
+
+# -- what does not fit -------------------------------------------------------------------------
+
+
+def unfit(
+    state: RunState, fit: Fit, cap: tuple[StopReason, str] | None
+) -> tuple[RunState, str | None]:
+    """The run after an answer that does not fit, and why it ends now, if it does.
+
+    `cap` is the limit that allows no other turn. What is to be said stands in `observed`: a run
+    that is gone on with says it.
+    """
+    direct = is_direct(state)
+    again = _AGAIN_DIRECT if direct else _AGAIN
+    text = f"That answer does not fit the schema: {fit.problem}. {again}"
+    told = Message(role="user", part=f"unfit:{state.turn}", text=text)
+    said = fit.text[:_SAID_CHARS_MAX] or "(nothing)"
+    reply = Message(role="assistant", part=f"reply:{state.base}", text=said)
+    count = state.unfit + 1
+    why = None
+    if cap is not None:
+        why = f"the answer does not fit the schema: {fit.problem} ({cap[1]})"
+    elif count > ASKED_AGAIN_MAX:
+        why = f"{count} answers do not fit the schema: {fit.problem}"
+    partial = fit.text if why is not None else prompt.cut(fit.text, _SAID_CHARS_MAX)
+    state = msgspec.structs.replace(
+        state,
+        phase=Phase.ASKING,
+        messages=(*state.messages, reply) if direct else state.messages,
+        observed=(*state.observed, told),
+        partial=partial or state.partial,
+        unfit=count,
+    )
+    return state, why

@@ -1,0 +1,386 @@
+"""Programs and commands in a model's reply: whether a text is one, and where an argument ends.
+
+Rule 1: an argument ends in one of three places, tried in this order: after one string literal that
+is followed by `)`; at the `)` that balances the opening one, outside quotes; at a `)` that ends the
+line, when the parentheses do not balance within it.
+Rule 2: nothing but punctuation, markdown and a `#` comment may follow on that line. `FINAL(x) ends
+the run, but first …` talks about a command, and to take it for one could not be undone.
+Rule 3: one literal is unquoted and its escapes decoded; any other text is taken as it stands. An
+f-string is refused: only a program can evaluate it.
+Rule 4: every look ahead is paid for from an `Effort` in proportion to the text, so no text, however
+it is nested, costs more than a few passes over it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+import warnings
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import msgspec
+
+# Whether a text is a Python program, judged without running it.
+#
+# Rule 1: Python's own parser is asked, for at most `CHECKED_CHARS_MAX` characters at a time and
+# twice that for one judge: it takes up to ten seconds for a megabyte of the wrong kind.
+# Rule 2: text that parses is not yet a program: `yes`, `42`, `Answer: 42` and `Paris (France)` do.
+# It has to do something: assign, define, branch, loop, import, comprehend, slice, or call without a
+# blank before the parenthesis.
+
+
+CHECKED_CHARS_MAX = 32 << 10
+
+# What no sentence parses as. Not here: `assert`, `del`, `raise`, `return`, `global`, `pass`, which
+# begin sentences, and annotations without a value.
+_DOING = (
+    *(ast.Assign, ast.AugAssign, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef),
+    *(ast.AsyncFunctionDef, ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith),
+    *(ast.Try, ast.TryStar, ast.Match, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+    *(ast.Lambda, ast.NamedExpr, ast.Await, ast.Slice),
+)
+
+
+class Judge:
+    """Judges the texts of one reply. A statement that only calls one of `commands` is no sign."""
+
+    def __init__(self, *, commands: Collection[str] = ()) -> None:
+        self._commands = commands
+        self._chars_left = 2 * CHECKED_CHARS_MAX
+
+    def parses(self, text: str) -> bool:
+        return self._tree(text) is not None
+
+    def does_something(self, text: str) -> bool:
+        tree = self._tree(text)
+        if tree is None:
+            return False
+        lines = text.encode().splitlines()
+        statements = [statement for statement in tree.body if not self._commands_only(statement)]
+        return any(_does(node, lines) for each in statements for node in ast.walk(each))
+
+    def _commands_only(self, statement: ast.stmt) -> bool:
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        # A list marker in front of it parses as a sign or a star.
+        if isinstance(call, ast.UnaryOp):
+            call = call.operand
+        elif isinstance(call, ast.Starred):
+            call = call.value
+        name = call.func if isinstance(call, ast.Call) else None
+        return isinstance(name, ast.Name) and name.id in self._commands
+
+    def _tree(self, text: str) -> ast.Module | None:
+        if len(text) > min(CHECKED_CHARS_MAX, self._chars_left):
+            return None
+        self._chars_left -= len(text)
+        return tree_of(text)
+
+
+def _does(node: ast.AST, lines: list[bytes]) -> bool:
+    """Say whether a part of a text that parses shows that it is meant as a program."""
+    if isinstance(node, ast.Call):
+        line, column = node.func.end_lineno or 0, node.func.end_col_offset or 0
+        return lines[line - 1][column : column + 1] == b"("
+    annotated = isinstance(node, ast.AnnAssign) and node.value is not None
+    return annotated or isinstance(node, _DOING)
+
+
+def tree_of(source: str) -> ast.Module | None:
+    """The syntax tree of a program of bearable length; None if it is none."""
+    if len(source) > CHECKED_CHARS_MAX:
+        return None
+    try:
+        # The parser warns of escapes such as `\d`, which are the program's own business.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(source)
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
+        return None
+
+
+def line_count(source: str) -> int:
+    """How many lines of a program say something."""
+    return sum(1 for line in source.splitlines() if line.strip())
+
+
+# The commands of a model's reply: where the argument of one ends, and what it says.
+
+
+# A name stands before those it begins with, so that patterns try the longer one first.
+COMMAND_NAMES = (
+    *("FINAL_VAR", "FINAL", "RUN", "CODE", "SNAPSHOT", "ROLLBACK"),
+    *("QUERY_LLM_BATCHED", "QUERY_LLM"),
+)
+
+# Python's `re` backtracks. The patterns here are one character class or possessive repeats of
+# disjoint classes, so that there is nothing to come back to.
+_DELIMITER = re.compile("[()\"'\u201c\u2018]")
+_BLANK = re.compile(r"[ \t\r\n]*+")
+_PREFIX = re.compile(r"[A-Za-z]{0,2}+(?=[\"'])")
+_TAIL = re.compile(r"[ \t.,;:!*`]*+(?:#[^\n]*+)?+\r?+(?=\n|\Z)")
+_ESCAPE = re.compile(
+    r"\\(?:[ntr\"'\\]|\r?\n"
+    r"|x[0-9A-Fa-f]{2}|U[0-9A-Fa-f]{8}"
+    r"|u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4})"
+)
+_LETTERS = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\"}
+_AFTER_ARGUMENT = " \t\r.,;:!*`"
+_PARTNERS = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019"}
+_BEFORE_QUOTE = " \t\r\n([{,=:"
+
+_LOOK_CHARS = 128
+_LOOKS_PER_CHAR = 4
+_EFFORT_CHARS_MIN = 1 << 20
+_FLUSH_CHARS_MAX = 64 << 10
+
+
+class Code(msgspec.Struct, frozen=True, kw_only=True, tag="code"):
+    source: str
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
+    command: str
+
+
+class Final(msgspec.Struct, frozen=True, kw_only=True, tag="final"):
+    text: str
+
+
+class FinalVar(msgspec.Struct, frozen=True, kw_only=True, tag="final_var"):
+    name: str
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
+    name: str
+
+
+class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
+    name: str
+
+
+class QueryLlm(msgspec.Struct, frozen=True, kw_only=True, tag="query_llm"):
+    prompt: str
+
+
+class QueryLlmBatched(msgspec.Struct, frozen=True, kw_only=True, tag="query_llm_batched"):
+    prompts: tuple[str, ...]
+
+
+Command = Code | Run | Final | FinalVar | Snapshot | Rollback | QueryLlm | QueryLlmBatched
+
+
+class Effort:
+    """What may still be spent on looking ahead in one text, in characters.
+
+    A look costs the characters it passes and a fixed part, which stands for the steps around it.
+    When nothing is left, looks find nothing: what is then unread counts as not closed.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._chars = _EFFORT_CHARS_MIN + _LOOKS_PER_CHAR * len(text)
+
+    def find(self, needle: str, start: int) -> int:
+        if self._chars <= 0:
+            return -1
+        at = self._text.find(needle, start)
+        self._pay(start, at)
+        return at
+
+    def search(self, pattern: re.Pattern[str], start: int) -> re.Match[str] | None:
+        if self._chars <= 0:
+            return None
+        found = pattern.search(self._text, start)
+        self._pay(start, -1 if found is None else found.end())
+        return found
+
+    def _pay(self, start: int, end: int) -> None:
+        self._chars -= _LOOK_CHARS + (len(self._text) if end < 0 else end) - start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """`literal` says that the value was quoted, so that blanks at its ends were meant."""
+
+    value: str
+    end: int
+    literal: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """`why` goes after the command's name; `closed` is False when the closing `)` is missing."""
+
+    why: str
+    closed: bool = True
+
+
+def read_argument(text: str, start: int, effort: Effort) -> Argument | Unreadable:
+    """Read the argument whose first character is at `start`, just after the parenthesis.
+
+    `end` of the answer is the end of the line on which the argument closes.
+    """
+    literal = _literal(text, start, effort)
+    if literal is not None:
+        return literal
+
+    close = _balanced(text, start, effort)
+    tail = None if close is None else _TAIL.match(text, close + 1)
+    line_end = text.find("\n", start)
+    line_end = len(text) if line_end < 0 else line_end
+    if tail is None and (close is None or close > line_end):
+        line = text[start:line_end].rstrip(_AFTER_ARGUMENT)
+        if not line.endswith(")"):
+            return Unreadable(why="( is not closed; end it with )", closed=False)
+        return Argument(value=line[:-1], end=line_end)
+    if tail is None:
+        return Unreadable(why="(…) must stand alone on its line")
+    return Argument(value=_unquoted(text[start:close]), end=tail.end())
+
+
+_OF_TEXT: dict[str, Callable[[str], Command]] = {
+    "FINAL": lambda text: Final(text=text),
+    "QUERY_LLM": lambda text: QueryLlm(prompt=text),
+    "ROLLBACK": lambda text: Rollback(name=text),
+    "RUN": lambda text: Run(command=text),
+    "SNAPSHOT": lambda text: Snapshot(name=text),
+}
+
+
+def make_command(name: str, argument: Argument) -> Command | str:
+    """Make the command, or say what its argument lacks."""
+    text = argument.value if argument.literal else argument.value.strip()
+    if not text.strip():
+        return f"has an empty argument; write {name}(…) with something in it"
+    if name == "CODE":
+        return Code(source=flush(argument.value))
+    if name == "FINAL_VAR":
+        text = text.strip()
+        named = text.replace("_", "a").isalnum()
+        return FinalVar(name=text) if named else "takes the name of one variable: FINAL_VAR(total)"
+    if name == "QUERY_LLM_BATCHED":
+        return _batch(text)
+    return _OF_TEXT[name](text)
+
+
+def _batch(text: str) -> Command | str:
+    try:
+        prompts = msgspec.json.decode(text, type=tuple[str, ...])
+    except (msgspec.DecodeError, ValueError):
+        prompts = ()
+    if not prompts or not all(prompt.strip() for prompt in prompts):
+        return 'takes a JSON list of strings: QUERY_LLM_BATCHED(["first", "second"])'
+    return QueryLlmBatched(prompts=prompts)
+
+
+def flush(source: str) -> str:
+    """Take away the indentation that all lines share, unless that is a long way to look."""
+    lines = source.strip("\r\n")
+    return (textwrap.dedent(lines) if len(lines) <= _FLUSH_CHARS_MAX else lines).strip()
+
+
+def _literal(text: str, start: int, effort: Effort) -> Argument | Unreadable | None:
+    """Read an argument that is one string literal, which may span lines; None when it is not."""
+    at = _after_blank(text, start)
+    prefix = _PREFIX.match(text, at)
+    if prefix is None:
+        return None
+    kind = prefix[0].lower()
+    if "f" in kind:
+        return Unreadable(why=' cannot evaluate f"…" outside a code block; put it in the program')
+    at = prefix.end()
+    quote = text[at] * 3 if text.startswith(text[at] * 3, at) else text[at]
+    close = _unescaped(text, quote, at + len(quote), effort)
+    if close < 0:
+        return None
+    end = _after_blank(text, close + len(quote))
+    if text.startswith(",", end):
+        end = _after_blank(text, end + 1)
+    tail = _TAIL.match(text, end + 1) if text.startswith(")", end) else None
+    if tail is None or kind not in {"", "r", "u"}:
+        return None
+    inside = text[at + len(quote) : close]
+    return Argument(value=inside if kind == "r" else _decoded(inside), end=tail.end(), literal=True)
+
+
+def _balanced(text: str, start: int, effort: Effort) -> int | None:
+    """Find the parenthesis that closes the one before `start`."""
+    depth = 1
+    while (found := effort.search(_DELIMITER, start)) is not None:
+        start = found.end()
+        if found[0] == "(":
+            depth += 1
+        elif found[0] != ")":
+            start = _after_string(text, found.start(), effort)
+        elif depth == 1:
+            return found.start()
+        else:
+            depth -= 1
+    return None
+
+
+def _after_string(text: str, at: int, effort: Effort) -> int:
+    """Step over the string that a quote at `at` opens, or over the quote if it opens none.
+
+    In prose most single quotes are apostrophes. A quote opens a string only after a blank, a
+    bracket or one of `,=:`, and only if the next quote of its kind is on its line (or is a triple
+    one) and is not followed by a letter, as the one in `it's` is.
+    """
+    quote = text[at]
+    if text[at - 1] not in _BEFORE_QUOTE:
+        return at + 1
+    if text.startswith(quote * 3, at):
+        close = effort.find(quote * 3, at + 3)
+        return at + 3 if close < 0 else close + 3
+    close = _unescaped(text, _PARTNERS[quote], at + 1, effort)
+    after = text[close + 1 : close + 2]
+    if close < 0 or after.isalnum() or after == "_" or text.find("\n", at, close) >= 0:
+        return at + 1
+    return close + 1
+
+
+def _unescaped(text: str, quote: str, start: int, effort: Effort) -> int:
+    """Find the next `quote` that has no odd number of backslashes before it."""
+    at = effort.find(quote, start)
+    while at >= 0:
+        before = text[start:at]
+        if (len(before) - len(before.rstrip("\\"))) % 2 == 0:
+            return at
+        start = at + 1
+        at = effort.find(quote, start)
+    return -1
+
+
+def _unquoted(argument: str) -> str:
+    """Take typographic quotes off; they have no escapes, and programs have no use for them."""
+    text = argument.strip()
+    partner = {"\u201c": "\u201d", "\u2018": "\u2019"}.get(text[:1])
+    alone = partner is not None and text.find(partner) == len(text) - 1
+    return text[1:-1] if alone else argument
+
+
+def _decoded(literal: str) -> str:
+    r"""Decode escapes. One that is not known stays: `\d` and `\b` are more often patterns."""
+    return _ESCAPE.sub(_character, literal) if "\\" in literal else literal
+
+
+def _character(escape: re.Match[str]) -> str:
+    body = escape[0][1:]
+    if body in _LETTERS:
+        return _LETTERS[body]
+    if body[0] in "\r\n":
+        return ""
+    if len(body) == 11:
+        high, low = int(body[1:5], 16), int(body[7:], 16)
+        return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))
+    code = int(body[1:], 16)
+    # Half of a pair is no character: it could not be written to the ledger.
+    usable = code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF
+    return chr(code) if usable else escape[0]
+
+
+def _after_blank(text: str, start: int) -> int:
+    blank = _BLANK.match(text, start)
+    return start if blank is None else blank.end()

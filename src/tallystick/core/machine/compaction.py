@@ -1,0 +1,317 @@
+"""Compaction: which turns a long prompt shows in short, and where programs find them whole.
+
+Rule 1: it is mechanical. No model is asked, so it costs nothing, and a replay does the same again
+from the records alone.
+Rule 2: up to `RunStarted.compact_at` tokens, of four bytes each, nothing is touched. Beyond it the
+oldest turns are made shorter in one go, until half of it is reached: what servers keep of a prompt
+is not lost at every turn.
+Rule 3: the fixed part, the task and the last three turns stay as they are. Where they alone are so
+long, old turns still have half as much room as the bound, and a quarter after compaction.
+Rule 4: first, what came of old programs is shown by its beginning; the programs stay. Only where
+more than three quarters of the bound are still in use, the oldest turns leave, and a paragraph
+behind the task says so.
+Rule 5: what was shown and is not any more stands in `outputs`, at a place that the prompt names.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from tallystick.core.errors import InvalidLimit
+from tallystick.core.machine.commands import Code, tree_of
+from tallystick.core.machine.prompt import Message, output
+from tallystick.core.machine.reply import parse_reply
+from tallystick.core.machine.state import KeptText, Output, Past, RunState
+from tallystick.core.records import ProgramFinished
+
+# In tokens. A text of twice as many tokens as are estimated, such as one of digits, still fits a
+# model of 32,768 with its reply; and small models are lost in more.
+COMPACT_AT = 12_000
+TURNS_WHOLE = 3
+# How parts of a prompt are named that stand for others.
+BRIEF, EARLIER = "brief:", "earlier:"
+
+_BYTES_PER_TOKEN = 4
+_RESULT = "result:"
+_FIXED = 2  # The fixed part and the task.
+_HEAD_CHARS = 240
+_NAMES_BYTES = 600
+_EARLIER_BYTES_MAX = 1_000
+# At most this part of a window is kept free for the reply, and a prompt may be twice its estimate.
+_REPLY_PART, _DENSEST = 4, 2
+
+
+def bound_for(window: int | None, *, reply_tokens: int) -> int:
+    """Where compaction begins if nobody says so: in a small window, earlier."""
+    if window is None:
+        return COMPACT_AT
+    room = window - min(reply_tokens, window // _REPLY_PART)
+    return max(1, min(COMPACT_AT, room // _DENSEST))
+
+
+def checked_bound(given: object) -> int:
+    """A bound that somebody gave, in tokens; 0 switches compaction off. Raises `InvalidLimit`."""
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        why = "must be a whole number of tokens, or 0 for no compaction"
+        raise InvalidLimit(field="compact_at", given=given, why=why)
+    return given
+
+
+def size_of(messages: Iterable[Message]) -> int:
+    """How long a prompt is, in bytes. Pictures stand in the task, and do not count."""
+    return sum(len(each.text.encode("utf-8", "replace")) for each in messages)
+
+
+def results_with(state: RunState, event: ProgramFinished) -> tuple[ProgramFinished, ...]:
+    """What programs came to, as far as compaction will ask for it."""
+    return (*state.results, event) if state.started.compact_at else ()
+
+
+def seen(state: RunState, last: ProgramFinished) -> tuple[Message, ...]:
+    """The prompt, with what it had shown before the `last` program and shows no more at its end."""
+    if state.past is None and not any(isinstance(each, KeptText) for each in state.outputs):
+        return state.messages
+    results = [
+        each for each in state.results if each.failure is None and each.intent != last.intent
+    ]
+    shown = "\n".join(output(each, part="").text for each in results)
+    return (*state.messages, Message(role="user", part="", text=shown))
+
+
+def compacted(state: RunState) -> RunState:
+    """The state about to ask, with a prompt that is not too long, as far as the rules allow."""
+    bound = state.started.compact_at * _BYTES_PER_TOKEN
+    if not bound or size_of(state.messages) <= bound:
+        return state
+    fixed, turns = state.messages[:_FIXED], state.messages[_FIXED:]
+    stays = size_of(fixed) + size_of(turns[-2 * _whole(state) :])
+    most, least = max(bound, stays + bound // 2), max(bound // 2, stays + bound // 4)
+    if size_of(state.messages) <= most:
+        return state
+    state = _in_short(state, least)
+    # With less room than this it would happen again at every turn or two.
+    return state if size_of(state.messages) <= (most + least) // 2 else _left_out(state, least)
+
+
+def _whole(state: RunState) -> int:
+    """How many turns stay as they are. A mistake that is about to leave does not count."""
+    return TURNS_WHOLE + state.passing
+
+
+def _turns_old(state: RunState) -> int:
+    return max(0, (len(state.messages) - _FIXED) // 2 - _whole(state))
+
+
+# -- what came of a program, in short ----------------------------------------------------------
+
+
+def _in_short(state: RunState, bytes_max: int) -> RunState:
+    """Show what came of old programs by its beginning, the oldest first."""
+    messages, outputs = list(state.messages), list(state.outputs)
+    results = {each.intent: each for each in state.results}
+    size, sent = size_of(messages), state.sent
+    for place in range(_FIXED + 1, _FIXED + 2 * _turns_old(state), 2):
+        if size <= bytes_max:
+            break
+        found = [results[each] for each in _intents(messages[place])]
+        short, kept = _brief(found, len(outputs))
+        saved = size_of((messages[place],)) - size_of((short,))
+        if found and saved > 0:
+            messages[place] = short
+            outputs += kept
+            size -= saved
+            sent = min(sent, place)
+    return msgspec.structs.replace(
+        state, messages=tuple(messages), outputs=tuple(outputs), sent=sent
+    )
+
+
+def _intents(message: Message) -> list[int]:
+    """The programs whose results a message shows whole."""
+    parts = message.part.split("+")
+    return [int(each.removeprefix(_RESULT)) for each in parts if each.startswith(_RESULT)]
+
+
+def _brief(results: Sequence[ProgramFinished], place: int) -> tuple[Message, list[Output]]:
+    """What came of the programs of a reply, in short, and what is to be kept from `place` on."""
+    texts: list[str] = []
+    kept: list[Output] = []
+    for result in results:
+        text, is_cut = _shortened(result, place + len(kept))
+        texts.append(text)
+        if is_cut:
+            label = f"what came of program {result.intent}"
+            kept.append(KeptText(label=label, pieces=(whole_of(result),)))
+    parts = "+".join(f"{BRIEF}{each.intent}" for each in results)
+    return Message(role="user", part=parts, text="\n".join(texts)), kept
+
+
+def _shortened(result: ProgramFinished, place: int) -> tuple[str, bool]:
+    """The beginnings of what came of a program, and whether there is more than is shown.
+
+    A stream that was too long for the record names its place in `outputs` itself, in its last line.
+    """
+    said, left_out = [], 0
+    for title, text in _sections(result):
+        head, cut_there = _head(text, closing=bool(result.outputs), last=title == _FAILED)
+        said.append(f"{title}:\n{head}")
+        left_out += cut_there
+    if not said:
+        return _NOTHING, False
+    if left_out:
+        name = f"outputs[{place}]"
+        said.append(f"[... {left_out:,} characters left out; {name} has all: {name}[0:2000] ...]")
+    return "\n".join(said), left_out > 0
+
+
+def _head(text: str, *, closing: bool, last: bool) -> tuple[str, int]:
+    """The beginning of a text, of an error its end; and how much else nothing else names."""
+    text = text.rstrip("\n")
+    if len(text) <= _HEAD_CHARS:
+        return text, 0
+    if last:
+        end = text.rpartition("\n")[2][:_HEAD_CHARS]
+        return end, len(text) - len(end)
+    head = text[:_HEAD_CHARS]
+    end = text.rpartition("\n")[2]
+    if closing and end.startswith("[output cut: "):
+        return f"{head}\n{end}", 0
+    return head, len(text) - len(head)
+
+
+_FAILED = "The program failed"
+_NOTHING = "The program ran and printed nothing."
+
+
+def _sections(result: ProgramFinished) -> list[tuple[str, str]]:
+    found = [("Output", result.stdout), ("Errors printed", result.stderr)]
+    if result.failure is not None:
+        failure = result.failure
+        found.append((_FAILED, failure.traceback or f"{failure.kind}: {failure.message}"))
+    elif result.value is not None:
+        found.append(("Value of the last line", result.value))
+    found = [(title, text) for title, text in found if text.strip()]
+    if not found and result.assigned is not None:
+        name, value = result.assigned
+        return [(f"The program printed nothing. {name} is", value)]
+    return found
+
+
+def whole_of(result: ProgramFinished) -> str:
+    """All that came of a program. What it only printed is as it was printed."""
+    match _sections(result):
+        case []:
+            return _NOTHING
+        case [("Output", text)]:
+            return text
+        case found:
+            return "\n".join(f"{title}:\n{text}" for title, text in found)
+
+
+# -- turns that leave --------------------------------------------------------------------------
+
+
+def _left_out(state: RunState, bytes_max: int) -> RunState:
+    """Take the oldest turns out, and say behind the task where they are."""
+    messages = state.messages
+    past = state.past or Past(task=messages[1])
+    pairs = [messages[at : at + 2] for at in range(_FIXED, len(messages), 2)]
+    size = size_of((messages[0], past.task, *messages[_FIXED:])) + _EARLIER_BYTES_MAX
+    going = 0
+    while going < _turns_old(state) and size > bytes_max:
+        size -= size_of(pairs[going])
+        going += 1
+    if not going:
+        return state
+    past = _with_turns(past, pairs[:going], state.results)
+    place = len(state.outputs)
+    task = past.task
+    told = msgspec.structs.replace(
+        task, part=_part_of(past), text=f"{task.text}\n\n{_summary(past, place)}"
+    )
+    return msgspec.structs.replace(
+        state,
+        messages=(messages[0], told, *messages[_FIXED + 2 * going :]),
+        outputs=(*state.outputs, KeptText(label="earlier turns", pieces=past.pieces)),
+        past=past,
+        sent=min(state.sent, 1),
+    )
+
+
+def _part_of(past: Past) -> str:
+    return f"{past.task.part}+{EARLIER}{past.turns}"
+
+
+def _with_turns(
+    past: Past, pairs: Sequence[Sequence[Message]], results: Sequence[ProgramFinished]
+) -> Past:
+    known = {each.intent: each for each in results}
+    pieces, names, turns = list(past.pieces), list(past.names), past.turns
+    for reply, told in pairs:
+        turns += 1
+        shown = [*_intents(told), *_intents_in_short(told)]
+        texts = [whole_of(known[each]) for each in shown] or [told.text]
+        pieces += (f"--- program {turns} ---\n", reply.text, "\n--- what came of it ---\n")
+        for text in texts:
+            pieces += (text, "" if text.endswith("\n") else "\n")
+        # The last to make a name counts.
+        names = [*dict.fromkeys(reversed([*names, *_names_made(reply.text)]))][::-1]
+    return msgspec.structs.replace(past, turns=turns, pieces=tuple(pieces), names=_latest(names))
+
+
+def _intents_in_short(message: Message) -> list[int]:
+    parts = message.part.split("+")
+    return [int(each.removeprefix(BRIEF)) for each in parts if each.startswith(BRIEF)]
+
+
+def _summary(past: Past, place: int) -> str:
+    name = f"outputs[{place}]"
+    told = (
+        f"The first {past.turns:,} programs, and what came of them, are left out here. {name} has "
+        f"them all: {name}[0:2000], {name}.find(text). SHOW_VARS() lists your variables."
+    )
+    names = ", ".join(f"`{each}`" for each in past.names)
+    return f"{told} Names they made: {names}." if names else told
+
+
+def _latest(names: Sequence[str]) -> tuple[str, ...]:
+    """The last names, as many as there is room for."""
+    room, found = _NAMES_BYTES, []
+    for name in reversed(names):
+        room -= len(name.encode("utf-8", "replace")) + len("``, ")
+        if room < 0:
+            break
+        found.append(name)
+    return tuple(reversed(found))
+
+
+def _names_made(reply: str) -> Iterator[str]:
+    """The names that the programs of a reply bind for those after them."""
+    for command in parse_reply(reply).commands:
+        tree = tree_of(command.source) if isinstance(command, Code) else None
+        for statement in tree.body if tree is not None else ():
+            yield from names_bound(statement)
+
+
+def names_bound(statement: ast.stmt) -> Iterator[str]:
+    """The names that a statement binds for those after it."""
+    # Not by recursion: a sum of a thousand terms is a thousand levels deep.
+    waiting: list[ast.AST] = [statement]
+    while waiting:
+        match waiting.pop():
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+                | ast.Name(id=name, ctx=ast.Store())
+            ):
+                yield name
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                yield from (each.asname or each.name.partition(".")[0] for each in aliases)
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                pass  # What they bind is their own.
+            case node:
+                waiting += reversed(list(ast.iter_child_nodes(node)))

@@ -1,0 +1,495 @@
+"""What the model reads: a fixed part that stays small, the task, the run so far, and advice.
+
+The prompt only grows, until it is compacted: each message is made once, from one record, and keeps
+its bytes, so a server that keeps a prefix keeps it, and the ledger can name a prompt by what was
+added to the last one.
+Programs are shown in exactly the form the model is asked to write. Roles alternate strictly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from tallystick.core.json_text import canonical, digest
+from tallystick.core.records import (
+    AttachmentRef,
+    ProgramFailure,
+    ProgramFinished,
+    RunStarted,
+    ViewRef,
+    files_told,
+)
+
+# What a model is told beside an error: what there is instead of what its program looked for.
+#
+# Each hint is one line about this run's own names. A hint that could be wrong is not given: a weak
+# model follows it all the same.
+
+
+_COLUMNS_SHOWN = 20
+_OF_FILES = frozenset(
+    {"FileNotFoundError", "PermissionError", "ModuleNotFoundError", "ImportError"}
+)
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_QUOTED = re.compile(r"'([A-Za-z_][\w.]{0,60})'")
+
+
+def data_names(started: RunStarted) -> tuple[str, ...]:
+    """The names under which a program finds its data, the most useful first."""
+    views = dict.fromkeys(view.name for view in started.views)
+    names = [name for name in views if name != "lines"]
+    if "lines" in views:
+        names.append("lines")
+    return (*names, *(each.name for each in started.contexts))
+
+
+def named_in(source: str, started: RunStarted) -> bool:
+    """Whether a program names any of its data, or opens it as a file."""
+    return not {*data_names(started), "open"}.isdisjoint(_WORD.findall(source))
+
+
+def advice(failure: ProgramFailure, started: RunStarted) -> str | None:
+    """A line of help for this failure, if there is a certain one."""
+    names = ", ".join(f"`{name}`" for name in data_names(started))
+    if started.backend != "wasm" and failure.kind in _OF_FILES:
+        # There are files, and packages; which, nobody here knows.
+        return None
+    match failure.kind:
+        case "SandboxViolation" | "FileNotFoundError" | "PermissionError" if (
+            "open(" in failure.message or "files.read" in failure.message
+        ):
+            files = "" if started.skills is None else _FILES_OF_SKILLS
+            if names:
+                return f"There are no such files. The data is already there: {names}.{files}"
+            return f"There are no files here.{files}"
+        case "ModuleNotFoundError" | "ImportError" if _of_skills(failure, started):
+            return (
+                "`skills` is no module, and what it knows are texts to follow, not functions. It "
+                f"is there already: {_search(started)}"
+            )
+        case "ModuleNotFoundError" | "ImportError":
+            data = f" The data is already there: {names}." if names else ""
+            return f"Only the standard library can be imported.{data}"
+        case "KeyError":
+            return _columns(failure.message, started.views)
+        case "NameError":
+            return _undefined(failure, names, started)
+        case "EOFError" if "input" in failure.traceback:
+            return "Nobody answers input(). Take values from the data."
+        case _:
+            return None
+
+
+_FILES_OF_SKILLS = " Files of a skill: skills.read(name, path)."
+
+
+def _of_skills(failure: ProgramFailure, started: RunStarted) -> bool:
+    return started.skills is not None and "'skills" in failure.message
+
+
+def _search(started: RunStarted) -> str:
+    given = started.skills
+    return given.begin if given is not None and given.begin else 'print(skills.search("words"))'
+
+
+def _columns(message: str, views: tuple[ViewRef, ...]) -> str | None:
+    """The columns there are, where a column was looked for that is none."""
+    tables = [view for view in views if view.kind == "table"]
+    known = {column for view in tables for column, _ in view.columns}
+    if not tables or message.strip("'\"") in known:
+        return None
+    return "\n".join(
+        f"The keys of `{view.name if view.key is None else f'{view.name}[{view.key!r}]'}` are: "
+        + ", ".join(repr(name) for name, _ in view.columns[:_COLUMNS_SHOWN])
+        for view in tables[:4]
+    )
+
+
+def _undefined(failure: ProgramFailure, names: str, started: RunStarted) -> str | None:
+    found = _QUOTED.search(failure.message)
+    if found is None:
+        return None
+    if f"FINAL({found[1]}" in failure.traceback and found[1][:1].isupper():
+        return f"Text needs quotes: FINAL({found[1]!r})."
+    if any(f"\n{found[1]} = " in each.sample for each in started.contexts):
+        # It took the example for something that had been run.
+        return f"Your block has to begin with the lines of the example that make `{found[1]}`."
+    data = f" The data is in {names}." if names else ""
+    return f"`{found[1]}` was never defined: import or define it first.{data}"
+
+
+# What a model is told that has a shell and files: the fixed part of the prompt of a native run.
+
+
+# A grant of a host that programs may reach: `net:HOST` or `net:HOST:PORT`.
+NET = "net:"
+
+_NATIVE_SYSTEM = """\
+You solve a task by writing Python or bash. Every reply is one block of code and no other text:
+
+```python
+...
+```
+
+or
+
+```bash
+...
+```
+
+The block runs at once on a Linux machine of your own, in a working directory whose files stay. \
+Python's variables and functions are there next time, and so are the shell's directory and its \
+exported variables. You then see what it printed, and write the next block. The data is already \
+in Python variables: use them, do not type data in again; what the shell is to read, write into a \
+file first. The packages of this machine's Python can be imported. {network}
+
+A reply that is only SNAPSHOT(name) keeps files and variables as they are, ROLLBACK(name) goes \
+back to them.
+
+Print what you find or compute. When you have seen the value that answers the task, finish with a \
+```python block that calls FINAL(value): exactly what is asked for, nothing else. SHOW_VARS() \
+lists your variables; FINAL_VAR("name") answers with one of them."""
+_CLOSED = "There is no network."
+_OPEN = "Of the network only these can be reached, by HTTP and HTTPS: {hosts}."
+_HOSTS_MAX = 20
+
+
+def system_of(started: RunStarted) -> str:
+    """The fixed part, with what of the network there is."""
+    hosts = [each.removeprefix(NET) for each in started.grants if each.startswith(NET)]
+    named = ", ".join(hosts[:_HOSTS_MAX]) + (" ..." if len(hosts) > _HOSTS_MAX else "")
+    return _NATIVE_SYSTEM.format(network=_OPEN.format(hosts=named) if hosts else _CLOSED)
+
+
+# What the model reads: a fixed part that stays small, the task, and the run so far.
+
+
+TEMPLATE = "python@2"
+# The end of a native program that was cut off and is given up.
+ABANDONED = "abandoned"
+# Told to a model when it can use them.
+_TOLD_LATER = ("outputs.", "llm_query", "rlm_query", "budget.", "skills.")
+_OUTPUT_CHARS_MAX = 4_000
+_ERROR_CHARS_MAX = 1_200
+_GOAL_CHARS_MAX = 300
+
+_WASM_SYSTEM = """\
+You solve a task by writing Python. Every reply is one block of code and no other text:
+
+```python
+...
+```
+
+The block runs at once in a session that stays: variables and functions are there next time. You \
+then see what it printed, and write the next block. The data is already in variables: use them, do \
+not type data in again, do not open files. Only the standard library can be imported.
+
+Print what you find or compute. When you have seen the value that answers the task, finish with a \
+block that calls FINAL(value): exactly what is asked for, nothing else. SHOW_VARS() lists your \
+variables; FINAL_VAR("name") answers with one of them."""
+
+# The first message of a prompt that asks for the answer itself.
+DIRECT = "system:direct"
+# What a model is to reply if it cannot answer.
+CANNOT = "CANNOT"
+_DIRECT = f"""\
+You are given data and a task. Reply with the answer to the task and nothing else: exactly what is \
+asked for, no explanation. If the data cannot answer it by reading alone, reply {CANNOT}."""
+
+# What is told only where an answer has to fit a schema.
+_TYPED = "The answer is a JSON value. Call FINAL with a dict, list, number or text that fits this \
+JSON schema:"
+_TYPED_DIRECT = "Reply with a JSON value and nothing else. It has to fit this JSON schema:"
+_SCHEMA_CHARS_MAX = 4_000
+
+# What only a recursive run is told.
+_RECURSIVE = """\
+What code cannot decide, programs ask a model: to read or classify text. llm_query(prompt) \
+returns text; llm_query_batched(prompts, schema=bool) a list (bool, int, list[str]), 1 MB at \
+most. rlm_query(task, text), rlm_query_batched(tasks, texts) give a part to programs of its own. \
+Select by code first, ask for short answers, heed budget.remaining()."""
+_EXAMPLE = """\
+```python
+{pieces}
+found = llm_query_batched([f"About a delay? {{p}}" for p in pieces[:40]], schema=bool)
+print([p[:80] for p, yes in zip(pieces, found) if yes is True])
+```"""
+_PIECE_CHARS = 8_000
+
+
+class Image(msgspec.Struct, frozen=True, kw_only=True):
+    """A picture in a prompt: its media type and its bytes, or a reference to them.
+
+    Records and prompts carry the reference; the bytes are read where the request leaves.
+    """
+
+    media_type: str
+    data: bytes = b""
+    ref: AttachmentRef | None = None
+
+    @property
+    def sha256(self) -> str:
+        return self.ref.id if self.ref is not None else digest(self.data)
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of a prompt. `part` names the record it was made from."""
+
+    role: Literal["system", "user", "assistant"]
+    part: str
+    text: str
+    images: tuple[Image, ...] = ()
+
+
+def opening(started: RunStarted) -> tuple[Message, ...]:
+    """The fixed part and the task, with the request for code last."""
+    system = _WASM_SYSTEM if started.backend == "wasm" else system_of(started)
+    if started.strategy == "recursive":
+        system = f"{system}\n\n{_recursive(started)}"
+    listed = "\n".join(
+        _described(name, doc) for name, doc in started.functions if not name.startswith(_TOLD_LATER)
+    )
+    if listed:
+        system = f"{system}\n\nFunctions you can call:\n{listed}"
+    if started.skills is not None and started.skills.rendered:
+        system = f"{system}\n\n{started.skills.rendered}"
+    data = "\n\n".join(each.sample for each in started.contexts)
+    said = [f"The data:\n{data}"] if data else []
+    if started.images:
+        said.append(f"The pictures: {', '.join(map(_picture, started.images))}.")
+    said += _put(started, files=True)
+    if started.session is not None:
+        said += [each for each in (started.session.has, started.session.told) if each]
+    said.append(f"The task: {started.goal}")
+    if started.schema is not None:
+        said.append(f"{_TYPED}\n{_shown_schema(started.schema)}")
+    if started.skills is not None and started.skills.begin:
+        said.append(f"Look for instructions first:\n```python\n{started.skills.begin}\n```")
+    if started.memory is not None and started.memory.begin:
+        said.append(f"Look into the memory first:\n```python\n{started.memory.begin}\n```")
+    said.append(WRITE)
+    return (
+        Message(role="system", part="system", text=system),
+        Message(role="user", part="task", text="\n\n".join(said), images=_images(started)),
+    )
+
+
+def _recursive(started: RunStarted) -> str:
+    """How programs ask models. Where there are rows or records, the data has the example."""
+    if any(each.kind in ("table", "json_lines") for each in started.views):
+        return _RECURSIVE
+    return f"{_RECURSIVE}\n\n{_EXAMPLE.format(pieces=_pieces(started))}"
+
+
+def _pieces(started: RunStarted) -> str:
+    """How a program of this run cuts its data into pieces."""
+    kept = [(each.name, each.key) for each in started.texts]
+    kept += [(each.name, each.key) for each in started.inputs]
+    if not kept:
+        return 'pieces = ["a text", "another text"]'
+    name, size = kept[0][0], _PIECE_CHARS
+    several = any(key is not None for each, key in kept if each == name)
+    text = "text" if several else name
+    each = f"for text in {name}.values() " if several else ""
+    if started.texts:
+        return f"pieces = [p {each}for p in {text}.chunks({size})]"
+    return f"pieces = [{text}[i:i+{size}] {each}for i in range(0, len({text}), {size})]"
+
+
+def direct(started: RunStarted, texts: Sequence[str]) -> tuple[Message, ...]:
+    """A prompt with the texts in it whole, which asks for the answer itself."""
+    said = [
+        f"--- {name!r} ---\n{text}"
+        if variable == "context"
+        else f"--- {variable}: {name!r} ---\n{text}"
+        for (name, variable, _), text in zip(started.files, texts, strict=False)
+    ]
+    if started.images:
+        said.append(f"The pictures: {', '.join(map(_picture, started.images))}.")
+    said += _put(started)
+    if started.session is not None and started.session.told:
+        said.append(started.session.told)
+    said.append(f"The task: {started.goal}")
+    if started.schema is not None:
+        said.append(f"{_TYPED_DIRECT}\n{_shown_schema(started.schema)}")
+    return (
+        Message(role="system", part=DIRECT, text=_DIRECT),
+        Message(role="user", part="task:direct", text="\n\n".join(said), images=_images(started)),
+    )
+
+
+def _put(started: RunStarted, *, files: bool = False) -> list[str]:
+    """The instructions that the user put in front; for programs, with the way to their files."""
+    said = []
+    for each in () if started.skills is None else started.skills.put:
+        told = files_told(each.id, each.files) if files else ""
+        text = f"Instructions to follow (skill {each.id!r}):\n{each.text}"
+        said.append(f"{text}\n{told}" if told else text)
+    return said
+
+
+def _shown_schema(schema: str) -> str:
+    """A schema, or the beginning of a very long one: the rest is told where it is broken."""
+    cut = schema[:_SCHEMA_CHARS_MAX]
+    return cut if cut == schema else f"{cut} ... (and {len(schema) - len(cut):,} characters more)"
+
+
+def _images(started: RunStarted) -> tuple[Image, ...]:
+    return tuple(Image(media_type=each.media_type, ref=each) for each in started.images)
+
+
+def _picture(ref: AttachmentRef) -> str:
+    size = f" ({ref.width} x {ref.height})" if ref.width and ref.height else ""
+    return f"{ref.label or ref.id[:12]}{size}"
+
+
+WRITE = "Write one ```python block."
+ANSWER_NOW = (
+    "This is your last turn. Write one ```python block that calls FINAL(...) with your answer."
+)
+REPEATED = (
+    "You ran this program before and it gave the same result. If the result is the answer, reply "
+    "with a block that only calls FINAL(...) with it. If not, write a different program."
+)
+
+
+def _described(name: str, doc: str) -> str:
+    """A function's signature and the first line of what it says of itself."""
+    lines = [line.strip() for line in doc.splitlines() if line.strip()]
+    head = lines[0] if lines and lines[0].startswith(f"{name}(") else f"{name}(...)"
+    rest = lines[1:] if lines and lines[0].startswith(f"{name}(") else lines
+    return f"- {head}: {rest[0]}" if rest else f"- {head}"
+
+
+def observation(
+    result: ProgramFinished, *, part: str, started: RunStarted, notes: tuple[str, ...] = ()
+) -> Message:
+    """What the model is told of its program, with what to do next at the end."""
+    said = [_body(result)]
+    if result.names_kept:
+        names = _listed(result.names_kept)
+        said.append(f"Your assignment to {names} was left out: it holds the data already.")
+    if result.names_restored:
+        names = _listed(result.names_restored)
+        said.append(
+            f"Your program had rebound {names}; these names are the run's own and are back."
+        )
+    if result.stop == ABANDONED:
+        said.append("Look at what is there, and write the next block.")
+    elif result.failure is not None:
+        hint = advice(result.failure, started)
+        said += [hint] if hint else []
+        said.append("Write the whole block again, corrected.")
+    elif not notes:
+        said.append(
+            f"If this answers the task ({cut(started.goal, _GOAL_CHARS_MAX)!r}), reply with a "
+            "block that calls FINAL(...) with the answer. If not, write the next block."
+        )
+    said.extend(notes)
+    return Message(role="user", part=part, text="\n\n".join(each for each in said if each))
+
+
+def nudge(problem: str, started: RunStarted, *, partial: str | None, part: str) -> Message:
+    """What is said to a reply without action: what was wrong, where the data is, what to do."""
+    shown = f"\n\nThe last result was:\n{partial}" if partial else ""
+    names = data_names(started)
+    held = ", ".join(f"`{name}`" for name in names)
+    data = f" The data is in {held}: use it, do not type it in." if names else ""
+    return Message(role="user", part=part, text=f"{problem}.{data}{shown}\n\n{WRITE}")
+
+
+def output(result: ProgramFinished, *, part: str) -> Message:
+    """What a program printed, and no more."""
+    return Message(role="user", part=part, text=_body(result))
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
+
+
+def _body(result: ProgramFinished) -> str:
+    if result.stop == ABANDONED and result.failure is not None:
+        return result.failure.message
+    if isinstance(result.exit_code, int):
+        return _of_shell(result, result.exit_code)
+    blocks = []
+    if result.stdout.strip():
+        blocks.append(f"Output:\n{cut(result.stdout, _OUTPUT_CHARS_MAX)}")
+    if result.stderr.strip():
+        blocks.append(f"Errors printed:\n{cut(result.stderr, _ERROR_CHARS_MAX)}")
+    if result.failure is not None:
+        shown = result.failure.traceback or f"{result.failure.kind}: {result.failure.message}"
+        blocks.append(f"The program failed:\n{cut(shown, _ERROR_CHARS_MAX)}")
+        if result.stop != "finished":
+            blocks.append(
+                f"It was stopped ({result.failure.message}); your variables are as before it."
+            )
+    elif result.value is not None:
+        blocks.append(f"Value of the last line: {cut(result.value, _OUTPUT_CHARS_MAX)}")
+    if not blocks and result.assigned is not None:
+        name, value = result.assigned
+        return f"The program printed nothing. {name} is {cut(value, _OUTPUT_CHARS_MAX)}"
+    if not blocks:
+        return "The program ran and printed nothing. Print what you want to see."
+    return "\n".join(blocks)
+
+
+def _of_shell(result: ProgramFinished, exit_code: int) -> str:
+    """What came of a command of the shell."""
+    blocks = []
+    if result.stdout.strip():
+        blocks.append(f"stdout:\n{cut(result.stdout, _OUTPUT_CHARS_MAX)}")
+    if result.stderr.strip():
+        blocks.append(f"stderr:\n{cut(result.stderr, _ERROR_CHARS_MAX)}")
+    if result.failure is not None:
+        how = "did not run" if result.stop == "finished" else "was stopped"
+        blocks.append(f"It {how} ({result.failure.message}).")
+    return "\n".join([*blocks, f"exit_code: {exit_code}"])
+
+
+def shown_value(result: ProgramFinished) -> str | None:
+    """What the model was last shown: the value, or else what was printed."""
+    if result.failure is not None:
+        return None
+    shown = result.value if result.value is not None else result.stdout.strip()
+    if not shown and result.assigned is not None:
+        shown = result.assigned[1]
+    return cut(shown, _OUTPUT_CHARS_MAX) or None
+
+
+def cut(text: str, chars_max: int) -> str:
+    """Keep head and tail of a long text, and say how to see the rest."""
+    text = text.rstrip("\n")
+    if len(text) <= chars_max:
+        return text
+    half = chars_max // 2
+    left_out = len(text) - 2 * half
+    return (
+        f"{text[:half]}\n[... {left_out:,} characters left out; keep it in a variable and print "
+        f"a part ...]\n{text[-half:]}"
+    )
+
+
+def request_digest(
+    model: str,
+    messages: tuple[Message, ...],
+    *,
+    tokens_out_max: int,
+    temperature: float | None,
+) -> str:
+    """The digest of the whole request as it goes to the model. Pictures count by their digests."""
+    said = [
+        [each.role, each.text, [[image.media_type, image.sha256] for image in each.images]]
+        for each in messages
+    ]
+    heat = None if temperature is None else repr(float(temperature))
+    return digest(canonical([model, said, tokens_out_max, heat]))
+
+
+def tokens_at_most(messages: tuple[Message, ...]) -> int:
+    """An upper bound of a prompt's tokens: no byte-level tokenizer makes more than bytes."""
+    return sum(len(message.text.encode("utf-8", "replace")) + 8 for message in messages)

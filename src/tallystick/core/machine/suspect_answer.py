@@ -1,0 +1,307 @@
+"""Answers that look like slips: each is asked about once, with what the data has instead.
+
+Most wrong answers of weak models are given in good faith and show it: the value was written down
+before the program ran, or no program read the data, or none looked for what the question names, or
+the filter matched nothing, or the answer is the question again. A model that was right loses one
+turn and answers again.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from tallystick.core.machine.commands import tree_of
+from tallystick.core.machine.prompt import WRITE, Message
+from tallystick.core.records import ProgramFinished, RunStarted
+
+# Why a condition may have matched nothing: the words a program compares with, and the data's own.
+#
+# For each word that a program compares with: is it in the data, and is it a whole value there? One
+# that looks for `2018-07` finds nothing where dates are days, nor for `Open` where it says `open`.
+
+
+_FACTS_MAX = 4
+_CHARS_LEAST = 2
+_CHARS_MAX = 60
+_LINE_CHARS_MAX = 200
+_SEPARATORS = r"\s,;|\"'=(){}\[\]<>"
+_VALUE = re.compile(rf"[^{_SEPARATORS}]*")
+
+
+def mismatches(source: str, texts: Sequence[str], *, known: Sequence[str] = ()) -> list[str]:
+    """A line for each word of a program that the data does not have as it stands there."""
+    facts: list[str] = []
+    if not texts:
+        return facts
+    for word in _words(source):
+        if word not in known and len(facts) < _FACTS_MAX:
+            fact = _fact(word, texts)
+            if fact is not None:
+                facts.append(fact)
+    return facts
+
+
+def line_with(word: str, texts: Sequence[str]) -> str | None:
+    """A line of the data in which a word stands."""
+    for text in texts:
+        at = text.find(word)
+        if at >= 0:
+            start = max(text.rfind("\n", 0, at) + 1, at - _LINE_CHARS_MAX // 2)
+            end = text.find("\n", at)
+            end = len(text) if end < 0 else end
+            return text[start : min(end, start + _LINE_CHARS_MAX)]
+    return None
+
+
+def _words(source: str) -> list[str]:
+    """The texts a program compares something with."""
+    tree = tree_of(source)
+    if tree is None:
+        return []
+    found: dict[str, None] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            for part in ast.walk(node):
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    found[part.value.strip()] = None
+    return [word for word in found if _CHARS_LEAST <= len(word) <= _CHARS_MAX]
+
+
+def _fact(word: str, texts: Sequence[str]) -> str | None:
+    if _whole(re.escape(word), texts) is not None:
+        return None
+    parts = (_around(text, text.find(word), word) for text in texts)
+    inside = next((part for part in parts if part), None)
+    if inside is not None:
+        return f"{word!r} stands in the data as a part of {inside!r}."
+    other = _whole(f"(?i:{re.escape(word)})", texts) or _in_other_case(word, texts)
+    if other is not None:
+        return f"{word!r} is written {other!r} in the data."
+    if any(_escaped(word) in text for text in texts):
+        return None
+    return f"{word!r} does not stand in the data."
+
+
+def _whole(pattern: str, texts: Sequence[str]) -> str | None:
+    """A place where a pattern is a whole value, between separators."""
+    compiled = re.compile(rf"(?<![^{_SEPARATORS}]){pattern}(?![^{_SEPARATORS}])")
+    return next((found[0] for text in texts if (found := compiled.search(text))), None)
+
+
+def _around(text: str, at: int, word: str) -> str | None:
+    return _value_at(text, at, len(word)) if at >= 0 else None
+
+
+def _escaped(word: str) -> str:
+    """A word as JSON may have it."""
+    units = word.encode("utf-16-be", "surrogatepass")
+    codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
+    return "".join(chr(code) if code < 128 else f"\\u{code:04x}" for code in codes)
+
+
+def _value_at(text: str, at: int, length: int) -> str:
+    """The word around a place, as far as no separator comes."""
+    line_start = text.rfind("\n", 0, at) + 1
+    before = text[max(line_start, at - _CHARS_MAX) : at]
+    reach = _VALUE.match(text, at + length)
+    end = min(reach.end() if reach else at + length, at + length + _CHARS_MAX)
+    backwards = _VALUE.match(before[::-1])
+    return text[at - (backwards.end() if backwards else 0) : end]
+
+
+def _in_other_case(word: str, texts: Sequence[str]) -> str | None:
+    pattern = re.compile(re.escape(word), re.IGNORECASE)
+    for text in texts:
+        found = pattern.search(text)
+        if found is not None:
+            return _value_at(text, found.start(), len(word))
+    return None
+
+
+# Answers that look like slips: each is asked about once, and then taken as it is given again.
+
+
+Doubt = Literal["unread", "empty", "unseen", "unnamed", "echo"]
+_EMPTY = frozenset({"", "0", "0.0", "0.00", "none", "null", "[]", "{}", "nan", "-1"})
+_NAMES_MAX = 20
+# In double quotes; behind a word, with a capital; letters with a digit. Not numbers and dates:
+# programs write those in many ways.
+_NAMED = re.compile(
+    r"[\"\u201c]([^\"\u201c\u201d\n]{2,60})[\"\u201d]"
+    r"|(?<=[a-z,] )([A-Z][\w.-]*[\w])"
+    r"|\b((?=[\w.-]*[A-Za-z])(?=[\w.-]*\d)[\w.-]*\w)\b"
+)
+
+_ECHO_CHARS_LEAST = 4
+# Words of an answer that say what it is: with a digit, or with a capital but not at its beginning.
+_NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,30})?")
+_TELLING = re.compile(r"[\w.-]*\d[\w.-]*\w|\d|(?<=[^.!?] )[A-Z]\w+")
+
+
+def named_values(goal: str, texts: Sequence[str]) -> tuple[str, ...]:
+    """The names in a question that stand in the data too: an answer has to do with them.
+
+    Quoted words, words with a capital inside a sentence, and words with a digit.
+    """
+    found = [match[1] or match[2] or match[3] for match in _NAMED.finditer(goal)]
+    return tuple(
+        dict.fromkeys(
+            name
+            for name in found[:_NAMES_MAX]
+            if any(each.isalpha() for each in name) and any(name in text for text in texts)
+        )
+    )
+
+
+def doubt_of(
+    answer: str, started: RunStarted, *, read: bool, seen: bool, unnamed: Sequence[str] = ()
+) -> Doubt | None:
+    """Why an answer may be a slip: it came from nowhere, is about another, or is empty.
+
+    `seen` is False for one that was written down beside a program, before that had run; `unnamed`
+    are values the question names and no program has.
+    """
+    if not seen:
+        return "unseen"
+    if unnamed:
+        return "unnamed"
+    if not started.contexts:
+        return None
+    if not read and not all(each.whole for each in started.contexts):
+        return "unread"
+    if is_empty(answer):
+        return "empty"
+    return "echo" if _is_echo(answer, started.goal) else None
+
+
+def _is_echo(answer: str, question: str) -> bool:
+    """Whether an answer is words of the question, which offered no choice."""
+    words = answer.strip().strip("'\"").lower()
+    return (
+        len(words) >= _ECHO_CHARS_LEAST
+        and any(each.isalpha() for each in words)
+        and words in question.lower()
+        and " or " not in question.lower()
+    )
+
+
+def is_empty(text: str) -> bool:
+    """Whether a value says that nothing was found."""
+    return text.strip().strip("'\"").lower() in _EMPTY
+
+
+def printed_empty(result: ProgramFinished) -> bool:
+    """Whether a program printed a zero or an empty list, and nothing else."""
+    said = bool(result.stdout.strip()) and is_empty(result.stdout)
+    return said and result.failure is None and result.value is None
+
+
+def still_unnamed(unnamed: Sequence[str], source: str, result: ProgramFinished) -> tuple[str, ...]:
+    """The values of the question that stand in no program and no output yet."""
+    said = f"{source}\n{result.stdout}\n{result.value or ''}".lower()
+    return tuple(name for name in unnamed if name.lower() not in said)
+
+
+def written_blind(source: str, answer: str, *, printed: bool, messages: Sequence[Message]) -> bool:
+    """Whether an answer was typed in, and nothing that was shown before has it.
+
+    One that stands under a condition is the program's decision, unless the program printed
+    something too, which it then answered without having been read.
+    """
+    tree = tree_of(source)
+    if tree is None:
+        return False
+    nodes = ast.walk(tree) if printed else (_expression(each) for each in tree.body)
+    if not any(_is_final(node, answer) for node in nodes):
+        return False
+    shown = "\n".join(each.text for each in messages[2:] if each.role == "user")
+    parts = _TELLING.findall(answer) or [answer]
+    return sum(_shows(shown, part) for part in parts) * 2 < len(parts)
+
+
+def _shows(shown: str, part: str) -> bool:
+    """Whether a text has a part of an answer: as it is, or a number that rounds to it."""
+    if part in shown:
+        return True
+    if not _NUMBER.fullmatch(part):
+        return False
+    decimals = len(part.partition(".")[2])
+    return any(round(float(found[0]), decimals) == float(part) for found in _NUMBER.finditer(shown))
+
+
+def _expression(statement: ast.stmt) -> ast.AST:
+    return statement.value if isinstance(statement, ast.Expr) else statement
+
+
+def _is_final(node: ast.AST, answer: str) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "FINAL"
+        and len(node.args) == 1
+        and isinstance(node.args[0], ast.Constant)
+        and _written(node.args[0].value) == answer
+    )
+
+
+def _written(value: object) -> str | None:
+    try:
+        return str(value)
+    except ValueError:  # An integer of more digits than Python writes.
+        return None
+
+
+def question(
+    doubt: Doubt,
+    answer: str,
+    started: RunStarted,
+    *,
+    texts: Sequence[str] = (),
+    unnamed: tuple[str, ...] = (),
+    source: str = "",
+) -> str:
+    """Why an answer was not taken at once. For some, the program that gave it is not shown."""
+    match doubt:
+        case "unseen":
+            return (
+                f"Nothing that was printed before shows {answer!r}. If the answer is in what was "
+                "printed, finish with FINAL(...). If not, print what you need to see."
+            )
+        case "unnamed":
+            names = ", ".join(repr(name) for name in unnamed)
+            lines = [
+                f"{name!r} stands in the data like this: {line}"
+                for name in unnamed
+                if (line := line_with(name, texts))
+            ]
+            return "\n".join(
+                [
+                    f"An earlier program answered {answer} and did not look for {names}, which the "
+                    "task names.",
+                    *lines,
+                    "Write one ```python block that does.",
+                ]
+            )
+        case "echo":
+            return (
+                f"An earlier program answered {answer!r}, which are words of the task itself. "
+                "Write one ```python block that prints every place in the data that has to do "
+                "with it."
+            )
+        case "unread":
+            return (
+                f"An earlier program answered {answer} without reading the data. Write one "
+                "```python block that computes it from the data."
+            )
+        case "empty":
+            known = [column for view in started.views for column, _ in view.columns]
+            facts = mismatches(source, texts, known=known)
+            told = "".join(f"\n{fact}" for fact in facts)
+            return (
+                f"An earlier program came to {answer or 'nothing'}: its conditions matched "
+                f"nothing.{told}\n{WRITE} If {answer or 'that'} is right all the same, give it "
+                "again."
+            )

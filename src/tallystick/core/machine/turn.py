@@ -1,0 +1,429 @@
+"""One turn of a run: how its model is asked, what its end comes to, and when a run has to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tallystick.core.charge import Charge, RunLimits, shown_usd
+from tallystick.core.json_text import digest
+from tallystick.core.machine import prompt
+from tallystick.core.machine.answer import is_direct, is_fallback
+from tallystick.core.machine.compaction import compacted
+from tallystick.core.machine.native import is_native_run, kind_of, noted
+from tallystick.core.machine.prompt import Message
+from tallystick.core.machine.reply import as_program
+from tallystick.core.machine.state import Phase, RunState
+from tallystick.core.machine.suspect_answer import printed_empty
+from tallystick.core.records import (
+    AskModel,
+    CheckProgram,
+    ChildEnded,
+    HostAnswered,
+    ModelFailed,
+    ModelReplied,
+    ProgramChecked,
+    ProgramFinished,
+    QueryFailed,
+    QueryRefused,
+    QueryReplied,
+    RunEnded,
+    RunForked,
+    RunProgram,
+    RunResumed,
+    RunStarted,
+    SkillUsed,
+    StopReason,
+)
+
+# When a run has to stop: its limits against what it has used, and what the model is told of it.
+
+
+# Beyond this part of the time, the next turn is treated as the last.
+_LATE = 0.8
+# At these parts of a budget the model is told, once each.
+_SHARES = (95, 80, 50)
+
+
+def charge_of(
+    event: ModelReplied
+    | ModelFailed
+    | QueryReplied
+    | QueryFailed
+    | QueryRefused
+    | ChildEnded
+    | HostAnswered,
+) -> Charge:
+    """What a call cost. An attempt at a model: as it was settled, or else as it was reported."""
+    if isinstance(event, HostAnswered):
+        if isinstance(event.skill, SkillUsed):
+            # A script runs by itself; what it used is the run's.
+            return Charge(host_calls=1 + event.skill.host_calls, fuel=event.skill.fuel)
+        return Charge(host_calls=1)
+    if isinstance(event, QueryRefused):
+        return Charge()
+    if isinstance(event, ChildEnded):
+        return charge_of_child(event.charge)
+    figures = event.settled or event.usage
+    return Charge(
+        usd=None if event.settled is None else event.settled.usd,
+        tokens_in=0 if figures is None else figures.tokens_in,
+        tokens_out=0 if figures is None else figures.tokens_out,
+        model_calls=1,
+    )
+
+
+def charge_of_child(charge: Charge) -> Charge:
+    """What a child costs its parent. Its turns, programs and time are its own."""
+    return Charge(
+        usd=charge.usd,
+        tokens_in=charge.tokens_in,
+        tokens_out=charge.tokens_out,
+        model_calls=charge.model_calls,
+    )
+
+
+def over(limits: RunLimits, used: Charge) -> tuple[StopReason, str] | None:
+    """The limit that does not allow another turn, and how to say so."""
+    if used.turns >= limits.turns:
+        return "max_turns", f"all {limits.turns:,} turns used"
+    if used.wall_ms >= limits.wall_ms:
+        return "deadline", f"{limits.wall_ms:,} ms passed"
+    if limits.reply_tokens < 1:
+        return "budget", "reply_tokens: none allowed"
+    if used.host_calls > limits.host_calls:
+        return "budget", f"host_calls: {limits.host_calls:,} allowed"
+    if used.tokens_in + used.tokens_out >= limits.tokens:
+        return "budget", f"tokens: {limits.tokens:,} allowed, all used"
+    if limits.usd is not None and (used.usd or 0) >= limits.usd:
+        return "budget", f"usd: {shown_usd(limits.usd)} allowed, all used"
+    return None
+
+
+def turn_is_last(limits: RunLimits, used: Charge, *, prompt_bound: int = 0) -> bool:
+    """True if a limit would refuse the turn after the next, as far as can be told.
+
+    `prompt_bound` is what the prompt may come to: so much is reserved for it.
+    """
+    spent = used.tokens_in + used.tokens_out
+    turns = max(1, used.turns)
+    per_turn = spent // turns
+    return (
+        used.turns + 1 >= limits.turns
+        or used.wall_ms > limits.wall_ms * _LATE
+        or spent + per_turn + max(per_turn, prompt_bound) >= limits.tokens
+        or (limits.usd is not None and (used.usd or 0) * (turns + 2) >= limits.usd * turns)
+    )
+
+
+def tokens_out_max(limits: RunLimits, used: Charge) -> int:
+    """How long the next reply may be: never longer than what is left."""
+    return min(limits.reply_tokens, limits.tokens - used.tokens_in - used.tokens_out)
+
+
+def share_notice(limits: RunLimits, used: Charge, *, told: int) -> tuple[int, str] | None:
+    """The share of its budget that a run has passed since it was told last, and how to say so.
+
+    Tokens and money count: what programs can spend many times over in one turn.
+    """
+    spent = used.tokens_in + used.tokens_out
+    shares = [(_share(spent, limits.tokens), f"{spent:,} of {limits.tokens:,} tokens")]
+    if limits.usd is not None:
+        usd = used.usd or 0
+        shares.append((_share(usd, limits.usd), f"{shown_usd(usd)} of {shown_usd(limits.usd)}"))
+    most, said = max(shares)
+    passed = next((each for each in _SHARES if most >= each), 0)
+    if passed <= told:
+        return None
+    return passed, f"You have used {passed} % of your budget ({said})."
+
+
+def _share(used: int, limit: int) -> int:
+    return 100 * used // limit if limit else 100
+
+
+# What of a run stands in the prompt when the model is asked again.
+
+
+def asked_again(
+    messages: tuple[Message, ...], observed: Sequence[Message], *, afresh: bool
+) -> tuple[Message, ...]:
+    """The prompt with what came of the last reply at its end.
+
+    `afresh` takes the last reply out at once: what is to be said of it is added to what it was the
+    reply to. A model that sees its own mistake copies it.
+    """
+    text = "\n\n".join(message.text for message in observed)
+    parts = "+".join(message.part for message in observed)
+    if afresh:
+        *earlier, asked, _ = messages
+        said = Message(
+            role="user",
+            part=f"{asked.part}+{parts}",
+            text=f"{asked.text}\n\n{text}",
+            images=asked.images,
+        )
+        return (*earlier, said)
+    return (*messages, Message(role="user", part=parts, text=text))
+
+
+# How a run asks its model: the request as an intent, and the state that waits for its reply.
+
+
+_WARM = 0.7
+
+
+def asked(state: RunState, *, attempt: int = 1, wait_ms: int = 0) -> tuple[RunState, AskModel]:
+    """Ask with the messages as they stand. The first attempt begins a turn."""
+    state = noted(state)
+    reply_max = tokens_out_max(state.started.limits, state.charge)
+    temperature = _temperature(state)
+    intent = AskModel(
+        intent=state.next_intent,
+        turn=state.turn + (attempt == 1),
+        base=state.base,
+        added=tuple(message.part for message in state.messages[state.sent :]),
+        request_sha256=prompt.request_digest(
+            state.started.model,
+            state.messages,
+            tokens_out_max=reply_max,
+            temperature=temperature,
+        ),
+        kept=state.sent if state.sent < state.base_length else None,
+        attempt=attempt,
+        wait_ms=wait_ms,
+        tokens_out_max=reply_max,
+        temperature=temperature,
+    )
+    state = msgspec.structs.replace(
+        state,
+        phase=Phase.ASKING,
+        turn=intent.turn,
+        attempt=attempt,
+        excused=0 if attempt == 1 else state.excused,
+        next_intent=state.next_intent + 1,
+        base=intent.intent,
+        base_length=len(state.messages),
+        sent=len(state.messages),
+    )
+    return state, intent
+
+
+def asked_anew(state: RunState, intent: AskModel) -> tuple[RunState, AskModel]:
+    """A request that was not made yet, under the model and the limits that count now.
+
+    Where there is something to say that the prompt does not have, it is made from the start.
+    """
+    if state.native.note:
+        before = msgspec.structs.replace(
+            state, next_intent=intent.intent, turn=intent.turn - (intent.attempt == 1)
+        )
+        again, made = asked(before, attempt=intent.attempt, wait_ms=intent.wait_ms)
+        return msgspec.structs.replace(again, next_intent=state.next_intent), made
+    reply_max = tokens_out_max(state.started.limits, state.charge)
+    temperature = _temperature(state)
+    made = msgspec.structs.replace(
+        intent,
+        tokens_out_max=reply_max,
+        temperature=temperature,
+        request_sha256=prompt.request_digest(
+            state.started.model,
+            state.messages,
+            tokens_out_max=reply_max,
+            temperature=temperature,
+        ),
+    )
+    return state, made
+
+
+def _temperature(state: RunState) -> float | None:
+    temperature = state.started.temperature
+    if temperature is not None and state.repeats:
+        # At the temperature that led here it would write the same again.
+        return max(temperature, _WARM)
+    return temperature
+
+
+# What it changes of a run that it is gone on with, or grows from another.
+
+
+def changed(started: RunStarted, event: RunResumed | RunForked) -> RunStarted:
+    """The start as it counts from here on."""
+    if event.limits is not None:
+        started = msgspec.structs.replace(started, limits=event.limits)
+    if isinstance(event, RunForked):
+        if event.model is not None:
+            started = msgspec.structs.replace(started, model=event.model)
+        if event.temperature is not None:
+            started = msgspec.structs.replace(started, temperature=event.temperature)
+    return started
+
+
+def afresh_of(state: RunState) -> RunState:
+    """The state of a run that had ended, about to ask again. There is something to say, or to ask.
+
+    The last request may never have been written, so nothing is said by reference to it.
+    """
+    said = state.observed
+    if state.messages[-1].role == "assistant" and not said:
+        said = (Message(role="user", part=f"resumed:{state.turn}", text=prompt.WRITE),)
+    return msgspec.structs.replace(
+        state,
+        phase=Phase.ASKING,
+        ended=None,
+        base=None,
+        base_length=0,
+        sent=0,
+        repeats=0,
+        idle=0,
+        observed=said,
+    )
+
+
+# What the machine works out at the end of a turn, and of a run. It decides nothing.
+
+
+# What the end of a run says whose program a person has to decide about.
+ESCALATED = "vocabulary: a person has to decide"
+_DENIED = "A person looked at this program and did not allow it."
+
+
+def program_of(state: RunState) -> str:
+    """The source of the program that is to run now."""
+    return as_program(state.queue[0])
+
+
+def next_program(state: RunState) -> tuple[RunState, RunProgram | CheckProgram]:
+    """Have the program that is next run; under a vocabulary, have it checked before."""
+    sha256 = digest(program_of(state).encode("utf-8", "surrogatepass"))
+    kind = kind_of(state.queue[0])
+    checked = kind in ("python", "bash") and state.started.vocabulary is not None
+    if checked and not state.passed:
+        check = CheckProgram(turn=state.turn, part=state.part, sha256=sha256)
+        return msgspec.structs.replace(state, phase=Phase.CHECKING), check
+    intent = RunProgram(
+        intent=state.next_intent,
+        turn=state.turn,
+        part=state.part,
+        sha256=sha256,
+        kind=kind,
+        effect=is_native_run(state.started),
+    )
+    state = msgspec.structs.replace(
+        state,
+        phase=Phase.RUNNING,
+        next_intent=state.next_intent + 1,
+        refusals=0,
+        passed=False,
+    )
+    return state, intent
+
+
+def refused_command(state: RunState, name: str) -> RunState:
+    """The state after a command that this run does not have, which the model is told."""
+    refused = Message(
+        role="user",
+        part=f"refused:{state.turn}:{state.part}",
+        text=f"{name} is not available in this run. {prompt.WRITE}",
+    )
+    return msgspec.structs.replace(
+        state,
+        queue=state.queue[1:],
+        part=state.part + 1,
+        refusals=state.refusals + 1,
+        observed=(*state.observed, refused),
+    )
+
+
+def told_of_check(state: RunState, event: ProgramChecked) -> RunState:
+    """The state after a check: what the model is told, and how often programs were refused."""
+    state = msgspec.structs.replace(
+        state,
+        phase=Phase.ASKING,
+        passed=event.decision in ("pass", "warn"),
+        unchecked=0 if event.is_valid else event.retry_count + 1,
+        held=state.queue if event.decision == "escalate" else (),
+    )
+    if not event.feedback:
+        return state
+    return _told(state, f"vocabulary:{state.turn}:{state.part}", event.feedback)
+
+
+def by_person(state: RunState, event: RunResumed | RunForked) -> RunState | None:
+    """The state after a person decided about the program that waited; None if nobody did.
+
+    What is approved is next. If it is denied the model is told, and may write another.
+    """
+    if not state.held or isinstance(event, RunForked) or event.decision is None:
+        return None
+    free = msgspec.structs.replace(state, held=(), unchecked=0)
+    if event.decision == "approve":
+        return msgspec.structs.replace(free, queue=state.held, passed=True)
+    text = f"{_DENIED} {prompt.WRITE}"
+    return _told(free, f"denied:{state.turn}:{state.part}", text)
+
+
+def _told(state: RunState, part: str, text: str) -> RunState:
+    message = Message(role="user", part=part, text=text)
+    return msgspec.structs.replace(state, observed=(*state.observed, message))
+
+
+def came_to_nothing(state: RunState, event: ProgramFinished) -> bool:
+    """Whether a program over the data printed a zero or an empty list, and nothing else."""
+    return (
+        state.part == 1
+        and not state.queue
+        and printed_empty(event)
+        and state.read
+        and "empty" not in state.asked_about
+    )
+
+
+def told_next(state: RunState) -> tuple[list[Message], int]:
+    """What the model is told next, and the share of its budget that it then knows of."""
+    observed = list(state.observed)
+    limits, used = state.started.limits, state.charge
+    told = share_notice(limits, used, told=state.told)
+    bound = sum(len(each.text) for each in (*state.messages, *observed)) - _saved(state, observed)
+    if any(is_fallback(each) for each in observed):
+        # What the direct prompt took says nothing of the turns that come.
+        limits, used = _from_here(limits, used)
+    if turn_is_last(limits, used, prompt_bound=bound) and not is_direct(state):
+        observed.append(Message(role="user", part="last", text=prompt.ANSWER_NOW))
+    elif told is not None:
+        observed.append(Message(role="user", part=f"spent:{told[0]}", text=told[1]))
+    return observed, state.told if told is None else told[0]
+
+
+def _saved(state: RunState, observed: list[Message]) -> int:
+    """How many characters of the next prompt compaction leaves out."""
+    if not state.started.compact_at:
+        return 0
+    messages = asked_again(state.messages, observed, afresh=False)
+    shorter = compacted(msgspec.structs.replace(state, messages=messages)).messages
+    return sum(len(each.text) for each in messages) - sum(len(each.text) for each in shorter)
+
+
+def _from_here(limits: RunLimits, used: Charge) -> tuple[RunLimits, Charge]:
+    """Limits and use as if the run began now. Its time goes on."""
+    tokens = used.tokens_in + used.tokens_out
+    left = msgspec.structs.replace(
+        limits,
+        turns=limits.turns - used.turns,
+        tokens=limits.tokens - tokens,
+        usd=None if limits.usd is None else limits.usd - (used.usd or 0),
+    )
+    return left, Charge(wall_ms=used.wall_ms)
+
+
+def end_of(state: RunState, stop: StopReason, detail: str) -> RunEnded:
+    """The end of a run, with the best that it has."""
+    answered = stop == "answered"
+    return RunEnded(
+        stop=stop,
+        detail=detail,
+        answer=state.answer if answered else state.partial,
+        partial=not answered and state.partial is not None,
+        charge=state.charge,
+    )

@@ -1,0 +1,309 @@
+"""Records of what a run was given: attachments, texts, memory, its session, vocabulary, skills."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+# What a record says instead of bytes: a reference to an attachment.
+
+
+class AttachmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Bytes by their name, and what they are taken for.
+
+    `id` and `byte_len` come from the bytes. `media_type` is the declared one unless the bytes show
+    another; then `declared` holds what was said of them.
+    """
+
+    id: str
+    media_type: str
+    byte_len: int
+    width: int | None = None
+    height: int | None = None
+    label: str | None = None
+    declared: str | None = None
+
+
+# What a run was given, as its first record names it: texts, views of them, pictures.
+
+
+class ContextRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A text the program is given, named by its digest.
+
+    `sample` is what the model is shown; `whole` says that all of the text is in there.
+    """
+
+    name: str
+    sha256: str
+    bytes: int
+    chars: int
+    sample: str
+    whole: bool = False
+
+
+class TextRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A text that stays on the host, as the program's namespace names it."""
+
+    name: str
+    key: str | None
+    id: int
+    bytes: int
+    attachment: AttachmentRef | None = None
+
+
+class InputRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A text that was given whole: the variable that holds it, the key if that is a dictionary."""
+
+    name: str
+    key: str | None
+    attachment: AttachmentRef
+
+
+class ViewRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A text taken apart, as a name that is made when a program uses it.
+
+    `of` is the variable that holds the text, `key` the entry if that is a dictionary. A table has
+    its columns in order, each with the kind of its cells; `amount` is a number with separators or a
+    currency sign, such as "$1,204.50".
+    """
+
+    name: str
+    kind: Literal["lines", "table", "json_lines", "json", "numbers"]
+    of: str
+    key: str | None = None
+    delimiter: str = ","
+    columns: tuple[tuple[str, Literal["int", "float", "amount", "str"]], ...] = ()
+
+
+# What a run's ledger says of memory: which one it has, and which notes went to and fro.
+#
+# Notes are named, not told: what they say is in the memory, and in the answers of the calls.
+# Whoever erases a note finds by these names the runs that have read it or written it.
+
+
+class MemoryGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The memory of a run: whose it is, the id of its store, and for whom it is read.
+
+    `begin` is the first block that the model is shown: weak models write what they see.
+    """
+
+    tenant: str
+    store: str
+    agent_id: str
+    begin: str = ""
+
+
+class NotesTouched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Notes that one call recalled or remembered.
+
+    `read_id` is the recall's receipt, `receipt_sha256` its hash in the chain of receipts.
+    """
+
+    how: Literal["recalled", "remembered"]
+    ids: tuple[str, ...]
+    read_id: str | None = None
+    receipt_sha256: str | None = None
+
+
+# What a run's ledger says of its session: which one, and the interpreter it went on with.
+#
+# A run names the image and holds it itself. So replay, resume and fork load the same one, whatever
+# became of the session since.
+
+
+# What programs call the context variables of their session.
+CONTEXT_VARIABLES = "context_variables"
+
+
+class SessionGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The session of a run, as it stood when the run began.
+
+    `image` is the interpreter that it goes on with, None for a fresh one, and `run` the run that
+    had left it. `told` is what the model is told of earlier runs, `has` of what programs find.
+    """
+
+    session: str
+    image: AttachmentRef | None = None
+    run: str | None = None
+    told: str = ""
+    has: str = ""
+
+
+# What a run's ledger says of its vocabulary: which one, and what came of each program's check.
+
+
+Strictness = Literal["permissive", "normal", "strict"]
+CheckDecision = Literal["pass", "retry", "warn", "block", "escalate"]
+PersonDecision = Literal["approve", "deny"]
+
+
+class VocabularyGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How strictly programs are checked before they run, and against which thesaurus.
+
+    The other terms are the functions and skills of the run.
+    """
+
+    strictness: Strictness
+    ratio_min: float
+    retries_max: int
+    thesaurus: AttachmentRef | None = None
+
+
+class CheckProgram(msgspec.Struct, frozen=True, kw_only=True):
+    """Have the program that is next checked. Nothing is begun by it, so it is not written down."""
+
+    turn: int
+    part: int
+    sha256: str
+
+
+class ProgramChecked(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="program.checked"
+):
+    """A program was held against the vocabulary. It follows from the record, and is made again.
+
+    `feedback` is what the model is told, if it is told something. The fields after it are the
+    verdict.
+    """
+
+    turn: int
+    part: int
+    sha256: str
+    decision: CheckDecision
+    feedback: str = ""
+    is_valid: bool = True
+    matched_terms: tuple[str, ...] = ()
+    unknown_terms: tuple[str, ...] = ()
+    suggestions: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    message: str = ""
+    retry_count: int = 0
+    escalation_required: bool = False
+
+
+# What a run's ledger says of skills: which were there, shown, matched, loaded and used.
+#
+# What is shown follows from the cards, the goal and what was loaded and used until then: whoever
+# has the record can fit the catalog again and compare. The tags are those that other hosts write.
+
+
+FILES_TOLD_MAX = 12
+
+
+class SkillMatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A skill that fits what was asked, how well, and by what."""
+
+    id: str
+    score: float
+    reason: str
+
+
+class PutSkill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A skill that the user put into the prompt, with its instructions as they were filled in."""
+
+    id: str
+    source: str
+    sha256: str
+    text: str
+    arguments: tuple[str, ...] = ()
+    disable_model_invocation: bool = False
+    allowed_tools: tuple[str, ...] | None = None
+    files: tuple[str, ...] = ()
+
+
+class SkillsGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The skills of a run when it began.
+
+    `cards` are what was known of each, as JSON; `rendered` is the catalog in the prompt, fitted to
+    `budget_chars`. Its order comes from `pinned`, `matched` and `recent`; `roots` are the layers
+    that were looked through, each with its directory. `begin` is the first block that the model is
+    shown: weak models write what they see.
+    """
+
+    cards: AttachmentRef
+    rendered: str
+    budget_chars: int
+    limit: int | None = None
+    pinned: tuple[str, ...] = ()
+    recent: tuple[str, ...] = ()
+    strategy: str = "metadata"
+    candidates: tuple[SkillMatch, ...] = ()
+    matched: tuple[str, ...] = ()
+    put: tuple[PutSkill, ...] = ()
+    roots: tuple[tuple[str, str], ...] = ()
+    begin: str = ""
+
+
+class SkillMatched(msgspec.Struct, frozen=True, kw_only=True, tag="skill_matched"):
+    """The goal was compared with the skills; written also where none fits.
+
+    `candidates` are all that fit at all, `matched` those that were chosen.
+    """
+
+    strategy: str
+    candidates: tuple[SkillMatch, ...]
+    matched: tuple[str, ...]
+
+
+class SkillLoaded(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="skill.loaded"
+):
+    """A program read the instructions of a skill. `sha256` is of the file they stand in.
+
+    `told` is what of them the model is told, where the answer is so long that it is kept apart;
+    `files` are others in its folder, the first of them.
+    """
+
+    id: str
+    source: str
+    sha256: str
+    token_estimate: int
+    disable_model_invocation: bool = False
+    allowed_tools: tuple[str, ...] | None = None
+    provenance: Literal["program", "user"] = "program"
+    told: str = ""
+    files: tuple[str, ...] = ()
+
+
+class SkillUsed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="skill.used"):
+    """A program opened a file of a skill, ran a script of it, or called a function in one.
+
+    `sha256` is of that file. What a script used counts for the run.
+    """
+
+    id: str
+    how: Literal["resource", "script", "function"]
+    what: str
+    sha256: str
+    fuel: int = 0
+    host_calls: int = 0
+
+    @property
+    def said(self) -> str:
+        """As the evidence names it."""
+        return f"{self.how} {self.what}"
+
+
+class EvidenceRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The evidence of one turn: kept apart, and named by its digest."""
+
+    ref: AttachmentRef
+    shown: int
+    omitted: int
+
+
+def files_told(id: str, files: tuple[str, ...]) -> str:
+    """How the files of a skill are reached; nothing if it has none.
+
+    Instructions name them as if they were at hand, and to `open` they are not there.
+    """
+    if not files:
+        return ""
+    told = [
+        f"Files of this skill: {', '.join(files)}.",
+        f"Read one: print(skills.read({id!r}, {files[0]!r})).",
+    ]
+    script = next((each for each in files if each.endswith(".py")), None)
+    if script is not None:
+        told.append(f"Run one: print(skills.run({id!r}, {script!r})).")
+    return " ".join(told)

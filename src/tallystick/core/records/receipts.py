@@ -1,0 +1,225 @@
+"""Receipts of runs, and what a ledger holds of steps: that one was entered, and its receipt.
+
+Steps are host code, so the machine of a run knows nothing of these records. They stand in a chain
+of their own, one for each outermost step that a run was begun in; a run's start names that chain.
+
+Rule: what is written was made fit for it. Figures are from zero to the largest there is, and a text
+can always be encoded: a step that ends is no time to find fault with what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import msgspec
+
+from tallystick.core.charge import Charge
+from tallystick.core.records.step_value import ValueKind
+
+# Receipts: what a run did, came to and cost, in one value that can be handed out.
+#
+# Its schema is ours; `harn_fields` gives the fields of `harn.receipt.v1` for those who read that.
+
+
+SCHEMA = "tallystick.receipt.v1"
+ReceiptStatus = Literal["success", "failure", "denied", "cancelled"]
+_PER_DOLLAR = 10**9
+
+
+class ModelLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked of one model.
+
+    `usd` is in nano-dollars and of the priced calls only; `unpriced` counts the others, `price`
+    says which policy applied. `flags` are what was odd about settlements, each with its count.
+    """
+
+    model: str
+    calls: int = 0
+    failed: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    usd: int = 0
+    unpriced: int = 0
+    price: str = "unknown"
+    flags: tuple[tuple[str, int], ...] = ()
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, from its beginning to its end. Times are milliseconds since 1970.
+
+    `id` is the run's session, which names the run. `parent` is the chain of the steps around it,
+    `step` the path of the one that began it.
+    """
+
+    schema: str
+    id: str
+    status: ReceiptStatus
+    stop: str
+    detail: str
+    started_at: int
+    completed_at: int
+    inputs_digest: str
+    outputs_digest: str
+    models: tuple[ModelLine, ...]
+    tool_calls: tuple[tuple[str, int], ...]
+    side_effects: int
+    refused_calls: int
+    charge: Charge
+    usd_cap: int | None
+    parent: str | None = None
+    step: str | None = None
+
+
+class ReceiptIssued(msgspec.Struct, frozen=True, kw_only=True, tag="receipt.issued"):
+    """A receipt, in the transaction that ends what it is for."""
+
+    receipt: Receipt
+
+
+def harn_fields(receipt: Receipt) -> dict[str, object]:
+    """The receipt under the names of `harn.receipt.v1`."""
+    return {
+        "schema": "harn.receipt.v1",
+        "id": receipt.id,
+        "parent_run_id": receipt.parent,
+        "persona": receipt.models[0].model if receipt.models else "none",
+        "step": receipt.step,
+        "trace_id": receipt.id,
+        "started_at": receipt.started_at,
+        "completed_at": receipt.completed_at,
+        "status": receipt.status,
+        "inputs_digest": receipt.inputs_digest,
+        "outputs_digest": receipt.outputs_digest,
+        "model_calls": [
+            {
+                "name": each.model,
+                "model": each.model,
+                "input_tokens": each.tokens_in,
+                "output_tokens": each.tokens_out,
+                "cost_usd": each.usd / _PER_DOLLAR,
+                "llm_calls": each.calls,
+            }
+            for each in receipt.models
+        ],
+        "tool_calls": [{"name": name, "calls": calls} for name, calls in receipt.tool_calls],
+        "cost_usd": sum(each.usd for each in receipt.models) / _PER_DOLLAR,
+        "approvals": [],
+        "handoffs": [],
+        "side_effects": receipt.side_effects,
+        "error": None if receipt.status == "success" else f"{receipt.stop}: {receipt.detail}",
+        "redaction_class": "internal",
+        "metadata": {"unpriced_calls": sum(each.unpriced for each in receipt.models)},
+    }
+
+
+# What a ledger holds of steps: that one was entered, and its receipt when it was left.
+
+
+STEP_SCHEMA = "tallystick.step-receipt.v1"
+FIGURE_MAX = (1 << 63) - 1
+# The most runs that one receipt names. It counts them all.
+RUNS_NAMED_MAX = 10_000
+
+ErrorBoundary = Literal["fail", "continue", "escalate"]
+StepStatus = Literal["completed", "skipped", "escalated", "failed"]
+Figure = Annotated[int, msgspec.Meta(ge=0, le=FIGURE_MAX)]
+
+
+class RunNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What there is to say of a run that its own chain does not.
+
+    `caller` is the host call by which a program of another run began it, written before it begins.
+    `told` says that it ended without an answer and that the step knows, written before anything
+    that it began afterwards; `refused` is the error that it got instead, where a budget around the
+    run is exhausted.
+    """
+
+    run: str
+    caller: str = ""
+    told: bool = False
+    refused: Mapping[str, object] | None = None
+
+
+class StepEntered(msgspec.Struct, frozen=True, kw_only=True, tag="step.entered"):
+    """A step was entered. On the ledger before a run inside it is begun, else with its receipt.
+
+    `path` says which of the steps it is: those around it, its function, which time. The limits are
+    those that it declares, money in nano-dollars, the time in milliseconds since 1970. `missed` is
+    for the first record of a chain: how many steps were left before it and are not in it.
+    `arguments_sha256` is of what it was called with, "" where that has no canonical form. `caller`
+    is the host call by which a program reached it, if one did.
+
+    It stands there again if the step was entered again when the chain was gone on with, with other
+    arguments or after it had been left; and while it is open, with a `note` of a run inside.
+    """
+
+    path: str
+    name: str
+    function: str
+    key: str
+    model: str | None
+    tokens_max: Figure | None
+    usd_max: Figure | None
+    error_boundary: ErrorBoundary
+    entered_at: Figure
+    missed: Figure = 0
+    arguments_sha256: str = ""
+    caller: str = ""
+    note: RunNote | None = None
+
+
+class StepReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """A step, from its beginning to its end, with everything inside it.
+
+    `chain` and `path` name it. `model` is the last that was asked, else the declared one. `usd` is
+    in nano-dollars and of the priced calls only; `unpriced` counts the others. `runs` are those
+    begun directly in it, the first of them if there are very many; `runs_begun` counts them all.
+    `unfinished` is how many runs and inner steps were still going when it was left: what they used
+    afterwards is in their own receipts, and in no figure of this one.
+    """
+
+    schema: str
+    chain: str
+    path: str
+    name: str
+    function: str
+    model: str | None
+    input_tokens: Figure
+    output_tokens: Figure
+    usd: Figure
+    unpriced: Figure
+    llm_calls: Figure
+    status: StepStatus
+    error: str | None
+    started_at: Figure
+    completed_at: Figure
+    runs: tuple[str, ...]
+    runs_begun: Figure
+    unfinished: Figure
+
+
+class StepLeft(msgspec.Struct, frozen=True, kw_only=True, tag="step.left"):
+    """A step was left, whichever way. One that has no such record is open, or was cut off.
+
+    Of one that completed, `value` is what it gave, if that can be read back exactly; `value_kind`
+    says how it is written. `notes` are those of its runs that were not written before. The last one
+    counts: a step that ran again may have come to more.
+    """
+
+    receipt: StepReceipt
+    value: str = ""
+    value_kind: ValueKind = ""
+    notes: tuple[RunNote, ...] = ()
+
+
+def figure(value: int) -> int:
+    """A count or a sum as records hold it. What is beyond them counts as the nearest they hold."""
+    return min(max(0, value), FIGURE_MAX)
+
+
+def written(text: str, *, chars_max: int | None = None) -> str:
+    """A text as records hold it: what UTF-8 has no bytes for is written out."""
+    if chars_max is not None and len(text) > chars_max:
+        text = f"{text[: chars_max - 3]}..."
+    return text.encode("utf-8", "backslashreplace").decode()

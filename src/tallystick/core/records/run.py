@@ -1,0 +1,350 @@
+"""What a run's ledger holds: intents that were begun and events that happened, and their codec.
+
+Tags are forever; a class may be renamed. A record is a fact closed over its fields: it is made by
+whoever saw it happen and never reads the world itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from tallystick.core.charge import Charge, FailureKind, ModelUsage, Reserved, RunLimits, Settled
+from tallystick.core.records.calls import (
+    Caller,
+    ChildBegun,
+    ChildEnded,
+    NativeRecord,
+    ProgramKind,
+    QueryAsked,
+    QueryFailed,
+    QueryRefused,
+    QueryReplied,
+    RunForked,
+    RunPruned,
+    RunResumed,
+    SnapshotTaken,
+)
+from tallystick.core.records.given import (
+    AttachmentRef,
+    CheckProgram,
+    ContextRef,
+    EvidenceRef,
+    InputRef,
+    MemoryGiven,
+    NotesTouched,
+    ProgramChecked,
+    SessionGiven,
+    SkillLoaded,
+    SkillMatched,
+    SkillsGiven,
+    SkillUsed,
+    TextRef,
+    ViewRef,
+    VocabularyGiven,
+)
+from tallystick.core.records.receipts import ReceiptIssued, StepEntered, StepLeft
+
+# Why a model call has no reply: it was left in the middle, by a cancel; or its process died.
+LEFT = "cancelled"
+DOUBTED = "in_doubt"
+StopReason = Literal[
+    "answered",
+    "max_turns",
+    "budget",
+    "deadline",
+    "cancelled",
+    "refused",
+    "model_error",
+    "sandbox_error",
+    "in_doubt",
+    "no_progress",
+]
+Policy = Literal["pure", "read", "effect", "paid"]
+
+
+class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
+    """A goal under limits. Everything a replay needs beside the answers of the world.
+
+    `functions`, `inputs` (texts short enough to be given whole) and `texts` are the names the
+    program finds, `values` those of runs from before there were attachments. `images` go to the
+    model with the task. `parent` is the chain of the steps around the run, `step` the path of the
+    one that began it; `caller` is the run whose program did. `strategy` is how it is answered,
+    `strategy_why` why, if nobody asked for it by name. A prompt of more than `compact_at` tokens is
+    shortened, if it is not 0. `encodings` are of files that were not UTF-8, `schema` of the answer.
+    `skills` are those that its programs may load, as they were then; `memory` is what they recall,
+    `session` the one that it belongs to. `backend` is the sandbox that its programs run in.
+    """
+
+    goal: str
+    model: str
+    limits: RunLimits
+    grants: tuple[str, ...]
+    contexts: tuple[ContextRef, ...]
+    functions: tuple[tuple[str, str], ...]
+    texts: tuple[TextRef, ...]
+    seed: int
+    clock_ns: int
+    session_id: str
+    template: str
+    guest: str
+    engine: str
+    started_at: int
+    temperature: float | None = None
+    views: tuple[ViewRef, ...] = ()
+    files: tuple[tuple[str, str, str | None], ...] = ()
+    values: Mapping[str, object] = {}
+    inputs: tuple[InputRef, ...] = ()
+    images: tuple[AttachmentRef, ...] = ()
+    parent: str | None = None
+    step: str | None = None
+    caller: Caller | None = None
+    strategy: str = "code"
+    strategy_why: str = ""
+    compact_at: int = 0
+    encodings: tuple[tuple[str, str], ...] = ()
+    schema: str | None = None
+    skills: SkillsGiven | None = None
+    memory: MemoryGiven | None = None
+    session: SessionGiven | None = None
+    vocabulary: VocabularyGiven | None = None
+    backend: str = "wasm"
+
+
+class AskModel(msgspec.Struct, frozen=True, kw_only=True, tag="model.ask"):
+    """One attempt at a model call. Paid: on disk before it is sent.
+
+    The prompt is the first `kept` messages of the one of intent `base` (all, if it says None) with
+    `added` parts behind them, each named by what made it, so a run grows by what is new.
+    `request_sha256` is of the whole request as it is sent. `wait_ms` is how long this attempt was
+    put off after the one before it. `evidence` says which skills the prompt shows.
+    """
+
+    intent: int
+    turn: int
+    base: int | None
+    added: tuple[str, ...]
+    request_sha256: str
+    kept: int | None = None
+    attempt: int = 1
+    wait_ms: int = 0
+    tokens_out_max: int = 4_096
+    temperature: float | None = None
+    reserved: Reserved | None = None
+    evidence: EvidenceRef | None = None
+
+
+class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, tag="model.replied"):
+    """The model's answer, whole."""
+
+    intent: int
+    turn: int
+    text: str
+    usage: ModelUsage
+    cut: bool = False
+    wall_ms: int = 0
+    served_by: str = ""
+    finish: str = ""
+    settled: Settled | None = None
+
+
+class ModelFailed(msgspec.Struct, frozen=True, kw_only=True, tag="model.failed"):
+    """A model call that gave no reply.
+
+    `billed` is False only where the attempt is known to have cost nothing; `usage` is what was
+    reported in spite of the failure.
+    """
+
+    intent: int
+    turn: int
+    reason: str
+    message: str
+    wall_ms: int = 0
+    kind: FailureKind = "terminal"
+    status: int | None = None
+    retry_after_ms: int | None = None
+    billed: bool = True
+    usage: ModelUsage | None = None
+    settled: Settled | None = None
+
+
+class ModelRefused(msgspec.Struct, frozen=True, kw_only=True, tag="model.refused"):
+    """A call that was never made: a budget does not pay for it. `scope` is whose."""
+
+    intent: int
+    turn: int
+    message: str
+    dimension: str
+    scope: str
+
+
+class RunProgram(msgspec.Struct, frozen=True, kw_only=True, tag="program.run", omit_defaults=True):
+    """A program about to run. Its source is in the reply; `sha256` says which it is.
+
+    One that cannot be run again for its record is an `effect`: on disk before it is begun.
+    """
+
+    intent: int
+    turn: int
+    part: int
+    sha256: str
+    kind: ProgramKind = "python"
+    effect: bool = False
+
+
+class CallHost(msgspec.Struct, frozen=True, kw_only=True, tag="host.call"):
+    """A program asking the host. For an effect: on disk before it is begun.
+
+    An `attempt` after the first is of one that may have happened and was begun again.
+    """
+
+    intent: int
+    program: int
+    index: int
+    name: str
+    request_sha256: str
+    policy: Policy
+    attempt: int = 1
+
+
+class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered"):
+    """What the host told the program. `fuel` places it.
+
+    `reply` is the encoded answer. A long one is kept apart, as `reply_ref`; one that can be made
+    again from the run's attachments is only named, by `reply_sha256`. `skill` is what it did with
+    one, if it did, `memory` the notes that it read or wrote.
+    """
+
+    intent: int
+    program: int
+    index: int
+    name: str
+    request_sha256: str
+    fuel: int
+    reply: bytes
+    ok: bool
+    reply_ref: AttachmentRef | None = None
+    reply_sha256: str | None = None
+    skill: SkillLoaded | SkillUsed | None = None
+    memory: NotesTouched | None = None
+
+
+class ProgramFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a program did not end well."""
+
+    kind: str
+    message: str
+    traceback: str
+
+
+class ProgramFinished(msgspec.Struct, frozen=True, kw_only=True, tag="program.finished"):
+    """What came of a program. Its fuel places it: another path through it would use other fuel.
+
+    `assigned` is the name and value of its last line, where that is an assignment. `outputs` are
+    the streams that were too long to be shown, whole: stdout before stderr. `exit_code` is of a
+    command of the shell.
+    """
+
+    intent: int
+    turn: int
+    stop: str
+    stdout: str
+    stderr: str
+    value: str | None
+    failure: ProgramFailure | None
+    answer: str | None
+    names_restored: tuple[str, ...]
+    fuel: int
+    host_calls: int
+    truncated: bool
+    wall_ms: int = 0
+    names_kept: tuple[str, ...] = ()
+    assigned: tuple[str, str] | None = None
+    outputs: tuple[AttachmentRef, ...] = ()
+    # Not None, which every other program would have to write.
+    exit_code: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag="run.ended"):
+    """The end of a run: why, what it has, what it cost."""
+
+    stop: StopReason
+    detail: str
+    answer: str | None
+    partial: bool
+    charge: Charge
+
+
+Intent = AskModel | RunProgram | CallHost | CheckProgram
+Event = (
+    ModelReplied
+    | ModelFailed
+    | ModelRefused
+    | QueryReplied
+    | QueryFailed
+    | QueryRefused
+    | ChildEnded
+    | HostAnswered
+    | ProgramChecked
+    | ProgramFinished
+    | RunEnded
+    | RunResumed
+    | RunForked
+)
+Record = (
+    RunStarted
+    | AskModel
+    | ModelReplied
+    | ModelFailed
+    | ModelRefused
+    | QueryAsked
+    | QueryReplied
+    | QueryFailed
+    | QueryRefused
+    | ChildBegun
+    | ChildEnded
+    | RunProgram
+    | CallHost
+    | HostAnswered
+    | ProgramChecked
+    | ProgramFinished
+    | SkillMatched
+    | SnapshotTaken
+    | NativeRecord
+    | ReceiptIssued
+    | RunEnded
+    | RunResumed
+    | RunForked
+    | RunPruned
+    | StepEntered
+    | StepLeft
+)
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+_decode = msgspec.json.Decoder(Record).decode
+
+
+def encode_record(record: Record) -> bytes:
+    """The canonical bytes of a record."""
+    return _encode(record)
+
+
+def decode_record(body: bytes) -> Record:
+    """Read a record back. Raises `msgspec.MsgspecError` for what is none."""
+    record: Record = _decode(body)
+    return record
+
+
+def tag_of(record: Record) -> str:
+    return str(record.__struct_config__.tag)
+
+
+def intent_of(record: Record) -> int | None:
+    """The intent a record belongs to, if any."""
+    return getattr(record, "intent", None)
+
+
+# A record by which a run is gone on with, or begins as another's continuation.
+Passage = RunResumed | RunForked

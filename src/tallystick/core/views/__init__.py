@@ -1,0 +1,1 @@
+"""Views: what the records of a run say, computed from them alone."""

@@ -1,0 +1,151 @@
+"""Calls that were begun and have no outcome, and what is known of them elsewhere.
+
+While a run goes on they are under way. Of one whose process died they are in doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Literal
+
+import msgspec
+
+from tallystick.core.records import (
+    AskModel,
+    CallHost,
+    HostAnswered,
+    ModelFailed,
+    ModelReplied,
+    ProgramFinished,
+    QueryAsked,
+    QueryFailed,
+    QueryRefused,
+    QueryReplied,
+    Record,
+    RunProgram,
+    RunResumed,
+)
+
+# What somebody who can be asked says of a call that was begun: it never came, or nobody knows.
+
+
+class Lookup(Enum):
+    """An answer about a call that is not its outcome."""
+
+    NOT_RECEIVED = "not_received"
+    UNKNOWN = "unknown"
+
+
+NOT_RECEIVED = Lookup.NOT_RECEIVED
+UNKNOWN = Lookup.UNKNOWN
+
+
+def call_key(run: str, intent: int, *, item: int | None = None, attempt: int = 1) -> str:
+    """The name under which a call of a run is known outside. No other call has it."""
+    place = f"{run}-{intent}" if item is None else f"{run}-{intent}.{item}"
+    return place if attempt == 1 else f"{place}-{attempt}"
+
+
+# Calls that were begun and have no outcome on the ledger: they may have been paid, or happened.
+
+
+# A program is one where it cannot be run again.
+OpenCall = AskModel | QueryAsked | CallHost | RunProgram
+_Key = tuple[int, int]
+
+
+class OpenIntent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An intent that is open: `items` are the places of a batch that are.
+
+    `run` is the one it belongs to, where that is a run inside the one that was asked about.
+    What is reserved is the worst that it can have cost; `usd` is nano-dollars, None if unknown.
+    """
+
+    intent: int
+    kind: Literal["model", "query", "effect"]
+    what: str
+    turn: int = 0
+    items: tuple[int, ...] = ()
+    tokens: int = 0
+    usd: int | None = None
+    run: str = ""
+
+
+def of_child(intents: Iterable[OpenIntent], run: str) -> list[OpenIntent]:
+    """Open intents as the run outside names them: those of a run inside it, and of runs in that."""
+    return [msgspec.structs.replace(each, run=each.run or run) for each in intents]
+
+
+def open_calls(records: Iterable[Record]) -> list[OpenCall]:
+    """The calls without an outcome, in the order in which they were begun."""
+    begun: dict[_Key, OpenCall] = {}
+    finished: frozenset[int] = frozenset()
+    for record in records:
+        match record:
+            case AskModel() | CallHost() | RunProgram(effect=True):
+                begun[record.intent, -1] = record
+            case QueryAsked():
+                begun[record.intent, record.item] = record
+            case ModelReplied() | ModelFailed() | HostAnswered() | ProgramFinished():
+                begun.pop((record.intent, -1), None)
+            case QueryReplied() | QueryFailed() | QueryRefused():
+                begun.pop((record.intent, record.item), None)
+            case RunResumed() if record.in_doubt != "halt":
+                # Whoever said so went on in spite of what nobody waits for any more.
+                begun = {key: each for key, each in begun.items() if not _is_past(each, finished)}
+            case _:
+                pass
+        if isinstance(record, ProgramFinished):
+            finished = finished | {record.intent}
+    return list(begun.values())
+
+
+def open_intents(records: Iterable[Record]) -> tuple[OpenIntent, ...]:
+    """The intents that are open. The calls of a batch are one."""
+    found: dict[int, OpenIntent] = {}
+    turn = 0
+    turns: dict[int, int] = {}
+    kept = list(records)
+    for record in kept:
+        turn = getattr(record, "turn", turn)
+        if isinstance(record, OpenCall):
+            turns[record.intent] = turn
+    for call in open_calls(kept):
+        before = found.get(call.intent)
+        found[call.intent] = _described(call, before, turn=turns[call.intent])
+    return tuple(found.values())
+
+
+def _described(call: OpenCall, before: OpenIntent | None, *, turn: int) -> OpenIntent:
+    if isinstance(call, CallHost | RunProgram):
+        what = call.name if isinstance(call, CallHost) else f"program ({call.kind})"
+        return OpenIntent(intent=call.intent, kind="effect", what=what, turn=turn)
+    reserved = call.reserved
+    tokens = 0 if reserved is None else reserved.tokens_in + reserved.tokens_out
+    usd = None if reserved is None else reserved.usd
+    if isinstance(call, AskModel):
+        return OpenIntent(
+            intent=call.intent, kind="model", what="the model", turn=turn, tokens=tokens, usd=usd
+        )
+    if before is None:
+        return OpenIntent(
+            intent=call.intent,
+            kind="query",
+            what="llm_query",
+            turn=turn,
+            items=(call.item,),
+            tokens=tokens,
+            usd=usd,
+        )
+    known = [each for each in (before.usd, usd) if each is not None]
+    return msgspec.structs.replace(
+        before,
+        items=(*before.items, call.item),
+        tokens=before.tokens + tokens,
+        usd=sum(known) if known else None,
+    )
+
+
+def _is_past(call: OpenCall, finished: frozenset[int]) -> bool:
+    return not isinstance(call, AskModel | RunProgram) and call.program in finished

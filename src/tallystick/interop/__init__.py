@@ -1,0 +1,1 @@
+"""Formats of other systems: trajectories, logs of rlms, error codes, reference catalogs."""

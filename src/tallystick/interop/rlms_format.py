@@ -1,0 +1,423 @@
+"""Logs of the rlms package (0.1.3), read as if an enemy had written them, as records of ours.
+
+    line 1   {"type": "metadata", ...}: the model, and how many iterations and how deep
+    others   {"type": "iteration", "iteration": n, ...}: the prompt, the reply, its code blocks
+
+Several completions of one object stand in one file, one after the other: each begins with iteration
+1 again. A call that was a run of its own has the same inside it, under `metadata`.
+
+Rule 1: fields that are not named here are passed over without being built: `locals` repeats the
+whole context in every block. What is named must have its type, and figures their bounds.
+Rule 2: Python writes NaN and Infinity, which are no JSON. A variable may hold them; a figure not.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator
+from typing import Annotated, BinaryIO
+
+import msgspec
+
+from tallystick.core.charge import Charge, ModelUsage, Reserved, RunLimits, Settled
+from tallystick.core.json_text import digest
+from tallystick.core.records import (
+    FIGURE_MAX,
+    AskModel,
+    ModelReplied,
+    ProgramFailure,
+    ProgramFinished,
+    QueryAsked,
+    QueryFailed,
+    QueryReplied,
+    RunEnded,
+    RunProgram,
+)
+from tallystick.runtime.runs.history import FROM_RLMS_LOG
+
+FILE_BYTES_MAX = 256 << 20
+LINE_BYTES_MAX = 64 << 20
+CONSTANTS_MAX = 1_000_000
+HEAD_BYTES = 64
+_GOAL_BYTES_MAX = 8 << 20
+_SHOWN_CHARS_MAX = 160
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+_Dollars = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+_Name = Annotated[str, msgspec.Meta(max_length=1_000)]
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked of one model."""
+
+    total_calls: _Count | None = None
+    total_input_tokens: _Count | None = None
+    total_output_tokens: _Count | None = None
+    total_cost: _Dollars | None = None
+
+
+class UsageSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The same, by model."""
+
+    model_usage_summaries: dict[_Name, Usage] = {}
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """A model call of a block; with `metadata`, a run of its own."""
+
+    root_model: _Name
+    prompt: msgspec.Raw
+    response: str | None = None
+    usage_summary: UsageSummary | None = None
+    execution_time: _Seconds | None = None
+    metadata: Trajectory | None = None
+    error: str | None = None
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a block."""
+
+    stdout: str
+    stderr: str
+    execution_time: _Seconds | None = None
+    rlm_calls: list[Call] = []
+    final_answer: str | None = None
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    """A program of a reply."""
+
+    code: str
+    result: Result
+
+
+class Iteration(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="iteration"):
+    """One turn. `timestamp` is of its end."""
+
+    iteration: _Count
+    timestamp: str
+    prompt: msgspec.Raw
+    response: str
+    code_blocks: list[Block]
+    final_answer: str | None = None
+    iteration_time: _Seconds | None = None
+
+
+class RunMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is made with, as far as we take it. Keys of servers may be in the rest."""
+
+    root_model: _Name
+    max_iterations: _Count
+    max_depth: _Count
+    backend: _Name = ""
+
+
+class Metadata(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="metadata"):
+    """The same, as the first line of a file has it."""
+
+    timestamp: str
+    root_model: _Name
+    max_iterations: _Count
+    max_depth: _Count
+    backend: _Name = ""
+
+
+class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
+    """A run inside a call."""
+
+    run_metadata: RunMetadata
+    iterations: list[Iteration]
+
+
+class _Message(msgspec.Struct, frozen=True):
+    role: str
+    content: str
+
+
+_Line = Metadata | Iteration
+_decode = msgspec.json.Decoder(_Line).decode
+_decode_text = msgspec.json.Decoder(str).decode
+_decode_messages = msgspec.json.Decoder(list[_Message]).decode
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+# What stands before the next constant, strings whole. Possessive, and only ever matched from where
+# the last one ended: a search would begin anew at each of a million quotes that nothing closes.
+_BEFORE_CONSTANT = re.compile(
+    rb'(?:[^"NI-]++|"(?:[^"\\]++|\\.)*+"|-(?!Infinity)|N(?!aN)|I(?!nfinity))*+', re.DOTALL
+)
+_CONSTANT = re.compile(rb"-?Infinity|NaN")
+_FIRST = re.compile(rb"\s*\{")
+# How the first message after the fixed one names the question.
+_GOAL = re.compile(r"Answer the following: (.*)\n\nYour context is a ", re.DOTALL)
+
+
+def is_rlms_log(head: bytes) -> bool:
+    """Whether a file that begins like this may be a log; what it is, reading it says."""
+    return _FIRST.match(head) is not None
+
+
+def lines_of(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a log. One that is too long comes in parts, none of which can be read."""
+    while line := file.readline(LINE_BYTES_MAX + 1):
+        yield line
+
+
+def read_line(line: bytes) -> Metadata | Iteration | str:
+    """What a line says, or why it cannot be read."""
+    if len(line) > LINE_BYTES_MAX:
+        return f"it has more than {LINE_BYTES_MAX:,} bytes"
+    read: _Line
+    try:
+        read = _decode(line)
+    except _UNREADABLE as error:
+        if b"NaN" not in line and b"Infinity" not in line:
+            return _told(error)
+    else:
+        return read
+    if line.count(b"NaN") + line.count(b"Infinity") > CONSTANTS_MAX:
+        return f"more than {CONSTANTS_MAX:,} of its values are no numbers"
+    try:
+        read = _decode(_without_constants(line))
+    except _UNREADABLE as error:
+        return _told(error)
+    return read
+
+
+def _without_constants(line: bytes) -> bytes:
+    """The line with a text in the place of each constant: where a figure is due, that is none."""
+    pieces: list[bytes] = []
+    at = 0
+    while at < len(line):
+        before = _BEFORE_CONSTANT.match(line, at)
+        assert before is not None
+        found = _CONSTANT.match(line, before.end())
+        if found is None:
+            break
+        pieces += [before[0], b'"not a number"']
+        at = found.end()
+    return b"".join([*pieces, line[at:]])
+
+
+def _told(error: Exception) -> str:
+    said = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+    shown = said[:_SHOWN_CHARS_MAX]
+    return "".join(each if each.isprintable() else "?" for each in shown)
+
+
+def text_in(prompt: msgspec.Raw) -> str:
+    """A prompt as a text: itself, or the JSON of what is none."""
+    raw = bytes(prompt)
+    try:
+        return _decode_text(raw)
+    except _UNREADABLE:
+        return raw.decode("utf-8", "replace")
+
+
+def goal_in(prompt: msgspec.Raw) -> str | None:
+    """The question that the first prompt of a run names, if it names one."""
+    raw = bytes(prompt)
+    if len(raw) > _GOAL_BYTES_MAX:
+        return None
+    try:
+        messages = _decode_messages(raw)
+    except _UNREADABLE:
+        return None
+    found = _GOAL.match(messages[1].content) if len(messages) > 1 else None
+    return None if found is None else found[1]
+
+
+def moment(timestamp: str) -> int | None:
+    """A time in milliseconds since 1970; None for what is none. One without a zone is UTC."""
+    try:
+        at = datetime.datetime.fromisoformat(timestamp)
+        at = at if at.tzinfo is not None else at.replace(tzinfo=datetime.UTC)
+        ms = round(at.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None
+    return ms if ms >= 0 else None
+
+
+# What a log of the rlms package says, as records of ours. What it does not say is marked so.
+
+
+UNKNOWN_GOAL = "(the log does not say)"
+_MARK = "rlms:"
+_MISSING = Settled(figures="reserved", tokens_in=0, tokens_out=0, flags=("usage_missing",))
+# Nothing was reserved; what things cost is the log's word.
+_RESERVED = Reserved(tokens_in=0, tokens_out=0, price="as the log says")
+_NANO = 10**9
+_LAST_CHARS_MAX = 10_000
+# A block that raised has the kind and the text of it behind all that it wrote to stderr, in a line
+# of its own. Where it wrote nothing, that is the whole stream; else it must look like an error.
+_RAISED_ALONE = re.compile(r"\A\n(?P<kind>[A-Za-z_]\w{0,199}): (?P<message>.*)\Z", re.DOTALL)
+_RAISED_LAST = re.compile(
+    r"\n(?P<kind>\w{0,199}(?:Error|Exception|Exit|Interrupt|Iteration)): (?P<message>[^\n]*)\Z"
+)
+
+
+def limits_of(metadata: Metadata | RunMetadata) -> RunLimits:
+    """The limits that are in the log. The others are not, and stand at the largest figure."""
+    return RunLimits(
+        turns=metadata.max_iterations,
+        tokens=FIGURE_MAX,
+        host_calls=FIGURE_MAX,
+        wall_ms=FIGURE_MAX,
+        reply_tokens=FIGURE_MAX,
+        retries=0,
+        depth=metadata.max_depth,
+    )
+
+
+def model_of(metadata: Metadata | RunMetadata) -> str:
+    """The model in the form of our names: who serves it, and what it is called there."""
+    return f"{metadata.backend}:{metadata.root_model}" if metadata.backend else metadata.root_model
+
+
+def ms(seconds: float | None) -> int:
+    """Milliseconds; none where the log has no time."""
+    return 0 if seconds is None else round(seconds * 1000)
+
+
+def turn_records(iteration: Iteration, *, intent: int) -> tuple[AskModel, ModelReplied]:
+    """A turn's model call. Its time is what the blocks leave of the iteration's."""
+    blocks = sum(each.result.execution_time or 0.0 for each in iteration.code_blocks)
+    waited = max(0.0, (iteration.iteration_time or 0.0) - blocks)
+    asked = AskModel(
+        intent=intent,
+        turn=iteration.iteration,
+        base=None,
+        added=(f"{_MARK}prompt",),
+        request_sha256=prompt_digest(iteration.prompt),
+        tokens_out_max=0,
+        reserved=_RESERVED,
+    )
+    replied = ModelReplied(
+        intent=intent,
+        turn=iteration.iteration,
+        text=iteration.response,
+        usage=ModelUsage(tokens_in=0, tokens_out=0, reported=False),
+        wall_ms=ms(waited),
+        settled=_MISSING,
+    )
+    return asked, replied
+
+
+def program_records(
+    block: Block, *, intent: int, turn: int, part: int
+) -> tuple[RunProgram, ProgramFinished]:
+    """A code block. What it used cannot be known: its fuel is 0."""
+    result = block.result
+    raised = _RAISED_ALONE.match(result.stderr)
+    if raised is None:
+        raised = _RAISED_LAST.search(result.stderr[-_LAST_CHARS_MAX:])
+    failure = None
+    if raised is not None:
+        # The log has no traceback; the whole stream stays where it was.
+        failure = ProgramFailure(kind=raised["kind"], message=raised["message"], traceback="")
+    begun = RunProgram(
+        intent=intent,
+        turn=turn,
+        part=part,
+        sha256=digest(block.code.encode()),
+    )
+    ended = ProgramFinished(
+        intent=intent,
+        turn=turn,
+        stop="finished",
+        stdout=result.stdout,
+        stderr=result.stderr,
+        value=None,
+        failure=failure,
+        answer=result.final_answer,
+        names_restored=(),
+        fuel=0,
+        host_calls=len(result.rlm_calls),
+        truncated=False,
+        wall_ms=ms(result.execution_time),
+    )
+    return begun, ended
+
+
+def query_records(
+    call: Call, *, intent: int, program: int, model: str
+) -> tuple[QueryAsked, QueryReplied | QueryFailed]:
+    """A plain model call of a block. The log does not say which were of one batch."""
+    asked = QueryAsked(
+        intent=intent,
+        program=program,
+        item=0,
+        attempt=1,
+        model=model,
+        request_sha256=prompt_digest(call.prompt),
+        tokens_out_max=0,
+        reserved=_RESERVED,
+        prompt=text_in(call.prompt),
+    )
+    charge = charge_in(call.usage_summary)
+    settled = _MISSING
+    usage = ModelUsage(tokens_in=0, tokens_out=0, reported=False)
+    if charge is not None:
+        settled = Settled(
+            figures="reported",
+            tokens_in=charge.tokens_in,
+            tokens_out=charge.tokens_out,
+            usd=charge.usd,
+        )
+        usage = ModelUsage(tokens_in=charge.tokens_in, tokens_out=charge.tokens_out, reported=True)
+    wall_ms = ms(call.execution_time)
+    if call.error is not None:
+        return asked, QueryFailed(
+            intent=intent,
+            item=0,
+            attempt=1,
+            reason="unknown",
+            message=call.error,
+            settled=settled,
+            usage=usage,
+            wall_ms=wall_ms,
+        )
+    return asked, QueryReplied(
+        intent=intent,
+        item=0,
+        attempt=1,
+        text=call.response or "",
+        usage=usage,
+        settled=settled,
+        wall_ms=wall_ms,
+    )
+
+
+def charge_in(summary: UsageSummary | None) -> Charge | None:
+    """What a call, or a whole run inside it, used; None where the log does not say."""
+    lines = [] if summary is None else list(summary.model_usage_summaries.values())
+    if not any(each.total_input_tokens or each.total_output_tokens for each in lines):
+        return None
+    costs = [each.total_cost for each in lines if each.total_cost is not None]
+    return Charge(
+        usd=round(sum(costs) * _NANO) if costs else None,
+        tokens_in=sum(each.total_input_tokens or 0 for each in lines),
+        tokens_out=sum(each.total_output_tokens or 0 for each in lines),
+        model_calls=sum(each.total_calls or 0 for each in lines),
+    )
+
+
+def run_ended(last: Iteration, metadata: Metadata | RunMetadata, charge: Charge) -> RunEnded:
+    """How a run ended whose last iteration has the answer.
+
+    After all its turns a run of rlms asks once more, and takes whatever is said for the answer.
+    """
+    late = last.iteration > metadata.max_iterations
+    used = f"all {metadata.max_iterations:,} turns used, then asked for an answer; {FROM_RLMS_LOG}"
+    return RunEnded(
+        stop="max_turns" if late else "answered",
+        detail=used if late else FROM_RLMS_LOG,
+        answer=last.final_answer,
+        partial=late,
+        charge=charge,
+    )
+
+
+def prompt_digest(prompt: msgspec.Raw) -> str:
+    """Of the prompt as the log has it. It is no digest of a request, and does not look like one."""
+    return f"{_MARK}{digest(bytes(prompt))}"

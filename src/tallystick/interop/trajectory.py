@@ -1,0 +1,626 @@
+"""A run as trajectory events, from its records alone, and as a file with its children."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, assert_never
+
+from tallystick.attachments.port import AttachmentError, Store
+from tallystick.core.errors import InvalidName, RunNotFound, TransferRefused, UsageError
+from tallystick.core.machine.commands import (
+    Code,
+    Command,
+    Final,
+    FinalVar,
+    QueryLlm,
+    QueryLlmBatched,
+    Rollback,
+    Run,
+    Snapshot,
+)
+from tallystick.core.machine.reply import Reply, command_name, parse_reply
+from tallystick.core.records import (
+    AskModel,
+    AttachmentRef,
+    CallHost,
+    ChildBegun,
+    ChildEnded,
+    FilesKept,
+    HostAnswered,
+    ModelFailed,
+    ModelRefused,
+    ModelReplied,
+    NetworkAttempted,
+    ProgramChecked,
+    ProgramFinished,
+    QueryAsked,
+    QueryFailed,
+    QueryRefused,
+    QueryReplied,
+    ReceiptIssued,
+    Record,
+    RunEnded,
+    RunForked,
+    RunProgram,
+    RunPruned,
+    RunResumed,
+    RunStarted,
+    SkillMatched,
+    SnapshotTaken,
+    StepEntered,
+    StepLeft,
+    decode_record,
+)
+from tallystick.core.views.receipt import holds_steps
+from tallystick.interop.trajectory_events import (
+    CHARS_MAX,
+    At,
+    BudgetWarning,
+    CommandExecuted,
+    CommandParsed,
+    CommandParseFailed,
+    ErrorSeen,
+    Given,
+    LlmCall,
+    LlmResponse,
+    QueryComplete,
+    QueryStart,
+    SessionEnd,
+    SessionStart,
+    Shown,
+    TrajectoryEvent,
+    encode_event,
+    termination_of,
+)
+from tallystick.ledger.port import Ledger
+from tallystick.ledger.verify import ancestors_of
+from tallystick.runtime.runs.history import runs_inside
+
+# Trajectory events of model calls and programs, each made from one record.
+
+
+# The dimension of a refusal that is of a model, not of a budget.
+_MODEL = "model"
+# Parts of a prompt that tell the model how much of its budget is used, and of its last turn.
+_SPENT, _LAST = "spent:", "last"
+
+
+def turn_asked(at: At, record: AskModel, *, model: str) -> Iterator[BudgetWarning | LlmCall]:
+    """An attempt of a turn, after what its prompt tells the model of its budget."""
+    # What is listed again, or was told before, is no news.
+    for part in [name.split("+")[-1] for name in record.added[-1:]]:
+        share = part.removeprefix(_SPENT)
+        if part == _LAST:
+            yield BudgetWarning(**at, kind="last_turn")
+        elif share != part and share.isdecimal():
+            yield BudgetWarning(**at, kind="share", share=int(share[:3]))
+    yield LlmCall(
+        **at,
+        call="turn",
+        intent=record.intent,
+        item=0,
+        attempt=record.attempt,
+        model=model,
+        request_sha256=record.request_sha256,
+        tokens_out_max=record.tokens_out_max,
+        parts=record.added,
+    )
+
+
+def query_asked(at: At, record: QueryAsked, shown: Shown) -> LlmCall:
+    """An attempt at a call of a program."""
+    return LlmCall(
+        **at,
+        call="query",
+        intent=record.intent,
+        item=record.item,
+        attempt=record.attempt,
+        model=record.model,
+        request_sha256=record.request_sha256,
+        tokens_out_max=record.tokens_out_max,
+        prompt=shown.kept(record.prompt, record.prompt_ref),
+    )
+
+
+def replied(at: At, record: ModelReplied | QueryReplied, shown: Shown) -> LlmResponse:
+    """What a model said."""
+    query = record if isinstance(record, QueryReplied) else None
+    figures = record.settled or record.usage
+    return LlmResponse(
+        **at,
+        call="turn" if query is None else "query",
+        intent=record.intent,
+        item=0 if query is None else query.item,
+        text=shown.kept(record.text, None if query is None else query.text_ref),
+        tokens_in=figures.tokens_in,
+        tokens_out=figures.tokens_out,
+        reported=record.usage.reported,
+        usd=None if record.settled is None else record.settled.usd,
+        wall_ms=record.wall_ms,
+        incomplete=record.cut,
+        finish=record.finish,
+        served_by=record.served_by,
+    )
+
+
+def parsed(
+    at: At, record: ModelReplied, reply: Reply, shown: Shown
+) -> Iterator[CommandParsed | CommandParseFailed]:
+    """What was read from a reply, and what was not."""
+    for part, command in enumerate(reply.commands):
+        yield CommandParsed(
+            **at,
+            intent=record.intent,
+            part=part,
+            command=command_name(command),
+            content=shown.content(_argument(command)),
+        )
+    if reply.problem is not None:
+        problem = shown.content(reply.problem)
+        yield CommandParseFailed(**at, intent=record.intent, problem=problem)
+
+
+def failed(at: At, record: ModelFailed | QueryFailed, shown: Shown) -> ErrorSeen:
+    """An attempt that gave no reply."""
+    query = record if isinstance(record, QueryFailed) else None
+    return ErrorSeen(
+        **at,
+        of="turn" if query is None else "query",
+        reason=record.reason,
+        message=shown.content(record.message),
+        intent=record.intent,
+        item=0 if query is None else query.item,
+        transient=record.kind == "transient",
+        status=record.status,
+        billed=record.billed,
+    )
+
+
+def refused(at: At, record: ModelRefused | QueryRefused, shown: Shown) -> BudgetWarning | ErrorSeen:
+    """A call that was never made: no budget pays for it, or its model is not for programs."""
+    if record.dimension == _MODEL:
+        said = shown.content(record.message)
+        return ErrorSeen(
+            **at, of="query", reason="refused", message=said, intent=record.intent, billed=False
+        )
+    return BudgetWarning(
+        **at,
+        kind="refused",
+        dimension=record.dimension,
+        scope=record.scope,
+        message=record.message,
+    )
+
+
+def executed(
+    at: At, record: ProgramFinished, program: RunProgram | None, shown: Shown
+) -> CommandExecuted:
+    """What came of a program; `program` is how it was begun, if that is in the records."""
+    failure = record.failure
+    return CommandExecuted(
+        **at,
+        intent=record.intent,
+        part=0 if program is None else program.part,
+        command_sha256="" if program is None else program.sha256,
+        success=failure is None and record.stop == "finished" and not record.exit_code,
+        stop=record.stop,
+        stdout=shown.content(record.stdout),
+        stderr=shown.content(record.stderr),
+        value=shown.optional(record.value),
+        answer=shown.optional(record.answer),
+        error_kind=None if failure is None else failure.kind,
+        error=None if failure is None else shown.content(failure.message),
+        host_calls=record.host_calls,
+        fuel=record.fuel,
+        wall_ms=record.wall_ms,
+        truncated=record.truncated,
+        outputs=tuple(each.id for each in record.outputs),
+        exit_code=record.exit_code,
+    )
+
+
+def _argument(command: Command) -> str:
+    """What a command is about, as it was read."""
+    match command:
+        case Code():
+            return command.source
+        case Run():
+            return command.command
+        case Final():
+            return command.text
+        case FinalVar() | Snapshot() | Rollback():
+            return command.name
+        case QueryLlm():
+            return command.prompt
+        case QueryLlmBatched():
+            return "\n---\n".join(command.prompts)
+        case _:
+            assert_never(command)
+
+
+# A run as trajectory events, from its records alone.
+#
+# Rule 1: an event is made from one entry, and names it. What no record says is in no event.
+# Rule 2: the events of a child stand where its parent began it. A chain is told once, whoever names
+# it and however often, so a ledger that lies makes them neither endless nor many.
+# Rule 3: content goes through `Shown`, where it is cut or left out, and through nothing else.
+
+
+# Deeper than any run of ours stands; a ledger that lies ends here.
+DEPTH_MAX = 64
+_SHOWN = Shown()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A record and the entry that holds it."""
+
+    run: str
+    seq: int
+    hash: str
+    record: Record
+
+
+# The entries of a chain by its name; None if it is not here.
+Chains = Callable[[str], Iterable[Placed] | None]
+
+
+def trajectory_of(
+    entries: Iterable[Placed], *, children: Chains = lambda run: None, shown: Shown = _SHOWN
+) -> Iterator[TrajectoryEvent]:
+    """The events of a run, in the order of its entries; those of its children inside it."""
+    yield from _Told(children, shown).chain(entries, parent=None, depth=0)
+
+
+@dataclass(slots=True)
+class _Run:
+    """What the events of one run need of the records before."""
+
+    parent: str | None
+    depth: int
+    outermost: bool
+    turn: int = 0
+    model: str = ""
+    session_id: str = ""
+    commands: tuple[Command, ...] = ()
+    variable: str | None = None
+    programs: dict[int, RunProgram] = field(default_factory=dict)
+    elsewhere: set[str] = field(default_factory=set)
+    ended: tuple[Placed, RunEnded] | None = None
+
+    def at(self, place: Placed, *, deeper: int = 0) -> At:
+        return At(
+            run=place.run,
+            seq=place.seq,
+            hash=place.hash,
+            iteration=self.turn,
+            depth=self.depth + deeper,
+        )
+
+
+class _Told:
+    """Tells chains, each of them once."""
+
+    def __init__(self, children: Chains, shown: Shown) -> None:
+        self._children = children
+        self._shown = shown
+        self._seen: set[str] = set()
+
+    def chain(
+        self, entries: Iterable[Placed], *, parent: str | None, depth: int
+    ) -> Iterator[TrajectoryEvent]:
+        run = _Run(parent, depth, outermost=parent is None)
+        for place in entries:
+            self._seen.add(place.run)
+            run.turn = getattr(place.record, "turn", run.turn)
+            yield from self._entry(run, place)
+        if run.outermost and run.ended is not None:
+            place, ended = run.ended
+            yield SessionEnd(
+                **run.at(place), session_id=run.session_id, stop=ended.stop, charge=ended.charge
+            )
+
+    def _entry(self, run: _Run, place: Placed) -> Iterator[TrajectoryEvent]:
+        match place.record:
+            case RunStarted() as record:
+                yield from self._started(run, place, record)
+            case RunResumed() | RunForked() as record:
+                yield self._gone_on(run, place, record)
+            case ChildBegun() | ChildEnded() as record:
+                yield from self._child(run, place, record)
+            case RunEnded() as record:
+                yield from self._ended(run, place, record)
+            case RunProgram() as record:
+                run.programs[record.intent] = record
+            case ProgramFinished() as record:
+                yield self._executed(run, place, record)
+            case CallHost() | HostAnswered() | SnapshotTaken() | ReceiptIssued() | RunPruned():
+                pass
+            case StepEntered() | StepLeft() | SkillMatched() | ProgramChecked():
+                pass
+            case FilesKept() | NetworkAttempted():
+                pass
+            case _:
+                yield from self._call(run, place, place.record)
+
+    def _call(
+        self,
+        run: _Run,
+        place: Placed,
+        record: AskModel
+        | ModelReplied
+        | ModelFailed
+        | ModelRefused
+        | QueryAsked
+        | QueryReplied
+        | QueryFailed
+        | QueryRefused,
+    ) -> Iterator[TrajectoryEvent]:
+        at, shown = run.at(place), self._shown
+        match record:
+            case AskModel():
+                yield from turn_asked(at, record, model=run.model)
+            case QueryAsked():
+                yield query_asked(at, record, shown)
+            case ModelReplied():
+                yield replied(at, record, shown)
+                reply = parse_reply(record.text, cut=record.cut)
+                run.commands, run.variable = reply.commands, None
+                yield from parsed(at, record, reply, shown)
+            case QueryReplied():
+                yield replied(at, record, shown)
+            case ModelFailed() | QueryFailed():
+                yield failed(at, record, shown)
+            case ModelRefused() | QueryRefused():
+                yield refused(at, record, shown)
+            case _:
+                assert_never(record)
+
+    # -- beginnings and ends -------------------------------------------------------------------
+
+    def _started(self, run: _Run, place: Placed, record: RunStarted) -> Iterator[TrajectoryEvent]:
+        run.model, run.session_id, run.ended = record.model, record.session_id, None
+        if run.outermost:
+            caller = record.caller
+            run.parent, run.depth = (None, 0) if caller is None else (caller.run, caller.depth)
+            yield SessionStart(
+                **run.at(place),
+                at=record.started_at,
+                session_id=record.session_id,
+                model=record.model,
+                template=record.template,
+                guest=record.guest,
+                engine=record.engine,
+                grants=record.grants,
+                functions=tuple(name for name, _ in record.functions),
+            )
+        given = [Given(name=each.name, sha256=each.sha256, bytes=each.bytes)
+                 for each in record.contexts]  # fmt: skip
+        yield QueryStart(
+            **run.at(place),
+            at=record.started_at,
+            query=place.run,
+            begun="started",
+            parent_query=run.parent,
+            goal=self._shown.content(record.goal),
+            model=record.model,
+            limits=record.limits,
+            contexts=tuple(given),
+        )
+
+    def _gone_on(self, run: _Run, place: Placed, record: RunResumed | RunForked) -> QueryStart:
+        run.ended, model = None, None
+        if isinstance(record, RunForked):
+            model, run.session_id = record.model, record.session_id
+        run.model = model or run.model
+        return QueryStart(
+            **run.at(place),
+            at=record.at,
+            query=place.run,
+            begun="forked" if isinstance(record, RunForked) else "resumed",
+            parent_query=run.parent,
+            model=model,
+            limits=record.limits,
+        )
+
+    def _ended(self, run: _Run, place: Placed, record: RunEnded) -> Iterator[TrajectoryEvent]:
+        run.ended = place, record
+        answered = record.stop == "answered"
+        variable = run.variable if answered else None
+        reason = termination_of(record.stop, record.detail, variable=variable)
+        detail = self._shown.content(record.detail)
+        if reason == "Error":
+            yield ErrorSeen(**run.at(place), of="run", reason=record.stop, message=detail)
+        yield QueryComplete(
+            **run.at(place),
+            query=place.run,
+            parent_query=run.parent,
+            stop=record.stop,
+            detail=detail,
+            termination_reason=reason,
+            variable=variable,
+            success=answered,
+            partial=record.partial,
+            result=self._shown.optional(record.answer),
+            charge=record.charge,
+        )
+
+    def _child(
+        self, run: _Run, place: Placed, record: ChildBegun | ChildEnded
+    ) -> Iterator[TrajectoryEvent]:
+        if isinstance(record, ChildEnded):
+            if record.run in run.elsewhere:
+                # Its chain is not here, but its parent knows how it ended.
+                yield self._ended_elsewhere(run, place, record)
+            return
+        if record.run in self._seen:
+            return
+        self._seen.add(record.run)
+        depth = run.depth + 1
+        entries = self._children(record.run) if depth <= DEPTH_MAX else None
+        if entries is not None:
+            yield from self.chain(entries, parent=place.run, depth=depth)
+            return
+        run.elsewhere.add(record.run)
+        yield QueryStart(
+            **run.at(place, deeper=1),
+            query=record.run,
+            begun="elsewhere",
+            parent_query=place.run,
+        )
+
+    def _ended_elsewhere(self, run: _Run, place: Placed, record: ChildEnded) -> QueryComplete:
+        return QueryComplete(
+            **run.at(place, deeper=1),
+            query=record.run,
+            parent_query=place.run,
+            stop=record.stop,
+            detail=self._shown.content(record.detail),
+            termination_reason=termination_of(record.stop, record.detail),
+            success=record.stop == "answered",
+            partial=record.partial,
+            result=self._shown.kept(record.answer, record.answer_ref),
+            charge=record.charge,
+        )
+
+    # -- programs ------------------------------------------------------------------------------
+
+    def _executed(self, run: _Run, place: Placed, record: ProgramFinished) -> CommandExecuted:
+        program = run.programs.pop(record.intent, None)
+        part = 0 if program is None else program.part
+        command = run.commands[part] if 0 <= part < len(run.commands) else None
+        run.variable = command.name if isinstance(command, FinalVar) else None
+        return executed(run.at(place), record, program, self._shown)
+
+
+# A run of a ledger as a file of trajectory events: with its children, and what it shares.
+
+
+# Longer than any text that a run of ours keeps apart; one that was imported may say anything.
+_TEXT_BYTES_MAX = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was written. `erased` counts entries whose bodies are gone: they have no events."""
+
+    events: int
+    erased: int
+
+
+class _Source:
+    """The chains of a ledger, and the texts that are kept apart from them."""
+
+    def __init__(self, ledger: Ledger, store: Store) -> None:
+        self._ledger = ledger
+        self._store = store
+        self.erased = 0
+
+    def whole(self, run: str) -> Iterator[Placed]:
+        """The entries of a run, behind those that it shares with the runs it grew from."""
+        for ancestor in ancestors_of(self._ledger, run):
+            yield from self._placed(ancestor.run, ancestor.count)
+        yield from self._placed(run, None)
+
+    def child(self, run: str) -> Iterable[Placed] | None:
+        """The entries of a child; None if its chain is not here."""
+        try:
+            next(self._ledger.read(run, stop=1), None)
+        except (RunNotFound, InvalidName):
+            return None
+        return self._placed(run, None)
+
+    def text_of(self, ref: AttachmentRef) -> str | None:
+        """A text that is kept apart; None if its bytes are gone or damaged, or too many."""
+        if ref.byte_len > _TEXT_BYTES_MAX:
+            return None
+        try:
+            with self._store.chunks(ref.id) as chunks:
+                return b"".join(chunks).decode("utf-8", "surrogatepass")
+        except (AttachmentError, InvalidName, UnicodeDecodeError):
+            return None
+
+    def _placed(self, run: str, stop: int | None) -> Iterator[Placed]:
+        for seq, sealed in enumerate(self._ledger.read(run, stop=stop)):
+            if sealed.body is None:
+                self.erased += 1
+                continue
+            record = decode_record(sealed.body)
+            yield Placed(run=run, seq=seq, hash=sealed.hash, record=record)
+
+
+def events_of(
+    ledger: Ledger, store: Store, run: str, *, redact: bool = False, full: bool = False
+) -> Iterator[TrajectoryEvent]:
+    """The trajectory events of a run. Content is cut unless `full`, and left out if `redact`."""
+    yield from _events(_Source(ledger, store), run, redact=redact, full=full)
+
+
+def export_trajectory(
+    ledger: Ledger,
+    store: Store,
+    run: str,
+    target: Path | BinaryIO,
+    *,
+    redact: bool = False,
+    full: bool = False,
+) -> Exported:
+    """Write the events of a run as JSON lines, to a new file or to an open one.
+
+    Raises `UsageError` for a chain of steps, and for a run of which nothing is left to tell.
+    """
+    first = [decode_record(each.body) for each in ledger.read(run, stop=1) if each.body is not None]
+    if holds_steps(first):
+        inside = ", ".join(runs_inside(ledger, run)) or "none are here"
+        raise UsageError(f"{run} holds steps, which have no trajectory; name a run: {inside}")
+    source = _Source(ledger, store)
+    events = _events(source, run, redact=redact, full=full)
+    # Asked for before a file is made: what cannot be told leaves none behind.
+    begun = next(events, None)
+    if begun is None:
+        why = "was pruned: its content is gone" if source.erased else "has no entries yet"
+        raise UsageError(f"run {run} {why}; there is nothing to tell")
+    count = 1
+    with _opened(target) as file:
+        file.write(encode_event(begun) + b"\n")
+        for event in events:
+            file.write(encode_event(event) + b"\n")
+            count += 1
+    return Exported(events=count, erased=source.erased)
+
+
+def _events(source: _Source, run: str, *, redact: bool, full: bool) -> Iterator[TrajectoryEvent]:
+    shown = Shown(redact=redact, chars_max=None if full else CHARS_MAX, text_of=source.text_of)
+    return trajectory_of(source.whole(run), children=source.child, shown=shown)
+
+
+@contextmanager
+def _opened(target: Path | BinaryIO) -> Iterator[BinaryIO]:
+    """A new file, private to the user; taken away again if it does not become whole."""
+    if not isinstance(target, Path):
+        yield target
+        target.flush()
+        return
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        file = os.fdopen(os.open(target, flags, 0o600), "wb")
+    except FileExistsError:
+        why = "it is there already; name a new file"
+        raise TransferRefused(file=str(target), why=why) from None
+    except OSError as error:
+        why = f"it cannot be written: {error.strerror}"
+        raise TransferRefused(file=str(target), why=why) from error
+    try:
+        with file:
+            yield file
+    except BaseException as error:
+        with suppress(OSError):
+            target.unlink()
+        if isinstance(error, OSError):
+            why = f"it cannot be written: {error.strerror}"
+            raise TransferRefused(file=str(target), why=why) from error
+        raise

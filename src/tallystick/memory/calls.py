@@ -1,0 +1,255 @@
+"""The memory of a run: what it records, and what programs call: recall, cite, remember.
+
+Rule 1: a recall is a read: on replay it is answered from the record, and the memory is not asked.
+Rule 2: a note is remembered once, however often the call is made again after a crash: the call's
+key is the note's origin.
+Rule 3: only what this run recalled is cited. Which notes those were is on the record of the run.
+Rule 4: a note is data. Programs read for one agent, write as that agent, and forget nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tallystick.core.errors import UsageError
+from tallystick.core.ids import moment_ms, moment_text
+from tallystick.core.records import HostAnswered, MemoryGiven, NotesTouched, Record, RunStarted
+from tallystick.core.resume_errors import ResumeRefused
+from tallystick.memory.memory import Memory
+from tallystick.memory.note import MemoryType, SourceType
+from tallystick.memory.recall.recall import Recalled
+from tallystick.memory.recall.selection import Filters
+from tallystick.memory.receipts.receipt import RecallReceipt, receipt_hash
+from tallystick.memory.receipts.receipts import cite
+from tallystick.runtime.calls.functions import RunFunction, effect_key
+
+# The right that `remember` needs.
+WRITE = "memory.write"
+
+
+class MemoryDesk:
+    """Serves the programs of one run. `records` are what it has done already."""
+
+    def __init__(self, memory: Memory, *, session_id: str, records: Iterable[Record] = ()) -> None:
+        self._memory = memory
+        self._session_id = session_id
+        self._read_ids = [
+            each.memory.read_id
+            for each in records
+            if isinstance(each, HostAnswered) and each.memory is not None and each.memory.read_id
+        ]
+        self._receipts: list[RecallReceipt] = []
+        self._touched: NotesTouched | None = None
+
+    def touched(self) -> NotesTouched | None:
+        """The notes that the call that was just served read or wrote, once."""
+        touched, self._touched = self._touched, None
+        return touched
+
+    def functions(self) -> list[RunFunction]:
+        return [
+            RunFunction(function=self.recall, name="recall", policy="read", needs="", local=False),
+            RunFunction(function=self.score, name="score", policy="read", needs="", local=False),
+            RunFunction(function=self.cite, name="cite", policy="read", needs="", local=False),
+            RunFunction(
+                function=self.remember,
+                name="remember",
+                policy="effect",
+                needs=WRITE,
+                local=False,
+                idempotent=True,
+            ),
+        ]
+
+    def recall(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        tags: Sequence[str] = (),
+        author: str | None = None,
+        after: str | None = None,
+        before: str | None = None,
+        as_of: int | str | None = None,
+    ) -> list[dict[str, Any]]:
+        """Notes that fit the query, best first: dicts with id, content, score, at, author, tags.
+
+        Example: for note in recall("customer address", k=5): print(note["content"])
+        """
+        _check_text("recall", query)
+        if type(k) is not int:
+            raise UsageError(f"recall: k is a number, not {type(k).__name__}")
+        _check_texts("recall", "tags", tags)
+        for what, given in (("author", author), ("after", after), ("before", before)):
+            if given is not None:
+                _check_text(f"recall: {what}", given)
+        made = self._memory.recall(
+            query,
+            k,
+            as_of=as_of,
+            filters=Filters(
+                tags=frozenset(tags),
+                author=author,
+                after=None if after is None else moment_ms(after),
+                before=None if before is None else moment_ms(before),
+            ),
+        )
+        receipt = made.receipt
+        self._receipts.append(receipt)
+        self._touched = NotesTouched(
+            how="recalled",
+            ids=tuple(hit.id for hit in made.hits),
+            read_id=receipt.read_id,
+            receipt_sha256=receipt_hash(receipt),
+        )
+        return _told(made)
+
+    def score(self, id: str) -> float:
+        """How much a note still matters, 0 to 1: its importance, age and use.
+
+        Example: best = max(recall("rent"), key=lambda note: score(note["id"]))
+        """
+        _check_text("score", id)
+        return self._memory.score(id)
+
+    def cite(self, id: str) -> str:
+        """A citation of a note that was recalled before, to put into the answer.
+
+        Example: FINAL(f'{note["content"]} [{cite(note["id"])}]')
+        """
+        _check_text("cite", id)
+        return cite(id, self._recalled()).text
+
+    def remember(
+        self,
+        content: str,
+        *,
+        key: str | None = None,
+        tags: Sequence[str] = (),
+        author: str | None = None,
+        importance: float = 0.5,
+        kind: str = "episodic",
+        related_to: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Keep a note for later runs; a note with the same key takes the place of the one before.
+
+        Example: remember("Ann moved to Bern in May", key="ann.home")
+        """
+        _check_text("remember", content)
+        _check_texts("remember", "tags", tags)
+        _check_texts("remember", "related_to", related_to)
+        if kind not in {each.value for each in MemoryType}:
+            raise UsageError(f"remember: kind is one of {', '.join(MemoryType)}")
+        made = self._memory.remember(
+            content,
+            origin=effect_key(),
+            memory_type=kind,
+            importance=importance,
+            tags=list(tags),
+            key=key,
+            author=author,
+            related_to=list(related_to),
+            source_type=SourceType.MODEL_RESPONSE.value,
+            session_id=self._session_id,
+            created_by=self._memory.agent_id,
+        )
+        self._touched = NotesTouched(how="remembered", ids=(made.id,))
+        told: dict[str, Any] = {"id": made.id}
+        if made.sighted:
+            told["known"] = True
+        if made.superseded:
+            told["superseded"] = list(made.superseded)
+        if made.quarantine:
+            told["held_back"] = list(made.quarantine)
+        return told
+
+    def _recalled(self) -> list[RecallReceipt]:
+        """The receipts of this run, those on its record read when they are first needed."""
+        known = {each.read_id for each in self._receipts}
+        before = [each for each in dict.fromkeys(self._read_ids) if each not in known]
+        self._read_ids.clear()
+        self._receipts = [*map(self._memory.receipt, before), *self._receipts]
+        return self._receipts
+
+
+def _told(made: Recalled) -> list[dict[str, Any]]:
+    rows = []
+    for hit in made.hits:
+        note = made.notes[hit.id]
+        rows.append(
+            {
+                "id": hit.id,
+                "content": note.content,
+                "score": hit.score,
+                "at": moment_text(note.created_at),
+                "author": note.author or "",
+                "tags": list(note.tags),
+            }
+        )
+    return rows
+
+
+def _check_texts(function: str, what: str, given: object) -> None:
+    listed = isinstance(given, list | tuple) and all(isinstance(each, str) for each in given)
+    if not listed:
+        raise UsageError(f"{function}: {what} is a list of texts")
+
+
+def _check_text(function: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise UsageError(f"{function}: a text is needed, not {type(value).__name__}")
+
+
+# The memory of a run: what it records of it, and the desk that serves its programs.
+#
+# What memory needs takes a while to import, so it is, once there is one.
+
+
+_GOAL_CHARS_MAX = 200
+
+
+def memory_given(memory: Memory | None, *, goal: str, has_data: bool) -> MemoryGiven | None:
+    """What a run that begins records of its memory. Over data, the data is looked at first."""
+    if memory is None:
+        return None
+    asked = " ".join(goal.split())[:_GOAL_CHARS_MAX]
+    # Without ids and times: weak models take one of those for the answer.
+    begin = f"for note in recall({asked!r}):\n    print(note['content'], note['author'])"
+    return MemoryGiven(
+        tenant=memory.tenant,
+        store=memory.store.identity(),
+        agent_id=memory.agent_id,
+        begin="" if has_data else begin,
+    )
+
+
+def desk_of(
+    memory: Memory | None, *, session_id: str, records: Iterable[Record] = ()
+) -> MemoryDesk | None:
+    """The desk of a run; None for one without memory."""
+    if memory is None:
+        return None
+
+    return MemoryDesk(memory, session_id=session_id, records=records)
+
+
+def functions_of(desk: MemoryDesk | None) -> list[RunFunction]:
+    """The functions of memory that a run has."""
+    return [] if desk is None else desk.functions()
+
+
+def desk_again(
+    run: str, started: RunStarted, memory: Memory | None, records: Iterable[Record]
+) -> MemoryDesk | None:
+    """The desk of a run that is gone on with. Raises `ResumeRefused` for another memory."""
+    given = started.memory
+    if given is None:
+        return None
+    if memory is None:
+        why = f"has the memory {given.tenant!r}; resume it with that one"
+        raise ResumeRefused(run=run, why=why)
+    if memory.store.identity() != given.store or memory.agent_id != given.agent_id:
+        why = f"has the memory {given.tenant!r} of {given.agent_id!r}, and this is another one"
+        raise ResumeRefused(run=run, why=why)
+    return desk_of(memory, session_id=started.session_id, records=records)

@@ -1,0 +1,1 @@
+"""Recall programs: operations or Python, run against a memory under a budget."""

@@ -1,0 +1,625 @@
+"""Code-mode recall: a program of operations is read, run against a store, and what it gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, assert_never
+
+import msgspec
+
+from tallystick.core.errors import InvalidLimit, Refused, TallystickError, UsageError
+from tallystick.core.json_text import canonical, read_json, shown
+
+# What a recall program gathered: hits, scores, receipts, the answer, and what it took.
+#
+# The declarative form and the Python form end in the same bundle. It is data that can be written
+# down, so that an auditor can run the program again and compare (`first_difference`).
+
+
+NOTHING_RECALLED = "(no relevant memories)"
+_BYTES_PER_TOKEN = 4
+_TOKENS_PER_OPERATION = 4
+
+
+class Tokenizer(Protocol):
+    """A tokenizer that says its name: a count without one means nothing."""
+
+    @property
+    def name(self) -> str: ...
+
+    def count(self, text: str) -> int: ...
+
+
+class TokenCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many tokens a text has, by a named tokenizer."""
+
+    tokens: int
+    tokenizer: str
+
+
+class RecallHit(msgspec.Struct, frozen=True, kw_only=True):
+    """One note as a recall gave it."""
+
+    id: str
+    content: str
+    score: float
+
+
+class Bundle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a program recalled, in order and with repeats, and what came of it.
+
+    `guest_token_cost` is the reference's estimate, from bytes, and is kept to compare with others
+    that give it; `answer_tokens` is a count. `receipts` are what `cite` gave, `scores` the last
+    that `score` gave for each note. `records_seen` counts the hits that the host gave, and
+    `records_emitted` those of them whose whole text stands in the answer.
+    """
+
+    recalled: tuple[RecallHit, ...]
+    final_answer: str
+    guest_token_cost: int
+    guest_token_cost_by: Literal["estimated_reference"] = "estimated_reference"
+    answer_tokens: TokenCount | None = None
+    receipts: tuple[str, ...] = ()
+    scores: dict[str, float] = msgspec.field(default_factory=dict)
+    fuel_used: int = 0
+    records_seen: int = 0
+    records_emitted: int = 0
+
+    def reranked(self) -> tuple[RecallHit, ...]:
+        """Each recalled note once, the best first, by its asked score where there is one.
+
+        Equal scores keep the order in which the notes first came.
+        """
+        first = {hit.id: hit for hit in reversed(self.recalled)}
+        in_order = [first[id] for id in dict.fromkeys(hit.id for hit in self.recalled)]
+        return tuple(sorted(in_order, key=lambda hit: -self.scores.get(hit.id, hit.score)))
+
+
+def bundle_of(
+    recalled: Sequence[RecallHit],
+    *,
+    operations: int,
+    fuel_used: int,
+    answer: str | None = None,
+    receipts: Sequence[str] = (),
+    scores: dict[str, float] | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> Bundle:
+    """Make the bundle of a program that ran `operations` host calls.
+
+    A program that gave no answer gets the assembled one.
+    """
+    final = assembled_answer(recalled) if answer is None else answer
+    counted = None
+    if tokenizer is not None:
+        counted = TokenCount(tokens=tokenizer.count(final), tokenizer=tokenizer.name)
+    return Bundle(
+        recalled=tuple(recalled),
+        final_answer=final,
+        guest_token_cost=estimated_tokens(final) + _TOKENS_PER_OPERATION * operations,
+        answer_tokens=counted,
+        receipts=tuple(receipts),
+        scores=dict(scores or {}),
+        fuel_used=fuel_used,
+        records_seen=len(recalled),
+        records_emitted=emitted(recalled, final),
+    )
+
+
+def assembled_answer(recalled: Sequence[RecallHit]) -> str:
+    """One line for each hit of each recall, in order; or that there is none."""
+    return "\n".join(f"- {hit.content}" for hit in recalled) or NOTHING_RECALLED
+
+
+def emitted(recalled: Sequence[RecallHit], text: str) -> int:
+    """How many of the hits stand in a text with their whole content."""
+    return sum(hit.content in text for hit in recalled)
+
+
+def estimated_tokens(text: str) -> int:
+    """The reference's estimate of a text: a token for each four bytes, and for what is left."""
+    return -(-len(text.encode("utf-8", "surrogatepass")) // _BYTES_PER_TOKEN)
+
+
+def first_difference(recorded: Bundle, now: Bundle) -> str | None:
+    """Say where a program that was run again came to something else; None if nowhere.
+
+    Compared as bytes, so that a score of another spelling is another score.
+    """
+    for place, (was, is_) in enumerate(zip(recorded.recalled, now.recalled, strict=False), 1):
+        if canonical(was) != canonical(is_):
+            return f"hit {place} was {was.id} ({was.score!r}) and is {is_.id} ({is_.score!r})"
+    if len(recorded.recalled) != len(now.recalled):
+        return f"{len(recorded.recalled):,} hits were recalled and {len(now.recalled):,} are"
+    for name in Bundle.__struct_fields__:
+        if canonical(getattr(recorded, name)) != canonical(getattr(now, name)):
+            return f"{name} differs"
+    return None
+
+
+# Recall programs as data: a list of operations, read from a file that a stranger may have written.
+#
+# The file is JSON: `{"operations": [{"op": "recall", "query": "...", "k": 3}, ...]}`. There are
+# three operations: `recall` with `query` and `k`, `score` with `memory_id`, `cite` with
+# `memory_id`. A program says nothing of its own limits; whoever runs it does.
+
+
+PROGRAM_BYTES_MAX = 1 << 20
+# The default fuel pays for ten. This one bounds what reading a stranger's file takes.
+OPERATIONS_MAX = 10_000
+QUERY_CHARS_MAX = 10_000
+MEMORY_ID_CHARS_MAX = 200
+K_MAX = 100
+_WHY_CHARS_MAX = 200
+
+
+class InvalidProgram(UsageError):
+    """A recall program that is none, and where. Nothing of it was run.
+
+    `operation` counts from one; None where the whole is at fault.
+    """
+
+    code = "usage.recall_program"
+
+    def __init__(self, *, why: str, operation: int | None = None) -> None:
+        place = "" if operation is None else f", operation {operation}"
+        super().__init__(f"recall program{place}: {why}")
+        self.why = why
+        self.operation = operation
+
+
+class Recall(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="op",
+    tag="recall",
+):
+    """Recall the best `k` notes for a query."""
+
+    query: str
+    k: int
+
+
+class Score(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="op",
+    tag="score",
+):
+    """Ask how well a note does."""
+
+    memory_id: str
+
+
+class Cite(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="op",
+    tag="cite",
+):
+    """Ask for a receipt of a note."""
+
+    memory_id: str
+
+
+Operation = Recall | Score | Cite
+_KINDS: dict[str, type[Recall] | type[Score] | type[Cite]] = {
+    "recall": Recall,
+    "score": Score,
+    "cite": Cite,
+}
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Operations, done in order. One of none can be written down and is refused when it is run."""
+
+    operations: tuple[Operation, ...]
+
+
+def read_program(raw: bytes) -> Program:
+    """Read a program. Raises `InvalidProgram`, whose one line says what is wrong and where."""
+    if len(raw) > PROGRAM_BYTES_MAX:
+        raise InvalidProgram(
+            why=f"it has {len(raw):,} bytes; a program has at most {PROGRAM_BYTES_MAX:,}"
+        )
+    try:
+        value = read_json(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise InvalidProgram(why=f"byte {error.start + 1:,} is not UTF-8") from None
+    except ValueError as error:
+        raise InvalidProgram(why=_line(str(error))) from None
+    if not isinstance(value, dict) or not isinstance(value.get("operations"), list):
+        raise InvalidProgram(why='it is not an object with a list named "operations"')
+    others = sorted(set(value) - {"operations"})
+    if others:
+        raise InvalidProgram(why=f"unknown field {shown(others[0])}; there is only operations")
+    listed = value["operations"]
+    _check_count(len(listed))
+    program = Program(
+        operations=tuple(_operation(each, number) for number, each in enumerate(listed, 1))
+    )
+    check_program(program)
+    return program
+
+
+def check_program(program: Program) -> None:
+    """Refuse a program with an operation that cannot be meant. One of none is left to the run."""
+    _check_count(len(program.operations))
+    for number, operation in enumerate(program.operations, 1):
+        match operation:
+            case Recall(query=query, k=k):
+                why = _why_not_query(query) or _why_not_k(k)
+            case Score(memory_id=memory_id) | Cite(memory_id=memory_id):
+                why = _why_not_id(memory_id)
+            case _:
+                assert_never(operation)
+        if why is not None:
+            raise InvalidProgram(why=why, operation=number)
+
+
+def _operation(given: object, number: int) -> Operation:
+    kind = given.get("op") if isinstance(given, dict) else None
+    if not isinstance(kind, str):
+        raise InvalidProgram(why='it is not an object with an "op"', operation=number)
+    if kind not in _KINDS:
+        raise InvalidProgram(
+            why=f"unknown operation {shown(kind)}; there are recall, score and cite",
+            operation=number,
+        )
+    try:
+        return msgspec.convert(given, type=_KINDS[kind])
+    except msgspec.ValidationError as error:
+        raise InvalidProgram(why=f"{kind}: {_line(str(error))}", operation=number) from None
+
+
+def _check_count(count: int) -> None:
+    if count > OPERATIONS_MAX:
+        raise InvalidProgram(
+            why=f"it has {count:,} operations; a program has at most {OPERATIONS_MAX:,}"
+        )
+
+
+def _why_not_query(query: str) -> str | None:
+    if len(query) > QUERY_CHARS_MAX:
+        return f"query has {len(query):,} characters; at most {QUERY_CHARS_MAX:,}"
+    return _why_not_text("query", query)
+
+
+def _why_not_k(k: int) -> str | None:
+    if isinstance(k, bool) or not 1 <= k <= K_MAX:
+        return f"k is {shown(k)}; it is a whole number from 1 to {K_MAX}"
+    return None
+
+
+def _why_not_id(memory_id: str) -> str | None:
+    if len(memory_id) > MEMORY_ID_CHARS_MAX:
+        return f"memory_id has {len(memory_id):,} characters; at most {MEMORY_ID_CHARS_MAX}"
+    return _why_not_text("memory_id", memory_id)
+
+
+def _why_not_text(field: str, text: str) -> str | None:
+    if not text.strip():
+        return f"{field} is blank"
+    if any("\ud800" <= each <= "\udfff" for each in text):
+        return f"{field} holds half of a character"
+    return None
+
+
+def _line(text: str) -> str:
+    """A message on one line, cut: parts of it are a stranger's."""
+    return " ".join(text.split())[:_WHY_CHARS_MAX]
+
+
+# What ends a recall program, sorted as in `tallystick.core.errors`.
+#
+#     Refused
+#     └── CodeModeError         a recall program ended early
+#         ├── EmptyProgram          it has no operation
+#         ├── Halted                it used more fuel than it had
+#         ├── OperationFailed       the store could not do what it asked
+#         ├── SandboxViolation      it reached for what is not there for it
+#         └── WallTimeExceeded      it took more time than it had
+#
+# `partial` is what the program had gathered and `fuel_used` what it had used; a program that never
+# began has neither.
+
+
+_MS_PER_SECOND = 1_000
+
+
+class CodeModeError(Refused):
+    """A recall program ended before its end."""
+
+    code = "refused.code_mode"
+
+    def __init__(self, text: str, *, partial: Bundle | None = None, fuel_used: int = 0) -> None:
+        super().__init__(text)
+        self.partial = partial
+        self.fuel_used = fuel_used
+
+
+class EmptyProgram(CodeModeError):
+    """A program of no operations. Nothing was charged."""
+
+    code = "refused.code_mode.empty"
+
+    def __init__(self) -> None:
+        super().__init__("guest emitted no recall steps — refusing an empty bundle")
+
+
+class Halted(CodeModeError):
+    """The next operation would have used more fuel than there was. It was not begun."""
+
+    code = "refused.code_mode.fuel"
+
+    def __init__(self, *, budget: int, partial: Bundle | None = None, fuel_used: int = 0) -> None:
+        super().__init__(
+            f"guest fuel exhausted ({budget} units consumed)", partial=partial, fuel_used=fuel_used
+        )
+        self.budget = budget
+
+
+class WallTimeExceeded(CodeModeError):
+    """The program's time was over. `budget` is in milliseconds."""
+
+    code = "refused.code_mode.wall"
+
+    def __init__(self, *, budget: int, partial: Bundle | None = None, fuel_used: int = 0) -> None:
+        super().__init__(
+            f"guest exceeded wall-time budget {_duration(budget)}",
+            partial=partial,
+            fuel_used=fuel_used,
+        )
+        self.budget = budget
+
+
+class SandboxViolation(CodeModeError):
+    """The program reached for something that the sandbox does not have."""
+
+    code = "refused.code_mode.sandbox"
+
+    def __init__(
+        self, *, capability: str, partial: Bundle | None = None, fuel_used: int = 0
+    ) -> None:
+        super().__init__(
+            f"guest tried to access {capability} which is stripped from the sandbox",
+            partial=partial,
+            fuel_used=fuel_used,
+        )
+        self.capability = capability
+
+
+class OperationFailed(CodeModeError):
+    """The store refused an operation, or could not do it; the cause has the whole of it."""
+
+    code = "refused.code_mode.operation"
+
+    def __init__(
+        self,
+        *,
+        number: int,
+        operation: str,
+        why: str,
+        partial: Bundle | None = None,
+        fuel_used: int = 0,
+    ) -> None:
+        super().__init__(
+            f"operation {number} ({operation}): {why}", partial=partial, fuel_used=fuel_used
+        )
+        self.number = number
+        self.operation = operation
+
+
+def _duration(ms: int) -> str:
+    """Milliseconds as the reference spells a duration: `0ns`, `50ms`, `2s`, `1.5s`."""
+    if ms == 0:
+        return "0ns"
+    if ms < _MS_PER_SECOND:
+        return f"{ms}ms"
+    seconds, rest = divmod(ms, _MS_PER_SECOND)
+    return f"{seconds}{f'.{rest:03}'.rstrip('0') if rest else ''}s"
+
+
+# Code-mode recall: a program of operations is run against a store, under a budget.
+#
+# Each operation, before it is done: (1) it costs 1,000,000 fuel; (2) more fuel than the budget has
+# ends the program; (3) so does more time; (4) only then is it done. So fuel of ten million pays for
+# ten operations. Time is looked at once more after the last.
+#
+# Rule 1: limits are strict: exactly at one is allowed. Zero of fuel or time lets nothing begin.
+# Rule 2: what ends a program carries what it had gathered until then, and the fuel it used.
+# Rule 3: no clock is read here but the one that is given.
+#
+# A host call that takes too long is not cut off from here: it is the host's to stop, with a
+# `TimeoutError`, which counts as the end of the program's time.
+
+
+HOST_CALL_FUEL = 1_000_000
+PAGE_BYTES = 65_536
+# Fuel is counted as the reference does, in 64 bits that stay at their end.
+FUEL_MAX = (1 << 64) - 1
+_PAGES_MAX = 65_536
+_WALL_MS_MAX = 86_400_000
+
+_JSON_ENVELOPE_TOKENS = 120
+_JSON_RECORD_TOKENS = 12
+_HOST_CALL_TOKENS = 4
+
+
+def _check_limit(field: str, given: object, *, most: int) -> None:
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= most:
+        why = f"it is a whole number from 0 to {most:,}"
+        raise InvalidLimit(field=field, given=given, why=why)
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a program may use: fuel, pages of 64 KiB for what it gathers, and milliseconds."""
+
+    fuel: int = 10_000_000
+    mem_pages: int = 64
+    wall_ms: int = 50
+
+    def __post_init__(self) -> None:
+        _check_limit("fuel", self.fuel, most=FUEL_MAX)
+        _check_limit("mem_pages", self.mem_pages, most=_PAGES_MAX)
+        _check_limit("wall_ms", self.wall_ms, most=_WALL_MS_MAX)
+
+
+# A Python program in the sandbox: there, pages count above the interpreter's own.
+PYTHON_FORM = Budget(fuel=1_000_000_000, mem_pages=1_024, wall_ms=2_000)
+
+
+class Host(Protocol):
+    """What a program can ask for, and all that it can."""
+
+    def recall(self, query: str, k: int) -> Sequence[RecallHit]: ...
+
+    def score(self, memory_id: str) -> float: ...
+
+    def cite(self, memory_id: str) -> str: ...
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What a program has so far."""
+
+    tokenizer: Tokenizer | None
+    recalled: list[RecallHit] = field(default_factory=list)
+    scores: dict[str, float] = field(default_factory=dict)
+    receipts: list[str] = field(default_factory=list)
+    operations: int = 0
+    fuel_used: int = 0
+    bytes_held: int = 0
+
+    def bundle(self) -> Bundle:
+        return bundle_of(
+            self.recalled,
+            operations=self.operations,
+            fuel_used=self.fuel_used,
+            receipts=self.receipts,
+            scores=self.scores,
+            tokenizer=self.tokenizer,
+        )
+
+    def hold(self, *texts: str, pages: int) -> None:
+        """Make room for texts, or end the program."""
+        size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+        if self.bytes_held + size > pages * PAGE_BYTES:
+            raise SandboxViolation(
+                capability=f"memory beyond {pages} pages",
+                partial=self.bundle(),
+                fuel_used=self.fuel_used,
+            )
+        self.bytes_held += size
+
+
+def run(
+    program: Program,
+    host: Host,
+    *,
+    clock: Callable[[], float],
+    budget: Budget | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> Bundle:
+    """Run a program to its end, or raise what ended it.
+
+    `clock` gives milliseconds that only grow. A program of no operations is refused, and one that
+    cannot be meant (`InvalidProgram`), before anything is charged or asked.
+    """
+    if not program.operations:
+        raise EmptyProgram
+    check_program(program)
+    budget = Budget() if budget is None else budget
+    started = clock()
+    gathered = _Gathered(tokenizer=tokenizer)
+
+    def out_of_time() -> WallTimeExceeded:
+        partial = gathered.bundle()
+        return WallTimeExceeded(
+            budget=budget.wall_ms, partial=partial, fuel_used=gathered.fuel_used
+        )
+
+    for operation in program.operations:
+        gathered.fuel_used = charged(gathered.fuel_used)
+        if gathered.fuel_used > budget.fuel:
+            raise Halted(
+                budget=budget.fuel, partial=gathered.bundle(), fuel_used=gathered.fuel_used
+            )
+        # A clock may stand still for as long as the first operation takes to come; zero is zero.
+        if budget.wall_ms == 0 or clock() - started > budget.wall_ms:
+            raise out_of_time()
+        gathered.operations += 1
+        try:
+            _perform(operation, host, gathered, pages=budget.mem_pages)
+        except TimeoutError as error:
+            raise out_of_time() from error
+        except CodeModeError:
+            raise
+        except TallystickError as error:
+            raise OperationFailed(
+                number=gathered.operations,
+                operation=_name(operation),
+                why=str(error),
+                partial=gathered.bundle(),
+                fuel_used=gathered.fuel_used,
+            ) from error
+    if clock() - started > budget.wall_ms:
+        raise out_of_time()
+    return gathered.bundle()
+
+
+def charged(fuel_used: int) -> int:
+    """The fuel that is used after one more host call."""
+    return min(fuel_used + HOST_CALL_FUEL, FUEL_MAX)
+
+
+def _perform(operation: Operation, host: Host, gathered: _Gathered, *, pages: int) -> None:
+    match operation:
+        case Recall(query=query, k=k):
+            for hit in host.recall(query, k):
+                gathered.hold(hit.id, hit.content, pages=pages)
+                gathered.recalled.append(hit)
+        case Score(memory_id=memory_id):
+            gathered.scores[memory_id] = host.score(memory_id)
+        case Cite(memory_id=memory_id):
+            receipt = host.cite(memory_id)
+            gathered.hold(receipt, pages=pages)
+            gathered.receipts.append(receipt)
+        case _:
+            assert_never(operation)
+
+
+def _name(operation: Operation) -> str:
+    return type(operation).__name__.lower()
+
+
+# -- the reference's estimates ------------------------------------------------------------------
+#
+# For comparison only. Both charge the text of every record alike, so what they differ by is the
+# envelope; what a program really saves is the records that never enter the context, and
+# `tokens_table` counts that.
+
+
+def json_mode_estimate(query: str, records: Sequence[str]) -> int:
+    """What the reference says that a recall by JSON tool calling costs, in tokens."""
+    return (
+        _JSON_ENVELOPE_TOKENS
+        + estimated_tokens(query)
+        + sum(_JSON_RECORD_TOKENS + estimated_tokens(each) for each in records)
+    )
+
+
+def code_mode_estimate(query: str, records: Sequence[str], *, host_calls: int) -> int:
+    """What the reference says that a recall by program costs, in tokens."""
+    return (
+        estimated_tokens(query)
+        + _HOST_CALL_TOKENS * host_calls
+        + sum(estimated_tokens(each) for each in records)
+    )

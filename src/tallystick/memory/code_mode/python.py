@@ -1,0 +1,605 @@
+"""Code-mode recall in its Python form: a program that runs in the sandbox, its calls charged.
+
+The program has `recall`, `score` and `cite`, the names that answer, and nothing else of ours. What
+it recalls stays in its own variables; only what it answers or prints leaves the sandbox.
+
+Rule 1: the fuel of a program is what the guest used and 1,000,000 for each host call. Before each
+call, in this order: it is charged, more fuel than the budget has ends the program, more time ends
+it, and only then is it done.
+Rule 2: time counts everything from the start and interrupts whatever goes on, a call of the host
+too; such a call is left behind, and what it may still give is not taken.
+Rule 3: the same program over the same store gives the same bundle to the byte, fuel included.
+
+The guest's own fuel is bounded by the whole budget, not by what the calls have left of it: a
+program that passes its budget between two calls is found out at the next one or at its end, and
+has halted either way.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import time
+import warnings
+from asyncio import to_thread
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+import msgspec
+
+from tallystick.core.errors import SandboxError, TallystickError, UsageError
+from tallystick.core.json_text import read_json
+from tallystick.memory.code_mode.operations import (
+    FUEL_MAX,
+    HOST_CALL_FUEL,
+    PAGE_BYTES,
+    PROGRAM_BYTES_MAX,
+    PYTHON_FORM,
+    Budget,
+    Bundle,
+    Cite,
+    CodeModeError,
+    EmptyProgram,
+    Halted,
+    Host,
+    InvalidProgram,
+    OperationFailed,
+    Program,
+    Recall,
+    RecallHit,
+    SandboxViolation,
+    Score,
+    Tokenizer,
+    WallTimeExceeded,
+    assembled_answer,
+    bundle_of,
+    check_program,
+)
+from tallystick.sandbox.host import Blocking, HostFunction, HostTable
+from tallystick.sandbox.port import (
+    ExecutionContext,
+    ExecutionResult,
+    HostCall,
+    HostNames,
+    Limits,
+    ProgramCharge,
+    ProgramError,
+    new_id,
+)
+from tallystick.sandbox.wasm.execution import Stopped
+from tallystick.sandbox.wasm.sandbox import WasmSandbox
+
+# The calls of a recall program: charged, checked, done by the store, and what they gave kept.
+
+
+Result = TypeVar("Result")
+# Of one hit in an assembled answer, beside its content: the dash, the blank and the newline.
+_LINE_BYTES = 3
+_ERROR_CHARS_MAX = 2_000
+_LOOKED_THROUGH_CHARS_MAX = 50_000_000
+_END_CHARS = 16
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What a program has so far.
+
+    Calls add to it in threads of their own, one at a time; a bundle is made of copies, so that one
+    that was left behind changes nothing.
+    """
+
+    bytes_max: int
+    answer_bytes_max: int
+    recalled: list[RecallHit] = field(default_factory=list)
+    scores: dict[str, float] = field(default_factory=dict)
+    receipts: list[str] = field(default_factory=list)
+    operations: int = 0
+    bytes_held: int = 0
+    answer_cut: bool = False
+
+    def hold(self, *texts: str) -> None:
+        """Make room for texts. Raises `Stopped` if there is none."""
+        size = sum(map(_bytes, texts))
+        if self.bytes_held + size > self.bytes_max:
+            raise Stopped("memory", f"memory: over {self.bytes_max:,} bytes were recalled")
+        self.bytes_held += size
+
+    def bundle(self, answer: str | None, *, fuel_used: int, tokenizer: Tokenizer | None) -> Bundle:
+        """Make the bundle of a program that answered this, or nothing.
+
+        An answer that is too long is none, and an assembled one has the lines that fit; then
+        `answer_cut` is set.
+        """
+        recalled = tuple(self.recalled)
+        if answer is not None and _bytes(answer) > self.answer_bytes_max:
+            answer, self.answer_cut = None, True
+        if answer is None:
+            final, count = _assembled(recalled, self.answer_bytes_max)
+            whole = count == len(recalled)
+            self.answer_cut = self.answer_cut or not whole
+        else:
+            final, whole = answer, False
+        answered = bundle_of(
+            (),
+            operations=self.operations,
+            fuel_used=fuel_used,
+            answer=final,
+            receipts=self.receipts,
+            scores=dict(self.scores),
+            tokenizer=tokenizer,
+        )
+        # Thousands of hits may stand in one long answer: the same text is looked for once, and in
+        # an answer that is made of all of them, none.
+        emitted = len(recalled) if whole else _emitted(recalled, final)
+        return msgspec.structs.replace(
+            answered, recalled=recalled, records_seen=len(recalled), records_emitted=emitted
+        )
+
+
+def _assembled(recalled: Sequence[RecallHit], bytes_max: int) -> tuple[str, int]:
+    """The assembled answer of as many hits as fit, and how many those are."""
+    size = -1
+    for count, hit in enumerate(recalled):
+        size += _bytes(hit.content) + _LINE_BYTES
+        if size > bytes_max:
+            return (assembled_answer(recalled[:count]) if count else ""), count
+    return assembled_answer(recalled), len(recalled)
+
+
+def _emitted(recalled: Sequence[RecallHit], text: str) -> int:
+    """How many of the hits stand in a text with their whole content.
+
+    One look through a long text takes a fraction of a millisecond, and there may be a hundred
+    thousand contents. Those of which both ends stand nowhere in it are found without looking.
+    """
+    counted = Counter(hit.content for hit in recalled)
+    looked_for = list(counted)
+    if len(counted) * len(text) > _LOOKED_THROUGH_CHARS_MAX:
+        parts = {text[at : at + _END_CHARS] for at in range(len(text) - _END_CHARS + 1)}
+        looked_for = [
+            each
+            for each in counted
+            if len(each) < _END_CHARS
+            or (each[:_END_CHARS] in parts and each[-_END_CHARS:] in parts)
+        ]
+    return sum(counted[each] for each in looked_for if each in text)
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A call that was refused or could not be done; `why` is what the program was told."""
+
+    number: int
+    operation: str
+    why: str
+    error: TallystickError
+
+
+class Calls:
+    """Serves the calls of one program. Used once."""
+
+    def __init__(self, host: Host, gathered: Gathered, *, fuel: int, ends_at: float) -> None:
+        self._host = host
+        self._fuel = fuel
+        self._ends_at = ends_at
+        self._charged = 0
+        self._end: BaseException | None = None
+        self.gathered = gathered
+        self.failed: Failed | None = None
+        self._table = HostTable(
+            [HostFunction(name=each.__name__, function=each) for each in self._functions()],
+            answering=True,
+        )
+
+    @property
+    def names(self) -> HostNames:
+        return self._table.names
+
+    def fuel_used(self, charge: ProgramCharge) -> int:
+        """The fuel of a program and its calls, also of one that was charged and not done."""
+        # A request that was too long to read never came here, and is a call all the same.
+        self._charged = max(self._charged, charge.host_calls)
+        self.gathered.operations = max(self.gathered.operations, charge.host_calls)
+        return min(charge.fuel + self._charged * HOST_CALL_FUEL, FUEL_MAX)
+
+    def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
+        """Charge a call, and do it if there is fuel and time for it. Raises `Stopped` if not."""
+        self._charged = call.index + 1
+        if call.fuel + self._charged * HOST_CALL_FUEL > self._fuel:
+            raise Stopped("fuel", f"fuel: all {self._fuel:,} units used")
+        if time.monotonic() > self._ends_at:
+            raise Stopped("deadline", "deadline: it passed before the call")
+        self.gathered.operations = call.index + 1
+        reply = self._table.serve(call)
+        return Blocking(lambda: self._done(reply)) if isinstance(reply, Blocking) else reply
+
+    def _done(self, work: Blocking) -> bytes:
+        reply = work()
+        # The table tells a program of every error; some are not for it to go on from.
+        if self._end is not None:
+            raise self._end
+        return reply
+
+    def _functions(self) -> tuple[Callable[..., object], ...]:
+        """What the program can call, as it reads of it."""
+        gathered = self.gathered
+
+        def recall(query: str, k: int = 10) -> list[dict[str, object]]:
+            """Recall the best notes for a query: a list of {"id", "content", "score"}, best first.
+
+            `k` is from 1 to 100; a query has at most 10,000 characters.
+            Example: for note in recall("when is tea?", 3): print(note["content"])
+            """
+
+            def work() -> list[dict[str, object]]:
+                asked = _asked(Recall, query=query, k=k)
+                given: list[dict[str, object]] = []
+                for hit in self._host.recall(asked.query, asked.k):
+                    gathered.hold(hit.id, hit.content)
+                    gathered.recalled.append(hit)
+                    given.append({"id": hit.id, "content": hit.content, "score": hit.score})
+                return given
+
+            return self._perform("recall", work)
+
+        def score(id: str) -> float:
+            """Say how well a note does, by its id.
+
+            Example: score(notes[0]["id"])
+            """
+
+            def work() -> float:
+                asked = _asked(Score, memory_id=id)
+                gathered.scores[asked.memory_id] = given = self._host.score(asked.memory_id)
+                return given
+
+            return self._perform("score", work)
+
+        def cite(id: str) -> str:
+            """Get the receipt of a note that was recalled, by its id.
+
+            Example: cite(notes[0]["id"])
+            """
+
+            def work() -> str:
+                asked = _asked(Cite, memory_id=id)
+                receipt = self._host.cite(asked.memory_id)
+                gathered.hold(receipt)
+                gathered.receipts.append(receipt)
+                return receipt
+
+            return self._perform("cite", work)
+
+        functions: tuple[Callable[..., object], ...] = (recall, score, cite)
+        for each in functions:
+            # Wrong arguments are told of under this name.
+            each.__qualname__ = each.__name__
+        return functions
+
+    def _perform(self, operation: str, work: Callable[[], Result]) -> Result:
+        try:
+            return work()
+        except TimeoutError:
+            self._end = Stopped("deadline", f"deadline: {operation} gave up")
+            raise
+        except TallystickError as error:
+            self.failed = Failed(
+                number=self.gathered.operations,
+                operation=operation,
+                why=str(error)[:_ERROR_CHARS_MAX],
+                error=error,
+            )
+            raise
+        except Exception as error:
+            # Room that there is not, or a fault of the store's: neither is the program's.
+            self._end = error
+            raise
+
+
+Asked = TypeVar("Asked", Recall, Score, Cite)
+
+
+def _asked(kind: type[Asked], **fields: object) -> Asked:
+    """An operation of what a program gave. Raises `UsageError`, which says what it may be."""
+    try:
+        made = msgspec.convert({"op": kind.__name__.lower(), **fields}, type=kind)
+        check_program(Program(operations=(made,)))
+    except msgspec.ValidationError as error:
+        raise UsageError(str(error)) from None
+    except InvalidProgram as error:
+        raise UsageError(error.why) from None
+    return made
+
+
+# Code-mode recall in its Python form: a recall program that runs in the sandbox.
+
+
+PYTHON_BYTES_MAX = 1 << 16
+# For what enters a context this is much; and each hit is looked for in it.
+ANSWER_BYTES_MAX = 1 << 18
+# A query of 10,000 characters fits, however its characters are written.
+_REQUEST_BYTES_MAX = 1 << 17
+# No program gets there in a day, and the engine's counter has room above it.
+_GUEST_FUEL_MAX = 1 << 62
+_WHY_CHARS_MAX = 200
+_CAPABILITY_CHARS_MAX = 80
+
+_PLACE = re.compile(r'File "<program>", line (\d{1,9})\b')
+_SYNTAX_PLACE = re.compile(r" \(<program>, line (\d{1,9})\)$")
+_SYNTAX_KINDS = frozenset({"SyntaxError", "IndentationError", "TabError"})
+_NESTED = "Parser stack overflowed"
+# What a newer Python reads and an older one does not: this process may run an older one than the
+# guest is, and then the guest judges.
+_NEWER_SYNTAX = re.compile(
+    r"""\b[frt]{1,2}["']|^[ \t]*type[ \t]|\b(?:def|class)[ \t]+\w+[ \t]*\[|^[ \t]*except\b""",
+    re.MULTILINE | re.IGNORECASE,
+)
+
+# How the interpreter's own code fails beneath the functions that name a capability. The numbers
+# are the guest's: a program that raises such an error itself has other ones.
+_STRIPPED = (
+    ("FileNotFoundError", re.compile(r"\AFileNotFoundError: \[Errno 44\] "), "files"),
+    ("PermissionError", re.compile(r"\APermissionError: \[Errno 2\] "), "network"),
+    ("OperationalError", re.compile(r"\Asqlite3\.OperationalError: unable to open "), "files"),
+)
+_NO_VARIABLE = re.compile(r'  File "<frozen os>", line \d+, in __(?:get|del)item__\nKeyError: ')
+
+
+class ProgramFailed(CodeModeError):
+    """The program raised something that it did not catch, or ended itself with an exit code.
+
+    `line` is the last line of the program that was reached; None if none was told.
+    """
+
+    code = "refused.code_mode.program"
+
+    def __init__(
+        self,
+        *,
+        why: str,
+        line: int | None = None,
+        partial: Bundle | None = None,
+        fuel_used: int = 0,
+    ) -> None:
+        place = "" if line is None else f", line {line}"
+        super().__init__(
+            f"guest program failed{place}: {why}", partial=partial, fuel_used=fuel_used
+        )
+        self.why = why
+        self.line = line
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+def form_of(raw: bytes) -> Literal["operations", "python"]:
+    """Say which of the two forms a file has. Raises `InvalidProgram` for what has neither.
+
+    A JSON object is a list of operations, and whether it is one that can be run is for
+    `read_program` to say. Whatever else is Python. Syntax that only a newer Python may know is let
+    through: the guest says what is wrong with it, when it runs.
+    """
+    if len(raw) > PROGRAM_BYTES_MAX:
+        raise _too_long(len(raw), PROGRAM_BYTES_MAX)
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidProgram(why=f"byte {error.start + 1:,} is not UTF-8") from None
+    if not text.strip():
+        raise InvalidProgram(why="it is empty")
+    why_no_json = ""
+    if text.lstrip().startswith("{"):
+        try:
+            read_json(text)
+        except ValueError as error:
+            why_no_json = _line(str(error))
+        # JSON with a fault is JSON; `read_program` names the fault.
+        if not why_no_json.startswith("no JSON"):
+            return "operations"
+    if len(raw) > PYTHON_BYTES_MAX:
+        raise _too_long(len(raw), PYTHON_BYTES_MAX)
+    why_no_python = _why_not_python(text)
+    if why_no_python is not None:
+        raise InvalidProgram(why="; ".join(filter(None, (why_no_json, why_no_python))))
+    return "python"
+
+
+def _too_long(size: int, most: int) -> InvalidProgram:
+    return InvalidProgram(why=f"it has {size:,} bytes; a program has at most {most:,}")
+
+
+def _why_not_python(text: str) -> str | None:
+    try:
+        # The parser warns of escapes such as `\d`, which are the program's own business.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except SyntaxError as error:
+        if _NEWER_SYNTAX.search(text) is None:
+            place = "" if error.lineno is None else f"line {error.lineno}: "
+            return _line(f"no Python: {place}{error.msg}")
+    except ValueError as error:
+        return _line(f"no Python: {error}")
+    except (RecursionError, MemoryError):
+        # Another Python, with another stack, may take it.
+        pass
+    return None
+
+
+# -- running ------------------------------------------------------------------------------------
+
+
+async def run_python(
+    source: str,
+    host: Host,
+    *,
+    sandbox: WasmSandbox,
+    budget: Budget = PYTHON_FORM,
+    tokenizer: Tokenizer | None = None,
+    seed: int = 0,
+) -> Bundle:
+    """Run a program to its end in a sandbox of its own, or raise what ended it.
+
+    `host` is called in other threads than this one, one call at a time; a call that time has cut
+    off may still go on there. A refusal of the host's is an error in the program, which it may
+    catch. What is no Python is an `InvalidProgram`, and nothing of it was run.
+    """
+    try:
+        size = len(source.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise InvalidProgram(why="it holds half of a character") from None
+    if size > PYTHON_BYTES_MAX:
+        raise _too_long(size, PYTHON_BYTES_MAX)
+    if not source.strip():
+        raise EmptyProgram
+    started = time.monotonic()
+    room_pages = (sandbox.memory_bytes_max - sandbox.memory_bytes_least) // PAGE_BYTES
+    pages = min(budget.mem_pages, room_pages)
+    gathered = Gathered(bytes_max=pages * PAGE_BYTES, answer_bytes_max=ANSWER_BYTES_MAX)
+    nothing = gathered.bundle(None, fuel_used=0, tokenizer=tokenizer)
+    if not budget.fuel:
+        raise Halted(budget=0, partial=nothing)
+    if not budget.wall_ms:
+        raise WallTimeExceeded(budget=0, partial=nothing)
+    calls = Calls(host, gathered, fuel=budget.fuel, ends_at=started + budget.wall_ms / 1000)
+    context = ExecutionContext(
+        session_id=new_id(),
+        timeout_ms=budget.wall_ms,
+        deadline_ms=budget.wall_ms,
+        capture_stderr=False,
+        max_output_bytes=ANSWER_BYTES_MAX,
+        limits=Limits(
+            fuel=min(budget.fuel, _GUEST_FUEL_MAX),
+            memory_bytes=sandbox.memory_bytes_least + pages * PAGE_BYTES,
+            # One more than can be paid for: that one is charged, and halts.
+            host_calls=budget.fuel // HOST_CALL_FUEL + 1,
+            output_bytes=ANSWER_BYTES_MAX,
+            request_bytes=_REQUEST_BYTES_MAX,
+            source_bytes=PYTHON_BYTES_MAX,
+        ),
+    )
+    session = await sandbox.open(session_id=context.session_id, seed=seed)
+    try:
+        result = await session.execute(source, context=context, host=calls)
+    finally:
+        await session.close()
+    late = time.monotonic() - started > budget.wall_ms / 1000
+    # Looking for many hits in a long answer takes a while; others wait for this loop.
+    return await to_thread(
+        _ended, result, calls, budget=budget, pages=pages, late=late, tokenizer=tokenizer
+    )
+
+
+def _ended(
+    result: ExecutionResult,
+    calls: Calls,
+    *,
+    budget: Budget,
+    pages: int,
+    late: bool,
+    tokenizer: Tokenizer | None,
+) -> Bundle:
+    """The bundle of a program that ended well; raises what ended it otherwise."""
+    _check_begun(result)
+    gathered = calls.gathered
+    answer = result.metadata.get("answer")
+    if not isinstance(answer, str):
+        answer = result.stdout.strip() or None
+    used = calls.fuel_used(result.charge)
+    bundle = gathered.bundle(answer, fuel_used=used, tokenizer=tokenizer)
+    if result.stop in ("fuel", "host_calls") or used > budget.fuel:
+        raise Halted(budget=budget.fuel, partial=bundle, fuel_used=used)
+    if result.stop in ("wall", "deadline") or late:
+        raise WallTimeExceeded(budget=budget.wall_ms, partial=bundle, fuel_used=used)
+    capability = _stripped(result, pages=pages)
+    if capability is None and result.error is None and gathered.answer_cut:
+        capability = _OUTPUT
+    if capability is not None:
+        raise SandboxViolation(capability=capability, partial=bundle, fuel_used=used)
+    if result.error is not None:
+        raise _failure(result.error, calls, bundle)
+    if not gathered.operations:
+        empty = EmptyProgram()
+        empty.partial, empty.fuel_used = bundle, used
+        raise empty
+    return bundle
+
+
+_OUTPUT = f"output beyond {ANSWER_BYTES_MAX:,} bytes"
+# What the sandbox says of an answer that is too long for it.
+_RESULT_TOO_LONG = "the program forged a result that is too long"
+
+
+def _check_begun(result: ExecutionResult) -> None:
+    """Raise for a program that is none, and for a sandbox that could not begin it."""
+    error = result.error
+    if error is None:
+        return
+    if result.stop == "trap" and not result.charge.fuel:
+        raise SandboxError(error.message)
+    # With frames in its traceback it came from something that the program did.
+    began = result.charge.host_calls > 0 or error.traceback.startswith("Traceback")
+    if began or result.stop != "finished":
+        return
+    if error.kind in _SYNTAX_KINDS or error.message.startswith(_NESTED):
+        place = _SYNTAX_PLACE.search(error.message)
+        told = error.message if place is None else error.message[: place.start()]
+        line = "" if place is None else f"line {place[1]}: "
+        raise InvalidProgram(why=_line(f"no Python: {line}{told}"))
+
+
+def _stripped(result: ExecutionResult, *, pages: int) -> str | None:
+    """What the program reached for and the sandbox does not have; None if nothing."""
+    if result.stop == "memory":
+        return f"memory beyond {pages} pages"
+    error = result.error
+    if error is None:
+        return None
+    if result.stop == "output" or (result.stop, error.message) == ("trap", _RESULT_TOO_LONG):
+        return _OUTPUT
+    if result.stop != "finished":
+        return None
+    told = result.metadata.get("capability")
+    if isinstance(told, str):
+        return _line(told)[:_CAPABILITY_CHARS_MAX]
+    last = error.traceback.rstrip("\n").rpartition("\n")[2]
+    for kind, pattern, capability in _STRIPPED:
+        if error.kind == kind and pattern.match(last) is not None:
+            return capability
+    if error.kind == "KeyError" and _NO_VARIABLE.search(error.traceback) is not None:
+        return "environment"
+    return None
+
+
+def _failure(error: ProgramError, calls: Calls, bundle: Bundle) -> CodeModeError:
+    """What a program's own error becomes: the host's refusal, if it is one that it let through."""
+    failed = calls.failed
+    if failed is not None and error.kind == "HostError" and error.message == failed.why:
+        refused = OperationFailed(
+            number=failed.number,
+            operation=failed.operation,
+            why=_line(failed.why),
+            partial=bundle,
+            fuel_used=bundle.fuel_used,
+        )
+        refused.__cause__ = failed.error
+        return refused
+    lines = _PLACE.findall(error.traceback)
+    return ProgramFailed(
+        why=_line(f"{error.kind}: {error.message}"),
+        line=int(lines[-1]) if lines else None,
+        partial=bundle,
+        fuel_used=bundle.fuel_used,
+    )
+
+
+def _line(text: str) -> str:
+    """A message on one line, cut: it is a stranger's."""
+    shown = "".join(each if each.isprintable() else " " for each in text[: 4 * _WHY_CHARS_MAX])
+    return " ".join(shown.split())[:_WHY_CHARS_MAX]

@@ -1,0 +1,559 @@
+"""A memory as users have it: one tenant's notes, read and written as one agent, with receipts.
+
+Rule 1: a tenant is a file. What must not be seen together is not kept together.
+Rule 2: whoever reads as an agent sees that agent's notes, those shared with it, and public ones;
+the owner of the file sees everything.
+Rule 3: without the extra `memory` and its weights recall works by words alone, and says so. Where a
+strategy needs embeddings it is refused, never answered by something else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from tallystick.core.errors import StoreError, UsageError
+from tallystick.core.ids import moment_ms
+from tallystick.core.json_text import digest
+from tallystick.memory.errors import ModelMismatch, NoteInvalid
+from tallystick.memory.forget import effective_importance
+from tallystick.memory.note import NewNote, Note, check_agent
+from tallystick.memory.recall.minilm import DIMENSIONS, MiniLm, missing
+from tallystick.memory.recall.recall import Asking, Recalled, Strategy, recall, verify_recall
+from tallystick.memory.recall.scope import DEFAULT, Embedder, Profile
+from tallystick.memory.recall.selection import EVERYTHING, NOW, Filters, Seen, select_notes
+from tallystick.memory.recall.view import look
+from tallystick.memory.recall.words import TOKENIZER, count_tokens
+from tallystick.memory.receipts.receipt import ForgetReceipt, Key, RecallReceipt, ReceiptUnknown
+from tallystick.memory.receipts.receipts import (
+    NoteCitation,
+    Verified,
+    VerifiedForget,
+    check_citation,
+    kept_forget,
+    kept_receipt,
+    read_citation,
+    verify_forgotten,
+)
+from tallystick.memory.remember import Remembered, remember, remember_all
+from tallystick.memory.store.records import Criteria, ForgetStrategy
+from tallystick.memory.store.sqlite import EntryHeader, SqliteMemory, read_entry_header
+from tallystick.memory.store.vectors import count_unembedded, embed_missing, model_at
+from tallystick.settings.files import config_directory
+from tallystick.settings.paths import cache_directory, data_directory
+from tallystick.settings.schema import one_line
+
+if TYPE_CHECKING:
+    from tallystick.ledger.sqlite import SqliteLedger
+    from tallystick.memory.recall.index import StandingIndex
+    from tallystick.upkeep.erasure import Erased
+
+
+# The keys that sign receipts of memory: in the configuration directory, closed to others.
+#
+# Rule 1: a key lies apart from the memory: whoever can change the one should not find the other.
+# Rule 2: keys are added and never thrown away. Receipts name the one they were signed with.
+#
+# The file has one key a line, `<id> <64 hex digits>`; the last one signs.
+
+
+_NAME = "memory.keys"
+_SECRET_BYTES = 32
+_ID_CHARS = 16
+_FILE_BYTES_MAX = 1 << 20
+_LINE = re.compile(r"([0-9a-f]{16}) ([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryKeys:
+    """The keys of this user, by id; `current` signs."""
+
+    current: Key
+    by_id: dict[str, bytes] = field(repr=False)
+
+
+def open_keys(directory: Path) -> MemoryKeys:
+    """The keys in a directory; the first one is made if there is none."""
+    path = directory / _NAME
+    try:
+        if not os.path.lexists(path):
+            _made(directory, path)
+        return _read(path)
+    except OSError as error:
+        raise StoreError(f"{one_line(str(path))}: {error.strerror or error}") from error
+
+
+def add_key(directory: Path) -> MemoryKeys:
+    """Have another key sign from now on. The old ones still check what they signed."""
+    before = open_keys(directory)
+    lines = [*(f"{id} {secret.hex()}" for id, secret in before.by_id.items()), _new_line()]
+    path = directory / _NAME
+    try:
+        os.replace(_written(directory, "\n".join(lines) + "\n"), path)
+        return _read(path)
+    except OSError as error:
+        raise StoreError(f"{one_line(str(path))}: {error.strerror or error}") from error
+
+
+def _made(directory: Path, path: Path) -> None:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # A link is refused if the name is taken: of two processes, both go on with the same key.
+    temporary = _written(directory, _new_line() + "\n")
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        os.unlink(temporary)
+
+
+def _read(path: Path) -> MemoryKeys:
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise StoreError(
+                f"{one_line(str(path))} is open to others; if nobody used it, close it: chmod 600"
+            )
+        text = file.read(_FILE_BYTES_MAX).decode("utf-8", "replace")
+    keys: dict[str, bytes] = {}
+    for line in text.splitlines():
+        found = _LINE.fullmatch(line)
+        if found is None or _id(bytes.fromhex(found[2])) != found[1]:
+            raise StoreError(
+                f"{one_line(str(path))} is damaged; move it away, and a new key is made: receipts "
+                f"signed before can then not be checked"
+            )
+        keys[found[1]] = bytes.fromhex(found[2])
+    if not keys:
+        raise StoreError(f"{one_line(str(path))} is empty; move it away, and a new key is made")
+    last = list(keys)[-1]
+    return MemoryKeys(current=Key(id=last, secret=keys[last]), by_id=keys)
+
+
+def _new_line() -> str:
+    secret = secrets.token_bytes(_SECRET_BYTES)
+    return f"{_id(secret)} {secret.hex()}"
+
+
+def _id(secret: bytes) -> str:
+    return digest(b"tallystick.memory.key.v1" + secret)[:_ID_CHARS]
+
+
+def _written(directory: Path, text: str) -> str:
+    descriptor, name = tempfile.mkstemp(dir=directory, prefix=".memory-")
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    return name
+
+
+# A place in a memory's log that somebody names, and the moment that counts there.
+#
+# A place was the head until the next entry came: what was recalled there was recalled then, so that
+# entry's time counts. What one request wrote is seen whole: a note is never looked at between its
+# writing and the word that it is held back, or that it ends another.
+
+
+_DIGITS_MAX = 18
+# What is written right behind a note, of the same request.
+_BELONGS = frozenset({"note.quarantined", "note.closed", "note.restored"})
+
+
+def placed(store: SqliteMemory, as_of: int | str | None) -> tuple[int | None, int | None]:
+    """The place and the moment; None is the head, and now. Raises `UsageError`."""
+    if as_of is None:
+        return None, None
+    if isinstance(as_of, bool) or not isinstance(as_of, int | str):
+        raise UsageError("as_of is a place in the log or a time")
+    if isinstance(as_of, str) and not (as_of.isascii() and as_of.isdecimal()):
+        at = moment_ms(as_of)
+        return store.seq_at(at), at
+    if isinstance(as_of, str) and len(as_of) > _DIGITS_MAX:
+        raise UsageError(f"as_of: no log has a place of {len(as_of):,} digits")
+    place = store.resolve(int(as_of))
+    here, following = _header(store, place), _header(store, place + 1)
+    while here is not None and following is not None and _same_request(here, following):
+        place, here = place + 1, following
+        following = _header(store, place + 1)
+    if here is None:
+        return place, 0
+    return place, None if following is None else following.at
+
+
+def _same_request(here: EntryHeader, following: EntryHeader) -> bool:
+    return following.tag in _BELONGS and following.at == here.at
+
+
+def _header(store: SqliteMemory, place: int) -> EntryHeader | None:
+    entry = next(store.entries(start=place, stop=place), None) if place > 0 else None
+    if entry is None:
+        return None
+    header = read_entry_header(entry.header, store=store.identity(), seq=place)
+    return None if isinstance(header, str) else header
+
+
+# Which notes a reader sees: of the others nothing is said, not even that they are there.
+
+
+def visible_ids(memory: SqliteMemory, ids: Sequence[str], *, reader: str | None) -> list[str]:
+    """Those of these notes that a reader sees, deleted ones too; None sees all."""
+    if reader is None:
+        return list(ids)
+    with memory.reading() as db:
+        seq = memory.resolve(None)
+        return [
+            id
+            for id in ids
+            if select_notes(db, reader=reader, filters=EVERYTHING, seq=seq, at=0, id=id)
+        ]
+
+
+# A memory as users have it: one tenant's notes, read and written as one agent, with receipts.
+
+
+# Who notes are of, unless somebody says otherwise.
+AGENT = "agent"
+# As many notes are embedded before a recall; more would keep it waiting, and is said instead.
+_EMBEDDED_MAX = 200
+_HOUR_MS = 3_600_000
+_HALF = re.compile("[\ud800-\udfff]")
+_TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def memory_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the files of tenants are."""
+    return data_directory(environ) / "memory"
+
+
+class Memory:
+    """A tenant's memory, shared by threads. Closing twice is harmless.
+
+    `agent_id` is whose notes are written and for whom they are read; with `owner` everything in
+    the file is read. `embedder` is "auto" for the one of the extra if it can be used here, None
+    for none.
+    """
+
+    def __init__(
+        self,
+        store: SqliteMemory,
+        *,
+        tenant: str = "default",
+        agent_id: str = AGENT,
+        owner: bool = False,
+        keys: MemoryKeys,
+        embedder: Embedder | Literal["auto"] | None = "auto",
+        profile: Profile = DEFAULT,
+    ) -> None:
+        check_agent(agent_id)
+        self.store = store
+        self.tenant = tenant
+        self.agent_id = agent_id
+        self.keys = keys
+        self.profile = profile
+        self._reader = None if owner else agent_id
+        self._embedder = embedder
+        self._index: StandingIndex | None = None
+
+    @classmethod
+    def open(
+        cls,
+        tenant: str = "default",
+        *,
+        agent_id: str = AGENT,
+        owner: bool = False,
+        embedder: Embedder | Literal["auto"] | None = "auto",
+        directory: Path | None = None,
+        create: bool = True,
+        environ: Mapping[str, str] = os.environ,
+    ) -> Memory:
+        """Open a tenant's memory, made if it is not there. `directory` holds the files."""
+        if _TENANT.fullmatch(tenant) is None:
+            raise UsageError(
+                f"memory {tenant[:80]!r}: a name is letters, digits, '.', '_' and '-', at most 64"
+            )
+        path = (directory or memory_directory(environ)) / f"{tenant}.db"
+        if not create and not path.exists():
+            raise UsageError(f"there is no memory {tenant!r} yet; tally remember makes it")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return cls(
+            SqliteMemory(path),
+            tenant=tenant,
+            agent_id=agent_id,
+            owner=owner,
+            keys=open_keys(config_directory(environ)),
+            embedder=embedder,
+        )
+
+    def __enter__(self) -> Memory:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.store.close()
+
+    @property
+    def reader(self) -> str | None:
+        """For whom notes are read; None is the owner of the file."""
+        return self._reader
+
+    def prepare(self) -> None:
+        """Load the embedder, and embed what is new if it is not much: the next recall need not."""
+        self._embedder_for("auto", self.profile, None)
+
+    # -- notes ---------------------------------------------------------------------------------
+
+    def remember(
+        self,
+        content: str,
+        *,
+        origin: str | None = None,
+        **fields: Any,  # noqa: ANN401 (the fields of a note, each with its own type)
+    ) -> Remembered:
+        """Keep a note, on disk when this returns. `fields` are those of `NewNote`.
+
+        `origin` names the request: asked twice, it is done once.
+        """
+        return remember(self.store, self.new_note(content, **fields), origin=origin)
+
+    def remember_all(self, contents: Iterable[str | NewNote]) -> list[Remembered]:
+        """Keep notes in one transaction: all of them, or with an error none."""
+        news = [each if isinstance(each, NewNote) else self.new_note(each) for each in contents]
+        return remember_all(self.store, news)
+
+    def new_note(self, content: str, **fields: Any) -> NewNote:  # noqa: ANN401
+        """A note of this agent, of fields by their names."""
+        given = {key: value for key, value in fields.items() if value is not None}
+        try:
+            return msgspec.convert(
+                {"agent_id": self.agent_id, "content": content, **given}, type=NewNote
+            )
+        except msgspec.ValidationError as error:
+            raise NoteInvalid(field="note", why=str(error)) from None
+
+    def note(self, id: str, *, as_of: int | str | None = None) -> Seen:
+        """One note, whatever became of it. Raises `NoteNotFound` or `NoteErased`."""
+        place, _ = placed(self.store, as_of)
+        return look(self.store, id, reader=self._reader, as_of=place)
+
+    def score(self, id: str) -> float:
+        """How much a note still matters, from 0 to 1: importance, age and how often it was read."""
+        seen = self.note(id)
+        return effective_importance(
+            seen.state.importance,
+            hours=(self.store.clock() - seen.note.created_at) / _HOUR_MS,
+            access_count=seen.access_count,
+            rate=seen.note.decay_rate,
+            function=seen.note.decay_function,
+        )
+
+    # -- recall --------------------------------------------------------------------------------
+
+    def recall(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        as_of: int | str | None = None,
+        strategy: Strategy = "auto",
+        filters: Filters = NOW,
+        tokens_max: int | None = None,
+        profile: Profile | None = None,
+    ) -> Recalled:
+        """The notes that fit a query, the best first, and a receipt of that.
+
+        `as_of` is a place in the log or a moment: what was known then, ranked as it was then.
+        `tokens_max` is how much of it there is room for.
+        """
+        _check_text("the query", query)
+        for what in ("org_id", "thread_id", "author", "key"):
+            _check_text(what, getattr(filters, what) or "")
+        for tag in filters.tags:
+            _check_text("a tag", tag)
+        place, at = placed(self.store, as_of)
+        embedder, remarks = self._embedder_for(strategy, profile or self.profile, place)
+        made = recall(
+            self.store,
+            query,
+            Asking(
+                agent_id=self.agent_id,
+                reader=self._reader,
+                k=k,
+                filters=filters,
+                as_of=place,
+                at=at,
+                strategy=strategy,
+                profile=profile or self.profile,
+                tokens_max=tokens_max,
+            ),
+            key=self.keys.current,
+            embedder=embedder,
+            count=count_tokens,
+            tokenizer=TOKENIZER,
+            index=self._standing(),
+        )
+        return made if not remarks else _remarked(made, remarks)
+
+    def receipt(self, read_id: str) -> RecallReceipt:
+        """The receipt of a recall that was made here, as this agent unless as the owner."""
+        found = kept_receipt(self.store, read_id)
+        if self._reader is not None and found.agent_id != self._reader:
+            raise ReceiptUnknown(id=read_id)
+        return found
+
+    def verify(
+        self, receipt: RecallReceipt, *, query: str | None = None, profile: Profile | None = None
+    ) -> Verified:
+        """Make a recall again and compare. Raises a `ReceiptError` where it does not hold.
+
+        Without the query its digest and the ranking are not checked, all the rest is. `profile` is
+        the one that it was ranked by.
+        """
+        embedder, profile = None, profile or self.profile
+        if query is not None and receipt.model is not None:
+            embedder, _ = self._embedder_for("hybrid", profile, receipt.as_of)
+        return verify_recall(
+            self.store,
+            receipt,
+            keys=self.keys.by_id,
+            query=query,
+            profile=profile,
+            embedder=embedder,
+            index=self._standing(),
+        )
+
+    def resolve(self, citation: str | NoteCitation) -> Note:
+        """The note that a citation is of, as it was recalled; checked against the receipt."""
+        read = read_citation(citation) if isinstance(citation, str) else citation
+        receipt = self.receipt(read.read_id)
+        self.verify(receipt)
+        hit = check_citation(read, receipt)
+        return look(self.store, hit.id, reader=self._reader, as_of=receipt.as_of).note
+
+    def embed(self, *, replace: bool = False) -> int:
+        """Embed every note that has no vector yet. Returns how many there were.
+
+        With `replace` the vectors of another model are thrown away first.
+        """
+        embedder = self._loaded()
+        if embedder is None:
+            raise UsageError(f"embedding needs more: {missing() or 'no embedder is given'}")
+        return embed_missing(self.store, embedder, dimensions=DIMENSIONS, replace=replace)
+
+    # -- forgetting ----------------------------------------------------------------------------
+
+    def forget(
+        self,
+        ids: Sequence[str] = (),
+        *,
+        subject: str | None = None,
+        principal: str | None = None,
+        session: str | None = None,
+        criteria: Criteria | None = None,
+        strategy: ForgetStrategy | None = None,
+        dry_run: bool = False,
+        ledger: SqliteLedger | None = None,
+    ) -> Erased:
+        """Forget notes, chosen in one way, and give a receipt for it.
+
+        What hard deletion and redaction take out of the memory they take out of the recorded runs
+        of `ledger` too, if it is given. The strategy is soft deletion, for a subject redaction.
+        """
+        # Pruning is not what most who open a memory are about to do.
+        from tallystick.upkeep.erasure import Which, forget_notes
+
+        which = Which(
+            ids=tuple(ids),
+            subject=subject,
+            principal=principal,
+            session_id=session,
+            criteria=criteria,
+        )
+        return forget_notes(self, which, strategy=strategy, dry_run=dry_run, ledger=ledger)
+
+    def forget_receipt(self, forget_id: str) -> ForgetReceipt:
+        """The receipt of a forgetting that was done here."""
+        return kept_forget(self.store, forget_id)
+
+    def verify_forget(self, receipt: ForgetReceipt) -> VerifiedForget:
+        """Check a receipt of a forgetting. Raises a `ReceiptError` where it does not hold."""
+        return verify_forgotten(self.store, receipt, keys=self.keys.by_id)
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _embedder_for(
+        self, strategy: Strategy, profile: Profile, place: int | None
+    ) -> tuple[Embedder | None, tuple[str, ...]]:
+        """The embedder for a recall, and what is to be said where it is not used."""
+        if strategy in ("lexical", "exact") or not (profile.dense or profile.token):
+            return None, ()
+        embedder = self._loaded()
+        if embedder is None:
+            return None, ()
+        with self.store.reading() as db:
+            chosen = model_at(db, self.store.head().count if place is None else place)
+        if chosen is not None and chosen[0] != embedder.digest:
+            if strategy != "auto":
+                raise ModelMismatch(found=chosen[0], given=embedder.digest)
+            why = "its vectors are another model's; tally memory embed --replace makes them again"
+            return None, (f"by words alone: {why}",)
+        if place is not None:
+            return embedder, ()
+        left = self._embed_some(embedder)
+        if not left:
+            return embedder, ()
+        return embedder, (f"{left:,} notes are found by words alone until tally memory embed",)
+
+    def _embed_some(self, embedder: Embedder) -> int:
+        """Embed what is new, if it is not much. Returns how many notes are left without."""
+        count = count_unembedded(self.store)
+        if count > _EMBEDDED_MAX:
+            return count
+        if count:
+            embed_missing(self.store, embedder, dimensions=DIMENSIONS)
+        return 0
+
+    def _standing(self) -> StandingIndex | None:
+        """The index that stands by a large memory while it is open; None without the extra."""
+        if self._index is None and importlib.util.find_spec("numpy") is not None:
+            from tallystick.memory.recall.index import StandingIndex
+
+            self._index = StandingIndex(self.store)
+        return self._index
+
+    def _loaded(self) -> Embedder | None:
+        if self._embedder == "auto":
+            self._embedder = None if missing() else MiniLm.load(cache=cache_directory())
+        return self._embedder
+
+
+def _check_text(what: str, text: str) -> None:
+    """Refuse what cannot be written as UTF-8, for everybody who would have to."""
+    if _HALF.search(text):
+        raise UsageError(f"{what} holds half of a character")
+
+
+def _remarked(made: Recalled, more: Sequence[str]) -> Recalled:
+    return Recalled(
+        hits=made.hits,
+        notes=made.notes,
+        receipt=made.receipt,
+        remarks=(*made.remarks, *more),
+    )

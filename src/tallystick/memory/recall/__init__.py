@@ -1,0 +1,1 @@
+"""Recall: which notes a reader sees, ranked by words and by meaning."""

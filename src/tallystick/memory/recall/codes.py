@@ -1,0 +1,266 @@
+"""Vectors as numbers: in fixed point, the same wherever computed, and as one bit for a component.
+
+A scan of all codes gives the same answer for the same notes, however they came in and whatever else
+there is: a filter or an earlier time is a mask. A graph index gives none of that. The nearest codes
+are only candidates; whoever asks compares their whole vectors. All that are as near as the last one
+are given, or those of them that whoever asks puts first, so the candidates do not depend on the
+order in which they were added.
+
+Needs the extra `memory`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import operator
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tallystick.core.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tallystick.memory.recall.postings import First
+
+
+# Vectors in fixed point, so that a cosine is the same number wherever and however it is computed.
+#
+# A sum of floats depends on its order, and fast libraries order by size, position and processor.
+# Here components are whole numbers: a text's vector has 16 bits for each, a token's 8, and every
+# sum of products fits exactly into the floats that fast libraries use (53 and 24 bits). So a note
+# has one score, whichever notes stand beside it, with numpy or without.
+
+
+# Type codes of `array` and of numpy. Little-endian in bytes.
+VECTOR_CODE, TOKEN_CODE = "h", "b"
+
+_VECTOR_UNIT = 32_767
+# Components of token vectors are small; beyond a half they are cut.
+_TOKEN_UNIT = 254
+_TOKEN_MOST = 127
+
+
+def has_numpy() -> bool:
+    return importlib.util.find_spec("numpy") is not None
+
+
+def pack_vector(values: Sequence[float] | NDArray[np.float32]) -> bytes:
+    """A vector of length one as bytes, two for each component."""
+    return _packed(values, unit=_VECTOR_UNIT, most=_VECTOR_UNIT, code=VECTOR_CODE)
+
+
+def pack_tokens(values: Sequence[float] | NDArray[np.float32]) -> bytes:
+    """Vectors of tokens, each of length one, one after the other: one byte for each component."""
+    return _packed(values, unit=_TOKEN_UNIT, most=_TOKEN_MOST, code=TOKEN_CODE)
+
+
+def _packed(
+    values: Sequence[float] | NDArray[np.float32], *, unit: int, most: int, code: str
+) -> bytes:
+    # Half goes to the even neighbour, here and there.
+    if hasattr(values, "dtype"):
+        import numpy as np
+
+        whole = np.rint(np.asarray(values, dtype=np.float64) * unit)
+        return np.clip(whole, -most, most).astype(f"<{code}").tobytes()
+    numbers = array(code, (max(-most, min(most, round(value * unit))) for value in values))
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def cosines(query: bytes, vectors: Sequence[bytes]) -> list[float]:
+    """The cosine of a vector with each of some others, exactly as their bytes have it."""
+    if not query or len(query) % 2 or any(len(vector) != len(query) for vector in vectors):
+        raise UsageError("vectors of different models or lengths cannot be compared")
+    if not vectors:
+        return []
+    unit = float(_VECTOR_UNIT * _VECTOR_UNIT)
+    if has_numpy():
+        import numpy as np
+
+        rows = np.frombuffer(b"".join(vectors), dtype="<i2").reshape(len(vectors), -1)
+        products = rows.astype(np.float64) @ np.frombuffer(query, dtype="<i2").astype(np.float64)
+        quotients: list[float] = (products / unit).tolist()
+        return quotients
+    asked = _numbers(query, VECTOR_CODE)
+    return [
+        sum(map(operator.mul, asked, _numbers(vector, VECTOR_CODE))) / unit for vector in vectors
+    ]
+
+
+def tokens_found(query: bytes, notes: Sequence[bytes], *, dimensions: int) -> list[float]:
+    """For each note: how well each token of the query is found among the note's, on average.
+
+    A token is found as well as its most similar one, and never worse than not at all.
+    """
+    if dimensions < 1 or any(len(each) % dimensions for each in (query, *notes)):
+        raise UsageError("token vectors of different models or lengths cannot be compared")
+    if not query:
+        return [0.0] * len(notes)
+    share = float(len(query) // dimensions * _TOKEN_UNIT * _TOKEN_UNIT)
+    best = _best_numpy if has_numpy() else _best
+    return [best(query, note, dimensions) / share if note else 0.0 for note in notes]
+
+
+def _best_numpy(query: bytes, note: bytes, dimensions: int) -> int:
+    import numpy as np
+
+    asked = np.frombuffer(query, dtype="i1").reshape(-1, dimensions).astype(np.float32)
+    found = np.frombuffer(note, dtype="i1").reshape(-1, dimensions).astype(np.float32)
+    return int(np.maximum((asked @ found.T).max(axis=1), 0).astype(np.int64).sum())
+
+
+def _best(query: bytes, note: bytes, dimensions: int) -> int:
+    asked, found = _rows(query, dimensions), _rows(note, dimensions)
+    return sum(
+        max(0, *(sum(map(operator.mul, token, other)) for other in found)) for token in asked
+    )
+
+
+def _rows(data: bytes, dimensions: int) -> list[array[int]]:
+    return [
+        _numbers(data[at : at + dimensions], TOKEN_CODE) for at in range(0, len(data), dimensions)
+    ]
+
+
+def _numbers(data: bytes, code: str) -> array[int]:
+    values = array(code)
+    values.frombytes(data)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
+
+
+# Codes: one bit for each component of a vector, scanned from end to end.
+
+
+_WORD_BITS = 64
+# So many rows stay in the processor's cache while the words of each are compared. The first are
+# few: they give a distance beyond which no other has to be kept.
+_ROWS, _ROWS_FIRST = 65_536, 4_096
+_CAPACITY_MIN = 1_024
+_WORDS_AT_ONCE = 3
+
+
+class Codes:
+    """Codes by number, from 0 on, in the order in which they are added."""
+
+    def __init__(self, *, dimensions: int) -> None:
+        import numpy as np
+
+        if dimensions < 1:
+            raise UsageError(f"vectors have at least 1 dimension, not {dimensions}")
+        self._dimensions = dimensions
+        self._count = 0
+        # One row for each word of a code, so that a scan reads each from one end to the other.
+        words = -(-dimensions // _WORD_BITS)
+        self._words = np.zeros((words, _CAPACITY_MIN), dtype=np.uint64)
+        # A distance is at most the number of dimensions, of which a store takes one too many.
+        wide = dimensions >= 1 << 16
+        self._total: np.dtype[np.unsignedinteger] = np.dtype("u4" if wide else "u2")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, vectors: bytes) -> None:
+        """Add the codes of vectors in fixed point, one after the other."""
+        import numpy as np
+
+        rows = np.frombuffer(vectors, dtype="<i2").reshape(-1, self._dimensions)
+        end = self._count + len(rows)
+        if end > self._words.shape[1]:
+            grown = np.zeros((self._words.shape[0], max(end, 2 * self._count)), dtype=np.uint64)
+            grown[:, : self._count] = self._words[:, : self._count]
+            self._words = grown
+        self._words[:, self._count : end] = self._code(rows).T
+        self._count = end
+
+    def near(
+        self,
+        vector: bytes,
+        *,
+        count: int,
+        mask: NDArray[np.bool_] | None = None,
+        first: First | None = None,
+    ) -> NDArray[np.int64]:
+        """The numbers of the nearest codes under the mask, ascending: `count`, or more if equal.
+
+        With `first` no more than `count`: of equally near ones it says which.
+        """
+        import numpy as np
+
+        if mask is not None and len(mask) != self._count:
+            raise UsageError(f"a mask of {len(mask):,} for {self._count:,} codes")
+        if len(vector) != 2 * self._dimensions:
+            raise UsageError("vectors of different models or lengths cannot be compared")
+        query = self._code(np.frombuffer(vector, dtype="<i2").reshape(1, self._dimensions))[0]
+        if count < 1 or not self._count:
+            return np.empty(0, dtype=np.int64)
+        # The distance of the last candidate so far: what is farther is not kept.
+        most = self._dimensions
+        numbers = np.empty(0, dtype=np.int64)
+        distances: NDArray[np.unsignedinteger] = np.empty(0, dtype=self._total)
+        room = _Room(min(self._count, _ROWS), self._total)
+        start, end = 0, min(self._count, _ROWS, _ROWS_FIRST)
+        while start < self._count:
+            found = self._distances(query, start, end, room)
+            close = found <= most
+            if mask is not None:
+                close &= mask[start:end]
+            places = np.flatnonzero(close)
+            if len(places):
+                numbers = np.concatenate([numbers, places + start])
+                distances = np.concatenate([distances, found[places]])
+            if len(numbers) > count:
+                most = int(np.partition(distances, count - 1)[count - 1])
+                kept = distances <= most
+                numbers, distances = numbers[kept], distances[kept]
+            start, end = end, min(self._count, end + _ROWS)
+        if first is None or len(numbers) <= count:
+            return numbers
+        nearer, equal = numbers[distances < most], numbers[distances == most]
+        return np.sort(np.concatenate([nearer, first(equal, count - len(nearer))]))
+
+    def _code(self, rows: NDArray[np.int16]) -> NDArray[np.uint64]:
+        import numpy as np
+
+        bits = np.packbits(rows > 0, axis=1, bitorder="little")
+        # What is missing to a whole word is the same in every code.
+        missing = len(self._words) * _WORD_BITS // 8 - bits.shape[1]
+        whole = np.pad(bits, ((0, 0), (0, missing))) if missing else bits
+        return np.ascontiguousarray(whole).view("<u8").astype(np.uint64)
+
+    def _distances(
+        self, query: NDArray[np.uint64], start: int, end: int, room: _Room
+    ) -> NDArray[np.unsignedinteger]:
+        """How many bits of each code differ from the query's."""
+        import numpy as np
+
+        total, some, counted = (each[: end - start] for each in (room.total, room.some, room.one))
+        differing = room.differing[: end - start]
+        total.fill(0)
+        # Three words differ in at most 192 bits, so their sum is in the narrow type, which is fast.
+        for at in range(0, len(query), _WORDS_AT_ONCE):
+            some.fill(0)
+            for word in range(at, min(at + _WORDS_AT_ONCE, len(query))):
+                np.bitwise_xor(self._words[word, start:end], query[word], out=differing)
+                np.bitwise_count(differing, out=counted)
+                some += counted
+            total += some
+        return total
+
+
+class _Room:
+    """Room for the rows that are compared at once. Made once for a scan, since making it costs."""
+
+    def __init__(self, rows: int, total: np.dtype[np.unsignedinteger]) -> None:
+        import numpy as np
+
+        self.differing = np.empty(rows, dtype=np.uint64)
+        self.one, self.some = np.empty(rows, dtype=np.uint8), np.empty(rows, dtype=np.uint8)
+        self.total = np.empty(rows, dtype=total)

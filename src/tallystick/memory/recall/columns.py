@@ -1,0 +1,486 @@
+"""Columns: what filters and the two clocks ask of notes, one growing array for each field.
+
+A question to the store becomes a mask over them: a reader, filters, a place in the log and a moment
+of the world. It is the same set as `selection.select_notes` gives, and is found without reading a
+row. What a note is thought of changes: the columns have what is so now, and beside them stands
+what was so before, with the places from and to which it was.
+
+Needs the extra `memory`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from tallystick.memory.note import MemoryType, NoteScope
+from tallystick.memory.recall.scope import NoteFields
+from tallystick.memory.recall.selection import Filters
+from tallystick.memory.recall.words import words
+from tallystick.memory.store.projection import OPEN
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+# Arrays that grow, and names by number.
+#
+# Needs the extra `memory`.
+
+
+_CAPACITY_MIN = 1_024
+_NOBODY = -2
+
+Scalar = TypeVar("Scalar", bound="np.generic")
+
+
+class Column(Generic[Scalar]):
+    """Numbers of one type, one after the other. Room is doubled when it is full."""
+
+    def __init__(self, kind: type[Scalar]) -> None:
+        import numpy as np
+
+        self._room: NDArray[Scalar] = np.zeros(_CAPACITY_MIN, dtype=kind)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def values(self) -> NDArray[Scalar]:
+        """All of them. To be used before the next are added."""
+        return self._room[: self._count]
+
+    def extend(self, values: Sequence[Any] | NDArray[Any]) -> None:
+        import numpy as np
+
+        end = self._count + len(values)
+        if end > len(self._room):
+            room = np.zeros(max(end, 2 * len(self._room)), dtype=self._room.dtype)
+            room[: self._count] = self.values
+            self._room = room
+        self._room[self._count : end] = values
+        self._count = end
+
+
+class Names:
+    """Texts by number, and those that have a word."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._codes: dict[str, int] = {}
+
+    def code(self, name: str | None) -> int:
+        """The number of a name, which it is given now if it is new. No name is -1."""
+        if name is None:
+            return -1
+        code = self._codes.get(name)
+        if code is None:
+            code = self._codes[name] = len(self.names)
+            self.names.append(name)
+        return code
+
+    def known(self, name: str) -> int:
+        """The number of a name that some note may have."""
+        return self._codes.get(name, _NOBODY)
+
+
+# What is thought of notes: as a row of the store has it, and what was thought of them before.
+#
+# Needs the extra `memory`.
+
+
+DELETED, QUARANTINED, ARCHIVED = 2, 4, 8
+
+
+class StateRow(NamedTuple):
+    """A row of `state`, without the number of its note."""
+
+    seq_from: int
+    seq_to: int
+    body_seq: int
+    importance: float
+    valid_to: int | None
+    expires_at: int | None
+    deleted_at: int | None
+    state: str
+    quarantine: str
+
+    @property
+    def flags(self) -> int:
+        return (
+            (DELETED if self.deleted_at is not None else 0)
+            | (QUARANTINED if self.quarantine else 0)
+            | (ARCHIVED if self.state in ("archived", "forgotten") else 0)
+        )
+
+
+class Past:
+    """What was thought of notes, and no longer is."""
+
+    def __init__(self) -> None:
+        import numpy as np
+
+        self._place = Column(np.int64)
+        self._seq_from, self._seq_to = Column(np.int64), Column(np.int64)
+        self._flags, self._importance = Column(np.uint8), Column(np.float64)
+        self._valid_to, self._expires_at = Column(np.int64), Column(np.int64)
+
+    def add(self, places: Sequence[int], states: Sequence[StateRow]) -> None:
+        self._place.extend(places)
+        self._seq_from.extend([state.seq_from for state in states])
+        self._seq_to.extend([state.seq_to for state in states])
+        self._flags.extend([state.flags for state in states])
+        self._importance.extend([state.importance for state in states])
+        self._valid_to.extend([end_of(state.valid_to) for state in states])
+        self._expires_at.extend([end_of(state.expires_at) for state in states])
+
+    def importance(self, place: int, seq: int) -> float:
+        """How important a note was."""
+        import numpy as np
+
+        then = (self._place.values == place) & (self._seq_from.values <= seq)
+        then &= self._seq_to.values > seq
+        return float(self._importance.values[np.flatnonzero(then)[0]])
+
+    def at(self, filters: Filters, *, seq: int, at: int) -> NDArray[np.int64]:
+        """The places of notes of which something passed by the filters was thought then."""
+        mask = (self._seq_from.values <= seq) & (self._seq_to.values > seq)
+        mask &= (self._flags.values & hidden_by(filters)) == 0
+        if not filters.expired:
+            mask &= self._expires_at.values > at
+        if filters.current:
+            mask &= self._valid_to.values > at
+        if filters.min_importance is not None:
+            mask &= self._importance.values >= filters.min_importance
+        return self._place.values[mask]
+
+
+def end_of(time: int | None) -> int:
+    return OPEN if time is None else time
+
+
+def hidden_by(filters: Filters) -> int:
+    return (
+        (0 if filters.deleted else DELETED)
+        | (0 if filters.quarantined else QUARANTINED)
+        | (0 if filters.archived else ARCHIVED)
+    )
+
+
+# Columns: what filters and the two clocks ask of notes, one array for each field.
+
+
+# Beside the flags of what is thought of a note.
+DEAD = 1
+_TYPES = {kind.value: at for at, kind in enumerate(MemoryType)}
+_SCOPES = {scope.value: at for at, scope in enumerate(NoteScope)}
+_OPEN_SCOPES = (NoteScope.PUBLIC, NoteScope.GLOBAL)
+
+
+class NoteRow(NamedTuple):
+    """What the columns have of a note that never changes."""
+
+    number: int
+    id: str
+    agent_id: str
+    memory_type: str
+    scope: str
+    author: str | None
+    thread_id: str | None
+    position: int | None
+    org_id: str | None
+    key: str | None
+    created_at: int
+    valid_from: int
+
+
+class NoteColumns:
+    """Notes by place, from 0 on, in the order in which they are added.
+
+    A note whose text became another one, by redaction, is dead at its place and added again.
+    """
+
+    def __init__(self) -> None:
+        import numpy as np
+
+        self.number = Column(np.int64)
+        # The id as two numbers, which are in the order of the ids.
+        self.id_high, self.id_low = Column(np.uint64), Column(np.uint64)
+        self.flags = Column(np.uint8)
+        self.body_seq, self.seq_from = Column(np.int64), Column(np.int64)
+        self.importance = Column(np.float64)
+        self.valid_to, self.expires_at = Column(np.int64), Column(np.int64)
+        self._kind, self._scope = Column(np.uint8), Column(np.uint8)
+        self._created_at, self._valid_from = Column(np.int64), Column(np.int64)
+        self._agent, self._author = Column(np.int32), Column(np.int32)
+        self._thread, self._org, self._key = (Column(np.int32) for _ in range(3))
+        # A place in a thread is at least 0.
+        self._position = Column(np.int64)
+        self._agents, self._authors = Names(), Names()
+        self._threads, self._orgs, self._keys = Names(), Names(), Names()
+        self._authors_by_word: dict[str, list[int]] = defaultdict(list)
+        self._tags: dict[str, array[int]] = {}
+        # By agent and note, from and to which place it was shared.
+        self._shares: dict[str, dict[int, list[tuple[int, int]]]] = defaultdict(dict)
+        self._shared_with: dict[int, set[str]] = {}
+        # The same by agent as arrays of places, made when they are asked for.
+        self._spans: dict[str, NDArray[np.int64]] = {}
+        self._past = Past()
+        # Beyond these, a comparison would leave nobody out.
+        self._seq_newest, self._valid_from_latest = 0, 0
+        self._valid_to_first = self._expires_first = OPEN
+        # Ascending: the number of a note, or of the one before it if it was added again.
+        self._keyed = Column(np.int64)
+        self._again: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    # -- what happens --------------------------------------------------------------------------
+
+    def add(self, notes: Sequence[tuple[NoteRow, StateRow]], *, again: bool = False) -> None:
+        """Add notes with what is thought of them now. `again`: they were here, and are dead."""
+        if not notes:
+            return
+        rows, states = [row for row, _ in notes], [state for _, state in notes]
+        self._place(rows, again=again)
+        ids = [int(row.id.replace("-", ""), 16) for row in rows]
+        self.id_high.extend([id >> 64 for id in ids])
+        self.id_low.extend([id & 0xFFFF_FFFF_FFFF_FFFF for id in ids])
+        self._kind.extend([_TYPES[row.memory_type] for row in rows])
+        self._scope.extend([_SCOPES[row.scope] for row in rows])
+        self._created_at.extend([row.created_at for row in rows])
+        self._valid_from.extend([row.valid_from for row in rows])
+        self._agent.extend([self._agents.code(row.agent_id) for row in rows])
+        self._author.extend([self._author_code(row.author) for row in rows])
+        self._thread.extend([self._threads.code(row.thread_id) for row in rows])
+        self._position.extend([-1 if row.position is None else row.position for row in rows])
+        self._org.extend([self._orgs.code(row.org_id) for row in rows])
+        self._key.extend([self._keys.code(row.key) for row in rows])
+        for column, values in self._thoughts(states):
+            column.extend(values)
+        self._bound(states)
+        latest = max(row.valid_from for row in rows)
+        self._valid_from_latest = max(self._valid_from_latest, latest)
+
+    def think(self, place: int, state: StateRow) -> None:
+        """Say what is thought of a note now."""
+        for column, values in self._thoughts([state]):
+            column.values[place] = values[0]
+        self._bound([state])
+
+    def thought(self, places: Sequence[int], states: Sequence[StateRow]) -> None:
+        """Say what was thought of notes before."""
+        self._past.add(places, states)
+
+    def tag(self, place: int, tag: str) -> None:
+        self._tags.setdefault(tag, array("I")).append(place)
+
+    def share(self, number: int, spans: Iterable[tuple[str, int, int]]) -> None:
+        """Say with whom a note was shared from and to which places, all there is to say."""
+        for agent in self._shared_with.pop(number, ()):
+            self._shares[agent].pop(number, None)
+        for agent, seq_from, seq_to in spans:
+            self._shares[agent].setdefault(number, []).append((seq_from, seq_to))
+            self._shared_with.setdefault(number, set()).add(agent)
+        self._spans.clear()
+
+    def kill(self, place: int) -> None:
+        """Take a note out of every mask."""
+        self.flags.values[place] |= DEAD
+        self._spans.clear()
+
+    def place(self, number: int) -> int | None:
+        """Where a note is, None if it is not here or dead."""
+        at = self._again.get(number)
+        if at is None:
+            at = int(self._keyed.values.searchsorted(number))
+            if at == len(self) or self.number.values[at] != number:
+                return None
+        return None if self.flags.values[at] & DEAD else at
+
+    # -- what is asked -------------------------------------------------------------------------
+
+    def mask(self, *, reader: str | None, filters: Filters, seq: int, at: int) -> NDArray[np.bool_]:
+        """The places of the notes that a reader sees, as of a place in the log and a moment."""
+        mask = self._thought_at(filters, seq=seq, at=at)
+        if filters.current and at < self._valid_from_latest:
+            mask &= self._valid_from.values <= at
+        for column, numbers, chosen in (
+            (self._kind, _TYPES, filters.memory_types),
+            (self._scope, _SCOPES, filters.scopes),
+        ):
+            if chosen:
+                mask &= _one_of(column, [numbers[str(each)] for each in chosen])
+        for names, codes, wanted in (
+            (self._orgs, self._org, filters.org_id),
+            (self._threads, self._thread, filters.thread_id),
+            (self._authors, self._author, filters.author),
+            (self._keys, self._key, filters.key),
+        ):
+            if wanted is not None:
+                mask &= codes.values == names.known(wanted)
+        if filters.after is not None:
+            mask &= self._created_at.values >= filters.after
+        if filters.before is not None:
+            mask &= self._created_at.values < filters.before
+        if filters.tags:
+            mask &= self._tagged(filters.tags)
+        if reader is not None:
+            mask &= self._visible(reader, seq)
+        return mask
+
+    def authors(self, said: frozenset[str], mask: NDArray[np.bool_]) -> list[str]:
+        """The authors of notes under the mask whose names have one of these words."""
+        codes = {code for word in said for code in self._authors_by_word.get(word, ())}
+        by = self._author.values
+        if len(codes) > 8:
+            import numpy as np
+
+            codes &= set(np.unique(by[mask]).tolist())
+            return [self._authors.names[code] for code in sorted(codes)]
+        return [self._authors.names[code] for code in codes if bool(((by == code) & mask).any())]
+
+    def fields(self, places: Sequence[int], *, seq: int) -> list[tuple[str, NoteFields]]:
+        """The ids of some notes, and what ranking reads of each, as of a place in the log."""
+        import numpy as np
+
+        at = np.asarray(places, dtype=np.int64)
+        importance = self.importance.values[at]
+        if seq < self._seq_newest:
+            for later in np.flatnonzero(self.seq_from.values[at] > seq).tolist():
+                importance[later] = self._past.importance(places[later], seq)
+        authors, threads = self._authors.names, self._threads.names
+        return [
+            (
+                id,
+                NoteFields(
+                    text="",
+                    author=authors[author] if author >= 0 else "",
+                    session=threads[thread] if thread >= 0 else "",
+                    position=None if position < 0 else position,
+                    created_at=created_at,
+                    importance=important,
+                ),
+            )
+            for id, author, thread, position, created_at, important in zip(
+                self._ids(at),
+                self._author.values[at].tolist(),
+                self._thread.values[at].tolist(),
+                self._position.values[at].tolist(),
+                self._created_at.values[at].tolist(),
+                importance.tolist(),
+                strict=True,
+            )
+        ]
+
+    def _ids(self, at: NDArray[np.int64]) -> list[str]:
+        import numpy as np
+
+        both = np.stack([self.id_high.values[at], self.id_low.values[at]], axis=1)
+        digits = both.astype(">u8").tobytes().hex()
+        cut = [digits[begin : begin + 32] for begin in range(0, len(digits), 32)]
+        return [f"{id[:8]}-{id[8:12]}-{id[12:16]}-{id[16:20]}-{id[20:]}" for id in cut]
+
+    def first(self, places: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+        """Those of some places that have the smallest ids."""
+        import numpy as np
+
+        order = np.lexsort((self.id_low.values[places], self.id_high.values[places]))
+        return places[order[:count]]
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _place(self, rows: Sequence[NoteRow], *, again: bool) -> None:
+        before = len(self)
+        if again:
+            self._again.update((row.number, before + at) for at, row in enumerate(rows))
+        last = int(self._keyed.values[-1]) if before else 0
+        self._keyed.extend([last if again else row.number for row in rows])
+        self.number.extend([row.number for row in rows])
+
+    def _thoughts(
+        self, states: Sequence[StateRow]
+    ) -> tuple[tuple[Column[Any], list[float] | list[int]], ...]:
+        return (
+            (self.flags, [state.flags for state in states]),
+            (self.body_seq, [state.body_seq for state in states]),
+            (self.seq_from, [state.seq_from for state in states]),
+            (self.importance, [state.importance for state in states]),
+            (self.valid_to, [end_of(state.valid_to) for state in states]),
+            (self.expires_at, [end_of(state.expires_at) for state in states]),
+        )
+
+    def _bound(self, states: Sequence[StateRow]) -> None:
+        for state in states:
+            self._seq_newest = max(self._seq_newest, state.seq_from)
+            self._valid_to_first = min(self._valid_to_first, end_of(state.valid_to))
+            self._expires_first = min(self._expires_first, end_of(state.expires_at))
+
+    def _author_code(self, author: str | None) -> int:
+        known = len(self._authors.names)
+        code = self._authors.code(author)
+        if code == known and author is not None:
+            for word in set(words(author)):
+                self._authors_by_word[word].append(code)
+        return code
+
+    def _thought_at(self, filters: Filters, *, seq: int, at: int) -> NDArray[np.bool_]:
+        """What filters ask of the part that changes, and that it is known already."""
+        hidden = hidden_by(filters)
+        mask: NDArray[np.bool_] = (self.flags.values & (hidden | DEAD)) == 0
+        if not filters.expired and at >= self._expires_first:
+            mask &= self.expires_at.values > at
+        if filters.current and at >= self._valid_to_first:
+            mask &= self.valid_to.values > at
+        if filters.min_importance is not None:
+            mask &= self.importance.values >= filters.min_importance
+        if seq < self._seq_newest:
+            mask &= self.seq_from.values <= seq
+            then = self._past.at(filters, seq=seq, at=at)
+            mask[then[(self.flags.values[then] & DEAD) == 0]] = True
+        return mask
+
+    def _tagged(self, tags: Iterable[str]) -> NDArray[np.bool_]:
+        import numpy as np
+
+        mask = np.zeros(len(self), dtype=np.bool_)
+        for tag in tags:
+            if tag in self._tags:
+                mask[np.frombuffer(self._tags[tag], dtype=np.uint32)] = True
+        return mask
+
+    def _visible(self, reader: str, seq: int) -> NDArray[np.bool_]:
+        mask: NDArray[np.bool_] = self._agent.values == self._agents.known(reader)
+        mask |= _one_of(self._scope, [_SCOPES[scope.value] for scope in _OPEN_SCOPES])
+        if reader in self._shares:
+            place, begin, end = self._shared(reader)
+            mask[place[(begin <= seq) & (seq < end)]] = True
+        return mask
+
+    def _shared(self, reader: str) -> NDArray[np.int64]:
+        """Places of notes that were shared with somebody, from and to which places in the log."""
+        import numpy as np
+
+        if reader not in self._spans:
+            found = [
+                (place, begin, end)
+                for number, spans in self._shares[reader].items()
+                if (place := self.place(number)) is not None
+                and self._scope.values[place] == _SCOPES[NoteScope.SHARED.value]
+                for begin, end in spans
+            ]
+            self._spans[reader] = np.array(found, dtype=np.int64).reshape(-1, 3).T
+        return self._spans[reader]
+
+
+def _one_of(column: Column[np.uint8], chosen: Iterable[int]) -> NDArray[np.bool_]:
+    import numpy as np
+
+    table = np.zeros(256, dtype=np.bool_)
+    table[list(chosen)] = True
+    return table.take(column.values)

@@ -1,0 +1,401 @@
+"""The standing index: what a short list is made of, held in memory beside an open store.
+
+Whoever keeps a store open keeps one of these with it. It follows the log: before it is asked
+anything it reads what was appended since. What it answers follows from the log alone, so an index
+that is days old and one that was made just now give the same answer, as does none (`scan`).
+
+It holds terms of notes, and those of notes that were erased meanwhile until it is made anew. It is
+written nowhere.
+
+Needs the extra `memory`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tallystick.core.chain import Head
+from tallystick.core.errors import UsageError
+from tallystick.memory.errors import MemoryCorrupt
+from tallystick.memory.recall.codes import Codes
+from tallystick.memory.recall.columns import Column, NoteColumns, NoteRow, StateRow
+from tallystick.memory.recall.postings import Postings
+from tallystick.memory.recall.scope import NoteFields
+from tallystick.memory.recall.selection import Filters
+from tallystick.memory.recall.shortlist import Count, Whole, content_tokens
+from tallystick.memory.recall.words import Bm25, Statistics
+from tallystick.memory.store.projection import OPEN, unspelled
+from tallystick.memory.store.sqlite import SqliteMemory, head_row
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+# Masked: the notes of a standing index that one reader sees, as a short list asks about them.
+#
+# Needs the extra `memory`.
+
+
+class Masked:
+    """Notes under a mask, as a short list asks about them."""
+
+    def __init__(
+        self,
+        notes: NoteColumns,
+        postings: Postings,
+        mask: NDArray[np.bool_],
+        seq: int,
+        codes: Codes | None,
+        code_place: Column[np.int64],
+        coded: NDArray[np.bool_] | None,
+        tokens: dict[tuple[str, Count], Column[np.int64]],
+    ) -> None:
+        import numpy as np
+
+        self._columns = notes
+        self._postings = postings
+        self._mask = mask
+        self._seq = seq
+        self._codes = codes
+        self._code_place = code_place
+        self._coded = coded
+        self._tokens = tokens
+        self._notes = int(np.count_nonzero(mask))
+        # Of the notes that were given away.
+        self._places: dict[int, int] = {}
+
+    @property
+    def notes(self) -> int:
+        return self._notes
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of all of them."""
+        found: list[int] = self._columns.number.values[self._mask].tolist()
+        return found
+
+    def authors(self, said: frozenset[str]) -> list[str]:
+        return self._columns.authors(said, self._mask)
+
+    def best(self, asked: Sequence[str], *, count: int, bm25: Bm25) -> tuple[list[int], Statistics]:
+        mask = None if self._notes == len(self._mask) else self._mask
+        places, statistics = self._postings.best(
+            asked, count=count, mask=mask, bm25=bm25, first=self._columns.first
+        )
+        return self._named(places), statistics
+
+    def near(self, vector: bytes, *, count: int) -> list[int]:
+        import numpy as np
+
+        if self._codes is None:
+            return []
+        of = self._code_place.values
+
+        def first(rows: NDArray[np.int64], wanted: int) -> NDArray[np.int64]:
+            # Codes of one note are in the order of its windows, and stay in it.
+            places = of[rows]
+            low, high = self._columns.id_low.values, self._columns.id_high.values
+            return rows[np.lexsort((rows, low[places], high[places]))[:wanted]]
+
+        rows = self._codes.near(vector, count=count, mask=self._coded, first=first)
+        return self._named(np.unique(of[rows]).tolist())
+
+    def counts(self, numbers: Sequence[int], asked: Sequence[str]) -> list[Mapping[str, int]]:
+        places = [self._placed(number) for number in numbers]
+        return list(self._postings.counts(places, asked))
+
+    def fields(self, numbers: Sequence[int]) -> list[tuple[str, NoteFields]]:
+        return self._columns.fields([self._placed(number) for number in numbers], seq=self._seq)
+
+    def tokens(self, db: sqlite3.Connection, count: Count, *, tokenizer: str) -> int:
+        """How many tokens all notes have. Each is counted once, when it is first asked for."""
+        import numpy as np
+
+        counted = self._tokens.setdefault((tokenizer, count), Column(np.int64))
+        numbers = self._columns.number.values[len(counted) :].tolist()
+        found = dict(content_tokens(db, numbers, count))
+        counted.extend([found.get(number, 0) for number in numbers])
+        return int(counted.values[self._mask].sum())
+
+    def within(self, numbers: Collection[int]) -> list[int]:
+        return [
+            number
+            for number in numbers
+            if (place := self._columns.place(number)) is not None and self._mask[place]
+        ]
+
+    def _named(self, places: Sequence[int]) -> list[int]:
+        numbers: list[int] = self._columns.number.values[places].tolist()
+        self._places.update(zip(numbers, places, strict=True))
+        return numbers
+
+    def _placed(self, number: int) -> int:
+        if number in self._places:
+            return self._places[number]
+        place = self._columns.place(number)
+        if place is None:
+            raise UsageError(f"note {number:,} is not in the index")
+        return place
+
+
+_: type[Whole] = Masked
+
+
+# The standing index: what a short list is made of, held in memory beside an open store.
+
+
+_BATCH = 10_000
+_DEAD_MIN = 1_000
+_NOTE = ", ".join(f"note.{name}" for name in NoteRow._fields)
+_STATE = ", ".join(f"state.{name}" for name in StateRow._fields)
+_NOTES = (
+    f"SELECT {_NOTE}, {_STATE}, told.terms FROM note "
+    f"JOIN state ON state.number = note.number AND state.seq_to = {OPEN} "
+    "JOIN told ON told.number = note.number "
+)
+
+
+class _Header(msgspec.Struct):
+    """What of an entry's header is asked for here."""
+
+    tag: str
+    note: str | None
+
+
+_header = msgspec.json.Decoder(_Header).decode
+
+
+class StandingIndex:
+    """The index of one store. It is made when it is first asked, and follows from then on.
+
+    It is used under the store's own lock for reading, and needs none of its own.
+    """
+
+    def __init__(self, memory: SqliteMemory) -> None:
+        self.memory = memory
+        self._store = ""
+        self._clear()
+
+    @contextmanager
+    def at(self, *, reader: str | None, filters: Filters, seq: int, at: int) -> Iterator[Masked]:
+        """The notes that a reader sees as of a place and a moment, to make a short list of.
+
+        What is given is over with the block.
+        """
+        with self.memory.reading():
+            self.follow()
+            mask = self._notes.mask(reader=reader, filters=filters, seq=seq, at=at)
+            near = self._codes is not None and self._model_seq <= seq
+            codes = self._codes if near else None
+            coded = self._coded_mask(mask, seq) if near else None
+            yield Masked(
+                self._notes, self._postings, mask, seq, codes, self._code_place, coded, self._tokens
+            )
+
+    def follow(self) -> int:
+        """Read what was appended to the log. Returns the place that the index has come to."""
+        with self.memory.reading() as db:
+            row = head_row(db, self.memory.path)
+            if row.store != self._store or not self._continued(db, row.head.count):
+                self._clear()
+                self._store = row.store
+            if row.head.count > self._seq:
+                self._read(db, row.head)
+            if self._dead > max(_DEAD_MIN, len(self._notes) // 2):
+                # Terms of what was erased, too, are gone then.
+                self._clear()
+                self._read(db, row.head)
+            return self._seq
+
+    # -- following -----------------------------------------------------------------------------
+
+    def _clear(self) -> None:
+        self._seq, self._hash = 0, b""
+        self._notes = NoteColumns()
+        self._postings = Postings()
+        self._dead = 0
+        # By tokenizer, how many tokens each note has.
+        self._tokens: dict[tuple[str, Count], Column[np.int64]] = {}
+        self._forget_codes(None)
+
+    def _forget_codes(self, model: tuple[int, int] | None) -> None:
+        import numpy as np
+
+        self._model_seq, self._dimensions = model or (0, 0)
+        self._codes = None if model is None else Codes(dimensions=self._dimensions)
+        # For each code the note that it is of, and from which place on it is known.
+        self._code_place, self._code_seq = Column(np.int64), Column(np.int64)
+        self._code_seq_newest = 0
+        # While every note has one code, at the same place, nothing has to be looked up.
+        self._aligned = True
+
+    def _continued(self, db: sqlite3.Connection, count: int) -> bool:
+        """Whether the log still has the entry that was read last."""
+        if not self._seq:
+            return True
+        if count < self._seq:
+            return False
+        row = db.execute("SELECT hash FROM log WHERE seq = ?", (self._seq,)).fetchone()
+        return row is not None and row[0] == self._hash
+
+    def _read(self, db: sqlite3.Connection, head: Head) -> None:
+        try:
+            self._read_after(db)
+        except BaseException:
+            # Half of it was read, and nobody knows which.
+            self._clear()
+            raise
+        self._seq, self._hash = head.count, bytes.fromhex(head.hash)
+
+    def _read_after(self, db: sqlite3.Connection) -> None:
+        """Read what stands behind the place that the index has come to."""
+        touched = self._touched(db)
+        model = db.execute("SELECT seq, dimensions FROM model ORDER BY seq DESC LIMIT 1").fetchone()
+        others = model is not None and model[0] != self._model_seq
+        if others:
+            # Those of another model were thrown away when it was chosen.
+            self._forget_codes((model[0], model[1]))
+        self._read_notes(db)
+        for number in touched:
+            self._read_again(db, number)
+        self._read_vectors(db, "number > ?", 0 if others else self._seq)
+        if not others:
+            for number in touched:
+                self._read_vectors(db, "number = ? AND seq > ?", number, self._seq)
+
+    def _touched(self, db: sqlite3.Connection) -> list[int]:
+        """The notes read before that later entries are about."""
+        if not self._seq:
+            return []
+        ids: dict[str, None] = {}
+        for (header,) in db.execute("SELECT header FROM log WHERE seq > ?", (self._seq,)):
+            try:
+                said = _header(header)
+            except msgspec.MsgspecError as error:
+                why = "an entry's header cannot be read"
+                raise MemoryCorrupt(path=str(self.memory.path), why=why) from error
+            if said.note is not None and said.tag != "note.remembered":
+                ids[said.note] = None
+        numbers: set[int] = set()
+        for id in ids:
+            for table in ("note", "erased"):
+                found = db.execute(f"SELECT number FROM {table} WHERE id = ?", (id,)).fetchone()
+                numbers.update(found or ())
+        return sorted(number for number in numbers if number <= self._seq)
+
+    def _read_notes(self, db: sqlite3.Connection) -> None:
+        after = self._seq
+        while True:
+            rows = db.execute(
+                f"{_NOTES} WHERE note.number > ? ORDER BY note.number LIMIT {_BATCH}", (after,)
+            ).fetchall()
+            if not rows:
+                break
+            self._add(rows)
+            after = rows[-1][0]
+        past = db.execute(
+            f"SELECT state.number, {_STATE} FROM state WHERE number > ? AND seq_to < {OPEN}",
+            (self._seq,),
+        )
+        while some := past.fetchmany(_BATCH):
+            self._remember_past(some)
+        for tag, number in db.execute("SELECT tag, number FROM tag WHERE number > ?", (self._seq,)):
+            self._tag(number, tag)
+        shares: dict[int, list[tuple[str, int, int]]] = {}
+        for number, *span in db.execute(
+            "SELECT number, agent_id, seq_from, seq_to FROM share WHERE number > ?", (self._seq,)
+        ):
+            shares.setdefault(number, []).append((span[0], span[1], span[2]))
+        for number, spans in shares.items():
+            self._notes.share(number, spans)
+
+    def _add(self, rows: Sequence[tuple[object, ...]], *, again: bool = False) -> None:
+        end = len(NoteRow._fields)
+        notes = [(NoteRow(*row[:end]), StateRow(*row[end:-1])) for row in rows]  # type: ignore[arg-type]
+        self._notes.add(notes, again=again)
+        for row in rows:
+            self._postings.add(Counter(unspelled(str(row[-1]))))
+
+    def _remember_past(self, rows: Sequence[tuple[int, ...]]) -> None:
+        found = [(self._notes.place(row[0]), StateRow(*row[1:])) for row in rows]  # type: ignore[arg-type]
+        kept = [(place, state) for place, state in found if place is not None]
+        self._notes.thought([place for place, _ in kept], [state for _, state in kept])
+
+    def _tag(self, number: int, tag: str) -> None:
+        place = self._notes.place(number)
+        if place is not None:
+            self._notes.tag(place, tag)
+
+    def _read_again(self, db: sqlite3.Connection, number: int) -> None:
+        """Bring a note that something happened to up to what is so now."""
+        place = self._notes.place(number)
+        row = db.execute(f"{_NOTES} WHERE note.number = ?", (number,)).fetchone()
+        if place is not None and (row is None or _body(row) != self._body_at(place)):
+            self._notes.kill(place)
+            self._dead += 1
+            place = None
+        if row is None:
+            self._notes.share(number, ())
+            return
+        known = 0 if place is None else int(self._notes.seq_from.values[place])
+        if place is None:
+            self._add([row], again=True)
+            for (tag,) in db.execute("SELECT tag FROM tag WHERE number = ?", (number,)):
+                self._tag(number, tag)
+        else:
+            self._notes.think(place, StateRow(*row[len(NoteRow._fields) : -1]))
+        past = db.execute(
+            f"SELECT state.number, {_STATE} FROM state "
+            f"WHERE number = ? AND seq_from >= ? AND seq_to < {OPEN}",
+            (number, known),
+        )
+        self._remember_past(past.fetchall())
+        shares = db.execute(
+            "SELECT agent_id, seq_from, seq_to FROM share WHERE number = ?", (number,)
+        )
+        self._notes.share(number, shares.fetchall())
+
+    def _body_at(self, place: int) -> int:
+        return int(self._notes.body_seq.values[place])
+
+    def _read_vectors(self, db: sqlite3.Connection, which: str, *values: int) -> None:
+        if self._codes is None:
+            return
+        size = 2 * self._dimensions
+        rows = db.execute(
+            f"SELECT number, seq, vector FROM vector WHERE {which} ORDER BY number, window", values
+        )
+        while some := rows.fetchmany(_BATCH):
+            places = [self._notes.place(number) for number, _, _ in some]
+            # The store keeps bytes as they come. Those of another length can be near to nothing.
+            kept = [
+                (place, seq, vector)
+                for place, (_, seq, vector) in zip(places, some, strict=True)
+                if place is not None and len(vector) == size
+            ]
+            before = len(self._codes)
+            self._aligned = self._aligned and all(
+                place == at for at, (place, _, _) in enumerate(kept, before)
+            )
+            self._codes.add(b"".join(vector for _, _, vector in kept))
+            self._code_place.extend([place for place, _, _ in kept])
+            self._code_seq.extend([seq for _, seq, _ in kept])
+            newest = max((seq for _, seq, _ in kept), default=0)
+            self._code_seq_newest = max(self._code_seq_newest, newest)
+
+    def _coded_mask(self, mask: NDArray[np.bool_], seq: int) -> NDArray[np.bool_]:
+        """The mask over codes: those of notes under the mask that were known by then."""
+        count = len(self._code_place)
+        coded = mask[:count] if self._aligned else mask.take(self._code_place.values)
+        return coded & (self._code_seq.values <= seq) if seq < self._code_seq_newest else coded
+
+
+def _body(row: tuple[object, ...]) -> object:
+    return row[len(NoteRow._fields) + StateRow._fields.index("body_seq")]

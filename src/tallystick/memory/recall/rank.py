@@ -1,0 +1,515 @@
+"""Ranking: which notes of a scope answer a query best, and why, lane by lane.
+
+Rule 1: every lane gives a number that means the same for every query and scope: a share, a cosine,
+a yes or no. They are weighted and added. Ranks are not fused: ranks forget that the best note of a
+lane may be a poor one. Nor are scores measured by their spread in the scope: that needs figures of
+the whole scope.
+Rule 2: nothing depends on the order of the notes, on `k`, or on notes outside the scope. Equal
+scores are in the order of the ids.
+Rule 3: a lane whose data is not there is left out, and `notes` says so.
+Rule 4: no lane is negative, and a note without any evidence is no hit: who wrote it, when, and how
+important it is are no evidence.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from tallystick.core.errors import InvalidLimit, UsageError
+from tallystick.core.json_text import digest
+from tallystick.memory.recall.codes import cosines, tokens_found
+from tallystick.memory.recall.scope import DEFAULT, Embedded, Embedder, NoteFields, Profile, Scope
+from tallystick.memory.recall.words import (
+    STOP,
+    Statistics,
+    asked_terms,
+    bm25_scores,
+    count_statistics,
+    terms,
+    words,
+)
+
+# When: the days and months that a query names, and whether a note is from then.
+#
+# Only dates that are written out: `3 June 2023`, `June 3rd, 2023`, `2023-06-03`, `June 2023`, `in
+# June`. Words such as `yesterday` depend on who asks and when, and are not read. Days are UTC.
+
+
+_MONTHS = (
+    "january", "february", "march", "april", "may", "june", "july", "august", "september",
+    "october", "november", "december",
+)  # fmt: skip
+_MONTH = f"(?P<month>{'|'.join(_MONTHS)})"
+_DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
+_YEAR = r"(?P<year>\d{4})"
+# The longest first: what one has read, the next ones do not see. `may` alone is mostly a verb.
+_FORMS = tuple(
+    re.compile(rf"\b{form}\b", re.IGNORECASE | re.ASCII)
+    for form in (
+        rf"{_YEAR}-(?P<number>\d{{2}})-{_DAY}",
+        rf"{_DAY} (?:of )?{_MONTH},? {_YEAR}",
+        rf"{_MONTH} {_DAY},? {_YEAR}",
+        rf"{_MONTH},? {_YEAR}",
+        rf"(?:in|during|since|of) {_MONTH}",
+    )
+)
+_PERIODS_MAX = 8
+# What happened is told on the same day or some days later.
+_LATER_DAYS, _LATER_SHARE = 7, 0.5
+_DAY_MS = 86_400_000
+_EPOCH = datetime.date(1970, 1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """A day, a month, or with year 0 a month of any year."""
+
+    year: int
+    month: int
+    day: int = 0
+
+
+def named_periods(query: str) -> tuple[Period, ...]:
+    """The periods of a query, each once. What is no date, such as 31 February, is none."""
+    found: dict[Period, None] = {}
+    for form in _FORMS:
+        for match in form.finditer(query):
+            period = _period(match.groupdict())
+            if period is not None:
+                found[period] = None
+        query = form.sub(" ", query)
+    return tuple(found)[:_PERIODS_MAX]
+
+
+def nearness(created_at: int, periods: tuple[Period, ...]) -> float:
+    """1 for a note of one of the periods, a half in the week after it, else 0."""
+    day = created_at // _DAY_MS
+    return max((_near(day, period) for period in periods), default=0.0)
+
+
+def _near(day: int, period: Period) -> float:
+    if not period.year:
+        try:
+            date = _EPOCH + datetime.timedelta(days=day)
+        except OverflowError:
+            return 0.0
+        # The month of this year, or at its turn the one of the year before.
+        years = (date.year, date.year - 1)
+        return max(_near(day, Period(year=year, month=period.month)) for year in years)
+    first, last = _days(period)
+    if first <= day <= last:
+        return 1.0
+    return _LATER_SHARE if last < day <= last + _LATER_DAYS else 0.0
+
+
+def _days(period: Period) -> tuple[int, int]:
+    """The first and the last day, counted from 1970."""
+    first = datetime.date(period.year, period.month, period.day or 1)
+    if period.day:
+        return (first - _EPOCH).days, (first - _EPOCH).days
+    # A month never has 32 days: the first of the next is in the week after the 28th.
+    beyond = (first.replace(day=28) + datetime.timedelta(days=4)).replace(day=1)
+    return (first - _EPOCH).days, (beyond - _EPOCH).days - 1
+
+
+def _period(written: dict[str, str | None]) -> Period | None:
+    number, month = written.get("number"), written.get("month")
+    period = Period(
+        year=int(written.get("year") or 0),
+        month=int(number) if number else _MONTHS.index((month or "").lower()) + 1,
+        day=int(written.get("day") or 0),
+    )
+    try:
+        if written.get("day") is not None:
+            datetime.date(period.year, period.month, period.day)
+        # The month after must be one too.
+        return period if not written.get("year") or 1 <= period.year < datetime.MAXYEAR else None
+    except ValueError:
+        return None
+
+
+# Asked: a query taken apart into its terms, the people and days it names, and the rest.
+#
+# A question about a person is full of that person's name, and so is everything the person did not
+# say. To a small model the name outweighs the subject. So names of authors are taken out of the
+# question, and count on their own: for the notes that these authors wrote. Other words that many of
+# the notes have are taken out of what the model reads: it cannot know that they say nothing here.
+
+
+# What is beyond is not read; a note says so.
+QUERY_CHARS_MAX = 8_000
+
+_NAME_CHARS_MIN = 2
+_SPAN = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """`text` is the query without names, `terms` what is looked for, `named` the authors in it."""
+
+    text: str
+    terms: tuple[str, ...]
+    named: frozenset[str]
+    periods: tuple[Period, ...]
+    cut: bool
+
+    def text_without(self, common: frozenset[str]) -> str:
+        """The text without some terms, if anything is left then."""
+        left = _without(self.text, lambda word: not common.isdisjoint(terms(word)))
+        return left if terms(left) else self.text
+
+
+def ask(query: str, *, authors: Iterable[str]) -> Asked:
+    """Take a query apart. Where nothing but names would be left, they stay in."""
+    # Half a character is none; models and hashes need text that can be written as UTF-8.
+    text = query[:QUERY_CHARS_MAX].encode("utf-8", "replace").decode("utf-8")
+    said = frozenset(words(text))
+    names = {author: said & _name_words(author) for author in set(authors)}
+    hidden = frozenset().union(*names.values())
+    without = _without(text, lambda word: not hidden.isdisjoint(words(word))) if hidden else text
+    looked_for = asked_terms(without)
+    if hidden and not looked_for:
+        without, looked_for = text, asked_terms(text)
+    return Asked(
+        text=without,
+        terms=looked_for,
+        named=frozenset(author for author, found in names.items() if found),
+        periods=named_periods(text),
+        cut=len(query) > QUERY_CHARS_MAX,
+    )
+
+
+def _name_words(author: str) -> frozenset[str]:
+    """The words by which an author may be meant. Numbers and `the` are no names."""
+    return frozenset(
+        word
+        for word in words(author)
+        if len(word) >= _NAME_CHARS_MIN and word not in STOP and not word.isdigit()
+    )
+
+
+def _without(text: str, unwanted: Callable[[str], bool]) -> str:
+    """The text without some of its words."""
+    plain = unicodedata.normalize("NFKC", text)
+    kept = _SPAN.sub(lambda span: "" if unwanted(span[0]) else span[0], plain)
+    return " ".join(kept.split())
+
+
+# MaxSim: notes by how well the tokens of a query are found among theirs.
+#
+# One vector for a text loses its details; the vectors of its tokens keep them. They come from the
+# same pass through the model. They take some ten kilobytes for a note, so they are read for the
+# best notes only, and may be left out altogether.
+
+
+def rerank(query: Embedded, notes: Sequence[bytes]) -> list[float]:
+    """For each note, given by its token vectors, a number from 0 to about 1."""
+    # A vector has two bytes for each of its components.
+    return tokens_found(query.tokens, notes, dimensions=len(query.vector) // 2)
+
+
+# Ranking: which notes of a scope answer a query best, and why, lane by lane.
+
+
+_DIGITS = 9
+_BEST_OF_SESSION = 3
+_COMMON_NOTES_MIN = 10
+_SEEDS, _STEPS, _STEP_SHARE = 10, 2, 0.5
+_MS_PER_HOUR = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A note that was found. The values of its lanes add up to its score."""
+
+    id: str
+    score: float
+    lanes: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """What was found, the best first. `notes` say which lanes were left out, and why.
+
+    `model` is the digest of the model that the dense lane used, `vector` that of the query's
+    vector; both are empty without one.
+    """
+
+    hits: tuple[Hit, ...]
+    notes: tuple[str, ...] = ()
+    model: str = ""
+    vector: str = ""
+
+
+def rank(
+    query: str,
+    scope: Scope,
+    *,
+    k: int,
+    profile: Profile = DEFAULT,
+    embedder: Embedder | None = None,
+    now: int | None = None,
+    statistics: Statistics | None = None,
+    asked: Asked | None = None,
+) -> Ranked:
+    """The best `k` notes of a scope.
+
+    `now`, in milliseconds, is needed if the profile weighs recency. `statistics` and `asked` are
+    given if the scope is the short list of a larger one: then the lexical lane counts as in the
+    larger one, and its authors are those that the query may name.
+    """
+    if k < 0:
+        raise InvalidLimit(field="k", given=k, why="is at least 0")
+    ranking = _Ranking(query, scope, profile, statistics, asked)
+    ranking.lexical()
+    ranking.dense(embedder)
+    ranking.author()
+    ranking.when()
+    ranking.around()
+    ranking.age_and_weight(now)
+    ranking.related()
+    ranking.token()
+    return ranking.ranked(k)
+
+
+def common_terms(asked: Sequence[str], statistics: Statistics, profile: Profile) -> frozenset[str]:
+    """Terms that so many notes have that they do not tell one from another."""
+    many = max(_COMMON_NOTES_MIN, profile.common * statistics.notes)
+    return frozenset(term for term in asked if statistics.frequency.get(term, 0) > many)
+
+
+class _Ranking:
+    """One ranking while it is made: lanes are added one after the other, each over all notes."""
+
+    def __init__(
+        self,
+        query: str,
+        scope: Scope,
+        profile: Profile,
+        statistics: Statistics | None,
+        asked: Asked | None,
+    ) -> None:
+        self._scope = scope
+        self._profile = profile
+        self._ids = sorted(scope.ids)
+        self._fields = [scope.fields(id) for id in self._ids]
+        self._lanes: dict[str, list[float]] = {}
+        self._scores = [0.0] * len(self._ids)
+        self._evidence = [False] * len(self._ids)
+        self._notes: list[str] = []
+        self._asked = asked or ask(query, authors=(note.author for note in self._fields))
+        self._counts = [scope.counts(id) for id in self._ids]
+        self._statistics = statistics or count_statistics(self._asked.terms, self._counts)
+        self._embedded: Embedded | None = None
+        self._model = ""
+        if self._asked.cut:
+            self._notes.append(f"query: read as far as {QUERY_CHARS_MAX:,} characters")
+
+    # -- lanes ------------------------------------------------------------------------------------
+
+    def lexical(self) -> None:
+        asked = self._asked.terms
+        if not asked:
+            self._absent("lexical", "the query has no words that say something")
+            return
+        scores = bm25_scores(asked, self._counts, self._statistics, self._profile.bm25)
+        self._add("lexical", self._profile.lexical, scores, evidence=True)
+
+    def dense(self, embedder: Embedder | None) -> None:
+        if not self._profile.dense:
+            return
+        windows = [self._scope.vectors(id) for id in self._ids] if embedder is not None else []
+        without = sum(not each for each in windows)
+        if embedder is None:
+            self._absent("dense", "there is no embedder")
+        elif without == len(windows):
+            self._absent("dense", "no note has a vector")
+        elif not any(char.isalnum() for char in self._asked.text):
+            self._absent("dense", "the query has no words")
+        else:
+            if without:
+                self._notes.append(f"dense: {without:,} of {len(windows):,} notes have no vector")
+            common = common_terms(self._asked.terms, self._statistics, self._profile)
+            self._embedded = embedder.embed(self._asked.text_without(common))
+            self._model = embedder.digest
+            found = iter(cosines(self._embedded.vector, [one for each in windows for one in each]))
+            # A long note is as near as the nearest of its windows.
+            near = [
+                next(found) if len(each) == 1 else max((next(found) for _ in each), default=0.0)
+                for each in windows
+            ]
+            self._add("dense", self._profile.dense, near, evidence=True)
+
+    def author(self) -> None:
+        if not any(note.author for note in self._fields):
+            self._absent("author", "no note has an author", weight=self._profile.author)
+        elif self._asked.named:
+            named = [float(note.author in self._asked.named) for note in self._fields]
+            self._add("author", self._profile.author, named)
+
+    def when(self) -> None:
+        if not self._asked.periods:
+            return
+        if not any(note.created_at for note in self._fields):
+            self._absent("when", "no note has a time", weight=self._profile.when)
+            return
+        near = [nearness(note.created_at, self._asked.periods) for note in self._fields]
+        self._add("when", self._profile.when, near)
+
+    def around(self) -> None:
+        """Notes next to a good one, or in its session, are about the same thing."""
+        spare = self._spare()
+        profile = self._profile
+        places = defaultdict(list)
+        sessions = defaultdict(list)
+        for note, more in zip(self._fields, spare, strict=True):
+            if note.session:
+                sessions[note.session].append(more)
+                if note.position is not None:
+                    places[note.session, note.position].append(more)
+        if not places:
+            self._absent("before", "no note has a place", weight=profile.before + profile.after)
+        else:
+            for name, weight, step in (("before", profile.before, -1), ("after", profile.after, 1)):
+                beside = [_beside(note, places, step) for note in self._fields]
+                self._add(name, weight, beside, evidence=True)
+        if not sessions:
+            self._absent("session", "no note has a session", weight=profile.session)
+            return
+        best = {
+            session: math.fsum(sorted(each)[-_BEST_OF_SESSION:]) / _BEST_OF_SESSION
+            for session, each in sessions.items()
+        }
+        whole = [best.get(note.session, 0.0) for note in self._fields]
+        self._add("session", profile.session, whole, evidence=True)
+
+    def age_and_weight(self, now: int | None) -> None:
+        profile = self._profile
+        if profile.recency:
+            if now is None:
+                raise UsageError("a profile that weighs recency needs the time of the recall")
+            half = profile.recency_half_life_hours * _MS_PER_HOUR
+            ages = [max(0, now - note.created_at) / half for note in self._fields]
+            self._add("recency", profile.recency, [0.5 ** min(age, 1000.0) for age in ages])
+        if profile.importance:
+            weights = [min(1.0, max(0.0, note.importance)) for note in self._fields]
+            self._add("importance", profile.importance, weights)
+
+    def related(self) -> None:
+        if not self._profile.related:
+            return
+        ties = _ties(self._ids, self._fields)
+        if not ties:
+            self._absent("related", "no note is tied to another")
+            return
+        reached = dict.fromkeys((self._ids[at] for at in self._order()[:_SEEDS]), 1.0)
+        edge, share = list(reached), 1.0
+        for _ in range(_STEPS):
+            share *= _STEP_SHARE
+            edge = sorted({other for id in edge for other in ties[id]} - reached.keys())
+            reached.update(dict.fromkeys(edge, share))
+        spread = [reached.get(id, 0.0) for id in self._ids]
+        self._add("related", self._profile.related, spread, evidence=True)
+
+    def token(self) -> None:
+        """The best notes again, by their tokens. They stay ahead of the others: no lane takes."""
+        if not self._profile.token:
+            return
+        if self._embedded is None:
+            self._absent("token", "it needs the dense lane")
+            return
+        best = self._order()[: self._profile.token_notes]
+        tokens = [self._scope.tokens(self._ids[at]) for at in best]
+        held = [each for each in tokens if each is not None]
+        if len(held) < len(tokens):
+            missing = len(tokens) - len(held)
+            self._absent("token", f"{missing:,} of {len(tokens):,} notes have no token vectors")
+            return
+        found = dict(zip(best, rerank(self._embedded, held), strict=True))
+        self._add(
+            "token", self._profile.token, [found.get(at, 0.0) for at in range(len(self._ids))]
+        )
+
+    # -- what lanes share -------------------------------------------------------------------------
+
+    def ranked(self, k: int) -> Ranked:
+        order = self._order()
+        hits = tuple(
+            Hit(
+                id=self._ids[at],
+                score=self._scores[at],
+                lanes=tuple((name, values[at]) for name, values in self._lanes.items()),
+            )
+            for at in order[:k]
+        )
+        vector = digest(self._embedded.vector) if self._embedded is not None else ""
+        return Ranked(hits=hits, notes=tuple(self._notes), model=self._model, vector=vector)
+
+    def _add(
+        self, name: str, weight: float, values: Sequence[float], *, evidence: bool = False
+    ) -> None:
+        if not weight:
+            return
+        # Rounded, so that the last bits of a logarithm, which machines disagree on, do not count;
+        # and so that a sum of lanes, rounded again, is exact in whatever order they are added.
+        lane = [round(weight * value, _DIGITS) if value > 0 else 0.0 for value in values]
+        # A sum with nothing is what it was, and was rounded before.
+        self._scores = (
+            [
+                round(score + value, _DIGITS) if value else score
+                for score, value in zip(self._scores, lane, strict=True)
+            ]
+            if self._lanes
+            else list(lane)
+        )
+        self._lanes[name] = lane
+        if evidence:
+            self._evidence = [
+                found or value > 0 for found, value in zip(self._evidence, lane, strict=True)
+            ]
+
+    def _absent(self, name: str, why: str, *, weight: float = 1.0) -> None:
+        if weight:
+            self._notes.append(f"{name}: left out, {why}")
+
+    def _order(self) -> list[int]:
+        """The places of the notes with evidence, the best first."""
+        scores = self._scores
+        found = [at for at, evidence in enumerate(self._evidence) if evidence]
+        # The places are in the order of the ids, and sorting keeps the order of equals.
+        return sorted(found, key=lambda at: -scores[at])
+
+    def _spare(self) -> list[float]:
+        """What each note has to lend: its score above the floor, if it has evidence of its own.
+
+        The floor is a rank and not a mean, so it is the same in a scope and in its short list.
+        """
+        scores = self._scores
+        floor = min(sorted(scores, reverse=True)[: self._profile.floor], default=0.0)
+        return [
+            max(0.0, score - floor) if evidence else 0.0
+            for score, evidence in zip(scores, self._evidence, strict=True)
+        ]
+
+
+def _beside(note: NoteFields, places: dict[tuple[str, int], list[float]], step: int) -> float:
+    if not note.session or note.position is None:
+        return 0.0
+    return max(places.get((note.session, note.position + step), ()), default=0.0)
+
+
+def _ties(ids: Sequence[str], fields: Sequence[NoteFields]) -> dict[str, set[str]]:
+    """Which notes of the scope are tied, in both directions."""
+    known = frozenset(ids)
+    ties: dict[str, set[str]] = defaultdict(set)
+    for id, note in zip(ids, fields, strict=True):
+        for other in known.intersection(note.related):
+            ties[id].add(other)
+            ties[other].add(id)
+    return ties

@@ -1,0 +1,581 @@
+"""Recall: the best notes a reader sees for a query, and a receipt that can be checked.
+
+A recall is looked at from one place of the log. Its receipt stands in the log behind that place,
+and is the next of the chain of receipts; so what is remembered later changes neither. To check one,
+the same view is made again and ranked again: the scores have to be equal to the last digit.
+
+Rule 1: the query is kept nowhere. Whoever checks the ranking has it, or checks the rest.
+Rule 2: filters and visibility are applied before anything is counted.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+import msgspec
+
+from tallystick.core.errors import UsageError
+from tallystick.memory.errors import EmbedderNotConfigured, ModelMismatch
+from tallystick.memory.note import Note, normalised
+from tallystick.memory.recall import shortlist as limits
+from tallystick.memory.recall.rank import Hit, Ranked, rank
+from tallystick.memory.recall.scope import DEFAULT, Embedder, Profile
+from tallystick.memory.recall.selection import NOW, Filters, scope_numbers
+from tallystick.memory.recall.shortlist import (
+    RULES,
+    Candidates,
+    Count,
+    Once,
+    Scan,
+    Shortlist,
+    Whole,
+    content_tokens,
+    full_list,
+    shortlist,
+    tied_to,
+)
+from tallystick.memory.recall.view import View, checked_look, view
+from tallystick.memory.receipts.receipt import (
+    Derived,
+    Key,
+    RecallReceipt,
+    ReceiptUnknown,
+    Tokens,
+    check_signature,
+    receipt_bytes,
+)
+from tallystick.memory.receipts.receipts import (
+    Erased,
+    Held,
+    Recomputed,
+    Verified,
+    content_at,
+    issue,
+    link_of,
+    verify_receipt,
+)
+from tallystick.memory.store.records import NotesRecalled
+from tallystick.memory.store.sqlite import SqliteMemory
+from tallystick.memory.store.vectors import model_at
+
+if TYPE_CHECKING:
+    from tallystick.memory.recall.index import Masked, StandingIndex
+
+
+# Finding: the best notes for a query in a scope of any size, as of a place and a moment.
+#
+# A scope of at most `shortlist.LARGE` notes is ranked note by note. Of a larger one a short list is
+# ranked; which of the two it was stands in the receipt. A standing index only makes it quicker: who
+# has none reads the file, and finds the same.
+
+
+_SEEDS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Whose notes are looked through, and as of when."""
+
+    reader: str | None
+    filters: Filters
+    seq: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What was found. `seen` has at least the hits. `rules` are those of a short list, if any."""
+
+    ranked: Ranked
+    seen: View
+    rules: str = ""
+
+
+@contextmanager
+def looking(
+    memory: SqliteMemory,
+    *,
+    reader: str | None,
+    filters: Filters,
+    as_of: int | None,
+    at: int | None,
+    index: StandingIndex | None,
+) -> Iterator[Looked]:
+    """Look at one state of a memory. What is given is over with the block."""
+    if index is not None and index.memory is not memory:
+        raise UsageError("the index is of another memory")
+    with memory.reading() as db:
+        seq, moment = checked_look(memory, reader=reader, filters=filters, as_of=as_of, at=at)
+        look = Look(reader=reader, filters=filters, seq=seq, at=moment)
+        if index is None or not _many(db):
+            yield Looked(memory, db, look)
+            return
+        with index.at(reader=reader, filters=filters, seq=seq, at=moment) as standing:
+            yield Looked(memory, db, look, standing)
+
+
+class Looked:
+    """A scope that is looked through, with the index of it if one stands by."""
+
+    def __init__(
+        self,
+        memory: SqliteMemory,
+        db: sqlite3.Connection,
+        look: Look,
+        standing: Masked | None = None,
+    ) -> None:
+        self._memory = memory
+        self._db = db
+        self._look = look
+        self._standing = standing
+
+    @property
+    def model(self) -> str | None:
+        """The model whose vectors there were."""
+        model = model_at(self._db, self._look.seq)
+        return None if model is None else model[0]
+
+    @property
+    def large(self) -> bool:
+        """Whether there are more notes than are ranked one by one."""
+        if self._standing is not None:
+            return self._standing.notes > limits.LARGE
+        return _many(self._db) and len(self._numbers(limits.LARGE + 1)) > limits.LARGE
+
+    def whole(self) -> View:
+        """Every note of the scope."""
+        few = None if self._standing is None or self.large else self._standing.numbers
+        return self._view(few)
+
+    def of_all(self, query: str, *, k: int, profile: Profile, embedder: Embedder | None) -> Found:
+        """Rank every note."""
+        if self._standing is not None and not self.large:
+            listed = full_list(query, self._standing, self._standing.numbers)
+            return self._ranked(query, listed, self._standing, k, profile, embedder)
+        seen = self.whole()
+        ranked = rank(query, seen, k=k, profile=profile, embedder=embedder, now=seen.at)
+        return Found(ranked=ranked, seen=seen)
+
+    def of_shortlist(
+        self, query: str, *, k: int, profile: Profile, embedder: Embedder | None
+    ) -> Found:
+        """Rank a short list."""
+        once = None if embedder is None else Once(embedder)
+        look = self._look
+        whole: Whole | None = self._standing
+        if whole is None:
+            whole = Scan(
+                self._db, reader=look.reader, filters=look.filters, seq=look.seq, at=look.at
+            )
+        listed = shortlist(query, whole, profile=profile, embedder=once)
+        if profile.related:
+            listed = listed.with_more(self._tied(query, listed, whole, profile, once), whole)
+        made = self._ranked(query, listed, whole, k, profile, once)
+        said = f"short list: {len(listed.numbers):,} of {whole.notes:,} notes are ranked"
+        if self._standing is None:
+            said += ", found by reading the file: there is no standing index"
+        ranked = replace(made.ranked, notes=(*made.ranked.notes, said))
+        return Found(ranked=ranked, seen=made.seen, rules=RULES)
+
+    def tokens(self, count: Count, found: Found, *, tokenizer: str) -> int:
+        """How many tokens all notes of the scope have."""
+        if self._standing is not None:
+            return self._standing.tokens(self._db, count, tokenizer=tokenizer)
+        if not found.rules:
+            return sum(count(found.seen.note(id).content) for id in found.seen.ids)
+        return sum(each for _, each in content_tokens(self._db, self._numbers(), count))
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _numbers(self, limit: int | None = None) -> list[int]:
+        look = self._look
+        return scope_numbers(
+            self._db,
+            reader=look.reader,
+            filters=look.filters,
+            seq=look.seq,
+            at=look.at,
+            limit=limit,
+        )
+
+    def _ranked(
+        self,
+        query: str,
+        listed: Shortlist,
+        whole: Whole,
+        k: int,
+        profile: Profile,
+        embedder: Embedder | None,
+    ) -> Found:
+        """Rank a list, and look at the hits."""
+        scope = self._candidates(listed, whole, profile, embedder)
+        ranked = rank(
+            query,
+            scope,
+            k=k,
+            profile=profile,
+            embedder=embedder,
+            now=self._look.at,
+            statistics=listed.statistics,
+            asked=listed.asked,
+        )
+        seen = self._view([scope.number(hit.id) for hit in ranked.hits])
+        return Found(ranked=ranked, seen=seen)
+
+    def _candidates(
+        self, listed: Shortlist, whole: Whole, profile: Profile, embedder: Embedder | None
+    ) -> Candidates:
+        scope = Candidates(
+            self._db, listed, whole, seq=self._look.seq, vectors=embedder is not None
+        )
+        if profile.related:
+            scope.tie()
+        return scope
+
+    def _tied(
+        self,
+        query: str,
+        listed: Shortlist,
+        whole: Whole,
+        profile: Profile,
+        embedder: Embedder | None,
+    ) -> set[int]:
+        """The notes that relations lead to from the best of the list."""
+        scope = self._candidates(listed, whole, profile, embedder)
+        best = rank(
+            query,
+            scope,
+            k=_SEEDS,
+            profile=msgspec.structs.replace(profile, related=0.0, token=0.0),
+            embedder=embedder,
+            now=self._look.at,
+            statistics=listed.statistics,
+            asked=listed.asked,
+        )
+        return tied_to(self._db, [scope.number(hit.id) for hit in best.hits], seq=self._look.seq)
+
+    def _view(self, among: list[int] | None) -> View:
+        look = self._look
+        return view(
+            self._memory,
+            reader=look.reader,
+            filters=look.filters,
+            as_of=look.seq,
+            at=look.at,
+            among=among,
+        )
+
+
+def _many(db: sqlite3.Connection) -> bool:
+    """Whether a store has so many notes at all."""
+    (count,) = db.execute(
+        "SELECT count(*) FROM (SELECT 1 FROM note LIMIT ?)", (limits.LARGE + 1,)
+    ).fetchone()
+    return bool(count > limits.LARGE)
+
+
+# Recall: what a reader sees, ranked, and a receipt for it that can be checked later.
+
+
+Strategy = Literal["auto", "hybrid", "semantic", "lexical", "exact", "graph"]
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+K_MAX = 100
+_BACKEND = "sqlite"
+_GRAPH = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """Who asks, for what part of the memory, and how it is ranked.
+
+    `reader` None is the owner of the file. `as_of` is a place in the log, `at` a moment of the
+    world in milliseconds; the head and now, unless they are given. Of what is found, no more is
+    given than `tokens_max`, by `count`.
+    """
+
+    agent_id: str
+    reader: str | None = None
+    k: int = 10
+    filters: Filters = NOW
+    as_of: int | None = None
+    at: int | None = None
+    strategy: Strategy = "auto"
+    profile: Profile = DEFAULT
+    tokens_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalled:
+    """What was found, the best first, each with its score by lanes; and the receipt."""
+
+    hits: tuple[Hit, ...]
+    notes: Mapping[str, Note]
+    receipt: RecallReceipt
+    remarks: tuple[str, ...]
+
+
+def recall(
+    memory: SqliteMemory,
+    query: str,
+    asking: Asking,
+    *,
+    key: Key,
+    embedder: Embedder | None = None,
+    count: Count | None = None,
+    tokenizer: str = "",
+    index: StandingIndex | None = None,
+) -> Recalled:
+    """Find the best notes for a query, and write the receipt.
+
+    `index` stands by the memory and makes it quicker in a large one; it finds the same without.
+    """
+    _check(asking)
+    profile = _profile(asking)
+    with looking(
+        memory,
+        reader=asking.reader,
+        filters=asking.filters,
+        as_of=asking.as_of,
+        at=asking.at,
+        index=index,
+    ) as looked:
+        rules = RULES if asking.strategy != "exact" and looked.large else ""
+        made = _found(query, looked, asking, embedder, rules=rules)
+        seen, ranked = made.seen, made.ranked
+        hits = _within(ranked.hits, seen, asking.tokens_max, count)
+        tokens = None
+        if count is not None:
+            whole = looked.tokens(count, made, tokenizer=tokenizer)
+            tokens = _tokens(query, hits, seen, count, whole=whole, name=tokenizer)
+    derived = tuple(_derived(hit, seen) for hit in hits)
+    with memory.writing() as pen:
+        link = link_of(pen.db)
+        receipt = issue(
+            key=key,
+            link=link,
+            read_id=pen.new_id(),
+            agent_id=asking.agent_id,
+            query=query,
+            scope=_scope(seen, asking, rules=made.rules, store=pen.store),
+            as_of=seen.seq,
+            profile=profile.digest,
+            model=ranked.model or None,
+            k=asking.k,
+            derived_from=derived,
+            tokens=tokens,
+            ts=pen.at,
+        )
+        ids = tuple(hit.id for hit in hits)
+        pen.append(NotesRecalled(ids=ids, at=pen.at, receipt=receipt_bytes(receipt).decode()))
+    return Recalled(
+        hits=hits,
+        notes={hit.id: seen.note(hit.id) for hit in hits},
+        receipt=receipt,
+        remarks=ranked.notes,
+    )
+
+
+def verify_recall(
+    memory: SqliteMemory,
+    receipt: RecallReceipt,
+    *,
+    keys: Mapping[str, bytes],
+    query: str | None = None,
+    profile: Profile = DEFAULT,
+    embedder: Embedder | None = None,
+    index: StandingIndex | None = None,
+) -> Verified:
+    """Check a receipt against the memory as it is now. Raises a `ReceiptError`.
+
+    `profile` has to be the one that ranked: its digest is in the receipt. A recall that used a
+    model is made again with the same one. Whether a short list was ranked, the receipt says.
+    """
+    if receipt.scope.get("store") != memory.identity():
+        check_signature(receipt, keys)
+        raise ReceiptUnknown(id=receipt.read_id)
+    places = {hit.id: hit.seq for hit in receipt.derived_from}
+
+    def contents(id: str) -> Held | Erased | None:
+        seq = places.get(id)
+        return None if seq is None else content_at(memory, seq)
+
+    def again(of: RecallReceipt, asked: str) -> Recomputed:
+        asking = _asking(of, profile)
+        with looking(
+            memory,
+            reader=asking.reader,
+            filters=asking.filters,
+            as_of=of.as_of,
+            at=asking.at,
+            index=index,
+        ) as looked:
+            made = _found(asked, looked, asking, embedder, rules=_rules(of))
+        seen, ranked = made.seen, made.ranked
+        hits = ranked.hits[: len(of.derived_from)] if "tokens_max" in of.scope else ranked.hits
+        return Recomputed(
+            profile=_profile(asking).digest,
+            model=ranked.model or None,
+            hits=[_derived(hit, seen) for hit in hits],
+            erased=frozenset(seen.erased),
+            tokens=of.tokens,
+        )
+
+    return verify_receipt(receipt, keys=keys, contents=contents, recompute=again, query=query)
+
+
+def _check(asking: Asking) -> None:
+    if asking.strategy not in STRATEGIES:
+        raise UsageError(f"strategy {asking.strategy!r}: there are {', '.join(STRATEGIES)}")
+    if not 1 <= asking.k <= K_MAX:
+        raise UsageError(f"k is from 1 to {K_MAX}, not {asking.k}")
+    if asking.tokens_max is not None and asking.tokens_max < 0:
+        raise UsageError("tokens_max is at least 0")
+
+
+def _profile(asking: Asking) -> Profile:
+    """The weights of a strategy: a lane that it does without has none."""
+    match asking.strategy:
+        case "lexical":
+            return msgspec.structs.replace(asking.profile, dense=0.0, token=0.0)
+        case "semantic":
+            return msgspec.structs.replace(asking.profile, lexical=0.0)
+        case "graph":
+            related = asking.profile.related or _GRAPH
+            return msgspec.structs.replace(asking.profile, related=related)
+        case _:
+            return asking.profile
+
+
+def _found(
+    query: str, looked: Looked, asking: Asking, embedder: Embedder | None, *, rules: str
+) -> Found:
+    """The best notes, by the rules of a short list or, if there are none, note by note."""
+    strategy, profile = asking.strategy, _profile(asking)
+    model = looked.model
+    if strategy in ("semantic", "hybrid") and (embedder is None or model is None):
+        raise EmbedderNotConfigured(requested=strategy, backend=_BACKEND)
+    if strategy == "exact":
+        seen = looked.whole()
+        return Found(ranked=Ranked(hits=_exact(query, seen)[: asking.k]), seen=seen)
+    used = embedder if profile.dense or profile.token else None
+    if used is not None and model is not None and used.digest != model:
+        raise ModelMismatch(found=model, given=used.digest)
+    ranked = looked.of_shortlist if rules else looked.of_all
+    return ranked(query, k=asking.k, profile=profile, embedder=used)
+
+
+def _exact(query: str, seen: View) -> tuple[Hit, ...]:
+    """The notes that have the query in them, word for word, in the order of their ids."""
+    wanted = normalised(query)
+    found = [id for id in seen.ids if wanted and wanted in normalised(seen.note(id).content)]
+    return tuple(Hit(id=id, score=1.0, lanes=(("exact", 1.0),)) for id in sorted(found))
+
+
+def _within(
+    hits: tuple[Hit, ...], seen: View, tokens_max: int | None, count: Count | None
+) -> tuple[Hit, ...]:
+    """As many of the best as there is room for."""
+    if tokens_max is None:
+        return hits
+    if count is None:
+        raise UsageError("tokens_max needs a tokenizer to count with")
+    kept: list[Hit] = []
+    for hit in hits:
+        tokens_max -= count(seen.note(hit.id).content)
+        if tokens_max < 0:
+            break
+        kept.append(hit)
+    return tuple(kept)
+
+
+def _tokens(
+    query: str, hits: tuple[Hit, ...], seen: View, count: Count, *, whole: int, name: str
+) -> Tokens:
+    """What was given, beside all that could have been, and the same hits as a tool's JSON."""
+    contents = [seen.note(hit.id).content for hit in hits]
+    told = [
+        {"id": hit.id, "content": content, "score": hit.score}
+        for hit, content in zip(hits, contents, strict=True)
+    ]
+    asked = {"name": "recall", "arguments": {"query": query, "k": len(hits)}}
+    return Tokens(
+        delivered=sum(map(count, contents)),
+        whole_scope=whole,
+        json_tools=count(msgspec.json.encode(asked).decode())
+        + count(msgspec.json.encode(told).decode()),
+        tokenizer=name,
+    )
+
+
+def _derived(hit: Hit, seen: View) -> Derived:
+    return Derived(
+        id=hit.id,
+        content_hash=seen.content_hash(hit.id),
+        score=hit.score,
+        lanes=hit.lanes,
+        seq=seen.content_seq(hit.id),
+    )
+
+
+def _scope(seen: View, asking: Asking, *, rules: str, store: str) -> dict[str, object]:
+    """What was looked through, in words that make the same view again."""
+    said: dict[str, object] = {"at": seen.at, "strategy": asking.strategy, "store": store}
+    if rules:
+        said["shortlist"] = rules
+    if seen.reader is not None:
+        said["reader"] = seen.reader
+    if asking.tokens_max is not None:
+        said["tokens_max"] = asking.tokens_max
+    filters = _told(seen.filters)
+    if filters:
+        said["filters"] = filters
+    return said
+
+
+def _told(filters: Filters) -> dict[str, object]:
+    """The filters that are not as usual, with sets in order."""
+    said: dict[str, object] = {}
+    for name in Filters.__dataclass_fields__:
+        value = getattr(filters, name)
+        if value != getattr(NOW, name):
+            said[name] = sorted(map(str, value)) if isinstance(value, frozenset) else value
+    return said
+
+
+def _asking(receipt: RecallReceipt, profile: Profile) -> Asking:
+    """What was asked, as a receipt says it. Raises `UsageError` for words that are none."""
+    said = receipt.scope
+    try:
+        return Asking(
+            agent_id=receipt.agent_id,
+            reader=msgspec.convert(said.get("reader"), type=str | None),
+            k=receipt.k,
+            filters=_filters(said.get("filters", {})),
+            as_of=receipt.as_of,
+            at=msgspec.convert(said["at"], type=int),
+            strategy=msgspec.convert(said["strategy"], type=Strategy),
+            profile=profile,
+        )
+    except (msgspec.ValidationError, KeyError) as error:
+        raise UsageError(f"the receipt's scope cannot be read: {error}") from error
+
+
+def _rules(receipt: RecallReceipt) -> str:
+    """The rules of the short list that a receipt is of, none if it ranked note by note."""
+    said = receipt.scope.get("shortlist", "")
+    if said not in ("", RULES):
+        raise UsageError(f"the receipt is of a short list by other rules: {str(said)[:80]!r}")
+    return str(said)
+
+
+def _filters(said: object) -> Filters:
+    """Filters as a receipt says them. One that is not known here is refused, not dropped."""
+    words = msgspec.convert(said, type=dict[str, object])
+    unknown = sorted(words.keys() - Filters.__dataclass_fields__.keys())
+    if unknown:
+        raise UsageError(f"the receipt has a filter of another version: {unknown[0][:80]!r}")
+    return msgspec.convert(words, type=Filters)

@@ -1,0 +1,207 @@
+"""Scope: the notes that one recall may see, as ranking sees them, and how it weighs its lanes.
+
+A scope is made by a store: filters, visibility and the point in time have been applied before, and
+ranking knows of no other note. Whatever it counts, it counts over these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from tallystick.core.errors import UsageError
+from tallystick.core.json_text import canonical, digest
+from tallystick.memory.recall import words
+from tallystick.memory.recall.words import Bm25, count_terms
+
+# Profile: how recall weighs its lanes, as data with a digest.
+#
+# A receipt names the digest, so whoever checks it ranks with the same weights by the same rules.
+# The weights say how much a lane counts beside the lexical one, which goes from 0 to 1. They are
+# round numbers on purpose: figures near them do as well, and finer ones would fit one corpus.
+
+
+# The rules of `fusion`. Whoever changes what they give changes this.
+_RULES = "shares-1"
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """Weights and versions.
+
+    `lexical`: the share of BM25. `dense`: the cosine of query and note; words that more than
+    `common` of the notes have are not shown to the model. `author`: the note's author is named in
+    the query. `when`: it is from a day or month that the query names. `before` and `after`: what
+    the neighbours in its session have above the `floor`-th best note. `session`: the same of the
+    best three of its session, their mean. `token`: how well the tokens of the query are found in
+    the note's, for the best `token_notes`.
+
+    Opt-in, since they help only who asks for them: `recency` halves every
+    `recency_half_life_hours`; `importance` is the note's own; `related` goes out from the best ten
+    notes along relations, half at each of two steps.
+    """
+
+    lexical: float = 1.0
+    dense: float = 1.0
+    author: float = 0.3
+    when: float = 0.3
+    before: float = 0.4
+    after: float = 0.2
+    session: float = 0.4
+    token: float = 0.5
+    recency: float = 0.0
+    importance: float = 0.0
+    related: float = 0.0
+    common: float = 0.1
+    floor: int = 100
+    token_notes: int = 50
+    recency_half_life_hours: float = 168.0
+    saturation: float = 0.9
+    length: float = 0.4
+    terms: str = words.VERSION
+    rules: str = _RULES
+
+    def __post_init__(self) -> None:
+        for name in _WEIGHTS:
+            weight = getattr(self, name)
+            if not (math.isfinite(weight) and 0 <= weight <= _WEIGHT_MAX):
+                raise UsageError(f"profile: {name} is from 0 to {_WEIGHT_MAX}, not {weight!r}")
+        for name in ("floor", "token_notes"):
+            if not 1 <= getattr(self, name) <= _NOTES_MAX:
+                raise UsageError(f"profile: {name} is from 1 to {_NOTES_MAX:,}")
+        if not 0 < self.recency_half_life_hours < math.inf:
+            raise UsageError("profile: recency_half_life_hours is more than 0")
+        if self.length > 1:
+            raise UsageError(f"profile: length is from 0 to 1, not {self.length!r}")
+        if (self.terms, self.rules) != (words.VERSION, _RULES):
+            raise UsageError(
+                f"profile: this version ranks by {words.VERSION} and {_RULES}, "
+                f"not by {self.terms[:80]} and {self.rules[:80]}"
+            )
+
+    @property
+    def bm25(self) -> Bm25:
+        return Bm25(saturation=self.saturation, length=self.length)
+
+    @property
+    def digest(self) -> str:
+        """Every field counts, also those that have their usual value."""
+        return digest(canonical(msgspec.structs.asdict(self)))
+
+
+_WEIGHT_MAX = 100.0
+_NOTES_MAX = 10_000
+_WEIGHTS = (
+    "lexical", "dense", "author", "when", "before", "after", "session", "token", "recency",
+    "importance", "related", "common", "saturation", "length",
+)  # fmt: skip
+
+DEFAULT = Profile()
+
+
+# Scope: the notes that one recall may see, as ranking sees them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteFields:
+    """What ranking reads of a note. A field that is not known is left as it is here.
+
+    `author` is who said it, by name. `position` is its place in its session: neighbours have
+    positions that differ by one. `related` are ids of notes that it is tied to.
+    """
+
+    text: str
+    author: str = ""
+    session: str = ""
+    position: int | None = None
+    created_at: int = 0
+    importance: float = 0.5
+    related: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedded:
+    """A text as the model sees it: one vector, and one for each token, in fixed point."""
+
+    vector: bytes
+    tokens: bytes
+
+
+class Embedder(Protocol):
+    """Turns text into vectors. `digest` names the model: equal digests, comparable vectors."""
+
+    @property
+    def digest(self) -> str: ...
+
+    def embed(self, text: str) -> Embedded: ...
+
+
+class Scope(Protocol):
+    """Notes by id, without an order of their own. Every id that is asked for is one of `ids`.
+
+    `counts` are the terms of a note's text and how often each is in it (`bm25.count_terms`); a
+    store keeps them, since they never change. `vectors` has one for each window of the text, none
+    if it was not embedded. `tokens` are the token vectors of all windows, one after the other.
+    """
+
+    @property
+    def ids(self) -> tuple[str, ...]: ...
+
+    def fields(self, id: str) -> NoteFields: ...
+
+    def counts(self, id: str) -> Mapping[str, int]: ...
+
+    def vectors(self, id: str) -> tuple[bytes, ...]: ...
+
+    def tokens(self, id: str) -> bytes | None: ...
+
+
+class ListScope:
+    """Notes held in memory, with what an embedder made of each, if there was one."""
+
+    def __init__(
+        self,
+        notes: Mapping[str, NoteFields],
+        *,
+        embedded: Mapping[str, Embedded] | None = None,
+        counts: Mapping[str, Mapping[str, int]] | None = None,
+    ) -> None:
+        self._notes = dict(notes)
+        self._embedded = embedded or {}
+        self._counts = dict(counts or {})
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(self._notes)
+
+    def fields(self, id: str) -> NoteFields:
+        return self._notes[id]
+
+    def counts(self, id: str) -> Mapping[str, int]:
+        if id not in self._counts:
+            self._counts[id] = count_terms(self._notes[id].text)
+        return self._counts[id]
+
+    def vectors(self, id: str) -> tuple[bytes, ...]:
+        found = self._embedded.get(id)
+        return () if found is None else (found.vector,)
+
+    def tokens(self, id: str) -> bytes | None:
+        found = self._embedded.get(id)
+        return None if found is None else found.tokens
+
+    def only(self, ids: Iterable[str]) -> ListScope:
+        """The same notes, as far as they are among these."""
+        kept = {id: self._notes[id] for id in ids if id in self._notes}
+        return ListScope(kept, embedded=self._embedded, counts=self._counts)
+
+    def changed(self, change: Callable[[NoteFields], NoteFields]) -> ListScope:
+        """The same notes with other fields. Their texts, and so their vectors, stay."""
+        notes = {id: change(note) for id, note in self._notes.items()}
+        return ListScope(notes, embedded=self._embedded, counts=self._counts)
+
+
+_: type[Scope] = ListScope

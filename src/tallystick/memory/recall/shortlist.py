@@ -1,0 +1,476 @@
+"""The short list: candidates out of a scope that is too large to rank note by note."""
+
+from __future__ import annotations
+
+import heapq
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from tallystick.core.errors import UsageError
+from tallystick.memory.recall.rank import QUERY_CHARS_MAX, Asked, ask, common_terms
+from tallystick.memory.recall.scope import Embedded, Embedder, NoteFields, Profile, Scope
+from tallystick.memory.recall.selection import Filters, in_batches, scope_numbers
+from tallystick.memory.recall.words import Bm25, Statistics, count_statistics, words
+from tallystick.memory.store.projection import OPEN, spelled, unspelled
+from tallystick.memory.store.records import NoteRedacted, NoteRemembered, decode_memory_record
+from tallystick.memory.store.vectors import model_at, tokens_at, vector_rows_at, vectors_of
+
+# The short list: candidates out of a scope that is too large to rank note by note.
+#
+# Two lists make it, and each follows from the notes of the scope alone: the best by the words of
+# the query, and the nearest by one bit for each component of their vectors. Together they are
+# ranked as a scope of their own, with the statistics of the whole. What is the same as for the
+# whole: every lane's value for a note of the list, and the floor above which notes lend to their
+# neighbours. What is not: a note that is on neither list is not found, even if its neighbours are
+# good.
+#
+# Rule 1: of equally good notes, those with the smaller ids are taken. So it does not matter how the
+# lists are made: by an index that has followed the log for days (`standing`), or by reading the
+# file for this one query (`scan`).
+# Rule 2: what is figured here is named by `RULES`, which stands in receipts. Whoever changes what
+# comes out, by another limit too, changes the name.
+
+
+RULES = "words-codes-2"
+# Scopes of more notes than this have a short list. Others are ranked note by note.
+LARGE = 2_000
+# Of each list. A code is coarse: among fewer than 300 some of the nearest ten are missed.
+CANDIDATES = 300
+# The guard: among more notes than this, terms that more than this share of them have are not looked
+# for, unless the query has no others. Reading them costs most and tells least.
+GUARDED_NOTES = 50_000
+GUARDED_SHARE = 0.02
+# Scores are compared to so many parts of one: their last bits differ between machines.
+PARTS = 1e9
+
+Number = TypeVar("Number")
+
+
+class Whole(Protocol):
+    """A scope of very many notes, by their numbers, as the short list asks about it."""
+
+    @property
+    def notes(self) -> int: ...
+
+    def authors(self, said: frozenset[str]) -> Iterable[str]:
+        """The authors of its notes, at least those whose names have one of these words."""
+        ...
+
+    def best(
+        self, asked: Sequence[str], *, count: int, bm25: Bm25
+    ) -> tuple[Sequence[int], Statistics]:
+        """The notes with the best sums of `term_scores`, and the statistics of the scope."""
+        ...
+
+    def near(self, vector: bytes, *, count: int) -> Sequence[int]:
+        """The notes of the vectors that differ in sign in the fewest components."""
+        ...
+
+    def counts(self, numbers: Sequence[int], asked: Sequence[str]) -> Sequence[Mapping[str, int]]:
+        """For each note how often it has each term asked, and its other terms as the term ``."""
+        ...
+
+    def fields(self, numbers: Sequence[int]) -> Sequence[tuple[str, NoteFields]]:
+        """The id of each note, and what ranking reads of it but for its text and relations."""
+        ...
+
+    def within(self, numbers: Collection[int]) -> Collection[int]:
+        """Those of some notes that are of this scope."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortlist:
+    """The notes to rank, how often each has the terms, and what to rank them with.
+
+    `statistics` are of the whole scope, and `asked` is the query as its authors make it out.
+    """
+
+    numbers: tuple[int, ...]
+    counts: Mapping[int, Mapping[str, int]]
+    statistics: Statistics
+    asked: Asked
+
+    def with_more(self, numbers: Collection[int], whole: Whole) -> Shortlist:
+        """The same list with further notes of the same scope."""
+        more = sorted(set(whole.within(numbers)) - self.counts.keys())
+        counted = dict(zip(more, whole.counts(more, self.asked.terms), strict=True))
+        return Shortlist(
+            numbers=tuple(sorted((*self.numbers, *more))),
+            counts={**self.counts, **counted},
+            statistics=self.statistics,
+            asked=self.asked,
+        )
+
+
+def shortlist(
+    query: str, whole: Whole, *, profile: Profile, embedder: Embedder | None
+) -> Shortlist:
+    """The candidates for a query. `embedder` is None where there are no vectors to compare."""
+    asked = _asked(query, whole)
+    by_vectors = profile.dense and any(char.isalnum() for char in asked.text)
+    # Scores by words are exact: beside vectors, half as many are enough.
+    count = -(-CANDIDATES // 2) if by_vectors and embedder is not None else CANDIDATES
+    found, statistics = whole.best(asked.terms, count=count, bm25=profile.bm25)
+    chosen = set(found if profile.lexical else ())
+    if by_vectors and embedder is not None:
+        common = common_terms(asked.terms, statistics, profile)
+        vector = embedder.embed(asked.text_without(common)).vector
+        chosen.update(whole.near(vector, count=CANDIDATES))
+    numbers = tuple(sorted(chosen))
+    counts = whole.counts(numbers, asked.terms)
+    return Shortlist(
+        numbers=numbers,
+        counts=dict(zip(numbers, counts, strict=True)),
+        statistics=statistics,
+        asked=asked,
+    )
+
+
+def full_list(query: str, whole: Whole, numbers: Sequence[int]) -> Shortlist:
+    """All notes of a scope, which are `numbers`."""
+    asked = _asked(query, whole)
+    counts = whole.counts(numbers, asked.terms)
+    return Shortlist(
+        numbers=tuple(numbers),
+        counts=dict(zip(numbers, counts, strict=True)),
+        statistics=count_statistics(asked.terms, counts),
+        asked=asked,
+    )
+
+
+def _asked(query: str, whole: Whole) -> Asked:
+    text = query[:QUERY_CHARS_MAX].encode("utf-8", "replace").decode("utf-8")
+    return ask(query, authors=whole.authors(frozenset(words(text))))
+
+
+def guarded(asked: Sequence[str], statistics: Statistics) -> list[str]:
+    """The terms to look for: those that a note has, and that do not have too many."""
+    known = [term for term in asked if statistics.frequency[term]]
+    if statistics.notes <= GUARDED_NOTES:
+        return known
+    many = GUARDED_SHARE * statistics.notes
+    rare = [term for term in known if statistics.frequency[term] <= many]
+    # A query of common words only is answered by the least common of them.
+    return rare or sorted(known, key=lambda term: (statistics.frequency[term], term))[:1]
+
+
+def term_scores(
+    often: Number, length: Number, *, rarity: float, usual: float, bm25: Bm25
+) -> Number:
+    """What a term adds to the score of a note that has it so often among so many terms.
+
+    For numbers and for arrays of them: the same operations in the same order, so the same bits.
+    """
+    longer = length / usual  # type: ignore[operator]
+    held = bm25.saturation * (1 - bm25.length + bm25.length * longer)
+    return rarity * (often * (bm25.saturation + 1) / (often + held))  # type: ignore[operator, return-value]
+
+
+class Once:
+    """An embedder that is asked once for each text, however often the text is needed."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self._made: dict[str, Embedded] = {}
+
+    @property
+    def digest(self) -> str:
+        return self._embedder.digest
+
+    def embed(self, text: str) -> Embedded:
+        if text not in self._made:
+            self._made[text] = self._embedder.embed(text)
+        return self._made[text]
+
+
+_once_is_a_embedder: type[Embedder] = Once
+
+
+# A scan: the lists of a short list, read from the file for one query.
+#
+# For whoever has no standing index: a command that ends with its answer, somebody who checks a
+# receipt, or a machine without the extra `memory`. It reads every note of the scope once, which for
+# a million takes seconds, and comes to what the index comes to. Which notes have a word is asked of
+# the full-text index, and nothing else is: its own statistics are of everything it holds, and
+# change with every later note. Every word is spelled in letters and digits and quoted: a query
+# cannot be read as anything but words.
+
+
+class Scan:
+    """The notes that a reader sees as of a place and a moment, in one state of the file."""
+
+    def __init__(
+        self, db: sqlite3.Connection, *, reader: str | None, filters: Filters, seq: int, at: int
+    ) -> None:
+        self._db = db
+        self._seq = int(seq)
+        found = scope_numbers(db, reader=reader, filters=filters, seq=seq, at=at)
+        self._lengths = dict.fromkeys(found, 0)
+        for number, length in db.execute(
+            "SELECT number, CASE terms WHEN '' THEN 0 "
+            "ELSE length(terms) - length(replace(terms, ' ', '')) + 1 END FROM told"
+        ):
+            if number in self._lengths:
+                self._lengths[number] = length
+
+    @property
+    def notes(self) -> int:
+        return len(self._lengths)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of all of them."""
+        return list(self._lengths)
+
+    def authors(self, said: frozenset[str]) -> list[str]:
+        """All of them, whatever was said."""
+        found = self._db.execute("SELECT number, author FROM note WHERE author IS NOT NULL")
+        return sorted({author for number, author in found if number in self._lengths})
+
+    def best(self, asked: Sequence[str], *, count: int, bm25: Bm25) -> tuple[list[int], Statistics]:
+        having = {
+            term: [each for each in notes_having(self._db, term) if each in self._lengths]
+            for term in asked
+        }
+        statistics = Statistics(
+            notes=len(self._lengths),
+            terms=sum(self._lengths.values()),
+            frequency={term: len(found) for term, found in having.items()},
+        )
+        looked_for = guarded(asked, statistics)
+        some = sorted({number for term in looked_for for number in having[term]})
+        scores = [
+            self._score(number, counts, looked_for, statistics, bm25)
+            for number, counts in zip(some, self.counts(some, looked_for), strict=True)
+        ]
+        # Rounded to a whole number, as the index does: half goes to the even neighbour.
+        parts = [round(score * PARTS) for score in scores]
+        return self._first(dict(zip(some, parts, strict=True)), count), statistics
+
+    def near(self, vector: bytes, *, count: int) -> list[int]:
+        model = model_at(self._db, self._seq)
+        if model is None:
+            return []
+        signs = _Signs(model[1])
+        wanted = signs.of(vector)
+        if wanted is None:
+            raise UsageError("vectors of different models or lengths cannot be compared")
+        rows = (
+            (number, signs.of(each))
+            for number, each in vector_rows_at(self._db, self._seq)
+            if number in self._lengths
+        )
+        found = [((code ^ wanted).bit_count(), number) for number, code in rows if code is not None]
+        if len(found) > count:
+            last = heapq.nsmallest(count, (far for far, _ in found))[-1]
+            equal = [number for far, number in found if far == last]
+            nearer = [number for far, number in found if far < last]
+            # A note may be there by several of its windows, and each of them counts.
+            ids = self._ids(equal)
+            equal.sort(key=ids.__getitem__)
+            return sorted({*nearer, *equal[: count - len(nearer)]})
+        return sorted({number for _, number in found})
+
+    def counts(self, numbers: Sequence[int], asked: Sequence[str]) -> list[Mapping[str, int]]:
+        told = dict(in_batches(self._db, "SELECT number, terms FROM told WHERE number", numbers))
+        return [_counted(told.get(number, ""), asked) for number in numbers]
+
+    def fields(self, numbers: Sequence[int]) -> list[tuple[str, NoteFields]]:
+        select = (
+            "SELECT number, id, author, thread_id, position, created_at, importance "
+            f"FROM note JOIN state USING (number) WHERE seq_from <= {self._seq} "
+            f"AND {self._seq} < seq_to AND number"
+        )
+        found = {
+            number: (
+                id,
+                NoteFields(
+                    text="",
+                    author=author or "",
+                    session=thread or "",
+                    position=position,
+                    created_at=created_at,
+                    importance=importance,
+                ),
+            )
+            for number, id, author, thread, position, created_at, importance in in_batches(
+                self._db, select, numbers
+            )
+        }
+        return [found[number] for number in numbers]
+
+    def within(self, numbers: Collection[int]) -> list[int]:
+        return [number for number in numbers if number in self._lengths]
+
+    def _score(
+        self,
+        number: int,
+        counts: Mapping[str, int],
+        looked_for: Sequence[str],
+        statistics: Statistics,
+        bm25: Bm25,
+    ) -> float:
+        score = 0.0
+        for term in looked_for:
+            if term in counts:
+                score += term_scores(
+                    float(counts[term]),
+                    float(self._lengths[number]),
+                    rarity=statistics.rarity(term),
+                    usual=statistics.length,
+                    bm25=bm25,
+                )
+        return score
+
+    def _first(self, scores: Mapping[int, int], count: int) -> list[int]:
+        if len(scores) <= count:
+            return sorted(scores)
+        least = heapq.nlargest(count, scores.values())[-1]
+        better = [number for number, score in scores.items() if score > least]
+        equal = [number for number, score in scores.items() if score == least]
+        ids = self._ids(equal)
+        return sorted((*better, *sorted(equal, key=ids.__getitem__)[: count - len(better)]))
+
+    def _ids(self, numbers: Sequence[int]) -> dict[int, str]:
+        return dict(in_batches(self._db, "SELECT number, id FROM note WHERE number", numbers))
+
+
+def notes_having(db: sqlite3.Connection, term: str) -> Iterator[int]:
+    """The numbers of the notes of a store that have a term, as `terms.terms` makes them."""
+    # Quoted: nothing of a word is an operator.
+    asked = (f'"{spelled(term)}"',)
+    for (number,) in db.execute("SELECT rowid FROM words WHERE words MATCH ?", asked):
+        yield number
+
+
+class _Signs:
+    """Codes as whole numbers: of each component one bit, which says whether it is above zero."""
+
+    def __init__(self, dimensions: int) -> None:
+        self._size = 2 * dimensions
+        self._low = int.from_bytes(b"\xff\x7f" * dimensions, "little")
+        self._high = int.from_bytes(b"\x00\x80" * dimensions, "little")
+
+    def of(self, vector: bytes) -> int | None:
+        """The code of a vector in fixed point, None if it has another length."""
+        if len(vector) != self._size:
+            return None
+        whole = int.from_bytes(vector, "little")
+        # In each component: adding the most there is reaches the sign only from above zero.
+        return ((whole & self._low) + self._low) & ~whole & self._high
+
+
+def _counted(told: str, asked: Sequence[str]) -> dict[str, int]:
+    found = unspelled(told)
+    counts = Counter(found)
+    kept = {term: counts[term] for term in asked if term in counts}
+    kept[""] = len(found) - sum(kept.values())
+    return kept
+
+
+_scan_is_a_whole: type[Whole] = Scan
+
+
+# Candidates: the notes of a short list, as ranking reads them.
+#
+# What a note says is not read: its terms were counted already. Vectors are read for all of them,
+# and vectors of tokens for those that ranking asks about.
+
+
+# Counts tokens, and is called by the name that the receipt says.
+Count = Callable[[str], int]
+_TIED_STEPS = 2
+_TIED_MAX = 1_000
+
+
+class Candidates:
+    """The notes of a short list as of a place. Vectors are read from one state of the file."""
+
+    def __init__(
+        self, db: sqlite3.Connection, listed: Shortlist, whole: Whole, *, seq: int, vectors: bool
+    ) -> None:
+        self._db = db
+        self._seq = seq
+        self._counts = listed.counts
+        found = whole.fields(listed.numbers)
+        self._fields = dict(found)
+        ids = [id for id, _ in found]
+        self._numbers = dict(zip(ids, listed.numbers, strict=True))
+        self._vectors = vectors_of(db, seq, listed.numbers) if vectors else {}
+
+    def tie(self) -> None:
+        """Read which notes they are tied to, which only some profiles ask for."""
+        related = _related(self._db, self._numbers.values(), self._seq)
+        for id, number in self._numbers.items():
+            if number in related:
+                self._fields[id] = replace(self._fields[id], related=related[number])
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(self._fields)
+
+    def number(self, id: str) -> int:
+        return self._numbers[id]
+
+    def fields(self, id: str) -> NoteFields:
+        return self._fields[id]
+
+    def counts(self, id: str) -> Mapping[str, int]:
+        return self._counts[self._numbers[id]]
+
+    def vectors(self, id: str) -> tuple[bytes, ...]:
+        return self._vectors.get(self._numbers[id], ())
+
+    def tokens(self, id: str) -> bytes | None:
+        return tokens_at(self._db, self._seq, self._numbers[id])
+
+
+def tied_to(db: sqlite3.Connection, numbers: Sequence[int], *, seq: int) -> set[int]:
+    """The notes that relations lead to from some others, in either direction, by two steps."""
+    reached, edge = set(numbers), list(numbers)
+    for _ in range(_TIED_STEPS):
+        found = {
+            number
+            for select in (
+                "SELECT note.number FROM relation JOIN note ON note.id = relation.target "
+                f"WHERE relation.seq_from <= {seq} AND relation.number",
+                "SELECT relation.number FROM note JOIN relation ON relation.target = note.id "
+                f"WHERE relation.seq_from <= {seq} AND note.number",
+            )
+            for (number,) in in_batches(db, select, edge)
+        }
+        # The earliest ones, where there are too many to rank.
+        edge = sorted(found - reached)[:_TIED_MAX]
+        reached.update(edge)
+    return reached - set(numbers)
+
+
+def content_tokens(
+    db: sqlite3.Connection, numbers: Collection[int], count: Count
+) -> Iterator[tuple[int, int]]:
+    """The numbers of some notes, and how many tokens each has."""
+    select = (
+        "SELECT number, body FROM state JOIN log ON log.seq = body_seq "
+        f"WHERE seq_to = {OPEN} AND number"
+    )
+    for number, body in in_batches(db, select, numbers):
+        record = decode_memory_record(body)
+        assert isinstance(record, NoteRemembered | NoteRedacted)
+        yield number, count(record.note.content)
+
+
+def _related(
+    db: sqlite3.Connection, numbers: Collection[int], seq: int
+) -> dict[int, tuple[str, ...]]:
+    tied: dict[int, dict[str, None]] = {}
+    select = f"SELECT number, target FROM relation WHERE seq_from <= {seq} AND number"
+    for number, target in in_batches(db, select, numbers):
+        tied.setdefault(number, {})[target] = None
+    return {number: tuple(sorted(targets)) for number, targets in tied.items()}
+
+
+_candidates_is_a_scope: type[Scope] = Candidates

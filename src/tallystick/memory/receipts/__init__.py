@@ -1,0 +1,1 @@
+"""Receipts of recalls and of forgetting: issued, kept, and checked by anybody with a key."""

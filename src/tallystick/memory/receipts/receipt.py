@@ -1,0 +1,439 @@
+"""Receipts of memory as data: fields, one spelling, chain and signature, and their errors.
+
+A receipt is canonical JSON. It holds the hash of the receipt before it, so receipts of one store
+are a chain; and an HMAC over everything else in it, by a key that it names.
+
+Rule 1: a receipt has one spelling. `read_receipt` refuses any other, so no byte can be changed.
+Rule 2: nothing in a receipt says what a note or a query said. A digest of a short text can be
+guessed by trying texts. So the query's is keyed: HMAC-SHA256 over read_id and query, by a key made
+from the receipt's key. Who has the key can still try; who has only the receipt cannot. A note's
+digest is the salted one by which the log binds it, and its salt is erased with the note; then
+nobody can try.
+
+Rejected: one salt in each receipt for its query. Whoever holds the receipt would hold the salt.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+import msgspec
+
+from tallystick.core.errors import LedgerError, Refused
+from tallystick.core.json_text import canonical, digest
+from tallystick.memory.store.records import ForgetStrategy
+
+# Why a receipt of memory is not believed, sorted as in `tallystick.core.errors`.
+#
+# LedgerError
+# └── ReceiptError                  a receipt that does not hold
+#     ├── ChainBroken                   it does not follow the receipt before it
+#     ├── HmacInit                      the key cannot be used
+#     ├── HmacMismatch                  not what was signed, or signed with another key
+#     ├── MissingRecord                 a note that it names is not there
+#     ├── NotErased                     a note that it says is gone is there
+#     ├── QueryHashMismatch             it was given for another query
+#     ├── RecallDiffers                 the recall, made again, comes to something else
+#     ├── ReceiptUnknown                no receipt of that id was given here
+#     ├── ReceiptUnreadable             it is no receipt, or not in its one spelling
+#     ├── RecordContentHashMismatch     a note does not say what it said
+#     └── UnknownKey                    no key of that id is known here
+# Refused
+# └── NotRecalled                   a citation of what this run did not recall
+
+
+class ReceiptError(LedgerError):
+    """A receipt that does not hold."""
+
+    code = "ledger.receipt"
+
+
+class ChainBroken(ReceiptError):
+    """A receipt stands where another was given."""
+
+    code = "ledger.receipt.chain"
+
+    def __init__(self, *, number: int, why: str) -> None:
+        super().__init__(f"receipt {number}: {why}")
+        self.number = number
+        self.why = why
+
+
+class HmacInit(ReceiptError):
+    """A key that cannot sign."""
+
+    code = "ledger.receipt.key"
+
+    def __init__(self, *, key_id: str, why: str) -> None:
+        super().__init__(f"the key {key_id[:80]!r} cannot be used: {why}")
+        self.key_id = key_id
+        self.why = why
+
+
+class HmacMismatch(ReceiptError):
+    """The receipt is not what was signed with its key."""
+
+    code = "ledger.receipt.hmac"
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(
+            f"receipt {id[:80]}: it was changed, or signed with another key of that id"
+        )
+        self.id = id
+
+
+class MissingRecord(ReceiptError):
+    """A note that the receipt names is not in the store, nor erased from it."""
+
+    code = "ledger.receipt.missing"
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(f"note {id[:80]} is not there; name the store that the receipt is of")
+        self.id = id
+
+
+class NotErased(ReceiptError):
+    """The text of a note that was to be erased can still be read."""
+
+    code = "ledger.receipt.not_erased"
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(f"note {id[:80]} can still be read, and the receipt says it was erased")
+        self.id = id
+
+
+class QueryHashMismatch(ReceiptError):
+    """The receipt was given for another query."""
+
+    code = "ledger.receipt.query"
+
+    def __init__(self, *, read_id: str) -> None:
+        super().__init__(f"receipt {read_id[:80]} was given for another query")
+        self.read_id = read_id
+
+
+class RecallDiffers(ReceiptError):
+    """The same recall, made again, comes to something else.
+
+    `place` is the first that differs: a field of the receipt, or of a hit, counted from one.
+    """
+
+    code = "ledger.receipt.differs"
+
+    def __init__(self, *, read_id: str, place: str, recorded: object, now: object) -> None:
+        super().__init__(
+            f"receipt {read_id[:80]}: {place} was {_cut(recorded)} and is {_cut(now)} now"
+        )
+        self.read_id = read_id
+        self.place = place
+        self.recorded = recorded
+        self.now = now
+
+
+class ReceiptUnknown(ReceiptError):
+    """This memory gave no receipt of that id."""
+
+    code = "ledger.receipt.unknown"
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(
+            f"no recall or forgetting {id[:80]!r} is known here; name a receipt's file or its id"
+        )
+        self.id = id
+
+
+class ReceiptUnreadable(ReceiptError):
+    """Bytes that are no receipt of this version, or not spelled as receipts are."""
+
+    code = "ledger.receipt.unreadable"
+
+    def __init__(self, *, why: str) -> None:
+        super().__init__(f"not a receipt: {' '.join(why.split())[:200]}")
+        self.why = why
+
+
+class RecordContentHashMismatch(ReceiptError):
+    """A note's text is not the one that was recalled."""
+
+    code = "ledger.receipt.content"
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(f"note {id[:80]} does not say what it said when it was recalled")
+        self.id = id
+
+
+class UnknownKey(ReceiptError):
+    """The receipt was signed with a key that is not known here."""
+
+    code = "ledger.receipt.unknown_key"
+
+    def __init__(self, *, key_id: str) -> None:
+        super().__init__(f"no key {key_id[:80]!r} here; a receipt is checked with the key it names")
+        self.key_id = key_id
+
+
+class NotRecalled(Refused):
+    """A note can be cited only by a run that recalled it."""
+
+    code = "refused.not_recalled"
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(f"note {id[:80]!r} was not recalled here, so it cannot be cited")
+        self.id = id
+
+
+def _cut(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+# Receipts of memory as data: their fields, their one spelling, their chain and their signature.
+
+
+GENESIS = "0" * 64
+KEY_BYTES_MIN = 16
+# A receipt of as many forgotten notes as one request may have takes half of it.
+RECEIPT_BYTES_MAX = 64 << 20
+_QUERY_LABEL = b"tallystick.memory.query.v1"
+_RECEIPT_LABEL = b"tallystick.memory.receipt.v1"
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a recall put into a context, and what other ways would have, by one tokenizer."""
+
+    delivered: int
+    whole_scope: int
+    json_tools: int
+    tokenizer: str
+
+
+class Derived(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """One hit: the note, its salted digest in the log, its score, and the score of each lane.
+
+    `seq` is the note's place in the log, `prev_hash` the hash of the entry before it.
+    """
+
+    id: str
+    content_hash: str
+    score: float
+    lanes: tuple[tuple[str, float], ...] = ()
+    seq: int | None = None
+    prev_hash: str | None = None
+
+
+class RecallReceipt(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="memory.recalled",
+):
+    """What one recall gave, in the order in which it gave it.
+
+    `scope` is what was looked through, in the store's own words; `as_of` the place in its log up
+    to which it was looked at. `profile` and `model` are the digests of the ranking's weights and
+    of the embedder; None where none was used. `number` counts the receipts of the chain from
+    zero. `ts` is in milliseconds since 1970.
+    """
+
+    read_id: str
+    agent_id: str
+    query_hash: str
+    scope: dict[str, object]
+    as_of: int
+    profile: str
+    model: str | None
+    k: int
+    derived_from: tuple[Derived, ...]
+    tokens: Tokens | None
+    ts: int
+    number: int
+    prev_hash: str
+    hmac_key_id: str
+    hmac: str
+
+
+class ForgottenNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One note that was forgotten: the place in the log of what it said, and its salted digest."""
+
+    id: str
+    seq: int
+    content_hash: str
+
+
+class NotForgotten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One note that was to be forgotten and was not, and why, as the code of an error."""
+
+    id: str
+    why: str
+
+
+class RunErased(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """A run that had to do with forgotten notes, and what became of it.
+
+    `pruned` runs have no bodies any more, `removed` ones are not there at all, `kept` ones still
+    say what they said, and `why` says for what reason.
+    """
+
+    run: str
+    how: Literal["pruned", "removed", "kept"]
+    why: str = ""
+
+
+class ForgetReceipt(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="memory.forgotten",
+):
+    """What one forgetting did, what it could not do, and what had left the store before.
+
+    `asked` is how the notes were chosen, without the names that they were chosen by: those may be
+    what is to be forgotten. `entries` are the places of the log whose bytes are gone. `exports` are
+    where notes of these were written to before, by place and name: they are out of reach, so they
+    are named and nothing is claimed. `runs` are the recorded runs that were looked at, None if none
+    were; `attachments_left` is how many attachments still have some of the text, held by others.
+    """
+
+    forget_id: str
+    store: str
+    agent_id: str
+    strategy: ForgetStrategy
+    asked: dict[str, object]
+    forgotten: tuple[ForgottenNote, ...]
+    errors: tuple[NotForgotten, ...]
+    exports: tuple[tuple[int, str], ...]
+    ts: int
+    number: int
+    prev_hash: str
+    hmac_key_id: str
+    hmac: str
+    entries: tuple[int, ...] = ()
+    runs: tuple[RunErased, ...] | None = None
+    attachments_left: int = 0
+
+
+Receipt = RecallReceipt | ForgetReceipt
+_Kind = TypeVar("_Kind", RecallReceipt, ForgetReceipt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """A secret that signs, and the id by which it is found again after another took its place."""
+
+    id: str
+    secret: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """Where a chain of receipts stands: how many there are, and the hash of the last."""
+
+    count: int = 0
+    hash: str = GENESIS
+
+    @classmethod
+    def after(cls, receipt: Receipt) -> Link:
+        return cls(count=receipt.number + 1, hash=receipt_hash(receipt))
+
+
+def query_hash(query: str, *, read_id: str, key: Key) -> str:
+    """The digest by which a receipt binds its query."""
+    of_queries = hmac.digest(_usable(key), _QUERY_LABEL, "sha256")
+    return hmac.digest(of_queries, _parts(_encoded(read_id), _encoded(query)), "sha256").hex()
+
+
+# -- bytes --------------------------------------------------------------------------------------
+
+
+def receipt_bytes(receipt: Receipt) -> bytes:
+    """The one spelling of a receipt."""
+    return canonical(receipt)
+
+
+def receipt_hash(receipt: Receipt) -> str:
+    """The hash that the next receipt of the chain holds."""
+    return digest(receipt_bytes(receipt))
+
+
+def read_receipt(data: bytes) -> Receipt:
+    """Read a receipt, with or without one newline behind it. Raises `ReceiptUnreadable`.
+
+    What it says may still be false: `check_signature` and `verify` find that out.
+    """
+    if len(data) > RECEIPT_BYTES_MAX:
+        raise ReceiptUnreadable(why=f"longer than {RECEIPT_BYTES_MAX:,} bytes")
+    try:
+        receipt: Receipt = msgspec.json.decode(data, type=Receipt)
+        same = receipt_bytes(receipt) == data.removesuffix(b"\n")
+    except _UNREADABLE as error:
+        raise ReceiptUnreadable(why=str(error)) from error
+    if not same:
+        raise ReceiptUnreadable(why="not in canonical form")
+    return receipt
+
+
+def check_signature(receipt: Receipt, keys: Mapping[str, bytes]) -> Key:
+    """Find the key that a receipt names, and check that it signed this receipt."""
+    secret = keys.get(receipt.hmac_key_id)
+    if secret is None:
+        raise UnknownKey(key_id=receipt.hmac_key_id)
+    key = Key(id=receipt.hmac_key_id, secret=secret)
+    expected = _hmac(receipt, key).encode()
+    if not hmac.compare_digest(expected, _encoded(receipt.hmac)):
+        raise HmacMismatch(id=id_of(receipt))
+    return key
+
+
+def check_link(receipt: Receipt, link: Link) -> Link:
+    """Check that a receipt is the next of its chain, and say where the chain stands then."""
+    if receipt.number != link.count:
+        why = f"it stands at place {link.count} of its chain"
+        raise ChainBroken(number=receipt.number, why=why)
+    if receipt.prev_hash != link.hash:
+        raise ChainBroken(number=receipt.number, why="the receipt before it is another")
+    return Link.after(receipt)
+
+
+def id_of(receipt: Receipt) -> str:
+    """The id of a receipt of either kind."""
+    return receipt.read_id if isinstance(receipt, RecallReceipt) else receipt.forget_id
+
+
+def signed(receipt: _Kind, key: Key) -> _Kind:
+    """A receipt with the signature of a key, in place of any that it has."""
+    return msgspec.structs.replace(receipt, hmac=_hmac(receipt, key))
+
+
+def _hmac(receipt: Receipt, key: Key) -> str:
+    unsigned = receipt_bytes(msgspec.structs.replace(receipt, hmac=""))
+    return hmac.digest(_usable(key), _parts(_RECEIPT_LABEL, unsigned), "sha256").hex()
+
+
+def _usable(key: Key) -> bytes:
+    if len(key.secret) < KEY_BYTES_MIN:
+        why = f"it has {len(key.secret)} bytes; a key has at least {KEY_BYTES_MIN}"
+        raise HmacInit(key_id=key.id, why=why)
+    return key.secret
+
+
+def _parts(*parts: bytes) -> bytes:
+    """Bytes one after another, each behind its length, so that no two lists give the same."""
+    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

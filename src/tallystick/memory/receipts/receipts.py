@@ -1,0 +1,527 @@
+"""Receipts of memory: given for each recall and each forgetting, kept, cited, and checked."""
+
+from __future__ import annotations
+
+import math
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from tallystick.core.chain import SALT_BYTES, body_hash
+from tallystick.core.errors import UsageError
+from tallystick.core.json_text import canonical
+from tallystick.memory.errors import MemoryCorrupt
+from tallystick.memory.receipts.receipt import (
+    Derived,
+    ForgetReceipt,
+    ForgottenNote,
+    Key,
+    Link,
+    MissingRecord,
+    NotErased,
+    NotForgotten,
+    NotRecalled,
+    QueryHashMismatch,
+    RecallDiffers,
+    RecallReceipt,
+    Receipt,
+    ReceiptError,
+    ReceiptUnknown,
+    RecordContentHashMismatch,
+    RunErased,
+    Tokens,
+    check_link,
+    check_signature,
+    query_hash,
+    read_receipt,
+    signed,
+)
+from tallystick.memory.store.records import (
+    ForgetStrategy,
+    NotesForgotten,
+    NotesRecalled,
+    decode_memory_record,
+)
+from tallystick.memory.store.sqlite import SqliteMemory, read_entry_header
+
+# Giving receipts: for a recall, and for a forgetting.
+
+
+def issue(
+    *,
+    key: Key,
+    link: Link,
+    read_id: str,
+    agent_id: str,
+    query: str,
+    scope: Mapping[str, object],
+    as_of: int,
+    profile: str,
+    model: str | None,
+    k: int,
+    derived_from: Sequence[Derived],
+    tokens: Tokens | None,
+    ts: int,
+) -> RecallReceipt:
+    """Give a receipt for a recall, as the next of its chain."""
+    _check_hits(derived_from, k=k)
+    return signed(
+        RecallReceipt(
+            read_id=read_id,
+            agent_id=agent_id,
+            query_hash=query_hash(query, read_id=read_id, key=key),
+            scope=_plain(scope),
+            as_of=as_of,
+            profile=profile,
+            model=model,
+            k=k,
+            derived_from=tuple(derived_from),
+            tokens=tokens,
+            ts=ts,
+            number=link.count,
+            prev_hash=link.hash,
+            hmac_key_id=key.id,
+            hmac="",
+        ),
+        key,
+    )
+
+
+def issue_forget(
+    *,
+    key: Key,
+    link: Link,
+    forget_id: str,
+    store: str,
+    agent_id: str,
+    strategy: ForgetStrategy,
+    asked: Mapping[str, object],
+    forgotten: Iterable[ForgottenNote],
+    errors: Iterable[NotForgotten] = (),
+    entries: Iterable[int] = (),
+    exports: Iterable[tuple[int, str]] = (),
+    runs: Iterable[RunErased] | None = None,
+    attachments_left: int = 0,
+    ts: int,
+) -> ForgetReceipt:
+    """Give a receipt for a forgetting, as the next of its chain."""
+    return signed(
+        ForgetReceipt(
+            forget_id=forget_id,
+            store=store,
+            agent_id=agent_id,
+            strategy=strategy,
+            asked=_plain(asked),
+            forgotten=tuple(forgotten),
+            errors=tuple(errors),
+            entries=tuple(entries),
+            exports=tuple(exports),
+            runs=None if runs is None else tuple(runs),
+            attachments_left=attachments_left,
+            ts=ts,
+            number=link.count,
+            prev_hash=link.hash,
+            hmac_key_id=key.id,
+            hmac="",
+        ),
+        key,
+    )
+
+
+def content_hash(body: bytes, *, salt: bytes) -> str:
+    """The digest by which the log and a receipt bind a note."""
+    # Salt and body are hashed as one: without a fixed length, bytes could change sides.
+    if len(salt) != SALT_BYTES:
+        raise UsageError(f"a salt has {SALT_BYTES} bytes, not {len(salt)}")
+    return body_hash(salt, body)
+
+
+def _check_hits(hits: Sequence[Derived], *, k: int) -> None:
+    if len(hits) > k:
+        raise UsageError(f"a recall of {k} cannot have {len(hits)} hits")
+    if len({hit.id for hit in hits}) < len(hits):
+        raise UsageError("a recall gives each note once")
+    for hit in hits:
+        if not all(map(math.isfinite, (hit.score, *(value for _, value in hit.lanes)))):
+            raise UsageError(f"note {hit.id}: a score is a finite number")
+
+
+def _plain(words: Mapping[str, object]) -> dict[str, object]:
+    """Words as they are when they are read again, so that a receipt equals what is read of it."""
+    return msgspec.json.decode(canonical(words), type=dict[str, object])
+
+
+# Receipts of memory: given for each recall and each forgetting, and checked by anybody with a key.
+#
+# A receipt is checked against the notes as they are stored, and by making the recall again. What
+# was erased since is said to be erased. It is neither hidden nor held against the receipt.
+#
+# Ranking weighs words by how many notes have them. So once a note of the scope is erased, a recall
+# made again can come to other scores, also for the notes that are left. Then the scores are not
+# compared any more; the signature, and the digests of the notes that are left, still are.
+
+
+NoteState = Literal["held", "erased", "redacted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A note as it is stored: the body of its entry in the log, and the salt of it."""
+
+    body: bytes
+    salt: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erased:
+    """A note whose bytes are gone. The log still has the digest that it was bound by."""
+
+    content_hash: str
+    how: Literal["erased", "redacted"] = "erased"
+
+
+# What is stored of a note; None if nothing is, and nothing says that it ever was.
+Contents = Callable[[str], Held | Erased | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputed:
+    """The recall of a receipt, made again from the log as it was then.
+
+    `erased` are the notes that were in the scope then and whose text is gone now, whether they
+    were hits or not. `tokens` is None where they were not counted again.
+    """
+
+    profile: str
+    model: str | None
+    hits: Sequence[Derived]
+    erased: frozenset[str] = frozenset()
+    tokens: Tokens | None = None
+
+
+# The second argument is the query, which is the one that the receipt was given for.
+Recompute = Callable[[RecallReceipt, str], Recomputed]
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """A receipt that holds, and how much of it could be checked.
+
+    `notes` are the hits in order, each with what is left of it. `ranking` is `same` if the recall
+    was made again and came to the same; `erased` if it came to something else and notes of its
+    scope are gone, with the first `difference`; `not_recomputed` if it was not made again.
+    """
+
+    read_id: str
+    notes: tuple[tuple[str, NoteState], ...]
+    query: Literal["same", "not_given"]
+    ranking: Literal["same", "erased", "not_recomputed"]
+    difference: str | None = None
+
+    @property
+    def erased(self) -> tuple[str, ...]:
+        """The hits whose text is gone."""
+        return tuple(id for id, state in self.notes if state != "held")
+
+
+class VerifiedForget(msgspec.Struct, frozen=True, kw_only=True):
+    """A receipt of a forgetting that holds: each note it names, with what is left of it."""
+
+    forget_id: str
+    notes: tuple[tuple[str, NoteState | Literal["gone"]], ...]
+
+
+class ChainVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether receipts are a whole chain. None of them is one.
+
+    `first_broken_at` is the place, counted from zero, and as many as there are receipts if it is
+    the end that is missing.
+    """
+
+    valid: bool
+    total_records: int
+    verified_records: int
+    first_broken_at: int | None = None
+    error_message: str | None = None
+
+
+def verify_receipt(
+    receipt: RecallReceipt,
+    *,
+    keys: Mapping[str, bytes],
+    contents: Contents,
+    recompute: Recompute | None = None,
+    query: str | None = None,
+) -> Verified:
+    """Check a receipt of a recall: its signature, its query, its notes, then the recall itself.
+
+    Without the query, the recall is not made again. Raises a `ReceiptError` that names the first
+    thing that does not hold.
+    """
+    key = check_signature(receipt, keys)
+    if query is not None:
+        expected = query_hash(query, read_id=receipt.read_id, key=key)
+        if expected != receipt.query_hash:
+            raise QueryHashMismatch(read_id=receipt.read_id)
+    notes = tuple((hit.id, _state(hit, contents(hit.id))) for hit in receipt.derived_from)
+    ranking: Literal["same", "erased", "not_recomputed"] = "not_recomputed"
+    difference = None
+    if recompute is not None and query is not None:
+        found = _difference(receipt, recompute(receipt, query), notes)
+        ranking = "same" if found is None else "erased"
+        difference = None if found is None else str(found)
+    return Verified(
+        read_id=receipt.read_id,
+        notes=notes,
+        query="not_given" if query is None else "same",
+        ranking=ranking,
+        difference=difference,
+    )
+
+
+def verify_forget(
+    receipt: ForgetReceipt, *, keys: Mapping[str, bytes], contents: Contents
+) -> VerifiedForget:
+    """Check a receipt of a forgetting: its signature, and that what it says is gone is gone.
+
+    Only a hard deletion and a redaction say that. What other strategies leave can be read.
+    """
+    check_signature(receipt, keys)
+    notes: list[tuple[str, NoteState | Literal["gone"]]] = []
+    for each in receipt.forgotten:
+        stored = contents(each.id)
+        if isinstance(stored, Held) and receipt.strategy.erases:
+            raise NotErased(id=each.id)
+        notes.append((each.id, "gone" if stored is None else _state(each, stored)))
+    return VerifiedForget(forget_id=receipt.forget_id, notes=tuple(notes))
+
+
+def verify_chain(
+    receipts: Iterable[Receipt], *, keys: Mapping[str, bytes], head: Link | None = None
+) -> ChainVerdict:
+    """Check that receipts are all there are of a chain, in order, each of them as it was signed.
+
+    That the last ones are missing can be seen only by a `head` that was kept elsewhere.
+    """
+    link = Link()
+    listed = list(receipts)
+    for place, receipt in enumerate(listed):
+        try:
+            check_signature(receipt, keys)
+            link = check_link(receipt, link)
+        except ReceiptError as error:
+            return _broken(len(listed), at=place, why=str(error))
+    if head is not None and head != link:
+        why = f"the chain was {head.count:,} receipts long, and is {link.count:,}"
+        if head.count == link.count:
+            why = "the last receipt is not the one that the head names"
+        return _broken(len(listed), at=link.count, why=why)
+    return ChainVerdict(valid=True, total_records=len(listed), verified_records=len(listed))
+
+
+def _broken(total: int, *, at: int, why: str) -> ChainVerdict:
+    return ChainVerdict(
+        valid=False,
+        total_records=total,
+        verified_records=at,
+        first_broken_at=at,
+        error_message=why,
+    )
+
+
+def _state(named: Derived | ForgottenNote, stored: Held | Erased | None) -> NoteState:
+    if stored is None:
+        raise MissingRecord(id=named.id)
+    if _hash_of(stored) != named.content_hash:
+        raise RecordContentHashMismatch(id=named.id)
+    return stored.how if isinstance(stored, Erased) else "held"
+
+
+def _hash_of(stored: Held | Erased) -> str | None:
+    if isinstance(stored, Erased):
+        return stored.content_hash
+    return body_hash(stored.salt, stored.body) if len(stored.salt) == SALT_BYTES else None
+
+
+def _difference(
+    receipt: RecallReceipt, now: Recomputed, notes: Sequence[tuple[str, NoteState]]
+) -> RecallDiffers | None:
+    """Where the recall made again comes to something else, if erasure is why; else raises it."""
+    gone = now.erased | {id for id, state in notes if state != "held"}
+    left = [hit for hit in receipt.derived_from if hit.id not in gone]
+    # Where a hit is gone, the next best takes its place at the end.
+    hits = now.hits[: len(left)] if len(left) < len(receipt.derived_from) else now.hits
+    found = _first_place(receipt, now, left, hits)
+    if found is None:
+        return None
+    place, recorded, is_now = found
+    differs = RecallDiffers(read_id=receipt.read_id, place=place, recorded=recorded, now=is_now)
+    if gone and place not in ("profile", "model"):
+        return differs
+    raise differs
+
+
+def _first_place(
+    receipt: RecallReceipt, now: Recomputed, left: Sequence[Derived], hits: Sequence[Derived]
+) -> tuple[str, object, object] | None:
+    if receipt.profile != now.profile:
+        return "profile", receipt.profile, now.profile
+    if receipt.model != now.model:
+        return "model", receipt.model, now.model
+    for place, (was, is_now) in enumerate(zip(left, hits, strict=False), 1):
+        for field in Derived.__struct_fields__:
+            recorded, found = getattr(was, field), getattr(is_now, field)
+            # As bytes: 0.0 and -0.0 are equal, and not the same score.
+            if canonical(recorded) != canonical(found):
+                return f"{field} of hit {place}", recorded, found
+    if len(left) != len(hits):
+        return "number of hits", len(left), len(hits)
+    if now.tokens is not None and receipt.tokens != now.tokens:
+        return "tokens", receipt.tokens, now.tokens
+    return None
+
+
+# The receipts that a memory keeps in its log: found by id, read in order, checked against it.
+
+
+def kept_receipt(memory: SqliteMemory, read_id: str) -> RecallReceipt:
+    """The receipt of a recall. Raises `ReceiptUnknown` if this memory gave none of that id."""
+    found = _found(memory, read_id)
+    if not isinstance(found, RecallReceipt):
+        raise ReceiptUnknown(id=read_id)
+    return found
+
+
+def kept_forget(memory: SqliteMemory, forget_id: str) -> ForgetReceipt:
+    """The receipt of a forgetting. Raises `ReceiptUnknown` if this memory gave none of that id."""
+    found = _found(memory, forget_id)
+    if not isinstance(found, ForgetReceipt):
+        raise ReceiptUnknown(id=forget_id)
+    return found
+
+
+def kept_receipts(memory: SqliteMemory) -> Iterator[Receipt]:
+    """Every receipt of either kind, the first one first."""
+    with memory.reading() as db:
+        rows = db.execute("SELECT seq FROM receipt ORDER BY number").fetchall()
+    for (seq,) in rows:
+        yield _at(memory, seq)
+
+
+def link_of(db: sqlite3.Connection) -> Link:
+    """Where the chain of receipts stands."""
+    last = db.execute("SELECT number, hash FROM receipt ORDER BY number DESC LIMIT 1").fetchone()
+    return Link() if last is None else Link(count=last[0] + 1, hash=last[1])
+
+
+def verify_forgotten(
+    memory: SqliteMemory, receipt: ForgetReceipt, *, keys: Mapping[str, bytes]
+) -> VerifiedForget:
+    """Check a receipt of a forgetting against the memory as it is now. Raises a `ReceiptError`.
+
+    What it says of runs is what was done to them then, and is signed; runs are not looked at here.
+    """
+    check_signature(receipt, keys)
+    ids = [each.id for each in receipt.forgotten]
+    if receipt.store != memory.identity():
+        raise MissingRecord(id=ids[0] if ids else receipt.forget_id)
+    for seq in receipt.entries:
+        if isinstance(content_at(memory, seq), Held):
+            raise NotErased(id=f"at entry {seq}")
+    places = {each.id: each.seq for each in receipt.forgotten}
+
+    def contents(id: str) -> Held | Erased:
+        found = content_at(memory, places[id])
+        if found is None:
+            raise MissingRecord(id=id)
+        return found
+
+    return verify_forget(receipt, keys=keys, contents=contents)
+
+
+def content_at(memory: SqliteMemory, seq: int) -> Held | Erased | None:
+    """What the log has of an entry; None if it has no such entry."""
+    entry = next(memory.entries(start=seq, stop=seq), None)
+    if entry is None:
+        return None
+    if entry.salt is not None and entry.body is not None:
+        return Held(body=entry.body, salt=entry.salt)
+    header = read_entry_header(entry.header, store=memory.identity(), seq=seq)
+    return None if isinstance(header, str) else Erased(content_hash=header.body_sha256)
+
+
+def _found(memory: SqliteMemory, id: str) -> Receipt:
+    with memory.reading() as db:
+        row = db.execute("SELECT seq FROM receipt WHERE read_id = ?", (id,)).fetchone()
+    if row is None:
+        raise ReceiptUnknown(id=id)
+    return _at(memory, row[0])
+
+
+def _at(memory: SqliteMemory, seq: int) -> Receipt:
+    entry = next(memory.entries(start=seq, stop=seq), None)
+    if entry is not None and entry.body is not None:
+        record = decode_memory_record(entry.body)
+        if isinstance(record, NotesRecalled | NotesForgotten) and record.receipt:
+            return read_receipt(record.receipt.encode())
+    raise MemoryCorrupt(path=str(memory.path), why=f"entry {seq} has no receipt")
+
+
+# Citations of notes: a short text that names a note, the recall that gave it, and its digest.
+#
+# `note:<id>@<read_id>#<first 16 digits of the digest>`. The recall's receipt has the whole digest,
+# and is signed; so a citation is as good as that receipt. Only what was recalled can be cited.
+
+
+_DIGEST_CHARS = 16
+_CITATION = re.compile(r"note:([^@#\s]{1,200})@([^@#\s]{1,200})#([0-9a-f]{16})")
+
+
+class NoteCitation(msgspec.Struct, frozen=True, kw_only=True):
+    """A note as one recall gave it."""
+
+    id: str
+    read_id: str
+    digest: str
+
+    @property
+    def text(self) -> str:
+        """The citation as it is written."""
+        return f"note:{self.id}@{self.read_id}#{self.digest}"
+
+
+def cite(id: str, receipts: Iterable[RecallReceipt]) -> NoteCitation:
+    """Cite a note by the last of these receipts that has it. Raises `NotRecalled` if none has."""
+    for receipt in reversed(list(receipts)):
+        for hit in receipt.derived_from:
+            if hit.id == id:
+                digest = hit.content_hash[:_DIGEST_CHARS]
+                return NoteCitation(id=id, read_id=receipt.read_id, digest=digest)
+    raise NotRecalled(id=id)
+
+
+def read_citation(text: str) -> NoteCitation:
+    """Read a citation as it is written. Raises `UsageError`; it may still be of nothing."""
+    found = _CITATION.fullmatch(text)
+    if found is None:
+        raise UsageError(f"not a citation: {text[:80]!r}; one is note:<id>@<recall>#<16 digits>")
+    return NoteCitation(id=found[1], read_id=found[2], digest=found[3])
+
+
+def check_citation(citation: NoteCitation, receipt: RecallReceipt) -> Derived:
+    """The hit that a citation is of. The receipt, and the note itself, are for `verify` to check.
+
+    Raises `NotRecalled` if the receipt is of another recall or has no such note, and
+    `RecordContentHashMismatch` if the note had another text then.
+    """
+    if receipt.read_id != citation.read_id:
+        raise NotRecalled(id=citation.id)
+    for hit in receipt.derived_from:
+        if hit.id == citation.id:
+            if hit.content_hash[:_DIGEST_CHARS] != citation.digest:
+                raise RecordContentHashMismatch(id=citation.id)
+            return hit
+    raise NotRecalled(id=citation.id)

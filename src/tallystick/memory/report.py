@@ -1,0 +1,251 @@
+"""What a memory has, for people: a page of its notes, how each stands, and figures of the whole."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from tallystick.core.chain import Head
+from tallystick.core.errors import UsageError
+from tallystick.memory.errors import NoteNotFound, StorageFailed
+from tallystick.memory.memory import Memory
+from tallystick.memory.note import REDACTED, ConsolidationState, Note, is_note_id
+from tallystick.memory.recall.minilm import MODEL_DIGEST
+from tallystick.memory.recall.selection import EVERYTHING, Filters, select_notes
+from tallystick.memory.recall.view import view
+from tallystick.memory.receipts.receipts import ChainVerdict, kept_receipts, verify_chain
+from tallystick.memory.store.projection import OPEN
+from tallystick.memory.store.records import NoteState
+from tallystick.memory.store.vectors import count_unembedded, model_of
+from tallystick.memory.store.verify import VerifyReport, verify_memory
+
+Standing = Literal[
+    "current",
+    "held_back",
+    "superseded",
+    "not_yet",
+    "expired",
+    "archived",
+    "forgotten",
+    "deleted",
+    "redacted",
+]
+
+_BEGINNING = re.compile(r"[0-9a-f-]{8,36}")
+_SAME_BEGINNING_MAX = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A note, and how it stands now."""
+
+    note: Note
+    state: NoteState
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Notes from one place of a list on, and how many the list has."""
+
+    notes: tuple[Listed, ...]
+    total: int
+
+
+class ModelKept(msgspec.Struct, frozen=True, kw_only=True):
+    """The model whose vectors a memory has; `usable` if it is the one of this version."""
+
+    digest: str
+    dimensions: int
+    usable: bool
+
+
+class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of a memory. `notes` counts by type, then by how they stand.
+
+    `erased` are notes of which a place in the log is left. `scrub_due` says that bytes that were
+    erased may still be in the file, because somebody was reading; opening it again takes them out.
+    """
+
+    memory: str
+    path: str
+    store: str
+    notes: dict[str, dict[str, int]]
+    total: int
+    erased: int
+    sightings: int
+    embedded: int
+    unembedded: int
+    model: ModelKept | None
+    receipts: int
+    exports: int
+    file_bytes: int
+    scrub_due: bool
+    head: Head
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """Whether a memory is what was written: its log with all that follows, and its receipts."""
+
+    log: VerifyReport
+    receipts: ChainVerdict
+    head: Head
+
+    @property
+    def valid(self) -> bool:
+        return self.log.valid and self.receipts.valid
+
+
+def list_notes(memory: Memory, filters: Filters, *, offset: int = 0, limit: int = 50) -> Page:
+    """Notes that the memory's reader sees, the newest first."""
+    seen = view(memory.store, reader=memory.reader, filters=filters)
+    ids = seen.ids[::-1]
+    return Page(
+        notes=tuple(
+            Listed(
+                note=seen.note(id),
+                state=seen.state(id),
+                standing=standing(seen.note(id), seen.state(id), now=seen.at),
+            )
+            for id in ids[offset : offset + limit]
+        ),
+        total=len(ids),
+    )
+
+
+def standing(note: Note, state: NoteState, *, now: int) -> Standing:
+    """How a note stands, in a word. Of several that are true, the one that weighs most."""
+    redacted = note.content == REDACTED and note.metadata.get("redacted") is True
+    return _standing(redacted, state, note.valid_from, now=now)
+
+
+def _standing(redacted: bool, state: NoteState, valid_from: int, *, now: int) -> Standing:
+    if state.deleted_at is not None:
+        return "deleted"
+    if redacted:
+        return "redacted"
+    if state.quarantine:
+        return "held_back"
+    match state.state:
+        case ConsolidationState.ARCHIVED:
+            return "archived"
+        case ConsolidationState.FORGOTTEN:
+            return "forgotten"
+        case _:
+            return _in_time(state, valid_from, now=now)
+
+
+def _in_time(state: NoteState, valid_from: int, *, now: int) -> Standing:
+    if state.expires_at is not None and state.expires_at <= now:
+        return "expired"
+    if state.valid_to is not None and state.valid_to <= now:
+        return "superseded"
+    return "not_yet" if valid_from > now else "current"
+
+
+def whole_id(memory: Memory, text: str) -> str:
+    """The id of a note that its reader sees, from its beginning. A whole one stays as it is."""
+    if is_note_id(text):
+        return text
+    if not _BEGINNING.fullmatch(text):
+        raise NoteNotFound(id=text)
+    store = memory.store
+    with store.reading() as db:
+        seq = store.resolve(None)
+        rows = db.execute(
+            "SELECT id FROM note WHERE id >= ? AND id < ? UNION "
+            "SELECT id FROM erased WHERE id >= ? AND id < ? AND ? LIMIT ?",
+            (text, f"{text}g", text, f"{text}g", memory.reader is None, _SAME_BEGINNING_MAX),
+        ).fetchall()
+        found = [
+            id
+            for (id,) in rows
+            if memory.reader is None
+            or select_notes(
+                db, reader=memory.reader, filters=EVERYTHING, seq=seq, at=store.clock(), id=id
+            )
+        ]
+    if not found:
+        raise NoteNotFound(id=text)
+    if len(found) > 1:
+        many = f"{len(found)}{' or more' if len(rows) == _SAME_BEGINNING_MAX else ''}"
+        raise UsageError(f"{text!r} is the beginning of {many} notes; give more of it")
+    return str(found[0])
+
+
+def memory_stats(memory: Memory) -> MemoryStats:
+    """Figures of the whole memory, whoever its notes are of."""
+    store = memory.store
+    now = store.clock()
+    notes: dict[str, Counter[str]] = {}
+    with store.reading() as db:
+        rows = db.execute(
+            "SELECT memory_type, redacted, valid_from, importance, valid_to, expires_at, "
+            "deleted_at, state, quarantine FROM note JOIN state USING (number) WHERE seq_to = ?",
+            (OPEN,),
+        )
+        for kind, redacted, begin, importance, end, expires, deleted, became, signs in rows:
+            state = NoteState(
+                importance=importance,
+                valid_to=end,
+                expires_at=expires,
+                deleted_at=deleted,
+                state=ConsolidationState(became),
+                quarantine=tuple(signs.split()),
+            )
+            word = _standing(redacted > 0, state, begin, now=now)
+            notes.setdefault(kind, Counter())[word] += 1
+
+        def count(table: str) -> int:
+            return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+        erased, sightings = count("erased"), count("sighting")
+        receipts, exports = count("receipt"), count("exported")
+        (embedded,) = db.execute("SELECT count(DISTINCT number) FROM vector").fetchone()
+    model = model_of(store)
+    return MemoryStats(
+        memory=memory.tenant,
+        path=str(store.path),
+        store=store.identity(),
+        notes={kind: dict(sorted(notes[kind].items())) for kind in sorted(notes)},
+        total=sum(each.total() for each in notes.values()),
+        erased=erased,
+        sightings=sightings,
+        embedded=embedded,
+        unembedded=count_unembedded(store),
+        model=None
+        if model is None
+        else ModelKept(digest=model[0], dimensions=model[1], usable=model[0] == MODEL_DIGEST),
+        receipts=receipts,
+        exports=exports,
+        file_bytes=_file_bytes(memory),
+        scrub_due=store.scrub_due,
+        head=store.head(),
+    )
+
+
+def check_memory(memory: Memory, *, head: Head | None = None) -> Checked:
+    """Check the log, the projections, the vectors, and the chain of receipts with its keys.
+
+    `head` is one that was kept elsewhere: it must still be a part of the log.
+    """
+    log = verify_memory(memory.store, head=head)
+    try:
+        receipts = verify_chain(kept_receipts(memory.store), keys=memory.keys.by_id)
+    except StorageFailed as error:
+        receipts = ChainVerdict(
+            valid=False, total_records=0, verified_records=0, error_message=str(error)
+        )
+    return Checked(log=log, receipts=receipts, head=memory.store.head())
+
+
+def _file_bytes(memory: Memory) -> int:
+    """The file with SQLite's log beside it."""
+    path = memory.store.path
+    beside = (path, path.with_name(f"{path.name}-wal"))
+    return sum(each.stat().st_size for each in beside if each.exists())

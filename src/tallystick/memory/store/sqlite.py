@@ -1,0 +1,520 @@
+"""A memory in one SQLite file: one tenant, one log as a hash chain, and what follows from it.
+
+One file is one tenant, and nothing here opens two: what must not be seen together is not kept
+together. The log is the truth. An entry and what it does to the projections are one transaction,
+which waits for the disk, so what was acknowledged is in both. A writer takes the file's lock, reads
+the head and appends behind it: two writers never make two entries of one place.
+
+Projections that were made by another version, or that are not as far as the log, are made again
+when the file is opened. Bytes that were erased while somebody was reading are taken out of the file
+when it is opened next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from tallystick.core.chain import GENESIS, SALT_BYTES, Head, body_hash
+from tallystick.core.json_text import canonical
+from tallystick.memory.errors import MemoryCorrupt, MemoryLocked, NoteInvalid
+from tallystick.memory.note import ENTROPY_BYTES, SECRET_BYTES, uuid7
+from tallystick.memory.store.file import MemoryFile
+from tallystick.memory.store.projection import PROJECTION, PROJECTION_SCHEMA, drop_projections, fold
+from tallystick.memory.store.records import (
+    UNREADABLE,
+    MemoryRecord,
+    decode_memory_record,
+    encode_memory_record,
+    tag_of,
+)
+
+# The log of a memory: a hash chain of headers, with what was said sealed apart.
+#
+# An entry's hash is SHA-256(previous hash ‖ header). The header says where the entry stands, when
+# it was written, which note it is about, and SHA-256(salt ‖ body); it says nothing of what the note
+# says. Salt and body are stored apart: both are removed when the note is erased, the chain still
+# holds, and with the salt gone nobody can find a short text by trying.
+#
+# Rule 1: places count from 1, so that a place is also the number of entries up to it. The head of
+# an empty log is place 0.
+# Rule 2: times in headers never go back. "As of a time" is the last place that is not after it.
+# Rule 3: `origin` is in the header and outlives the body: whoever asks twice under one origin,
+# after a crash for instance, is answered once, also when the note has been erased meanwhile.
+
+
+LOG_FORMAT = 1
+
+
+class EntryHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """What the chain binds of an entry."""
+
+    v: int
+    store: str
+    seq: int
+    at: int
+    tag: str
+    note: str | None
+    origin: str | None
+    body_sha256: str
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry at its place. Salt and body are None once they were erased."""
+
+    seq: int
+    header: bytes
+    hash: str
+    salt: bytes | None
+    body: bytes | None
+
+
+_decode_header = msgspec.json.Decoder(EntryHeader).decode
+
+
+def empty_head() -> Head:
+    """Where a log stands that has no entries."""
+    return Head(count=0, hash=GENESIS.hex())
+
+
+def seal_entry(
+    *,
+    head: Head,
+    store: str,
+    at: int,
+    tag: str,
+    note: str | None,
+    origin: str | None,
+    body: bytes,
+    salt: bytes,
+) -> tuple[Entry, EntryHeader]:
+    """Put a body at the end of a log."""
+    header = EntryHeader(
+        v=LOG_FORMAT,
+        store=store,
+        seq=head.count + 1,
+        at=at,
+        tag=tag,
+        note=note,
+        origin=origin,
+        body_sha256=body_hash(salt, body),
+    )
+    data = canonical(header)
+    linked = hashlib.sha256(bytes.fromhex(head.hash) + data).hexdigest()
+    return Entry(seq=header.seq, header=data, hash=linked, salt=salt, body=body), header
+
+
+def read_entry_header(data: bytes, *, store: str, seq: int) -> EntryHeader | str:
+    """The header of the entry at a place, or why these bytes are not one."""
+    try:
+        header = _decode_header(data)
+    except UNREADABLE:
+        return "its header cannot be read"
+    if header.v != LOG_FORMAT:
+        return f"its header has format {header.v}; this version reads {LOG_FORMAT}"
+    if header.store != store:
+        return "its header names another memory"
+    if header.seq != seq:
+        return f"its header has place {header.seq}"
+    # Two ways to write one header would let a reader see other fields than the hash was made for.
+    if canonical(header) != data:
+        return "its header is not in canonical form"
+    return header
+
+
+def check_entry(
+    entry: Entry, *, store: str, previous: str, at_min: int
+) -> tuple[EntryHeader, MemoryRecord | None] | str:
+    """The header and record of an entry behind the hash `previous`, or why it does not hold.
+
+    The record is None if it was erased.
+    """
+    header = read_entry_header(entry.header, store=store, seq=entry.seq)
+    if isinstance(header, str):
+        return header
+    if header.at < at_min:
+        return "its time is before that of the entry before"
+    if hashlib.sha256(bytes.fromhex(previous) + entry.header).hexdigest() != entry.hash:
+        return "its hash is not that of its header and the entry before"
+    if entry.salt is None or entry.body is None:
+        whole = entry.salt is None and entry.body is None
+        return (header, None) if whole else "only one of salt and body is there"
+    # Salt and body are hashed as one: without a fixed length, bytes could change sides.
+    if len(entry.salt) != SALT_BYTES:
+        return f"its salt has {len(entry.salt)} bytes, not {SALT_BYTES}"
+    if body_hash(entry.salt, entry.body) != header.body_sha256:
+        return "its body is not the one that its header binds"
+    try:
+        record = decode_memory_record(entry.body)
+    except UNREADABLE:
+        return "its body is no record that this version knows"
+    if tag_of(record) != header.tag:
+        return "its body is another record than its header says"
+    return header, record
+
+
+# A memory in one SQLite file: one tenant, one log, and the projections that follow from it.
+
+
+_BUSY_SECONDS = 10.0
+_LOG_SCHEMA = (
+    # Salt and body are NULL once they were erased.
+    """CREATE TABLE log (
+        seq INTEGER PRIMARY KEY, header BLOB NOT NULL, hash BLOB NOT NULL, salt BLOB, body BLOB
+    )""",
+    """CREATE TABLE head (
+        one INTEGER PRIMARY KEY CHECK (one = 1), store TEXT NOT NULL, secret BLOB NOT NULL,
+        count INTEGER NOT NULL, hash BLOB NOT NULL, at INTEGER NOT NULL,
+        projection TEXT NOT NULL, projected INTEGER NOT NULL, scrub INTEGER NOT NULL
+    )""",
+    # No projection: what a model made of a note cannot be made from the log. Its digest is there.
+    """CREATE TABLE vector (
+        number INTEGER NOT NULL, window INTEGER NOT NULL, seq INTEGER NOT NULL,
+        vector BLOB NOT NULL, tokens BLOB, PRIMARY KEY (number, window)
+    )""",
+)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True)
+class HeadRow:
+    """What the file says of itself."""
+
+    store: str
+    secret: bytes
+    head: Head
+    at: int
+    projection: str
+    projected: int
+    scrub: bool
+
+
+class Pen:
+    """A transaction that appends. Made by `SqliteMemory.writing`, and over with it."""
+
+    def __init__(
+        self, db: sqlite3.Connection, row: HeadRow, *, now: int, entropy: _Entropy
+    ) -> None:
+        self.db = db
+        self.secret = row.secret
+        # The log's time never goes back, whatever the clock does.
+        self.at = max(now, row.at)
+        self.head = row.head
+        self.store = row.store
+        self._entropy = entropy
+        self.scrub = row.scrub
+
+    def append(
+        self,
+        record: MemoryRecord,
+        *,
+        note: str | None = None,
+        origin: str | None = None,
+        same: bytes | None = None,
+    ) -> tuple[int, str]:
+        """Put a record at the end of the log and into the projections.
+
+        Returns its place and the salted digest of its body.
+        """
+        entry, header = seal_entry(
+            head=self.head,
+            store=self.store,
+            at=self.at,
+            tag=tag_of(record),
+            note=note,
+            origin=origin,
+            body=encode_memory_record(record),
+            salt=self._entropy(SALT_BYTES),
+        )
+        self.db.execute(
+            "INSERT INTO log VALUES (?, ?, ?, ?, ?)",
+            (entry.seq, entry.header, bytes.fromhex(entry.hash), entry.salt, entry.body),
+        )
+        fold(self.db, header, record, secret=self.secret, same=same)
+        self.head = Head(count=entry.seq, hash=entry.hash)
+        return entry.seq, header.body_sha256
+
+    def new_id(self) -> str:
+        """An id for a note of this moment."""
+        return uuid7(time_ms=self.at, entropy=self._entropy(ENTROPY_BYTES))
+
+    def empty(self, seqs: Sequence[int]) -> None:
+        """Take salt and body out of entries. The file is to be scrubbed afterwards."""
+        self.db.executemany(
+            "UPDATE log SET salt = NULL, body = NULL WHERE seq = ?", [(seq,) for seq in seqs]
+        )
+        self.scrub = True
+
+
+_Entropy = Callable[[int], bytes]
+
+
+class SqliteMemory:
+    """A memory's file, shared by threads and processes. Closing twice is harmless."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Callable[[], int] = now_ms,
+        entropy: _Entropy = os.urandom,
+        busy_seconds: float = _BUSY_SECONDS,
+    ) -> None:
+        self.path = path
+        self.clock = clock
+        self._entropy = entropy
+        self._ready = False
+        self._file = MemoryFile(
+            path,
+            schema=(*_LOG_SCHEMA, *PROJECTION_SCHEMA),
+            made=self._make_head,
+            busy_seconds=busy_seconds,
+        )
+
+    def __enter__(self) -> SqliteMemory:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+        self._ready = False
+
+    # -- looking -------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Look at one state of the memory, whatever is written meanwhile."""
+        self._prepare()
+        with self._file.reading() as db:
+            yield db
+
+    def head(self) -> Head:
+        """Where the log stands, to be kept elsewhere: how many entries, and the last one's hash."""
+        with self.reading() as db:
+            return head_row(db, self.path).head
+
+    def identity(self) -> str:
+        """The id of this store, which every entry binds."""
+        with self.reading() as db:
+            return head_row(db, self.path).store
+
+    def secret(self) -> bytes:
+        with self.reading() as db:
+            return head_row(db, self.path).secret
+
+    def entries(self, *, start: int = 1, stop: int | None = None) -> Iterator[Entry]:
+        """Entries from a place up to another, that one included, as they stand in the file."""
+        batch = 500
+        end = (1 << 62) if stop is None else stop
+        while start <= end:
+            with self.reading() as db:
+                rows = db.execute(
+                    "SELECT seq, header, hash, salt, body FROM log "
+                    "WHERE seq BETWEEN ? AND ? ORDER BY seq LIMIT ?",
+                    (start, end, batch),
+                ).fetchall()
+            yield from map(_entry, rows)
+            if len(rows) < batch:
+                return
+            start = rows[-1][0] + 1
+
+    def seq_at(self, time_ms: int) -> int:
+        """The last place that was written at or before a time; 0 before the first."""
+        with self.reading() as db:
+            row = head_row(db, self.path)
+            low, high = 0, row.head.count
+            while low < high:
+                middle = (low + high + 1) // 2
+                (data,) = db.execute("SELECT header FROM log WHERE seq = ?", (middle,)).fetchone()
+                header = read_entry_header(data, store=row.store, seq=middle)
+                if isinstance(header, str):
+                    raise MemoryCorrupt(path=str(self.path), why=f"entry {middle}: {header}")
+                low, high = (middle, high) if header.at <= time_ms else (low, middle - 1)
+            return low
+
+    def resolve(self, as_of: int | None) -> int:
+        """A place to look from: the head, or the one that is given. Raises `NoteInvalid`."""
+        count = self.head().count
+        if as_of is None:
+            return count
+        if isinstance(as_of, bool) or not 0 <= as_of <= count:
+            raise NoteInvalid(field="as_of", why=f"a place from 0 to {count:,}", given=as_of)
+        return as_of
+
+    # -- writing -------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def writing(self, *, forced: bool = True) -> Iterator[Pen]:
+        """One transaction: entries and what follows from them, all or nothing."""
+        self._prepare()
+        with self._file.writing(forced=forced) as db:
+            row = head_row(db, self.path)
+            pen = Pen(db, row, now=self.clock(), entropy=self._entropy)
+            yield pen
+            if pen.head != row.head:
+                db.execute(
+                    "UPDATE head SET count = ?, hash = ?, at = ?, projected = ?, scrub = ?",
+                    (
+                        pen.head.count,
+                        bytes.fromhex(pen.head.hash),
+                        pen.at,
+                        pen.head.count,
+                        pen.scrub,
+                    ),
+                )
+
+    def scrub(self) -> bool:
+        """Take erased bytes out of indexes, free pages and SQLite's log. False if not done yet.
+
+        It writes the whole file anew: once for many erasures, not once for each.
+        """
+        self._prepare()
+        with self._file.writing() as db:
+            # Merges the index into one part: words that only erased notes had are in none.
+            db.execute("INSERT INTO words (words) VALUES ('optimize')")
+        if not self._file.rewrite():
+            return False
+        with self._file.writing() as db:
+            db.execute("UPDATE head SET scrub = 0")
+        return True
+
+    @property
+    def scrub_due(self) -> bool:
+        """Whether bytes that were erased may still be in the file."""
+        with self.reading() as db:
+            return head_row(db, self.path).scrub
+
+    def rebuild(self) -> int:
+        """Make the projections again from the log. Returns how many entries were read."""
+        with self._file.writing() as db:
+            return self._rebuild(db)
+
+    def check_index(self) -> None:
+        """Have the index of words compared with what it was made of. Raises `MemoryCorrupt`."""
+        with self._file.writing(forced=False) as db:
+            db.execute("INSERT INTO words (words, rank) VALUES ('integrity-check', 1)")
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _make_head(self, db: sqlite3.Connection) -> None:
+        store = uuid7(time_ms=self.clock(), entropy=self._entropy(ENTROPY_BYTES))
+        head = empty_head()
+        db.execute(
+            "INSERT INTO head VALUES (1, ?, ?, 0, ?, 0, ?, 0, 0)",
+            (store, self._entropy(SECRET_BYTES), bytes.fromhex(head.hash), PROJECTION),
+        )
+
+    def _prepare(self) -> None:
+        """See once that the projections are those of the log."""
+        if self._ready:
+            return
+        with self._file.reading() as db:
+            row = head_row(db, self.path)
+            there = _tables(db)
+        if not _current(row, there):
+            with self._file.writing() as db:
+                if not _current(head_row(db, self.path), _tables(db)):
+                    self._rebuild(db)
+        self._ready = True
+        if row.scrub:
+            # Whoever reads an older state now is why it was not done before: later, then.
+            with contextlib.suppress(MemoryLocked):
+                self.scrub()
+
+    def _rebuild(self, db: sqlite3.Connection) -> int:
+        row = head_row(db, self.path)
+        drop_projections(db)
+        for statement in PROJECTION_SCHEMA:
+            db.execute(statement)
+        count = fold_all(db, db, row, path=self.path)
+        db.execute("DELETE FROM vector WHERE number NOT IN (SELECT number FROM note)")
+        db.execute("UPDATE head SET projection = ?, projected = ?", (PROJECTION, row.head.count))
+        return count
+
+
+def fold_all(
+    source: sqlite3.Connection, target: sqlite3.Connection, row: HeadRow, *, path: Path
+) -> int:
+    """Fold the log of one database into the empty projections of another, checking it."""
+    previous, at = empty_head().hash, 0
+    rows = source.execute("SELECT seq, header, hash, salt, body FROM log ORDER BY seq")
+    count = 0
+    while batch := rows.fetchmany(500):
+        for each in batch:
+            entry = _entry(each)
+            checked = check_entry(entry, store=row.store, previous=previous, at_min=at)
+            if isinstance(checked, str):
+                raise MemoryCorrupt(path=str(path), why=f"entry {entry.seq}: {checked}")
+            header, record = checked
+            fold(target, header, record, secret=row.secret)
+            previous, at = entry.hash, header.at
+            count += 1
+    return count
+
+
+def _current(row: HeadRow, tables: set[str]) -> bool:
+    named = {statement.split()[2] for statement in PROJECTION_SCHEMA if "TABLE" in statement}
+    named = {name for name in named if name != "TABLE"} | {"words"}
+    return row.projection == PROJECTION and row.projected == row.head.count and named <= tables
+
+
+def _tables(db: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+def head_row(db: sqlite3.Connection, path: Path) -> HeadRow:
+    found = db.execute(
+        "SELECT store, secret, count, hash, at, projection, projected, scrub FROM head"
+    ).fetchone()
+    if found is None:
+        raise MemoryCorrupt(path=str(path), why="its head is gone")
+    store, secret, count, hash, at, projection, projected, scrub = found
+    typed = isinstance(store, str) and isinstance(secret, bytes) and isinstance(hash, bytes)
+    if not (typed and isinstance(count, int) and isinstance(at, int) and len(hash) == 32):
+        raise MemoryCorrupt(path=str(path), why="its head cannot be read")
+    return HeadRow(
+        store=store,
+        secret=secret,
+        head=Head(count=count, hash=hash.hex()),
+        at=at,
+        projection=str(projection),
+        projected=projected,
+        scrub=bool(scrub),
+    )
+
+
+def _entry(row: tuple[int, bytes, bytes, bytes | None, bytes | None]) -> Entry:
+    seq, header, hash, salt, body = row
+    # What has another type than we gave it was changed by another hand: it is checked as bytes.
+    return Entry(
+        seq=seq,
+        header=_bytes(header) or b"",
+        hash=(_bytes(hash) or b"").hex(),
+        salt=_bytes(salt),
+        body=_bytes(body),
+    )
+
+
+def _bytes(value: object) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    return str(value).encode("utf-8", "surrogatepass")

@@ -1,0 +1,267 @@
+"""Vectors: what a model made of notes in windows, kept beside them and erased with them.
+
+The store keeps bytes and does not read them. One model at a time: vectors of two are never
+compared, so another model's are refused until it is chosen, which throws the old ones away. The log
+has a digest of each vector, sealed as the note is, so a changed one is found; and its place, so a
+recall as of an earlier place does not use what came later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tallystick.memory.errors import ModelMismatch, NoteInvalid, NoteNotFound
+from tallystick.memory.recall.scope import Embedder
+from tallystick.memory.recall.selection import in_batches
+from tallystick.memory.store.projection import OPEN, note_at
+from tallystick.memory.store.records import ModelChosen, NoteEmbedded
+from tallystick.memory.store.sqlite import SqliteMemory
+
+# Windows: a long note as overlapping pieces that a small model can read whole.
+#
+# A window has at most 200 pieces of words and shares 40 with the next. Pieces are counted on the
+# high side of what the models' own tokenizers count: a model that reads 256 reads all of a window.
+# Short notes have one window, the whole text. What is said here is as old as the notes: a change
+# makes other windows of the same note, and needs another VERSION.
+
+
+WINDOW_VERSION = 1
+WINDOW_PIECES = 200
+OVERLAP_PIECES = 40
+
+# Runs of plain letters and digits, five at a time; any other character that is no space, alone.
+_PIECE = re.compile(r"[A-Za-z0-9]{1,5}|[^A-Za-z0-9\s]")
+
+
+def windows(text: str) -> tuple[tuple[int, int], ...]:
+    """Where the windows of a text begin and end, in characters."""
+    # No piece is shorter than a character: most notes need no counting.
+    if len(text) <= WINDOW_PIECES:
+        return ((0, len(text)),)
+    starts = [found.start() for found in _PIECE.finditer(text)]
+    if len(starts) <= WINDOW_PIECES:
+        return ((0, len(text)),)
+    step = WINDOW_PIECES - OVERLAP_PIECES
+    made: list[tuple[int, int]] = []
+    for first in range(0, len(starts) - OVERLAP_PIECES, step):
+        last = first + WINDOW_PIECES
+        begin = 0 if first == 0 else _word_start(text, starts[first], made[-1][1])
+        made.append((begin, len(text) if last >= len(starts) else starts[last]))
+    return tuple(made)
+
+
+def _word_start(text: str, at: int, end: int) -> int:
+    """Move a begin to the next word, if there is one within the part that is shared anyway."""
+    if text[at - 1].isspace():
+        return at
+    space = re.compile(r"\s+").search(text, at, end)
+    return at if space is None else space.end()
+
+
+# Vectors: what a model made of notes, kept beside them and erased with them.
+
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_DIMENSIONS_MAX = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """A window's vector, and if the model gives them its token vectors, as bytes."""
+
+    vector: bytes
+    tokens: bytes | None = None
+
+
+def model_of(memory: SqliteMemory) -> tuple[str, int] | None:
+    """The digest and dimensions of the store's model, None if none was chosen."""
+    with memory.reading() as db:
+        return model_at(db, OPEN)
+
+
+def choose_model(
+    memory: SqliteMemory, model: str, *, dimensions: int, replace: bool = False
+) -> int:
+    """Say whose vectors the store keeps. Returns the place that says so.
+
+    If it is another model than before, `replace` must say that the old vectors are thrown away and
+    the notes embedded again; otherwise `ModelMismatch` is raised.
+    """
+    if not _DIGEST.fullmatch(model):
+        raise NoteInvalid(field="model", why="the SHA-256 of a model in hex", given=model)
+    if not 1 <= dimensions <= _DIMENSIONS_MAX:
+        raise NoteInvalid(
+            field="dimensions", why=f"from 1 to {_DIMENSIONS_MAX:,}", given=dimensions
+        )
+    with memory.writing() as pen:
+        found = pen.db.execute(
+            "SELECT seq, digest, dimensions FROM model ORDER BY seq DESC LIMIT 1"
+        )
+        row = found.fetchone()
+        if row is not None and row[1:] == (model, dimensions):
+            return int(row[0])
+        if row is not None and not replace:
+            raise ModelMismatch(found=row[1], given=model)
+        pen.db.execute("DELETE FROM vector")
+        seq, _ = pen.append(ModelChosen(model=model, dimensions=dimensions))
+        return seq
+
+
+def keep_vectors(
+    memory: SqliteMemory, made: Iterable[tuple[str, Sequence[Vectors]]], *, model: str
+) -> int:
+    """Keep the vectors of notes, one for each window in order. Returns how many notes had none.
+
+    Raises `ModelMismatch` for another model than the store's, `NoteNotFound` for a note that is
+    not here; then none of them is kept. A note that has vectors keeps those it has.
+    """
+    kept = 0
+    with memory.writing() as pen:
+        found = model_at(pen.db, OPEN)
+        if found is None:
+            raise NoteInvalid(field="model", why="choose the store's model first")
+        if found[0] != model:
+            raise ModelMismatch(found=found[0], given=model)
+        for id, vectors in made:
+            row = pen.db.execute(
+                "SELECT number, body_seq FROM note JOIN state USING (number) "
+                "WHERE id = ? AND seq_to = ?",
+                (id, OPEN),
+            ).fetchone()
+            note = None if row is None else note_at(pen.db, row[1])
+            if row is None or note is None:
+                raise NoteNotFound(id=id)
+            if len(vectors) != len(windows(note.content)):
+                why = f"one for each of the {len(windows(note.content))} windows of {id}"
+                raise NoteInvalid(field="vectors", why=why, given=len(vectors))
+            if pen.db.execute("SELECT 1 FROM vector WHERE number = ?", (row[0],)).fetchone():
+                continue
+            record = NoteEmbedded(
+                model=model,
+                vectors=tuple(_digest(each.vector) for each in vectors),
+                tokens=tuple(
+                    None if each.tokens is None else _digest(each.tokens) for each in vectors
+                ),
+            )
+            seq, _ = pen.append(record, note=id)
+            pen.db.executemany(
+                "INSERT INTO vector VALUES (?, ?, ?, ?, ?)",
+                [
+                    (row[0], window, seq, each.vector, each.tokens)
+                    for window, each in enumerate(vectors)
+                ],
+            )
+            kept += 1
+    return kept
+
+
+_UNEMBEDDED = (
+    "FROM note JOIN state USING (number) WHERE seq_to = ? AND redacted = 0 "
+    "AND NOT EXISTS (SELECT 1 FROM vector WHERE vector.number = note.number)"
+)
+
+
+def count_unembedded(memory: SqliteMemory) -> int:
+    """How many notes have no vectors."""
+    with memory.reading() as db:
+        return int(db.execute(f"SELECT count(*) {_UNEMBEDDED}", (OPEN,)).fetchone()[0])
+
+
+def unembedded(memory: SqliteMemory, *, limit: int) -> list[tuple[str, tuple[str, ...]]]:
+    """Notes without vectors, the oldest first, each with the texts of its windows."""
+    found: list[tuple[str, tuple[str, ...]]] = []
+    with memory.reading() as db:
+        rows = db.execute(
+            f"SELECT id, body_seq {_UNEMBEDDED} ORDER BY note.number LIMIT ?",
+            (OPEN, limit),
+        ).fetchall()
+        for id, body_seq in rows:
+            note = note_at(db, body_seq)
+            if note is not None:
+                cut = windows(note.content)
+                found.append((id, tuple(note.content[begin:end] for begin, end in cut)))
+    return found
+
+
+def model_at(db: sqlite3.Connection, seq: int) -> tuple[str, int] | None:
+    """The model as of a place."""
+    row = db.execute(
+        "SELECT digest, dimensions FROM model WHERE seq <= ? ORDER BY seq DESC LIMIT 1", (seq,)
+    ).fetchone()
+    return None if row is None else (row[0], row[1])
+
+
+def vectors_of(
+    db: sqlite3.Connection, seq: int, numbers: Collection[int]
+) -> dict[int, tuple[bytes, ...]]:
+    """Vectors of the model as of a place, as far as they were there, by the number of the note."""
+    found: dict[int, tuple[bytes, ...]] = {}
+    if _kept(db, seq):
+        select = f"SELECT number, vector FROM vector WHERE seq <= {int(seq)} AND number"
+        for number, vector in in_batches(db, select, numbers, order="number, window"):
+            found[number] = (*found.get(number, ()), vector)
+    return found
+
+
+def tokens_at(db: sqlite3.Connection, seq: int, number: int) -> bytes | None:
+    """The token vectors of all windows of a note, one after the other, as of a place."""
+    if not _kept(db, seq):
+        return None
+    rows = db.execute(
+        "SELECT tokens FROM vector WHERE number = ? AND seq <= ? ORDER BY window", (number, seq)
+    )
+    parts = [tokens for (tokens,) in rows]
+    return b"".join(parts) if parts and None not in parts else None
+
+
+def vector_rows_at(db: sqlite3.Connection, seq: int) -> Iterator[tuple[int, bytes]]:
+    """Every vector of the model as of a place with the number of its note, window by window."""
+    if _kept(db, seq):
+        yield from db.execute(
+            "SELECT number, vector FROM vector WHERE seq <= ? ORDER BY number, window", (seq,)
+        )
+
+
+def _kept(db: sqlite3.Connection, seq: int) -> bool:
+    """Whether the vectors are of the model as of a place. Those of earlier ones are not kept."""
+    chosen, latest = db.execute(
+        "SELECT (SELECT max(seq) FROM model WHERE seq <= ?), (SELECT max(seq) FROM model)", (seq,)
+    ).fetchone()
+    return chosen is not None and chosen == latest
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+# Embedding: giving vectors to the notes that have none, with one model for the whole store.
+
+
+# As many as are kept in one transaction: what was embedded before a crash stays embedded.
+_BATCH = 200
+
+
+def embed_missing(
+    memory: SqliteMemory, embedder: Embedder, *, dimensions: int, replace: bool = False
+) -> int:
+    """Embed every note that has no vector yet, window by window. Returns how many there were.
+
+    A store with vectors of another model raises `ModelMismatch`; with `replace` those are thrown
+    away, and every note is embedded again.
+    """
+    if model_of(memory) != (embedder.digest, dimensions):
+        choose_model(memory, embedder.digest, dimensions=dimensions, replace=replace)
+    count = 0
+    while found := unembedded(memory, limit=_BATCH):
+        made = [(id, [_vectors(embedder, each) for each in texts]) for id, texts in found]
+        count += keep_vectors(memory, made, model=embedder.digest)
+    return count
+
+
+def _vectors(embedder: Embedder, text: str) -> Vectors:
+    made = embedder.embed(text)
+    return Vectors(made.vector, made.tokens)

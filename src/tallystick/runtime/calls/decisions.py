@@ -1,0 +1,155 @@
+"""What becomes of calls whose outcome nobody knows, decided before a run is resumed.
+
+Whoever can be asked is asked. An effect that may be made twice without harm is simply made again,
+and so is a call to a model in this process, which sends no bill. For the rest the policy decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import msgspec
+
+from tallystick.core.budget.billing import AttemptCancelled, AttemptReplied
+from tallystick.core.charge import Reserved, Settled
+from tallystick.core.errors import UsageError
+from tallystick.core.records import AskModel, CallHost, InDoubt, Record, RunProgram
+from tallystick.core.resume_errors import RunInDoubt
+from tallystick.core.views.open_calls import Lookup, OpenCall, call_key, open_calls, open_intents
+from tallystick.model.port import ModelReply
+from tallystick.model.price_table import Terms
+from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.spend.door import Teller
+
+# Asks a provider what came of a call, by the model's name and the call's key.
+FindReply = Callable[[str, str], Awaitable[ModelReply | Lookup]]
+_Place = tuple[int, int]
+
+
+class Decision(Enum):
+    """What is done about a call, where its outcome was not found."""
+
+    AGAIN = "again"  # It never arrived, or may be made twice: nothing is charged.
+    RETRY = "retry"  # It may have been paid: that is charged, and it is made again.
+    ABANDON = "abandon"
+
+
+@dataclass(slots=True)
+class Decisions:
+    """By intent and place in its batch: what was found, or what is done."""
+
+    paid: dict[_Place, ModelReply | Decision] = field(default_factory=dict)
+    effects: dict[int, object | Decision] = field(default_factory=dict)
+
+
+async def decided(
+    run: str,
+    records: Sequence[Record],
+    *,
+    model: str,
+    policy: InDoubt,
+    functions: Mapping[str, RunFunction],
+    free: Callable[[str], bool],
+    find_reply: FindReply,
+) -> Decisions:
+    """Decide about every call that is open. Raises `RunInDoubt` where nobody can.
+
+    `model` is the run's own. `free` says of one by its name that nobody sends a bill for it.
+    """
+    found = Decisions()
+    undecided: list[OpenCall] = []
+    for call in open_calls(records):
+        if isinstance(call, RunProgram):
+            undecided.append(call)
+            continue
+        if isinstance(call, CallHost):
+            outcome = await _effect(call, functions.get(call.name), run)
+            if outcome is Lookup.UNKNOWN:
+                undecided.append(call)
+            else:
+                found.effects[call.intent] = (
+                    Decision.AGAIN if outcome is Lookup.NOT_RECEIVED else outcome
+                )
+            continue
+        asked = model if isinstance(call, AskModel) else call.model
+        place = (call.intent, -1 if isinstance(call, AskModel) else call.item)
+        reply = Lookup.NOT_RECEIVED if free(asked) else await find_reply(asked, key_of(run, call))
+        if not isinstance(reply, ModelReply | Lookup):
+            raise UsageError(
+                f"lookup of {asked}: a ModelReply, NOT_RECEIVED or UNKNOWN, not "
+                f"{type(reply).__name__}"
+            )
+        if reply is Lookup.UNKNOWN:
+            undecided.append(call)
+        else:
+            found.paid[place] = Decision.AGAIN if isinstance(reply, Lookup) else reply
+    if undecided and policy == "halt":
+        names = {call.intent for call in undecided}
+        items = {(call.intent, getattr(call, "item", -1)) for call in undecided}
+        raise RunInDoubt(
+            run=run,
+            open=tuple(
+                msgspec.structs.replace(
+                    each, items=tuple(item for item in each.items if (each.intent, item) in items)
+                )
+                for each in open_intents(records)
+                if each.intent in names
+            ),
+        )
+    decision = Decision.RETRY if policy == "retry" else Decision.ABANDON
+    for call in undecided:
+        if isinstance(call, CallHost | RunProgram):
+            found.effects[call.intent] = decision
+        else:
+            found.paid[call.intent, getattr(call, "item", -1)] = decision
+    return found
+
+
+def key_of(run: str, call: OpenCall) -> str:
+    """The key under which a call went out."""
+    if isinstance(call, AskModel):
+        # Each attempt has an intent of its own.
+        return call_key(run, call.intent)
+    if isinstance(call, CallHost | RunProgram):
+        # However often it is made: whoever got it can tell that it is the same.
+        return call_key(run, call.intent)
+    return call_key(run, call.intent, item=call.item, attempt=call.attempt)
+
+
+async def _effect(call: CallHost, function: RunFunction | None, run: str) -> object:
+    """What came of an effect, as far as whoever made it can say."""
+    if function is None:
+        return Lookup.UNKNOWN
+    if function.idempotent:
+        return Lookup.NOT_RECEIVED
+    if function.lookup is None:
+        return Lookup.UNKNOWN
+    said = function.lookup(key_of(run, call))
+    return await said if isinstance(said, Awaitable) else said
+
+
+# How a model call whose outcome nobody knew is settled, as was decided about it.
+
+
+ABANDONED = "its outcome is unknown and it was not made again"
+_NEVER_ARRIVED = "it never arrived"
+_MADE_AGAIN = "its outcome is unknown; it is made again"
+
+
+def settled_doubt(
+    teller: Teller, terms: Terms, reserved: Reserved | None, found: ModelReply | Decision
+) -> tuple[Settled, str]:
+    """How a call that was in doubt is settled, and what is said of it where it has no reply."""
+    reserved = reserved or Reserved(tokens_in=0, tokens_out=0)
+    if isinstance(found, ModelReply):
+        return teller.recovered(terms, reserved, AttemptReplied(usage=found.usage)), ""
+    sent = found is not Decision.AGAIN
+    settled = teller.recovered(terms, reserved, AttemptCancelled(sent=sent))
+    said = {
+        Decision.AGAIN: _NEVER_ARRIVED,
+        Decision.RETRY: _MADE_AGAIN,
+        Decision.ABANDON: ABANDONED,
+    }
+    return settled, said[found]

@@ -1,0 +1,94 @@
+"""Host functions of a run: a decorator, a policy, and the right each needs.
+
+The signature and the docstring are what the model reads. The policy says what is written of a call
+and when: a `read` is answered from the ledger on replay; an `effect` is on disk before it is begun,
+since after a crash nobody could tell whether it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tallystick.core.errors import UsageError
+from tallystick.sandbox.host import HostFunction
+
+FunctionPolicy = Literal["pure", "read", "effect"]
+_KEY: ContextVar[str | None] = ContextVar("tallystick_effect_key", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFunction:
+    """A function and what a run has to know of it. It can still be called as it was."""
+
+    function: Callable[..., Any]
+    name: str
+    policy: FunctionPolicy
+    needs: str
+    local: bool
+    idempotent: bool = False
+    lookup: Callable[[str], Any] | None = None
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        return self.function(*args, **kwargs)
+
+    def hosted(self) -> HostFunction:
+        return HostFunction(
+            name=self.name, function=self.function, local=self.local, needs=self.needs
+        )
+
+
+def host_function(
+    *,
+    policy: FunctionPolicy = "effect",
+    needs: str = "",
+    local: bool = False,
+    name: str | None = None,
+    idempotent: bool = False,
+    lookup: Callable[[str], Any] | None = None,
+) -> Callable[[Callable[..., Any]], RunFunction]:
+    """Make a function callable from programs.
+
+    `policy` is `effect` unless it is said to only read: an effect that is not recorded as one could
+    happen twice. `needs` names the capability a run must be granted. `local` is for what is quick
+    and waits for nothing.
+
+    After a crash nobody knows whether an effect that was under way happened. One that is
+    `idempotent` is made again. For another, `lookup` is asked by the key that `effect_key()` gave
+    it while it was under way: it returns what the function returned then, `NOT_RECEIVED`, or
+    `UNKNOWN`.
+    """
+
+    def made(function: Callable[..., Any]) -> RunFunction:
+        return RunFunction(
+            function=function,
+            name=name or function.__name__,
+            policy=policy,
+            needs=needs,
+            local=local,
+            idempotent=idempotent,
+            lookup=lookup,
+        )
+
+    return made
+
+
+def effect_key() -> str:
+    """The key of the effect under way, for whoever can tell later whether it arrived."""
+    key = _KEY.get()
+    if key is None:
+        raise UsageError("effect_key: no effect is under way here")
+    return key
+
+
+@contextmanager
+def under_key(key: str) -> Iterator[None]:
+    """Have an effect find its key while inside."""
+    token = _KEY.set(key)
+    try:
+        yield
+    finally:
+        _KEY.reset(token)

@@ -1,0 +1,245 @@
+"""What a model is told of its data: names, shapes and parts, and a short program to start from.
+
+Weak models copy whatever program they were shown last. So the one they see names their own
+columns, keys and words, and looks at a few: what it finds is never the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tallystick.runtime.context.namespace import CONTEXT, called, view_name
+from tallystick.runtime.context.shapes import Shape, described
+from tallystick.sandbox.text import HostText
+
+_ITEMS = {"table": "row", "json_lines": "record"}
+_QUESTION_CHARS_MAX = 400
+
+# A text: the variable it is in, its key if that is a dictionary, and what it is made of.
+Placed = tuple[str, str | None, Shape]
+
+
+def first_program(shapes: Mapping[str, Shape]) -> str:
+    """A program over the data of these names; one that joins, if two tables share a column."""
+    single = len(shapes) == 1
+    return program_over(
+        [(CONTEXT, None if single else name, shape) for name, shape in shapes.items()]
+    )
+
+
+def program_over(placed: Sequence[Placed]) -> str:
+    """The same for texts in any variables."""
+    joined = _join([(_view(each), each[2]) for each in placed if each[2].kind == "table"])
+    if joined is not None:
+        return joined
+    # An empty text has nothing to be shown.
+    return _over(next((each for each in placed if each[2].examples), placed[0]))
+
+
+def asking_over(placed: Sequence[Placed], *, question: str) -> str | None:
+    """A program that asks a model about the text of each item; None if there are no such texts.
+
+    It asks with the words of the task, since a weak model leaves the question as it is; and it
+    keeps the items that the answer was yes for, since that is how such a model goes on.
+    """
+    for each in placed:
+        shape = each[2]
+        item = _ITEMS.get(shape.kind)
+        if item is not None and shape.read:
+            name = _view(each)
+            return (
+                f"question = {_question_cut(question)!r}\n"
+                f'asked = [f"{{question}} For this one alone, yes or no: {{{item}{shape.read}}}" '
+                f"for {item} in {name}]\n"
+                f"said = llm_query_batched(asked, schema=bool)\n"
+                f"chosen = [{item} for {item}, yes in zip({name}, said) if yes is True]\n"
+                f"print(len(chosen), chosen[:3])"
+            )
+    return None
+
+
+def _question_cut(question: str) -> str:
+    return question if len(question) <= _QUESTION_CHARS_MAX else question[-_QUESTION_CHARS_MAX:]
+
+
+def _view(placed: Placed) -> str:
+    of, key, shape = placed
+    return called(view_name(shape.name, of), key)
+
+
+def _over(placed: Placed) -> str:
+    of, key, shape = placed
+    name = _view(placed)
+    match shape.kind:
+        case "table":
+            return _over_rows(shape, name)
+        case "json_lines":
+            return _over_records(shape, name)
+        case "json":
+            return f"print(type({name}), list({name})[:5])"
+        case "numbers":
+            return f"print(len({name}), min({name}), max({name}))"
+        case "lines" if shape.prose:
+            return f"print({called(of, key)}[:500])"
+        case "lines":
+            return f"for line in {name}[:3]:\n    print(line)"
+
+
+def _over_rows(shape: Shape, name: str) -> str:
+    # No condition: a weak model would keep it.
+    number = _number_column(shape)
+    text = next((column for column, kind in shape.columns[1:] if kind == "str"), None)
+    shown = [column for column in (text, number) if column is not None] or [shape.columns[0][0]]
+    cells = ", ".join(f"row[{column!r}]" for column in shown)
+    return f"for row in {name}[:3]:\n    print({cells})"
+
+
+def _over_records(shape: Shape, name: str) -> str:
+    return f"for record in {name}[:3]:\n    print(record{shape.path})"
+
+
+def _number_column(shape: Shape) -> str | None:
+    return next(
+        (column for place, (column, kind) in enumerate(shape.columns) if place and kind != "str"),
+        None,
+    )
+
+
+def _join(tables: Sequence[tuple[str, Shape]]) -> str | None:
+    """Rows of one table with those of another, by a column that both have."""
+    for left, left_shape in tables:
+        for right, right_shape in tables:
+            shared = _shared(left_shape, right_shape) if left != right else None
+            if shared is not None:
+                mine, theirs = shared
+                shown = next(name for name, _ in (*right_shape.columns[1:], right_shape.columns[0]))
+                return (
+                    f"by_key = {{row[{theirs!r}]: row for row in {right}}}\n"
+                    f"for row in {left}[:3]:\n"
+                    f"    print(row, by_key[row[{mine!r}]][{shown!r}])"
+                )
+    return None
+
+
+def _shared(left: Shape, right: Shape) -> tuple[str, str] | None:
+    """A column of the left whose values are found in a column of the right that has each once."""
+    left_kinds, right_kinds = dict(left.columns), dict(right.columns)
+    for mine, values in left.keys.items():
+        for theirs, known in right.keys.items():
+            alike = left_kinds[mine] == right_kinds[theirs]
+            if alike and theirs in right.unique and values and values <= known:
+                return mine, theirs
+    return None
+
+
+# What a model is told of its data: names, shapes and parts, never more than fits a short prompt.
+#
+# A text is told by its shape, or by parts of it if it has none or stays on the host. Of several
+# texts some are told; of a corpus of many files their first names and a few parts.
+
+
+FILES_SHOWN = 4
+_SAMPLE_CHARS = 300
+WHOLE_CHARS_MAX = 1_500
+_WHOLE_OF_SEVERAL_CHARS_MAX = 400
+_NAMES_SHOWN = 20
+# More files than names are shown are many: then little is told of each.
+_OF_MANY_SHOWN = 2
+_OF_MANY_CHARS_MAX = 500
+_OF_MANY_WHOLE_CHARS_MAX = 200
+_OF_MANY_SAMPLE_CHARS = 80
+_NAMES_CHARS_MAX = 4_000
+_OF_MANY_NAMES_CHARS_MAX = 500
+
+
+def files_shown(count: int, *, at_most: int) -> int:
+    """Of how many files in a variable more is told than their names."""
+    return min(at_most, count if count <= _NAMES_SHOWN else _OF_MANY_SHOWN)
+
+
+def told_of_names(variable: str, names: Sequence[str]) -> str:
+    """For several files: that they are a dictionary, and its keys."""
+    many = len(names) > _NAMES_SHOWN
+    left = _OF_MANY_NAMES_CHARS_MAX if many else _NAMES_CHARS_MAX
+    shown: list[str] = []
+    for name in names[:_NAMES_SHOWN]:
+        left -= len(repr(name))
+        if left < 0 and shown:
+            break
+        shown.append(_shortened(repr(name), _NAMES_CHARS_MAX))
+    more = f" and {len(names) - len(shown):,} more" if len(shown) < len(names) else ""
+    return f"`{variable}` is a dict of texts by file name: {', '.join(shown)}{more}."
+
+
+def told_of_corpus(variable: str) -> str:
+    """What can be done with texts on the host all at once."""
+    return (
+        f"They stay outside: {variable}.grep(pattern) gives (name, line number, line) for each "
+        f"line that matches in any of them, {variable}.search(pattern) gives (name, start, end, "
+        "text) of each match."
+    )
+
+
+def told_of(
+    text: str, shape: Shape, *, of: str, key: str | None, alone: bool, count: int, question: str
+) -> tuple[str, bool]:
+    """A text in the guest, one of `count` in its variable; and whether all of it is shown.
+
+    One that is `alone` is all the data there is.
+    """
+    name = called(of, key)
+    many = count > _NAMES_SHOWN
+    told = described(shape, of=of, key=key, question=question)
+    told = _shortened(told, _OF_MANY_CHARS_MAX) if many else told
+    whole = WHOLE_CHARS_MAX if alone else _WHOLE_OF_SEVERAL_CHARS_MAX
+    if len(text) <= (_OF_MANY_WHOLE_CHARS_MAX if many else whole):
+        return f"`{name}` is this text (str), whole:\n{text}\n{told}", True
+    if shape.prose:
+        lines = called(view_name(shape.name, of), key)
+        parts = _sample(HostText.of(text), count=count)
+        return (
+            f"`{name}` is a long text (str), `{lines}` the list of its lines. Parts:\n{parts}",
+            False,
+        )
+    # Of a text that was taken apart, the whole is not named: weak models would parse it again.
+    return told, False
+
+
+def told_of_long(text: HostText, *, of: str, key: str | None, count: int) -> str:
+    """A text on the host, one of `count` in its variable."""
+    name = called(of, key)
+    parts = _sample(text, count=count)
+    if count > _NAMES_SHOWN:
+        return f"Parts of {name}:\n{parts}"
+    return (
+        f"`{name}` is a long text that stays outside: slice it ({name}[0:500]), or find in it with "
+        f"{name}.search(pattern), which gives (start, end, text) of each match. Parts of it:\n"
+        f"{parts}"
+    )
+
+
+def told_in_short(shape: Shape | None, *, of: str, key: str | None) -> str:
+    """One line for a text of which no more is told. Without a shape it stays on the host."""
+    name = called(of, key)
+    if shape is None:
+        return f"`{name}` is a long text that stays outside: slice it, or use {name}.search."
+    return f"`{name}` is a text (str), `{called(view_name(shape.name, of), key)}` is {shape.says}."
+
+
+def _shortened(told: str, chars_max: int) -> str:
+    return told if len(told) <= chars_max else f"{told[:chars_max]}..."
+
+
+def _sample(text: HostText, *, count: int) -> str:
+    """Head, middle and tail of a long text."""
+    size = _SAMPLE_CHARS if count <= _NAMES_SHOWN else _OF_MANY_SAMPLE_CHARS
+    chars = text.length()
+    if chars <= 3 * size:
+        return text.slice(0, chars)
+    middle = chars // 2
+    parts = [
+        text.slice(0, size),
+        text.slice(middle - size // 2, middle + size // 2),
+        text.slice(chars - size, chars),
+    ]
+    return "\n[...]\n".join(parts)

@@ -1,0 +1,390 @@
+"""Files that are named for a run, found, opened and decoded: as UTF-8 text, or as pictures.
+
+Rule 1: what is UTF-8 stays as it is. What is nearly all UTF-8 stays too: the bytes that are none
+are read as U+FFFD. So no text changes for a few bytes that were damaged.
+Rule 2: a byte order mark decides. Without one, NUL bytes mean UTF-16 or UTF-32 or no text at all;
+other bytes that are not UTF-8 mean an older encoding, which is chosen by how its text looks.
+Rule 3: an encoding is taken only if all of the bytes can be decoded in it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import glob
+import mmap
+import os
+import stat
+import tempfile
+import unicodedata
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.attachments.media import HEAD_BYTES, image_size, sniffed
+from tallystick.core.errors import UsageError
+from tallystick.sandbox.text import HostText
+
+# Goes through bytes from their beginning, in pieces; each call begins again.
+Pieces = Callable[[], Iterator[bytes]]
+
+# What needs no decoding. The second has bytes in it that are no UTF-8.
+UTF_8, DAMAGED = "", "utf-8, damaged"
+_MARKED = "utf-8-sig"
+PIECE_BYTES = 1 << 20
+_HEAD_BYTES = 8_192
+# The longer marks first: one of UTF-32 begins like one of UTF-16.
+_MARKS = (
+    (codecs.BOM_UTF8, (_MARKED,)),
+    (codecs.BOM_UTF32_LE, ("utf-32-le", "utf-16-le")),
+    (codecs.BOM_UTF32_BE, ("utf-32-be",)),
+    (codecs.BOM_UTF16_LE, ("utf-16-le",)),
+    (codecs.BOM_UTF16_BE, ("utf-16-be",)),
+)
+_UTF_32 = ("utf-32-le", "utf-32-be")
+# The parity of the bytes that are NUL in Latin text.
+_UTF_16 = (("utf-16-le", 1), ("utf-16-be", 0))
+_CONTROLS = frozenset("\t\n\f\r\x1b")
+_NO_TEXT = frozenset({"Cc", "Cs", "Cn", "Co"})
+_ASCII = bytes(range(128))
+# Of two that fit as well, the earlier is taken.
+_OLDER = (
+    *("cp1252", "cp1250", "iso8859_2", "cp1251", "koi8_r", "cp1253", "cp1254", "cp1255"),
+    *("cp1256", "cp932", "euc_jp", "gb18030", "big5", "cp949"),
+)
+_LATIN, _TURKISH = "cp1252", "cp1254"
+# Letters of Icelandic that are Turkish ones in the other encoding, and those it has beside them.
+_EITHER, _ICELANDIC = frozenset("ðþýÐÞÝ"), frozenset("áéíóúæÁÉÍÓÚÆ")
+_SAMPLE_BYTES_LEAST = 2_048
+_SAMPLE_BYTES_MAX = 65_536
+_SAMPLE_OF_PIECE_BYTES = 8_192
+# Of fewer bytes nothing can be said.
+_GUESSED_BYTES_LEAST = 4
+# So many characters for each byte that is none, or so few bytes beyond ASCII, are damage.
+_VALID_TIMES_LEAST = 2
+_DAMAGE_SHARE_MAX = 0.05
+
+
+def encoding_of(pieces: Pieces, *, name: str) -> str:
+    """The encoding of a text: `UTF_8`, `DAMAGED`, or the name of a codec.
+
+    Raises `UsageError` for what is no text, and for text that cannot be decoded.
+    """
+    head = next(pieces(), b"")
+    for mark, encodings in _MARKS:
+        if head.startswith(mark):
+            return _marked(pieces, encodings, name=name)
+    if b"\0" in head[:_HEAD_BYTES]:
+        found = _unmarked(head[:_HEAD_BYTES], whole=len(head) <= _HEAD_BYTES)
+        if found is None:
+            raise UsageError(f"{name}: neither text nor a picture; only those can be read")
+        _check(pieces, found, name=name)
+        return found
+    return UTF_8 if _is_utf8(pieces) else _older(pieces, name=name)
+
+
+def recoded(pieces: Pieces, encoding: str) -> Iterator[bytes]:
+    """The same text in UTF-8, without a byte order mark."""
+    if encoding in (UTF_8, DAMAGED, _MARKED):
+        yield from _without_mark(pieces())
+        return
+    first = True
+    for text in _texts(pieces, encoding):
+        yield text.removeprefix("\ufeff").encode() if first else text.encode()
+        first = False
+
+
+def _texts(pieces: Pieces, encoding: str) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder(encoding)("strict")
+    for piece in pieces():
+        text = decoder.decode(piece)
+        if text:
+            yield text
+    last = decoder.decode(b"", final=True)
+    if last:
+        yield last
+
+
+def _without_mark(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    for number, piece in enumerate(pieces):
+        yield piece.removeprefix(codecs.BOM_UTF8) if number == 0 else piece
+
+
+# -- UTF ---------------------------------------------------------------------------------------
+
+
+def _is_utf8(pieces: Pieces) -> bool:
+    decoder = codecs.getincrementaldecoder("utf-8")("strict")
+    try:
+        for piece in pieces():
+            decoder.decode(piece)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _marked(pieces: Pieces, encodings: tuple[str, ...], *, name: str) -> str:
+    if encodings == (_MARKED,):
+        return _MARKED if _is_utf8(pieces) else DAMAGED
+    for encoding in encodings[:-1]:
+        if _fault(pieces, encoding) is None:
+            return encoding
+    _check(pieces, encodings[-1], name=name)
+    return encodings[-1]
+
+
+def _check(pieces: Pieces, encoding: str, *, name: str) -> None:
+    fault = _fault(pieces, encoding)
+    if fault is not None:
+        raise UsageError(f"{name}: begins as {encoding}, but cannot be decoded so: {fault}")
+
+
+def _fault(pieces: Pieces, encoding: str) -> str | None:
+    """What is wrong with the bytes as text in this encoding, if anything."""
+    try:
+        for text in _texts(pieces, encoding):
+            if "\0" in text and encoding.startswith("utf"):
+                return "it has characters that are NUL"
+    except UnicodeDecodeError as error:
+        return error.reason
+    return None
+
+
+def _unmarked(head: bytes, *, whole: bool) -> str | None:
+    """The encoding of text with NUL bytes and no mark. UTF-32 fails for nearly all that is none."""
+    for encoding in _UTF_32:
+        if _looks_like_text(head, encoding, unit=4, whole=whole):
+            return encoding
+    # Few NULs among bytes that are ASCII for the rest are text with damage in it.
+    if head.count(0) * 4 < len(head) and _beyond_ascii(head) * 10 < len(head):
+        return None
+    found = [
+        (head[parity::2].count(0), encoding)
+        for encoding, parity in _UTF_16
+        if _looks_like_text(head, encoding, unit=2, whole=whole)
+    ]
+    return max(found)[1] if found else None
+
+
+def _beyond_ascii(head: bytes) -> int:
+    return sum(byte >= 0x80 or (0 < byte < 0x20 and chr(byte) not in _CONTROLS) for byte in head)
+
+
+def _looks_like_text(head: bytes, encoding: str, *, unit: int, whole: bool) -> bool:
+    if whole and len(head) % unit:
+        return False
+    try:
+        text = codecs.getincrementaldecoder(encoding)("strict").decode(head, final=whole)
+    except UnicodeDecodeError:
+        return False
+    return bool(text) and not any(
+        unicodedata.category(each) in _NO_TEXT and each not in _CONTROLS for each in text
+    )
+
+
+# -- older encodings ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sample:
+    """Lines that are not ASCII, and the share of bytes beyond ASCII where they were taken."""
+
+    data: bytes
+    share: float
+
+
+def _older(pieces: Pieces, *, name: str) -> str:
+    sample = _sampled(pieces)
+    text = sample.data.decode("utf-8", "replace")
+    broken = text.count("\ufffd")
+    valid = sum(not each.isascii() for each in text) - broken
+    if valid >= _VALID_TIMES_LEAST * broken:
+        return DAMAGED
+    few = len(sample.data.translate(None, _ASCII)) < _GUESSED_BYTES_LEAST
+    guesses: list[str] = [] if few else _guesses(sample.data)
+    for encoding in [*guesses, _LATIN]:
+        if _fault(pieces, encoding) is None:
+            return encoding
+    if sample.share <= _DAMAGE_SHARE_MAX:
+        return DAMAGED
+    raise UsageError(
+        f"{name}: neither UTF-8 nor in another encoding that is known here; convert it to UTF-8"
+    )
+
+
+def _sampled(pieces: Pieces) -> _Sample:
+    lines: list[bytes] = []
+    size = seen = beyond = 0
+    for piece in pieces():
+        seen += len(piece)
+        if piece.isascii():
+            continue
+        beyond += len(piece.translate(None, _ASCII))
+        taken = 0
+        for line in piece.splitlines(keepends=True):
+            if line.isascii():
+                continue
+            lines.append(line[:_SAMPLE_OF_PIECE_BYTES])
+            taken += len(lines[-1])
+            if taken >= _SAMPLE_OF_PIECE_BYTES:
+                break
+        size += taken
+        if size >= _SAMPLE_BYTES_MAX:
+            break
+    return _Sample(data=b"".join(lines), share=beyond / max(1, seen))
+
+
+def _guesses(sample: bytes) -> list[str]:
+    """The encodings in which a sample looks best, best first."""
+    # Imported here: few files need it, and it takes a tenth of a second.
+    from charset_normalizer import from_bytes
+
+    # Of a short text the library says little; repeated, it looks at the same letters for longer.
+    while len(sample) < _SAMPLE_BYTES_LEAST:
+        sample += sample
+    matches = from_bytes(sample, cp_isolation=list(_OLDER), preemptive_behaviour=False)
+    ranked: dict[str, float] = {}
+    for match in matches:
+        for encoding in match.could_be_from_charset:
+            ranked[encoding] = match.chaos - match.coherence
+    found = sorted((each for each in _OLDER if each in ranked), key=lambda each: ranked[each])
+    if found[:1] == [_LATIN] and ranked.get(_TURKISH) == ranked[_LATIN] and _is_turkish(sample):
+        found.insert(0, _TURKISH)
+    return found
+
+
+def _is_turkish(sample: bytes) -> bool:
+    letters = set(sample.decode(_LATIN, "replace"))
+    return not letters.isdisjoint(_EITHER) and letters.isdisjoint(_ICELANDIC)
+
+
+# Files that are named for a run, found and opened: as UTF-8 text, or as pictures.
+
+
+PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_READ_BYTES_MAX = 1024 * 1024
+_PICTURE_BYTES_MAX = 20_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A file that was opened. `path` is set for a text that is the file itself.
+
+    A text has no `media_type`; `encoding` is what it was in, `UTF_8` if it was not decoded.
+    """
+
+    text: HostText
+    media_type: str | None = None
+    path: Path | None = None
+    encoding: str = UTF_8
+
+
+def is_there(named: str) -> bool:
+    """Whether there is a file or a directory of that name, or one that matches it."""
+    return os.path.lexists(named) or (glob.has_magic(named) and bool(glob.glob(named)))
+
+
+def expanded(named: str) -> Iterator[Path]:
+    """The files of a name: the file itself, those below a directory, those that match."""
+    if not named:
+        raise UsageError("-f: an empty name; a variable in it may not be set")
+    path = Path(named)
+    if path.is_dir():
+        found = list(_files_below(path))
+        if not found:
+            raise UsageError(f"{named}: no files in this directory")
+        yield from found
+    elif path.exists() or path.is_symlink():
+        yield path
+    elif glob.has_magic(named):
+        matches = sorted(Path(match) for match in glob.glob(named, recursive=True))
+        files = [match for match in matches if match.is_file()]
+        if not files:
+            raise UsageError(f"{named}: no file matches")
+        yield from files
+    else:
+        raise UsageError(f"{named}: no such file")
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Files below a folder, in order. Hidden ones are passed over, links that lead out refused."""
+    root = os.path.realpath(folder)
+    for where, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(where) / name
+            if name.startswith("."):
+                continue
+            if path.is_symlink() and not os.path.realpath(path).startswith(root + os.sep):
+                raise UsageError(f"{path}: a link that leads out of {folder}; name the file itself")
+            if path.is_file():
+                yield path
+
+
+def opened(path: Path) -> Opened:
+    """Open a file. Raises `UsageError` for what is neither text nor a picture."""
+    try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise UsageError(f"{path}: not a regular file")
+        # Short files are read at once; long ones are only copied, and read from the copy.
+        if found.st_size <= _READ_BYTES_MAX:
+            return opened_bytes(path.read_bytes(), name=str(path))
+        with path.open("rb") as file:
+            picture = _picture(file.read(HEAD_BYTES), found.st_size, str(path))
+        if picture is not None:
+            return Opened(text=HostText.open(path), media_type=picture, path=path)
+        return _long(path)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+
+
+def opened_bytes(data: bytes, *, name: str) -> Opened:
+    """The same for bytes that are there already."""
+    picture = _picture(data[:HEAD_BYTES], len(data), name)
+    if picture is not None:
+        return Opened(text=HostText(data), media_type=picture)
+
+    def pieces() -> Iterator[bytes]:
+        return (data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES))
+
+    encoding = encoding_of(pieces, name=name)
+    text = data if encoding == UTF_8 else b"".join(recoded(pieces, encoding))
+    return Opened(text=HostText(text), encoding=encoding)
+
+
+def _long(path: Path) -> Opened:
+    """A long file. Read as a file: a mapped one that is cut short would end the process."""
+
+    def pieces() -> Iterator[bytes]:
+        with path.open("rb") as file:
+            while piece := file.read(PIECE_BYTES):
+                yield piece
+
+    encoding = encoding_of(pieces, name=str(path))
+    if encoding == UTF_8:
+        return Opened(text=HostText.open(path), path=path)
+    return Opened(text=_copied(pieces, encoding), encoding=encoding)
+
+
+def _copied(pieces: Pieces, encoding: str) -> HostText:
+    """The text of a long file in UTF-8, in a file that has no name and goes with the text."""
+    with tempfile.TemporaryFile() as file:
+        for piece in recoded(pieces, encoding):
+            file.write(piece)
+        file.flush()
+        if not file.tell():
+            return HostText(b"")
+        return HostText(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _picture(head: bytes, size: int, name: str) -> str | None:
+    """The media type of a picture; None for anything else."""
+    media_type = sniffed(head, whole=len(head) == size)
+    if media_type not in PICTURES:
+        return None
+    if size > _PICTURE_BYTES_MAX:
+        raise UsageError(f"{name}: a picture of {size:,} bytes; at most {_PICTURE_BYTES_MAX:,}")
+    if image_size(head) is None:
+        raise UsageError(f"{name}: a picture that is cut off, or larger than any can be")
+    return media_type

@@ -1,0 +1,479 @@
+"""What a text is made of: records of a table, JSON, numbers, dates; and how a model is told.
+
+A model that is shown the shape of its data writes programs that fit it. So the text is read once,
+whole: a table is one only if every record has as many cells as the header, a column is of numbers
+only if every cell in it is one. The guest is told the outcome and makes no guesses of its own.
+
+Sizes are never told: they come back as answers.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+import msgspec
+
+from tallystick.core.records import ViewRef
+from tallystick.runtime.context.namespace import CONTEXT, called, view_name
+
+# What to know of data before computing with it: how dates are written, upper and lower case.
+#
+# A date that is compared as text in the wrong order gives a wrong answer and no error. So the model
+# is told which way it is written and what makes it comparable.
+
+
+_SAMPLED = 200
+_SHARE = 0.9
+
+# As a pattern, as `strptime` reads it, and whether it sorts as text.
+_YEAR_FIRST = (r"[0-9]{4}-[0-9]{2}-[0-9]{2}", "%Y-%m-%d")
+_FORMS = (
+    _YEAR_FIRST,
+    (r"[0-9]{2}\.[0-9]{2}\.[0-9]{4}", "%d.%m.%Y"),
+    (r"[0-9]{2}/[0-9]{2}/[0-9]{4}", "%d/%m/%Y"),
+)
+
+_TIME = re.compile(
+    r"\b(?:date[sd]?|days?|weeks?|months?|years?|since|until|before|after|between|earliest|latest|"
+    r"oldest|newest|when|january|february|march|april|may|june|july|august|september|october|"
+    r"november|december)\b|\b(?:19|20)[0-9]{2}\b|[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{2,4}",
+    re.IGNORECASE,
+)
+
+
+def about_time(question: str) -> bool:
+    """Whether a question has to do with dates."""
+    return _TIME.search(question) is not None
+
+
+def dates_in_column(name: str, column: Sequence[str]) -> list[str]:
+    """A remark on a column of dates, or none."""
+    found = _date_form([cell for cell in column if cell], whole=True)
+    if found is None:
+        return []
+    (pattern, form), example = found
+    cell = f"row[{name!r}]"
+    if (pattern, form) == _YEAR_FIRST:
+        return [
+            f"{name!r} is text like {example!r}: it compares as text, {cell}[:7] is its month "
+            f"({example[:7]!r}), {cell}[:4] its year."
+        ]
+    return [
+        f"{name!r} is text like {example!r}: compare datetime.strptime({cell}, {form!r}) "
+        "(from datetime import datetime)."
+    ]
+
+
+def dates_in_lines(lines: Sequence[str]) -> list[str]:
+    """A remark on dates inside lines, or none."""
+    found = _date_form([line for line in lines if line], whole=False)
+    if found is None:
+        return []
+    (pattern, form), example = found
+    taken = f're.search(r"{_short(pattern)}", line)[0]'
+    if (pattern, form) == _YEAR_FIRST:
+        return [f"{taken} is the date of a line, such as {example!r}; it compares as text."]
+    return [
+        f"{taken} is the date of a line, such as {example!r}: compare "
+        f"datetime.strptime(..., {form!r}) (from datetime import datetime)."
+    ]
+
+
+def differing_in_case(values: Collection[str], what: str) -> list[str]:
+    """A remark if some values are the same but for upper and lower case."""
+    first: dict[str, str] = {}
+    for value in values:
+        other = first.setdefault(value.lower(), value)
+        if other != value and len(value) <= 40:
+            low, high = sorted((other, value))
+            return [f"Upper and lower case differ: {what} can be {low!r} or {high!r}."]
+    return []
+
+
+def _sampled(items: Sequence[str]) -> Sequence[str]:
+    return items[:: max(1, len(items) // _SAMPLED)]
+
+
+def _date_form(items: Sequence[str], *, whole: bool) -> tuple[tuple[str, str], str] | None:
+    """The form of date that nearly all of these have, and one of them."""
+    if not items:
+        return None
+    for pattern, form in _FORMS:
+        compiled = re.compile(rf"(?<![0-9]){pattern}(?![0-9])")
+        seek = compiled.fullmatch if whole else compiled.search
+        found = [match[0] for item in _sampled(items) if (match := seek(item))]
+        if len(found) < _SHARE * len(_sampled(items)):
+            continue
+        if form == "%d/%m/%Y":
+            order = _order([match[0] for item in items if (match := seek(item))])
+            return None if order is None else ((pattern, order), found[-1])
+        return (pattern, form), found[-1]
+    return None
+
+
+def _order(dates: Sequence[str]) -> str | None:
+    """Whether the day or the month comes first, if any of the dates shows it."""
+    if any(int(date[3:5]) > 12 for date in dates):
+        return "%m/%d/%Y"
+    return "%d/%m/%Y" if any(int(date[:2]) > 12 for date in dates) else None
+
+
+def _short(pattern: str) -> str:
+    return re.sub(r"\[0-9\]\{(\d)\}", lambda match: r"\d" * int(match[1]), pattern)
+
+
+# What a text is made of: records of a table, JSON, numbers, lines; and how a model is told.
+
+
+Item = TypeVar("Item")
+ColumnKind = Literal["int", "float", "amount", "str"]
+_DELIMITERS = (",", "\t", ";", "|")
+_COLUMNS_MAX = 60
+_HEADER_CHARS_MAX = 60
+_SHOWN_CHARS_MAX = 240
+_VALUES_SHOWN = 8
+_CELL_CHARS_MAX = 30
+# Lines that are longer on average are paragraphs, and read as one text.
+_PROSE_CHARS = 200
+# Values that are longer on average are texts to be read; as many records are looked at.
+_READ_CHARS = 30
+_LOOKED_AT = 200
+_INT = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,17})\Z")
+_FLOAT = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,17})?(?:[eE][+-]?[0-9]{1,2})?\Z")
+_BETWEEN = re.compile(r"[\s,;]+")
+_NO_SIGNS = str.maketrans("", "", "$€£¥,")
+_AMOUNT = re.compile(
+    r"(?:[+-]?[$€£¥]\s?|[$€£¥]\s?[+-]|[+-])?"
+    r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,18})(?:\.[0-9]{1,17})?\Z"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The views a text has beside `lines`, and lines for the model that show them."""
+
+    name: str
+    kind: Literal["lines", "table", "json_lines", "json", "numbers"]
+    delimiter: str = ","
+    columns: tuple[tuple[str, ColumnKind], ...] = ()
+    says: str = ""
+    examples: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    on_dates: tuple[str, ...] = ()
+    # What a first program can be made of: whether lines are paragraphs, the way to a key and to the
+    # text that is read, and for tables the values of each column with the columns that have no
+    # value twice.
+    prose: bool = False
+    path: str = ""
+    read: str = ""
+    keys: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    unique: frozenset[str] = frozenset()
+
+    def views(self, *, of: str, key: str | None) -> tuple[ViewRef, ...]:
+        lines = ViewRef(name=view_name("lines", of), kind="lines", of=of, key=key)
+        if self.kind == "lines":
+            return (lines,)
+        view = ViewRef(
+            name=view_name(self.name, of),
+            kind=self.kind,
+            of=of,
+            key=key,
+            delimiter=self.delimiter,
+            columns=self.columns,
+        )
+        return (lines, view)
+
+
+def shape_of(text: str) -> Shape:
+    """Read a text and say what it is made of."""
+    text = text.removeprefix("\ufeff")
+    for attempt in (_json_lines, _json, _numbers, _table):
+        shape = attempt(text)
+        if shape is not None:
+            return shape
+    return _lines(text)
+
+
+def described(shape: Shape, *, key: str | None, question: str, of: str = CONTEXT) -> str:
+    """What the model is told: the view, some of it, and what to know of it.
+
+    How dates are written is told if the question is about time; else it leads astray.
+    """
+    name = called(view_name(shape.name, of), key)
+    lines = [f"`{name}` is {shape.says}. Some of it:"]
+    lines += [f"    {shown}" for shown in shape.examples]
+    lines += shape.remarks
+    if about_time(question):
+        lines += shape.on_dates
+    return "\n".join(lines)
+
+
+# -- kinds -------------------------------------------------------------------------------------
+
+
+def _lines(text: str) -> Shape:
+    lines = text.splitlines()
+    return Shape(
+        name="lines",
+        kind="lines",
+        prose=len(text) > _PROSE_CHARS * (len(lines) + 1),
+        says="a list of its lines (str)",
+        examples=_some(lines, _line, each=3),
+        remarks=tuple(differing_in_case(sorted(set(lines)), "a line")),
+        on_dates=tuple(dates_in_lines(lines)),
+    )
+
+
+def _json_lines(text: str) -> Shape | None:
+    first = text.lstrip()[:1]
+    if first not in ("{", "["):
+        return None
+    lines = [line for line in text.split("\n") if line.strip()]
+    if len(lines) < 2:
+        return None
+    try:
+        records = [msgspec.json.decode(line) for line in lines]
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+    few = _values_of_keys(records)
+    return Shape(
+        name="records",
+        kind="json_lines",
+        says="a list with the parsed value of each line of JSON",
+        examples=_some(records, _shown, each=1),
+        remarks=tuple(f"{key!r} is one of {_listed(values)}." for key, values in few.items()),
+        path=_path(records),
+        read=_longest([each for each in records[:_LOOKED_AT] if isinstance(each, dict)]),
+    )
+
+
+def _json(text: str) -> Shape | None:
+    if text.lstrip()[:1] not in ("{", "["):
+        return None
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+    if isinstance(value, dict):
+        says = "the parsed JSON, a dict"
+        examples: tuple[str, ...] = tuple(
+            f"{key!r}: {_shown(item)}" for key, item in list(value.items())[:6]
+        )
+    else:
+        says, examples = "the parsed JSON, a list", _some(value, _shown, each=1)
+    return Shape(name="data", kind="json", says=says, examples=examples)
+
+
+def _numbers(text: str) -> Shape | None:
+    if not _FLOAT.match(_BETWEEN.split(text.lstrip(), maxsplit=1)[0]):
+        return None
+    words = [word for word in _BETWEEN.split(text) if word]
+    if len(words) < 2 or not all(_FLOAT.match(word) for word in words):
+        return None
+    kind = "int" if all(_INT.match(word) for word in words) else "float"
+    return Shape(
+        name="numbers",
+        kind="numbers",
+        says=f"a list of all the numbers in the text ({kind})",
+        examples=_some(words, str, each=2),
+    )
+
+
+def _table(text: str) -> Shape | None:
+    head = text[: _HEADER_CHARS_MAX * _COLUMNS_MAX].lstrip().partition("\n")[0]
+    delimiter = max(_DELIMITERS, key=head.count)
+    if not head.count(delimiter):
+        return None
+    try:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+        records = [[cell.strip() for cell in record] for record in reader if record]
+    except csv.Error:
+        return None
+    if len(records) < 3 or not _is_header(records[0]):
+        return None
+    header, body = records[0], records[1:]
+    if any(len(record) != len(header) for record in body):
+        return None
+    columns = [list(column) for column in zip(*body, strict=True)]
+    if any(_is_data(name, column) for name, column in zip(header, columns, strict=True)):
+        return None
+    kinds = [_kind(column) for column in columns]
+    typed = tuple(zip(header, kinds, strict=True))
+    return Shape(
+        name="rows",
+        kind="table",
+        delimiter=delimiter,
+        columns=typed,
+        says="a list with a dict for each record; numbers are int or float already",
+        examples=_some(body, lambda record: _row(record, typed), each=1),
+        read=_longest([dict(zip(header, record, strict=True)) for record in body[:_LOOKED_AT]]),
+        remarks=_values(header, columns, kinds),
+        on_dates=tuple(
+            remark
+            for name, column, kind in zip(header, columns, kinds, strict=True)
+            if kind == "str"
+            for remark in dates_in_column(name, column)
+        ),
+        keys={name: frozenset(column) for name, column in zip(header, columns, strict=True)},
+        unique=frozenset(
+            name
+            for name, column in zip(header, columns, strict=True)
+            if len(set(column)) == len(column)
+        ),
+    )
+
+
+def _is_header(cells: Sequence[str]) -> bool:
+    return (
+        1 < len(cells) <= _COLUMNS_MAX
+        and len(set(cells)) == len(cells)
+        and all(
+            cell and len(cell) <= _HEADER_CHARS_MAX and not _FLOAT.match(cell) for cell in cells
+        )
+    )
+
+
+def _is_data(name: str, column: Sequence[str]) -> bool:
+    """Whether a cell of the first record looks like those below it: then it heads nothing."""
+    if name in column:
+        return True
+    return any(each.isdigit() for each in name) and _cell_form(name) == _cell_form(column[0])
+
+
+def _cell_form(cell: str) -> str:
+    return re.sub(r"[0-9]+", "9", re.sub(r"[^\W\d_]+", "a", cell))
+
+
+def _kind(cells: Iterable[str]) -> ColumnKind:
+    filled = [cell for cell in cells if cell]
+    if not filled or not all(_FLOAT.match(cell) for cell in filled):
+        # A leading zero marks a code, not a number: a "$" or a separator says otherwise.
+        amounts = filled and all(
+            (_AMOUNT.match(cell) and not cell.startswith("0")) or _FLOAT.match(cell)
+            for cell in filled
+        )
+        return "amount" if amounts else "str"
+    return "int" if all(_INT.match(cell) for cell in filled) else "float"
+
+
+# -- how it is shown ---------------------------------------------------------------------------
+
+
+def _some(items: Sequence[Item], show: Callable[[Item], str], *, each: int) -> tuple[str, ...]:
+    """The first, some of the middle, the last. A head alone would look like the whole."""
+    count = len(items)
+    if not count:
+        return ()
+    middle = count // 2
+    places = {*range(min(each, count)), *range(middle, min(middle + each, count)), count - 1}
+    shown: list[str] = []
+    for place, after in zip(sorted(places), [*sorted(places)[1:], None], strict=True):
+        shown.append(show(items[place]))
+        if after is not None and after > place + 1:
+            shown.append("...")
+    return tuple(shown)
+
+
+def _row(record: Sequence[str], columns: Sequence[tuple[str, ColumnKind]]) -> str:
+    cells = {name: _cell(cell, kind) for cell, (name, kind) in zip(record, columns, strict=True)}
+    return _shown(cells)
+
+
+def _cell(cell: str, kind: ColumnKind) -> object:
+    if kind == "str":
+        return cell
+    if not cell:
+        return None
+    if kind == "amount":
+        cell = "".join(cell.translate(_NO_SIGNS).split())
+    return int(cell) if kind == "int" else float(cell)
+
+
+def _values(
+    header: Sequence[str], columns: Sequence[Sequence[str]], kinds: Sequence[ColumnKind]
+) -> tuple[str, ...]:
+    """Columns of few different values, with these; and numbers that are missing somewhere."""
+    remarks = []
+    for name, column, kind in zip(header, columns, kinds, strict=True):
+        if kind != "str" and "" in column:
+            remarks.append(f"{name!r} is None where its cell is empty.")
+        values = sorted(set(column))
+        if kind == "str" and len(values) <= _VALUES_SHOWN and len(values) * 2 < len(column):
+            remarks.append(f"{name!r} is one of {_listed(values)}.")
+        elif kind == "str":
+            remarks += differing_in_case(values, repr(name))
+    return tuple(remarks)
+
+
+def _values_of_keys(records: Sequence[object]) -> dict[str, list[str]]:
+    """Keys whose values are few different texts, with these."""
+    found: dict[str, set[str] | None] = {}
+    for record in records:
+        if not isinstance(record, dict):
+            return {}
+        for key, value in record.items():
+            seen = found.setdefault(key, set())
+            if seen is not None and isinstance(value, str) and len(seen) <= _VALUES_SHOWN:
+                seen.add(value)
+            else:
+                found[key] = None
+    return {
+        key: sorted(values)
+        for key, values in list(found.items())[:_COLUMNS_MAX]
+        if values and len(values) <= _VALUES_SHOWN and len(values) * 2 < len(records)
+    }
+
+
+def _longest(records: Sequence[Mapping[str, object]]) -> str:
+    """The way to the text that is to be read in each record, such as `['note']`; or nothing."""
+    chars = {
+        key: sum(len(text) for text in texts)
+        for key in (records[0] if records else ())
+        if all(isinstance(each.get(key), str) for each in records)
+        and (texts := [str(each[key]) for each in records])
+    }
+    key = max(chars, key=lambda key: chars[key], default="")
+    return f"[{key!r}]" if key and chars[key] >= _READ_CHARS * len(records) else ""
+
+
+def _path(records: Sequence[object]) -> str:
+    """The way to a plain value that each of the first records has, such as `['user']['name']`."""
+    path = ""
+    held = list(records[:3])
+    while (shared := _shared_keys(held)) and (first := held[0]):
+        assert isinstance(first, dict)
+        # Nested values are the ones that are not found by looking.
+        key = next((key for key in shared if isinstance(first[key], dict)), shared[0])
+        path += f"[{key!r}]"
+        held = [each[key] for each in held if isinstance(each, dict)]
+    return path
+
+
+def _shared_keys(held: Sequence[object]) -> list[str]:
+    """The keys that all of these have, in the order of the first."""
+    if not held or not all(isinstance(each, dict) for each in held):
+        return []
+    first, *others = [each for each in held if isinstance(each, dict)]
+    return [key for key in first if all(key in other for other in others)]
+
+
+def _listed(values: Sequence[str]) -> str:
+    return ", ".join(_quoted(value, chars_max=_CELL_CHARS_MAX) for value in values)
+
+
+def _quoted(text: str, *, chars_max: int = _SHOWN_CHARS_MAX) -> str:
+    return repr(text if len(text) <= chars_max else text[:chars_max] + "...")
+
+
+def _line(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "..."
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 2 * _SHOWN_CHARS_MAX else shown[: 2 * _SHOWN_CHARS_MAX] + "..."

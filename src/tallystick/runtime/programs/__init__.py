@@ -1,0 +1,1 @@
+"""Where programs run: the sandbox that a run has, and the native one with its files."""

@@ -1,0 +1,432 @@
+"""Files of native programs: listed and read inside their box, packed as bytes, laid out again.
+
+What comes back is the word of whatever runs there: it is read as such, within bounds, and becomes
+files again only in a box.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shlex
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from tallystick.core.errors import SandboxError, StoreError
+from tallystick.core.json_text import canonical, digest
+from tallystick.sandbox.host import HostTable
+from tallystick.sandbox.port import ExecutionContext, Limits
+
+if TYPE_CHECKING:
+    from tallystick.sandbox.process.session import ProcessSession
+
+
+# The working directory of native programs as bytes, and laid out again as files.
+#
+#     16 bytes  magic
+#      4 bytes  length of the header, big-endian
+#      header   canonical JSON: every entry, the shell's directory and variables, what was left out
+#      the rest the contents that the header names, one after another
+#
+# An archive says the whole of a directory, and has those contents that no earlier one of its run
+# has. So a run grows by what its programs change, and any of its states can be put back.
+#
+# Rule: hostile until parsed, and what is laid out too. Lengths and digests are checked, a path
+# stays below the directory, and nothing is written through a link.
+
+
+_MAGIC = b"tally files 1\r\n\0"
+_PREFIX = struct.Struct(f">{len(_MAGIC)}sI")
+_HEADER_BYTES_MAX = 64 << 20
+# How much of a working directory is kept, and how many entries.
+KEPT_BYTES_MAX = 32 << 20
+ENTRIES_MAX = 20_000
+_MODE = 0o777
+
+
+class KeptEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file, a directory or a link, by its path from the working directory."""
+
+    path: bytes
+    kind: Literal["file", "directory", "link"]
+    mode: int
+    mtime_ns: int
+    size: int = 0
+    sha256: str = ""
+    target: bytes = b""
+
+
+class FilesState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A working directory, and where the shell stands. `left_out` are paths that are not in it.
+
+    Only the one that a session is left with has variables.
+    """
+
+    entries: tuple[KeptEntry, ...] = ()
+    where: bytes | None = None
+    exported: tuple[tuple[bytes, bytes], ...] = ()
+    left_out: tuple[str, ...] = ()
+    left_out_of: int = 0
+    # Python's variables, packed by the box, and the modules that it had imported, by name.
+    variables: dict[str, str] = {}
+    imported: dict[str, str] = {}
+
+    @property
+    def contents(self) -> set[str]:
+        """The digests of what its files hold."""
+        return {each.sha256 for each in self.entries if each.kind == "file"}
+
+
+class _Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    state: FilesState
+    contents: tuple[tuple[str, int], ...]
+
+
+_decode = msgspec.json.Decoder(_Header).decode
+
+
+def packed(state: FilesState, contents: Mapping[str, bytes]) -> bytes:
+    """An archive of a state, with these contents."""
+    held = sorted(contents.items())
+    listed = tuple((sha256, len(content)) for sha256, content in held)
+    header = canonical(msgspec.to_builtins(_Header(state=state, contents=listed)))
+    if len(header) > _HEADER_BYTES_MAX:
+        raise StoreError(f"kept files: over {_HEADER_BYTES_MAX:,} bytes of names and variables")
+    return b"".join([_PREFIX.pack(_MAGIC, len(header)), header, *(content for _, content in held)])
+
+
+def unpacked(raw: bytes) -> tuple[FilesState, dict[str, bytes]]:
+    """What an archive says, and what it holds. Raises `StoreError` for what is none."""
+    if len(raw) < _PREFIX.size:
+        raise StoreError("kept files: too short")
+    magic, length = _PREFIX.unpack_from(raw)
+    if magic != _MAGIC or length > _HEADER_BYTES_MAX:
+        raise StoreError("kept files: not an archive of this version")
+    place = _PREFIX.size + length
+    try:
+        header = _decode(raw[_PREFIX.size : place])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise StoreError(f"kept files: {error}") from None
+    contents = {}
+    for sha256, size in header.contents:
+        content = raw[place : place + size] if size >= 0 else b""
+        place += size
+        if digest(content) != sha256:
+            raise StoreError(f"kept files: the content {sha256[:12]} is not what it says")
+        contents[sha256] = content
+    if place != len(raw):
+        raise StoreError("kept files: something stands behind it")
+    return header.state, contents
+
+
+class StatesKept:
+    """The states of a run in their order, each by the program that it stands after.
+
+    Archives are read again where their contents are needed: all of a run's together may be large.
+    """
+
+    def __init__(self) -> None:
+        self._states: list[tuple[int, FilesState]] = []
+        self._holding: list[tuple[set[str], Callable[[], bytes]]] = []
+
+    def add(self, intent: int, load: Callable[[], bytes], raw: bytes | None = None) -> None:
+        """Add what was kept after a program; `load` gives its archive, which may be at hand."""
+        state, contents = unpacked(load() if raw is None else raw)
+        self._states.append((intent, state))
+        self._holding.append((set(contents), load))
+
+    def forget_variables(self) -> None:
+        """A program has run since: they are not what they were."""
+        self._states = [
+            (intent, msgspec.structs.replace(state, variables={}, imported={}))
+            for intent, state in self._states
+        ]
+
+    @property
+    def known(self) -> set[str]:
+        """The digests of all contents that are kept."""
+        return {sha256 for held, _ in self._holding for sha256 in held}
+
+    def after(self, intent: int) -> FilesState:
+        """The state after a program: the last that was kept by then."""
+        found = [state for each, state in self._states if each <= intent]
+        return found[-1] if found else FilesState()
+
+    def contents(self, state: FilesState) -> dict[str, bytes]:
+        """What the files of a state hold. Raises `StoreError` if something is missing."""
+        needed = state.contents
+        found: dict[str, bytes] = {}
+        for held, load in self._holding:
+            if wanted := needed & held - found.keys():
+                _, contents = unpacked(load())
+                found.update((sha256, contents[sha256]) for sha256 in wanted)
+        for sha256 in needed - found.keys():
+            raise StoreError(f"kept files: the content {sha256[:12]} is missing")
+        return found
+
+
+def lay_out(state: FilesState, contents: Mapping[str, bytes], folder: Path) -> None:
+    """Make the files of a state in a directory of ours, which is made, or empty."""
+    if missing := state.contents - contents.keys():
+        raise StoreError(f"kept files: the content {min(missing)[:12]} is missing")
+    size = sum(len(contents[each.sha256]) for each in state.entries if each.kind == "file")
+    if size > KEPT_BYTES_MAX or len(state.entries) > ENTRIES_MAX:
+        raise StoreError("kept files: more than a working directory may hold")
+    root = os.fsencode(folder)
+    ordered = sorted(state.entries, key=lambda each: each.path)
+    _check_paths(ordered)
+    directories = [each for each in ordered if each.kind == "directory"]
+    folder.mkdir(exist_ok=True)
+    for each in directories:
+        os.mkdir(os.path.join(root, each.path), 0o700)
+    for each in ordered:
+        place = os.path.join(root, each.path)
+        if each.kind == "file":
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(place, flags, 0o600), "wb") as file:
+                file.write(contents[each.sha256])
+            os.chmod(place, each.mode & _MODE)
+            os.utime(place, ns=(each.mtime_ns, each.mtime_ns))
+        elif each.kind == "link":
+            if not each.target or b"\0" in each.target:
+                raise StoreError("kept files: a link to nothing")
+            os.symlink(each.target, place)
+    # Last, and the innermost first: what is made in a directory changes it.
+    for each in reversed(directories):
+        place = os.path.join(root, each.path)
+        os.chmod(place, (each.mode & _MODE) | 0o700)
+        os.utime(place, ns=(each.mtime_ns, each.mtime_ns))
+
+
+def _check_paths(entries: Sequence[KeptEntry]) -> None:
+    """Every entry stands once, below the directory, in a directory that stands there too."""
+    directories = {each.path for each in entries if each.kind == "directory"}
+    seen: set[bytes] = set()
+    for each in entries:
+        parts = each.path.split(b"/")
+        if b"\0" in each.path or not all(parts) or {b".", b".."} & set(parts):
+            raise StoreError(f"kept files: {each.path[:80]!r} is no path")
+        parent = b"/".join(parts[:-1])
+        if each.path in seen or (parent and parent not in directories):
+            raise StoreError(f"kept files: {each.path[:80]!r} has no place")
+        seen.add(each.path)
+
+
+# Asks a session which files it has and what is in them, by commands that run inside of it.
+
+
+# Where programs and the shell begin.
+WORK = "/session/work"
+# What is kept of a working directory at most.
+# Room for the directories of the host that it is laid out in.
+_PATH_BYTES_MAX = 3_500
+_NAMED_MAX = 20
+_EXPORTED_BYTES_MAX = 64 << 10
+_BATCH_BYTES = 4 << 20
+# What the names of one batch may take: they are arguments of a program.
+_BATCH_NAME_BYTES = 256 << 10
+_COMMAND_MS_MAX = 20_000
+_OUTPUT_BYTES_MAX = 64 << 20
+_SOURCE_BYTES_MAX = 8 << 20
+
+# Everything but contents, by a program that starts in a moment: it is asked after every program.
+_FIELDS = ("%P", "%y", "%m", "%T@", "%C@", "%i", "%s", "%l")
+_PRINTED = "\\0".join([*_FIELDS, ""])
+_LIST = f"/usr/bin/find {WORK} -mindepth 1 -printf '{_PRINTED}' 2>/dev/null | /usr/bin/base64 -w0"
+_KINDS: dict[bytes, Literal["file", "directory", "link"]] = {
+    b"f": "file",
+    b"d": "directory",
+    b"l": "link",
+}
+_READABLE = 0o500
+_READ = """
+import base64, os, sys
+for name in sys.argv[1:]:
+    path = os.path.join(b"/session/work", base64.b64decode(name))
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            print(base64.b64encode(file.read()).decode())
+    except OSError:
+        print("-")
+"""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """One entry as the box says it."""
+
+    path: bytes
+    kind: Literal["file", "directory", "link"]
+    mode: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    size: int
+    target: bytes
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a working directory holds, without contents. `other` can not be kept."""
+
+    found: tuple[Found, ...]
+    other: tuple[bytes, ...]
+
+
+async def listed(session: ProcessSession) -> Listing:
+    """What the working directory of a session holds now. Raises `SandboxError`."""
+    said = await _said(session, _LIST)
+    try:
+        return _read_listing(base64.b64decode(said.strip(), validate=True))
+    except ValueError:
+        raise SandboxError("the list of its files cannot be read") from None
+
+
+def _read_listing(raw: bytes) -> Listing:
+    fields = raw.split(b"\0")
+    if len(fields) % len(_FIELDS) != 1 or fields[-1]:
+        raise ValueError
+    found: list[Found] = []
+    other: list[bytes] = []
+    rows = [fields[at : at + len(_FIELDS)] for at in range(0, len(fields) - 1, len(_FIELDS))]
+    for path, kind, mode, mtime, ctime, inode, size, target in sorted(rows):
+        entry = _KINDS.get(kind)
+        # What says so is a program's word: no size is less than nothing, no path too long to make.
+        unfit = int(size) < 0 or not 0 < len(path) <= _PATH_BYTES_MAX
+        if entry is None or unfit or len(found) >= ENTRIES_MAX:
+            other.append(path)
+            continue
+        bits = int(mode, 8)
+        found.append(
+            Found(path, entry, bits, _ns(mtime), _ns(ctime), int(inode), int(size), target)
+        )
+        if entry == "directory" and bits & _READABLE != _READABLE:
+            # Nobody can look into it, not even whoever made it.
+            other.append(path + b"/*")
+    return Listing(found=tuple(found), other=tuple(other))
+
+
+def _ns(seconds: bytes) -> int:
+    whole, _, part = seconds.partition(b".")
+    return int(whole) * 1_000_000_000 + int(part[:9].ljust(9, b"0"))
+
+
+async def contents_of(session: ProcessSession, paths: Sequence[Found]) -> dict[bytes, bytes]:
+    """What is in these files; those that cannot be read are not there. Raises `SandboxError`."""
+    read: dict[bytes, bytes] = {}
+    total = 0
+    for batch in _batches(paths):
+        names = [base64.b64encode(each.path).decode() for each in batch]
+        lines = (await _said(session, _ran(_READ, names))).splitlines()
+        if len(lines) != len(batch):
+            raise SandboxError("its files could not be read")
+        for each, line in zip(batch, lines, strict=True):
+            if line != "-":
+                try:
+                    read[each.path] = base64.b64decode(line, validate=True)
+                except ValueError:
+                    raise SandboxError("its files could not be read") from None
+                total += len(read[each.path])
+                if total > KEPT_BYTES_MAX:
+                    raise SandboxError("its files hold more than they were listed with")
+    return read
+
+
+def _batches(paths: Sequence[Found]) -> Iterator[list[Found]]:
+    batch: list[Found] = []
+    size = names = 0
+    for each in paths:
+        size, names = size + each.size, names + len(each.path)
+        if batch and (size > _BATCH_BYTES or names > _BATCH_NAME_BYTES):
+            yield batch
+            batch, size, names = [], each.size, len(each.path)
+        batch.append(each)
+    if batch:
+        yield batch
+
+
+def _ran(program: str, arguments: Sequence[str]) -> str:
+    """The command that runs a program of ours, in an interpreter that knows nothing of theirs."""
+    python = f"{sys.base_prefix}/bin/python3"
+    return shlex.join(["exec", "/usr/bin/env", "-i", python, "-I", "-S", "-c", program, *arguments])
+
+
+async def _said(session: ProcessSession, command: str) -> str:
+    """What a command of ours prints inside."""
+    result = await session.command(
+        command,
+        context=ExecutionContext(
+            session_id=session.session_id,
+            timeout_ms=_COMMAND_MS_MAX,
+            deadline_ms=_COMMAND_MS_MAX,
+            max_output_bytes=_OUTPUT_BYTES_MAX,
+            # Whatever the shell was told to begin with, this does without.
+            env_vars={"BASH_ENV": ""},
+            limits=Limits(
+                host_calls=0, output_bytes=_OUTPUT_BYTES_MAX, source_bytes=_SOURCE_BYTES_MAX
+            ),
+        ),
+        host=HostTable(),
+    )
+    if result.stop != "finished" or result.exit_code:
+        why = result.error.message if result.error is not None else result.stderr.strip()
+        raise SandboxError(f"its files could not be listed: {why[-200:]}")
+    return result.stdout
+
+
+def fitting(listing: Listing) -> tuple[list[Found], list[bytes]]:
+    """Which entries are kept, and the paths of those that do not fit. Small files come first."""
+    out = list(listing.other)
+    kept = [each for each in listing.found if each.kind != "file"]
+    room = KEPT_BYTES_MAX
+    files = [each for each in listing.found if each.kind == "file"]
+    for each in sorted(files, key=lambda each: (each.size, each.path)):
+        if each.size > room:
+            out.append(each.path)
+            continue
+        room -= each.size
+        kept.append(each)
+    return sorted(kept, key=lambda each: each.path), sorted(out)
+
+
+def state_of(
+    kept: Sequence[Found],
+    out: Sequence[bytes],
+    digests: Mapping[bytes, tuple[str, int]],
+    *,
+    where: str,
+    exported: Mapping[str, str],
+) -> FilesState:
+    """A state of these entries. A file without a digest could not be read, and is left out."""
+    unread = [each.path for each in kept if each.kind == "file" and each.path not in digests]
+    entries = tuple(
+        KeptEntry(
+            path=each.path,
+            kind=each.kind,
+            mode=each.mode & 0o777,
+            mtime_ns=each.mtime_ns,
+            size=digests[each.path][1] if each.kind == "file" else 0,
+            sha256=digests[each.path][0] if each.kind == "file" else "",
+            target=each.target,
+        )
+        for each in kept
+        if each.kind != "file" or each.path in digests
+    )
+    variables = sorted((os.fsencode(name), os.fsencode(value)) for name, value in exported.items())
+    room = _EXPORTED_BYTES_MAX
+    fits: list[tuple[bytes, bytes]] = []
+    over: list[tuple[bytes, bytes]] = []
+    for name, value in variables:
+        room -= len(name) + len(value)
+        (fits if room >= 0 else over).append((name, value))
+    missing = [*sorted([*out, *unread]), *(b"$" + name for name, _ in over)]
+    return FilesState(
+        entries=entries,
+        where=None if where == WORK else os.fsencode(where),
+        exported=tuple(fits),
+        left_out=tuple(each.decode("utf-8", "replace") for each in missing[:_NAMED_MAX]),
+        left_out_of=len(missing),
+    )

@@ -1,0 +1,1 @@
+"""One run: put together, driven, resumed, replayed, forked, and its children."""

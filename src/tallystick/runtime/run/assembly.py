@@ -1,0 +1,609 @@
+"""One run put together and driven to its end: live, or on its record first and then live."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tallystick.attachments.port import AttachmentError
+from tallystick.core.chain import Head
+from tallystick.core.charge import RunLimits
+from tallystick.core.errors import BackendError, RunExists, UsageError
+from tallystick.core.machine.compaction import bound_for, checked_bound
+from tallystick.core.machine.prompt import TEMPLATE
+from tallystick.core.machine.turn import changed
+from tallystick.core.records import (
+    Caller,
+    HostAnswered,
+    InDoubt,
+    Passage,
+    PersonDecision,
+    Record,
+    RunProgram,
+    RunStarted,
+    decode_record,
+    encode_record,
+)
+from tallystick.core.strategy import AskedStrategy
+from tallystick.ledger.port import Ledger
+from tallystick.memory.calls import desk_again, desk_of, functions_of, memory_given
+from tallystick.model.port import Heard, Model
+from tallystick.runtime.calls.children import (
+    Children,
+    ChildRunner,
+    LiveChildDesk,
+    Parent,
+    RecordedChildDesk,
+    ResumingChildDesk,
+)
+from tallystick.runtime.calls.decisions import Decisions
+from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.calls.queries import (
+    FindModel,
+    LiveDesk,
+    Queries,
+    RecordedDesk,
+    ResumingDesk,
+)
+from tallystick.runtime.context.attachments import Shelf
+from tallystick.runtime.context.inputs import (
+    Given,
+    Input,
+    cited_aside,
+    given_again,
+    given_of,
+    layout_of,
+    stored,
+    texts_of,
+)
+from tallystick.runtime.context.namespace import check_variables, names_of
+from tallystick.runtime.journal.journal import LedgerPen, Recording
+from tallystick.runtime.journal.world import Asked
+from tallystick.runtime.programs.backends import check_grants, without_network
+from tallystick.runtime.programs.native import GUEST, CutOff, NativeBackend, NativeSession
+from tallystick.runtime.run.driver import Driver
+from tallystick.runtime.run.live import LiveWorld
+from tallystick.runtime.run.recorded import (
+    NotedHost,
+    RecordedWorld,
+    ResumingPen,
+    ResumingWorld,
+    note_call,
+)
+from tallystick.runtime.run.strategy import check_strategy, window_of, with_strategy
+from tallystick.runtime.runs.history import RunRecords, start_now
+from tallystick.runtime.runs.result import Run, run_of
+from tallystick.runtime.spend.door import Teller
+from tallystick.runtime.spend.scopes import remaining_of
+from tallystick.sandbox.host import HostFunction, HostTable
+from tallystick.sandbox.port import Host, now_ms
+from tallystick.sandbox.snapshot import unpacked
+from tallystick.sandbox.wasm.engine import ENGINE
+from tallystick.sandbox.wasm.sandbox import CLOCK_NS, WasmSandbox, WasmSession
+from tallystick.sessions.runs import (
+    Joined,
+    given_in_session,
+    leave_session,
+    load_image,
+    share_image,
+)
+from tallystick.skills.calls import SkillDesk, desk_for, policies_of
+from tallystick.skills.scripts import Scripts
+from tallystick.skills.skills import Skills, kept_evidence, skills_asked
+from tallystick.steps.runs import RunSteps
+from tallystick.vocabulary.runs import VocabularyAsked, check_again, check_for, vocabulary_given
+
+if TYPE_CHECKING:
+    from tallystick.memory.memory import Memory
+
+Watch = Callable[[str, Record], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunJob:
+    """What was asked for."""
+
+    goal: str
+    inputs: Sequence[Input]
+    limits: RunLimits
+    grants: Sequence[str]
+    seed: int
+    temperature: float | None
+    watch: Watch
+    heard: Heard
+    # By name, None for the step's or the session's own.
+    model: str | None = None
+    strategy: AskedStrategy = "code"
+    # In tokens, 0 for never, None for what suits the model.
+    compact_at: int | None = None
+    # What the answer has to fit, JSON as text.
+    schema: str | None = None
+    # Those that the user puts in front, each with its arguments behind its name.
+    put_skills: Sequence[str] = ()
+    # By its id, None for a run of its own; then as it is joined.
+    session: str | None = None
+    joined: Joined | None = None
+
+
+async def run_live(
+    job: RunJob,
+    *,
+    run: str,
+    session_id: str,
+    model: Model,
+    sandbox: Callable[[], WasmSandbox],
+    ledger: Ledger,
+    functions: Sequence[RunFunction],
+    shelf: Shelf,
+    teller: Teller,
+    find_model: FindModel,
+    steps: RunSteps,
+    children: ChildRunner,
+    caller: Caller | None = None,
+    skills: Skills | None = None,
+    memory: Memory | None = None,
+    vocabulary: VocabularyAsked | None = None,
+    native: NativeBackend | None = None,
+) -> tuple[Run, Head]:
+    """Run a goal to its end. A cancel ends it too, written down.
+
+    Gives what it came to, and where its chain stands. `caller` is the run whose program began it.
+    """
+    check_strategy(job.strategy, job.inputs)
+    check_grants(job.grants, native=native is not None)
+    memory_desk = desk_of(memory, session_id=session_id)
+    own = functions
+    functions = [*functions, *functions_of(memory_desk)]
+    check_variables(
+        (each.variable for each in job.inputs), functions=(each.name for each in functions)
+    )
+    store = stored(job.inputs, shelf)
+    layout = layout_of(store.inputs, question=job.goal)
+    given, values, in_session = given_in_session(
+        given_of(store, layout), job.joined, inputs=job.inputs, functions=functions
+    )
+    share_image(job.joined, shelf)
+    desk = LiveDesk(run, teller, find_model, shelf, temperature=job.temperature)
+    queries = Queries(desk, limits=job.limits)
+    parent_of = Parent(
+        run=run,
+        teller=teller,
+        limits=job.limits,
+        grants=without_network(job.grants),
+        seed=job.seed,
+        temperature=job.temperature,
+        functions=own,
+        model=model,
+        depth=0 if caller is None else caller.depth,
+        compact_at=job.compact_at,
+    )
+    child_desk = LiveChildDesk(parent_of, children, shelf)
+    skill_given = skills_asked(
+        skills,
+        job.put_skills,
+        goal=job.goal,
+        inputs=job.inputs,
+        shelf=shelf,
+        session=session_id,
+    )
+    skill_desk = desk_for(
+        skill_given,
+        skills,
+        session_id=session_id,
+        scripts=Scripts(
+            sandbox,
+            functions,
+            granted=job.grants,
+            seed=job.seed,
+            spend=teller.purse.spend,
+        ),
+    )
+    table = host_table(
+        functions,
+        shelf=shelf,
+        queries=queries,
+        children=Children(child_desk, queries),
+        teller=teller,
+        given=given,
+        grants=job.grants,
+        skills=skill_desk,
+    )
+    planned = with_strategy(
+        RunStarted(
+            goal=job.goal,
+            model=model.name,
+            limits=job.limits,
+            grants=tuple(job.grants),
+            contexts=layout.contexts,
+            functions=tuple((each.name, each.doc) for each in table.names.functions),
+            texts=given.refs,
+            seed=job.seed,
+            clock_ns=CLOCK_NS,
+            session_id=session_id,
+            template=TEMPLATE,
+            guest=sandbox().guest.image.sha256 if native is None else GUEST,
+            engine=ENGINE if native is None else native.engine,
+            backend="wasm" if native is None else native.sandbox.name,
+            started_at=now_ms(),
+            temperature=job.temperature,
+            views=layout.views,
+            files=layout.files,
+            values=values,
+            inputs=given.inputs,
+            images=given.images,
+            encodings=store.encodings,
+            caller=caller,
+            compact_at=_compact_at(job, model),
+            schema=job.schema,
+            skills=skill_given,
+            memory=memory_given(memory, goal=job.goal, has_data=bool(job.inputs)),
+            vocabulary=vocabulary_given(vocabulary, shelf),
+            session=in_session,
+        ),
+        job.strategy,
+        layout=layout,
+        model=model,
+        teller=teller,
+    )
+    # What is refused is refused before anything is written.
+    session = await begun_session(planned, sandbox, native, shelf)
+    parent, step = steps.begin(ledger)
+    started = _canonical(msgspec.structs.replace(planned, parent=parent, step=step))
+    pen = LedgerPen(
+        ledger,
+        run=run,
+        fence=_claimed(ledger, run, child=caller is not None),
+        head=Head.of_nothing(),
+        to_commit=shelf.to_commit,
+    )
+    world = LiveWorld(
+        run=run,
+        model=model,
+        session=None if isinstance(session, NativeSession) else session,
+        native=session if isinstance(session, NativeSession) else None,
+        table=table,
+        names=names_of(started, given.values),
+        policies=policies_of(functions, skill_desk),
+        shelf=shelf,
+        teller=teller,
+        desk=desk,
+        queries=queries,
+        children=child_desk,
+        skills=skill_desk,
+        memory=memory_desk,
+        heard=job.heard,
+    )
+    cards = () if skills is None else skills.registry.cards()
+    driver = Driver(
+        started,
+        world=world,
+        pen=pen,
+        texts=texts_of(given.values),
+        watch=lambda record: job.watch(run, record),
+        evidence=kept_evidence(started.skills, shelf, cards=cards),
+        check=check_for(
+            started,
+            None if vocabulary is None else vocabulary.thesaurus,
+            skills=[each.id for each in cards],
+        ),
+    )
+    try:
+        try:
+            await driver.drive()
+        except asyncio.CancelledError:
+            if driver.state.ended is None:
+                raise
+        await leave_session(job.joined, session, driver.state)
+    finally:
+        await session.close()
+    shelf.run_over(driver.state.ended)
+    ended = run_of(
+        run,
+        driver.state,
+        ledger=path_of(ledger),
+        cited=await cited_aside(driver.state.ended, started, given, shelf),
+        parent=parent,
+        step=step,
+    )
+    return ended, pen.head
+
+
+async def begun_session(
+    started: RunStarted,
+    sandbox: Callable[[], WasmSandbox],
+    native: NativeBackend | None,
+    shelf: Shelf,
+    records: Sequence[Record] = (),
+) -> WasmSession | NativeSession:
+    """The session that the programs of a run have, as it stands before the next of them.
+
+    `records` are what is recorded of it: those of the WASM sandbox are run again on that.
+    """
+    if native is not None:
+        return await native.begin(started, shelf, records)
+    session = await sandbox().open(
+        session_id=started.session_id, seed=started.seed, clock_ns=started.clock_ns
+    )
+    await load_image(session, started, shelf)
+    return session
+
+
+def host_table(
+    functions: Sequence[RunFunction],
+    *,
+    shelf: Shelf,
+    queries: Queries,
+    children: Children,
+    teller: Teller,
+    given: Given,
+    grants: Sequence[str],
+    skills: SkillDesk | None = None,
+) -> HostTable:
+    """What the programs of a run may call."""
+    remaining = remaining_of(teller.purse)
+    return HostTable(
+        [
+            *shelf.functions(),
+            *queries.functions(),
+            *children.functions(),
+            HostFunction(name="budget.remaining", function=remaining, local=True),
+            *(() if skills is None else skills.functions()),
+            *(each.hosted() for each in functions),
+        ],
+        texts=given.texts,
+        granted=frozenset(grants),
+        answering=True,
+        find_text=shelf.find_text,
+    )
+
+
+def _compact_at(job: RunJob, model: Model) -> int:
+    if job.compact_at is not None:
+        return checked_bound(job.compact_at)
+    return bound_for(window_of(model), reply_tokens=job.limits.reply_tokens)
+
+
+def _claimed(ledger: Ledger, run: str, *, child: bool) -> int:
+    try:
+        return ledger.claim(run, create=True)
+    except RunExists:
+        # A child whose process died at once is there already, and empty.
+        if not child:
+            raise
+        return ledger.claim(run, create=False)
+
+
+def _canonical(started: RunStarted) -> RunStarted:
+    """The start as the ledger will give it back."""
+    read = decode_record(encode_record(started))
+    assert isinstance(read, RunStarted)
+    return read
+
+
+def path_of(ledger: Ledger) -> str:
+    return str(getattr(ledger, "path", "memory"))
+
+
+# The driver put together for a run that is gone on with: its record first, then the live world.
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeJob:
+    """What was asked for. `limits` of None stay as they are."""
+
+    in_doubt: InDoubt
+    limits: RunLimits | None
+    steal: bool
+    watch: Watch
+    heard: Heard
+    # What a person says of a program that waits for one, and who it is.
+    decision: PersonDecision | None = None
+    by: str = ""
+
+    def for_child(self) -> ResumeJob:
+        """The same for a run inside: its limits stay as they are, and nobody decides for it."""
+        return dataclasses.replace(self, limits=None, decision=None)
+
+
+async def driven_again(
+    job: ResumeJob,
+    *,
+    run: str,
+    records: Sequence[Record],
+    passage: Passage,
+    pen: LedgerPen,
+    model: Model,
+    session: WasmSession | NativeSession,
+    ledger: Ledger,
+    functions: Sequence[RunFunction],
+    shelf: Shelf,
+    teller: Teller,
+    find_model: FindModel,
+    decisions: Decisions,
+    children: ChildRunner,
+    sandbox: Callable[[], WasmSandbox],
+    skills: Skills | None = None,
+    memory: Memory | None = None,
+    joined: Joined | None = None,
+) -> Run:
+    """Go on with a run to its end. A cancel ends it too, written down."""
+    started = records[0]
+    assert isinstance(started, RunStarted)
+    given = given_again(started, shelf)
+    found = RunRecords(records)
+    own = functions
+    memory_desk = desk_again(run, started, memory, records)
+    functions = [*functions, *functions_of(memory_desk)]
+    now = changed(start_now(records), passage)
+    live_desk = LiveDesk(run, teller, find_model, shelf, temperature=now.temperature)
+    recorded_desk = RecordedDesk(records, shelf)
+    desk = ResumingDesk(
+        recorded=recorded_desk,
+        live=live_desk,
+        decisions=decisions,
+        teller=teller,
+        terms_of=lambda name: teller.terms(find_model(name)),
+    )
+    queries = Queries(desk, limits=started.limits)
+    parent = Parent(
+        run=run,
+        teller=teller,
+        limits=job.limits or now.limits,
+        grants=without_network(started.grants),
+        seed=started.seed,
+        temperature=now.temperature,
+        functions=own,
+        model=model,
+        depth=0 if started.caller is None else started.caller.depth,
+        compact_at=started.compact_at,
+    )
+    live_children = LiveChildDesk(parent, children, shelf)
+    recorded_children = RecordedChildDesk(records, shelf)
+    child_desk = ResumingChildDesk(recorded_children, live_children, teller)
+    skill_desk = desk_for(
+        started.skills,
+        skills,
+        session_id=started.session_id,
+        scripts=Scripts(
+            sandbox,
+            functions,
+            granted=started.grants,
+            seed=started.seed,
+            spend=teller.purse.spend,
+        ),
+    )
+    table = host_table(
+        functions,
+        shelf=shelf,
+        queries=queries,
+        children=Children(child_desk, queries),
+        teller=teller,
+        given=given,
+        grants=started.grants,
+        skills=skill_desk,
+    )
+    _check_functions(run, started, {each.name for each in table.names.functions})
+    names = names_of(started, given.values)
+    live = LiveWorld(
+        run=run,
+        model=model,
+        session=None if isinstance(session, NativeSession) else session,
+        native=session if isinstance(session, NativeSession) else None,
+        table=table,
+        names=names,
+        policies=policies_of(functions, skill_desk),
+        shelf=shelf,
+        teller=teller,
+        desk=desk,
+        queries=queries,
+        children=child_desk,
+        skills=skill_desk,
+        memory=memory_desk,
+        heard=job.heard,
+    )
+    recorded = RecordedWorld(
+        found,
+        None if isinstance(session, NativeSession) else session,
+        names=names,
+        table=table,
+        shelf=shelf,
+        desk=desk,
+        queries=queries,
+        children=child_desk,
+    )
+
+    def host_of(program: RunProgram, asked: Asked, then: Host) -> Host:
+        return NotedHost(
+            found.answers.get(program.intent, []),
+            names,
+            lambda answer: _noted(found, answer, asked, skill_desk),
+            again=table,
+            read=shelf.read,
+            queries=queries,
+            then=then,
+        )
+
+    restored = await _restored(session, found, shelf)
+    resuming = ResumingPen(Recording(records), pen, passage, run=run)
+    driver = Driver(
+        started,
+        world=ResumingWorld(
+            found,
+            recorded=recorded,
+            live=live,
+            decisions=decisions,
+            teller=teller,
+            terms=teller.terms(model),
+            host_of=host_of,
+            cut_off=CutOff(
+                found,
+                decisions,
+                teller=teller,
+                terms_of=lambda name: teller.terms(find_model(name)),
+                ledger=ledger,
+            ),
+            restored=restored,
+        ),
+        pen=resuming,
+        texts=texts_of(given.values),
+        watch=lambda record: job.watch(run, record) if resuming.is_new(record) else None,
+        evidence=kept_evidence(started.skills, shelf),
+        check=check_again(started, shelf),
+    )
+    try:
+        await driver.drive()
+    except asyncio.CancelledError:
+        if driver.state.ended is None:
+            raise
+    await leave_session(joined, session, driver.state)
+    shelf.run_over(driver.state.ended)
+    return run_of(
+        run,
+        driver.state,
+        ledger=path_of(ledger),
+        cited=await cited_aside(driver.state.ended, started, given, shelf),
+        parent=started.parent,
+        step=started.step,
+    )
+
+
+async def _restored(session: WasmSession | NativeSession, records: RunRecords, shelf: Shelf) -> int:
+    """Load the last snapshot. Gives the program it was taken after, 0 if there is none to load.
+
+    Of native programs all that are recorded are served: their files are there already.
+    """
+    if isinstance(session, NativeSession):
+        return max(records.programs, default=0)
+    for intent, taken in sorted(records.snapshots.items(), reverse=True):
+        try:
+            with shelf.read_snapshot(taken.image) as chunks:
+                _, image = unpacked(chunks)
+            await session.load(image)
+        except (AttachmentError, BackendError):
+            # Gone, damaged, or of another sandbox: the programs are run again.
+            continue
+        return intent
+    return 0
+
+
+def _noted(
+    records: RunRecords, answer: HostAnswered, asked: Asked, skills: SkillDesk | None
+) -> None:
+    note_call(records, answer, asked)
+    asked.answered(answer)
+    if skills is not None:
+        skills.recalled(answer)
+
+
+def _check_functions(run: str, started: RunStarted, known: set[str]) -> None:
+    missing = [name for name, _ in started.functions if name not in known]
+    if missing:
+        raise UsageError(
+            f"run {run} has programs that may call {', '.join(missing)}; resume it in a session "
+            f"with those functions"
+        )

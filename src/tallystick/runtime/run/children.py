@@ -1,0 +1,223 @@
+"""Child runs: begun under what their parent has left, or gone on with after a crash."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from tallystick.core.budget.amount import BudgetExhausted, BudgetUnpriced, Dimension
+from tallystick.core.budget.tree import affordable_output
+from tallystick.core.chain import Head
+from tallystick.core.charge import RunLimits
+from tallystick.core.machine.prompt import TEMPLATE, Message, opening
+from tallystick.core.machine.turn import charge_of_child, over
+from tallystick.core.records import CUT_OFF, Caller, Record, RunEnded, RunStarted
+from tallystick.ledger.port import find_row
+from tallystick.model.port import Heard
+from tallystick.runtime.calls.children import ChildRequest, ChildRunner, Context, Parent
+from tallystick.runtime.context.inputs import Input, given_text
+from tallystick.runtime.run.assembly import ResumeJob, RunJob, Watch, run_live
+from tallystick.runtime.run.resume import Parts, ended_run, resumed
+from tallystick.runtime.runs.history import holder_of, start_now, whole_records
+from tallystick.runtime.runs.lock import held_run
+from tallystick.runtime.runs.result import Run
+from tallystick.runtime.spend.door import REPLY_TOKENS_LEAST, prompt_figure
+from tallystick.runtime.spend.slots import ChildSlots
+from tallystick.sandbox.port import new_id
+from tallystick.steps.runs import RunSteps
+
+
+class Family:
+    """The runs below one root: they share its session, its watcher and its places."""
+
+    def __init__(
+        self, parts: Parts, *, watch: Watch, heard: Heard, resuming: ResumeJob | None = None
+    ) -> None:
+        self._parts = parts
+        self._watch: Watch | None = watch
+        # One that has it is also told how many children of a run wait for a place.
+        self._waits: Callable[[str, int], None] | None = getattr(watch, "waits", None)
+        self._heard = heard
+        self._resuming = resuming
+        self._slots = ChildSlots()
+
+    @property
+    def slots(self) -> ChildSlots:
+        return self._slots
+
+    def check_model(self, parent: Parent, name: str | None) -> None:
+        self._parts.find_model(parent.model)(name)
+
+    def refusal(
+        self, parent: Parent, request: ChildRequest
+    ) -> BudgetExhausted | BudgetUnpriced | None:
+        """As a child's first call would be refused; what is only held now may be given back."""
+        teller = parent.teller
+        terms = teller.terms(self._parts.find_model(parent.model)(request.model))
+        try:
+            left = teller.purse.remaining()
+            affordable_output(
+                left,
+                tokens_in=prompt_figure(terms, _shortest(request.prompt)).tokens,
+                tokens_out_wanted=parent.limits.reply_tokens,
+                tokens_out_min=REPLY_TOKENS_LEAST,
+                price=terms.worst,
+                usd_waived=terms.decision.policy == "waived",
+            )
+            if left.model_calls is not None and left.model_calls <= 0:
+                raise BudgetExhausted(
+                    dimension="model_calls", scope=left.by["model_calls"], needed=1, left=0
+                )
+        except BudgetExhausted as error:
+            return None if teller.purse.is_held(error.scope.id, error.dimension) else error
+        except BudgetUnpriced as error:
+            return error
+        return None
+
+    def waits(self, parent: str, change: int) -> None:
+        if self._waits is not None and self._watch is not None:
+            with suppress(Exception):
+                self._waits(parent, change)
+
+    def _tell(self, run: str, record: Record) -> None:
+        """Tell whoever watches of a run inside.
+
+        One that fails hears no more of those, and the child goes on: it fails again at the root,
+        which ends the whole, with everything written down that was paid.
+        """
+        if self._watch is not None:
+            try:
+                self._watch(run, record)
+            except Exception:
+                self._watch = None
+
+    async def begin(
+        self, parent: Parent, run: str, request: ChildRequest, caller: Caller, *, wall_ms: int
+    ) -> tuple[Run, Head]:
+        parts = self._parts
+        limits = _limits(parent, wall_ms)
+        session_id = new_id()
+        find_model = parts.find_model(parent.model)
+        job = RunJob(
+            goal=request.prompt,
+            inputs=_inputs(request.context),
+            limits=limits,
+            grants=parent.grants,
+            seed=parent.seed,
+            temperature=parent.temperature,
+            compact_at=parent.compact_at,
+            watch=self._tell,
+            heard=self._heard,
+        )
+        with (
+            held_run(parts.ledger, run),
+            parts.till.child(parent.teller, run, limits, parent=parent.run) as teller,
+        ):
+            return await run_live(
+                job,
+                run=run,
+                session_id=session_id,
+                model=find_model(request.model),
+                sandbox=parts.sandbox,
+                ledger=parts.ledger,
+                functions=parent.functions,
+                shelf=parts.shelf(session_id, parent.grants),
+                teller=teller,
+                find_model=find_model,
+                steps=RunSteps(None),
+                children=self,
+                caller=caller,
+                memory=parts.memory,
+                vocabulary=parts.vocabulary,
+            )
+
+    async def resume(
+        self, parent: Parent, run: str, request: ChildRequest, caller: Caller, *, wall_ms: int
+    ) -> tuple[Run, Head]:
+        parts = self._parts
+        row = find_row(parts.ledger, run)
+        if row is None or row.head.count == 0:
+            # Its process died before anything of it was written, and so before it sent anything.
+            with parts.till.child(parent.teller, run, parent.limits, parent=parent.run) as teller:
+                teller.purse.reconcile({}, ())
+            return await self.begin(parent, run, request, caller, wall_ms=wall_ms)
+        records = whole_records(parts.ledger, run)
+        last = records[-1]
+        if isinstance(last, RunEnded) and (
+            last.stop not in CUT_OFF or over(start_now(records).limits, last.charge) is not None
+        ):
+            # It had ended, and its parent was not told; or it may do nothing more.
+            shelf = parts.shelf(holder_of(records), parent.grants)
+            parent.teller.recalled("", charge_of_child(last.charge))
+            return ended_run(run, records, ledger=parts.ledger, shelf=shelf), row.head
+        assert self._resuming is not None
+        job = dataclasses.replace(self._resuming.for_child(), watch=self._tell)
+        ended = await resumed(parts, run, job, RunSteps(None), children=self, parent=parent)
+        row = find_row(parts.ledger, run)
+        assert row is not None
+        return ended, row.head
+
+
+def _limits(parent: Parent, wall_ms: int) -> RunLimits:
+    """At most what the parent has not spent when the child begins. Nothing moves.
+
+    What others hold of it may be given back, so it counts as left: a call is paid for by the scopes
+    around the child as well, and waits for them there.
+    """
+    before = parent.limits
+    tokens = _unspent(parent, "tokens")
+    return RunLimits(
+        turns=before.turns,
+        tokens=before.tokens if tokens is None else min(before.tokens, tokens),
+        host_calls=before.host_calls,
+        wall_ms=min(before.wall_ms, wall_ms),
+        reply_tokens=before.reply_tokens,
+        retries=before.retries,
+        usd=_unspent(parent, "usd"),
+        model_calls=_unspent(parent, "model_calls"),
+        depth=before.depth,
+    )
+
+
+def _unspent(parent: Parent, dimension: Dimension) -> int | None:
+    """The limit less what is spent, in the tightest scope; None where there is no limit."""
+    left = [
+        limit - (getattr(row.spent, dimension) or 0)
+        for row in parent.teller.purse.rows()
+        if (limit := getattr(row.limit, dimension)) is not None
+    ]
+    return max(0, min(left)) if left else None
+
+
+def _shortest(goal: str) -> tuple[Message, ...]:
+    """The least that the first prompt of a child says: what it is given to read comes to that."""
+    return opening(
+        RunStarted(
+            goal=goal,
+            model="",
+            limits=RunLimits(),
+            grants=(),
+            contexts=(),
+            functions=(),
+            texts=(),
+            seed=0,
+            clock_ns=0,
+            session_id="",
+            template=TEMPLATE,
+            guest="",
+            engine="",
+            started_at=0,
+        )
+    )
+
+
+def _inputs(context: Context) -> Sequence[Input]:
+    if context is None:
+        return []
+    if isinstance(context, str):
+        return [given_text(context)]
+    return [given_text(text, name=name) for name, text in context.items()]
+
+
+_: type[ChildRunner] = Family

@@ -1,0 +1,204 @@
+"""A fork: another run that grows from one, from the end of a turn on.
+
+It shares what came before by reference: its chain begins with the hash of the last entry that it
+shares, and its own entries are those that differ. It holds the attachments that it needs itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from tallystick.core.chain import Head
+from tallystick.core.charge import RunLimits
+from tallystick.core.errors import RunNotFound, TallystickError, UsageError
+from tallystick.core.machine.turn import changed
+from tallystick.core.records import (
+    AskModel,
+    AttachmentRef,
+    HostAnswered,
+    ReceiptIssued,
+    Record,
+    RunForked,
+)
+from tallystick.core.views.open_calls import open_calls
+from tallystick.core.views.receipt import holds_steps
+from tallystick.ledger.port import Ledger, find_row
+from tallystick.ledger.verify import bad_entry_of
+from tallystick.model.port import Heard
+from tallystick.runtime.calls.children import ChildRunner
+from tallystick.runtime.programs.native import files_missing
+from tallystick.runtime.run.assembly import ResumeJob, Watch
+from tallystick.runtime.run.resume import Parts, gone_on_with
+from tallystick.runtime.runs.history import (
+    awaited_children,
+    holder_of,
+    records_of,
+    references_in,
+    refuse_foreign,
+    start_now,
+    whole_records,
+)
+from tallystick.runtime.runs.lock import held_run
+from tallystick.runtime.runs.result import Run
+from tallystick.sandbox.port import new_id, now_ms
+from tallystick.steps.runs import RunSteps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkJob:
+    """What was asked for: after which turn, and what is another from there on."""
+
+    turn: int
+    limits: RunLimits | None
+    temperature: float | None
+    watch: Watch
+    heard: Heard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Root:
+    """Where a fork grows from: the chain that has the last shared entry, and its place there."""
+
+    run: str
+    count: int
+    hash: str
+
+
+async def forked(
+    parts: Parts,
+    parent: str,
+    fork: str,
+    job: ForkJob,
+    steps: RunSteps,
+    *,
+    children: ChildRunner,
+) -> Run:
+    """Grow a run from another and drive it to its end."""
+    ledger = parts.ledger
+    if find_row(ledger, parent) is None:
+        raise RunNotFound(run=parent)
+    bad = bad_entry_of(ledger, parent)
+    if bad is not None:
+        raise UsageError(f"run {bad.run} does not hold at entry {bad.seq}: {bad.why}")
+    whole = whole_records(ledger, parent)
+    if holds_steps(whole):
+        raise UsageError(f"{parent} holds steps, which are not forked; name one of its runs")
+    refuse_foreign(parent, start_now(whole))
+    shared = shared_records(parent, whole, job.turn)
+    if open_calls(shared):
+        raise UsageError(f"run {parent} has a call under way after turn {job.turn}")
+    if inside := awaited_children(shared):
+        raise UsageError(
+            f"run {parent} was cut off inside run {inside[0]} in turn {job.turn}; resume it first, "
+            f"or fork it at an earlier turn"
+        )
+    root = _root_of(ledger, parent, len(shared))
+    model = parts.model(None)
+    before = start_now(shared)
+    record = RunForked(
+        parent=root.run,
+        count=root.count,
+        hash=root.hash,
+        turn=job.turn,
+        at=now_ms(),
+        session_id=new_id(),
+        model=None if model.name == before.model else model.name,
+        limits=None if job.limits == before.limits else job.limits,
+        temperature=job.temperature,
+        files_missing=files_missing(shared),
+    )
+    shelf = parts.shelf(record.session_id, before.grants)
+
+    def claim() -> int:
+        fence = ledger.claim(fork, create=True, grown_from=root.hash)
+        try:
+            # It cannot be removed or pruned from here on; it may have been since it was read.
+            whole_records(ledger, parent)
+        except TallystickError:
+            ledger.remove(fork)
+            raise
+        return fence
+
+    with held_run(ledger, fork):
+        shelf.share(_needed(parts, shared))
+        return await gone_on_with(
+            parts,
+            fork,
+            ResumeJob(
+                in_doubt="halt", limits=job.limits, steal=False, watch=job.watch, heard=job.heard
+            ),
+            steps,
+            records=shared,
+            head=Head(count=0, hash=root.hash),
+            shelf=shelf,
+            started=changed(before, record),
+            claim=claim,
+            passage=lambda fence: record,
+            children=children,
+        )
+
+
+def shared_records(run: str, records: Sequence[Record], turn: int) -> Sequence[Record]:
+    """What a fork after a turn shares. Raises `UsageError` for a turn that a run does not have."""
+    return records[: _place_after(run, records, turn)]
+
+
+def _place_after(run: str, records: Sequence[Record], turn: int) -> int:
+    """How many records belong to the turns up to one: those before the next is asked for."""
+    turns = [each.turn for each in records if isinstance(each, AskModel)]
+    last = max(turns, default=0)
+    if not 0 <= turn <= last:
+        raise UsageError(f"run {run} has turns 1 to {last}; fork it after one, or at 0")
+    for place, record in enumerate(records):
+        if isinstance(record, AskModel) and record.turn > turn:
+            return place
+        if turn == last and place and isinstance(record, ReceiptIssued):
+            # How it ended is not shared, unless it was gone on with behind that.
+            later = records[place + 1 :]
+            if not any(isinstance(each, AskModel | ReceiptIssued) for each in later):
+                return place
+    return len(records)
+
+
+def _root_of(ledger: Ledger, run: str, count: int) -> _Root:
+    """The chain that holds the last of so many shared records: a run's own, or one before it."""
+    own = [run]
+    lengths: list[int] = []
+    while True:
+        first = next(records_of(ledger, own[-1]), None)
+        if not isinstance(first, RunForked):
+            break
+        lengths.append(first.count)
+        own.append(first.parent)
+    # From the oldest on: what each holds in front of the next.
+    base = 0
+    for chain, shared in zip(reversed(own[1:]), reversed(lengths), strict=True):
+        if count <= base + shared:
+            return _rooted(ledger, chain, count - base)
+        base += shared
+    return _rooted(ledger, run, count - base)
+
+
+def _rooted(ledger: Ledger, run: str, count: int) -> _Root:
+    last = next(ledger.read(run, start=count - 1, stop=count))
+    return _Root(run=run, count=count, hash=last.hash)
+
+
+def _needed(parts: Parts, shared: Sequence[Record]) -> list[AttachmentRef]:
+    """What the shared records refer to, and what programs had put by then."""
+    put = {id for record in shared if (id := _put_id(record)) is not None}
+    found = {ref.id: ref for record in shared for ref in references_in(record)}
+    for each in parts.shelf(holder_of(shared), ()).references():
+        if each.ref.id in put:
+            found.setdefault(each.ref.id, each.ref)
+    return list(found.values())
+
+
+def _put_id(record: Record) -> str | None:
+    if not isinstance(record, HostAnswered) or record.name != "attachments.put" or not record.ok:
+        return None
+    said = msgspec.json.decode(record.reply[1:])
+    return said.get("id") if isinstance(said, dict) else None

@@ -1,0 +1,378 @@
+"""The live world: a real model, a real sandbox, real host functions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tallystick.attachments.port import AttachmentError
+from tallystick.core.budget.amount import Amount, BudgetExhausted, BudgetUnpriced
+from tallystick.core.machine import prompt
+from tallystick.core.machine.prompt import Message
+from tallystick.core.machine.state import RunState
+from tallystick.core.records import (
+    LEFT,
+    AskModel,
+    ModelFailed,
+    ModelReplied,
+    ProgramFinished,
+    RunProgram,
+    SnapshotTaken,
+)
+from tallystick.core.views.open_calls import call_key
+from tallystick.model.port import Heard, Model, ModelError, ModelRequest, readable
+from tallystick.runtime.calls.children import ChildDesk
+from tallystick.runtime.calls.functions import FunctionPolicy
+from tallystick.runtime.calls.host import WrittenHost
+from tallystick.runtime.calls.queries import Queries, WrittenDesk
+from tallystick.runtime.context.attachments import PUT_BYTES_MAX, WRITE, Shelf, with_pictures
+from tallystick.runtime.journal.world import (
+    Asked,
+    CallRefused,
+    Kept,
+    WaitedTooLong,
+    World,
+    cut_off,
+    failed_of,
+    finished_of,
+    ms_since,
+    output_files,
+    refused_by,
+)
+from tallystick.runtime.spend.door import Teller, Ticket
+from tallystick.sandbox.host import HostTable
+from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, HostNames, Limits
+from tallystick.sandbox.snapshot import SnapshotId, packed
+from tallystick.sandbox.wasm.sandbox import WasmSession
+from tallystick.skills.calls import SkillDesk
+
+if TYPE_CHECKING:
+    from tallystick.memory.calls import MemoryDesk
+    from tallystick.runtime.programs.native import NativeSession
+
+
+_PROGRAM_MS_MAX = 30_000
+# What packages map is several times what they use.
+_NATIVE_BYTES = 1 << 30
+_BROKEN_CHARS_MAX = 500
+_PAUSE_SECONDS = 0.02
+# About two seconds of a program's own work: what a snapshot saves, and several times its cost.
+SNAPSHOT_FUEL = 6_000_000_000
+_REQUEST_BYTES = Limits().request_bytes
+_PUT_REQUEST_BYTES = 2 * PUT_BYTES_MAX
+
+
+class LiveWorld:
+    """Asks the model and runs programs in one sandbox session, a `native` one if there is one."""
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        model: Model,
+        session: WasmSession | None,
+        table: HostTable,
+        names: HostNames,
+        policies: Mapping[str, FunctionPolicy],
+        shelf: Shelf,
+        teller: Teller,
+        desk: WrittenDesk,
+        queries: Queries,
+        children: ChildDesk,
+        skills: SkillDesk | None = None,
+        memory: MemoryDesk | None = None,
+        heard: Heard = lambda chars: None,
+        native: NativeSession | None = None,
+    ) -> None:
+        self._native = native
+        self._children = children
+        self._skills = skills
+        self._memory = memory
+        self._run = run
+        self._shelf = shelf
+        self._teller = teller
+        self._desk = desk
+        self._queries = queries
+        self._terms = teller.terms(model)
+        self._ticket: Ticket | None = None
+        self._fuel_since_kept = 0
+        self._heard = heard
+        self._asking_since = 0.0
+        self._temperature: float | None = None
+        self._model = model
+        self._session = session
+        self._table = table
+        self._names = names
+        self._policies = policies
+
+    @asynccontextmanager
+    async def admitted(
+        self, intent: AskModel, messages: tuple[Message, ...], *, model: str, wall_ms_left: int
+    ) -> AsyncIterator[AskModel]:
+        self._asking_since = time.monotonic()
+        place = self._model.admitted()
+        try:
+            async with asyncio.timeout(wall_ms_left / 1000):
+                await asyncio.sleep(intent.wait_ms / 1000)
+                await place.__aenter__()
+        except TimeoutError:
+            raise WaitedTooLong(f"{wall_ms_left:,} ms passed before the model was free") from None
+        try:
+            self._ticket = await self._reserved(intent, messages, wall_ms_left=wall_ms_left)
+            try:
+                yield self._written(intent, messages, self._ticket)
+            finally:
+                # Settled by then, unless the call was never made.
+                self._teller.release(self._ticket)
+        finally:
+            await place.__aexit__(None, None, None)
+
+    async def _reserved(
+        self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
+    ) -> Ticket:
+        """What pays for the call. Others under the same cap may still give something back."""
+        ends_at = self._asking_since + wall_ms_left / 1000
+        while True:
+            try:
+                return self._ticket_for(intent, messages)
+            except CallRefused as refused:
+                error = refused.__cause__
+                waits = isinstance(error, BudgetExhausted) and self._teller.purse.is_held(
+                    error.scope.id, error.dimension
+                )
+                if not waits or time.monotonic() >= ends_at:
+                    raise
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _ticket_for(self, intent: AskModel, messages: tuple[Message, ...]) -> Ticket:
+        try:
+            return self._teller.reserve(
+                self._terms,
+                messages,
+                tokens_out_max=intent.tokens_out_max,
+                turns=1,
+            )
+        except (BudgetExhausted, BudgetUnpriced) as error:
+            self._teller.stopped_by = self._teller.refused
+            refused = refused_by(error, intent)
+            if isinstance(error, BudgetUnpriced):
+                why = f"usd: {self._terms.decision.why}"
+                refused = msgspec.structs.replace(refused, message=why)
+            raise CallRefused(refused) from error
+
+    def _written(self, intent: AskModel, messages: tuple[Message, ...], ticket: Ticket) -> AskModel:
+        """The intent with what is reserved for it, and the cap of its reply as it is sent."""
+        cap = ticket.tokens_out_max
+        if cap == intent.tokens_out_max:
+            return msgspec.structs.replace(intent, reserved=ticket.reserved)
+        return msgspec.structs.replace(
+            intent,
+            tokens_out_max=cap,
+            reserved=ticket.reserved,
+            request_sha256=prompt.request_digest(
+                self._model.name, messages, tokens_out_max=cap, temperature=intent.temperature
+            ),
+        )
+
+    def left(self, intent: AskModel, *, sent: bool) -> ModelFailed:
+        said = "left in the middle by a cancel" if sent else "left by a cancel before it was sent"
+        error = ModelError(reason="unknown", message=said, billed=sent)
+        assert self._ticket is not None
+        settled = self._teller.cancelled(self._ticket, sent=sent)
+        event = failed_of(intent, error, self._asking_since, settled)
+        return msgspec.structs.replace(event, reason=LEFT)
+
+    async def ask(
+        self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
+    ) -> ModelReplied | ModelFailed:
+        began = self._asking_since
+        try:
+            messages = with_pictures(messages, self._shelf.read)
+        except AttachmentError as error:
+            missing = ModelError(reason="invalid_request", message=str(error), billed=False)
+            return self._failed(intent, missing)
+        request = ModelRequest(
+            messages=messages,
+            tokens_out_max=intent.tokens_out_max,
+            temperature=intent.temperature,
+            key=call_key(self._run, intent.intent),
+        )
+        try:
+            async with asyncio.timeout(max(0.0, wall_ms_left / 1000 - (time.monotonic() - began))):
+                reply = readable(await self._model.ask(request, heard=self._heard))
+        except ModelError as error:
+            return self._failed(intent, error)
+        except TimeoutError:
+            late = ModelError(reason="timeout", message=f"no reply in {wall_ms_left:,} ms")
+            return self._failed(intent, late)
+        except Exception as error:
+            # A backend that breaks its promise may have sent what it was given.
+            said = f"{type(error).__name__}: {error}"[:_BROKEN_CHARS_MAX]
+            broken = ModelError(reason="unknown", message=said, kind="terminal")
+            return self._failed(intent, broken)
+        assert self._ticket is not None
+        self._teller.purse.spend(Amount(wall_ms=ms_since(began)))
+        return ModelReplied(
+            intent=intent.intent,
+            turn=intent.turn,
+            text=reply.text,
+            usage=reply.usage,
+            cut=reply.cut,
+            wall_ms=ms_since(began),
+            served_by=reply.served_by,
+            finish=reply.finish,
+            settled=self._teller.replied(self._ticket, reply),
+        )
+
+    def _failed(self, intent: AskModel, error: ModelError) -> ModelFailed:
+        assert self._ticket is not None
+        settled = self._teller.failed(self._ticket, error)
+        return failed_of(intent, error, self._asking_since, settled)
+
+    async def run(
+        self,
+        intent: RunProgram,
+        source: str,
+        asked: Asked,
+        *,
+        state: RunState,
+        behind: Callable[[WrittenHost], Host] = lambda host: host,
+    ) -> ProgramFinished:
+        """Run a program. `behind` is a host in front of the live one."""
+        self._shelf.outputs = state.outputs
+        self._desk.written = asked.queries
+        self._queries.limits = state.started.limits
+        self._temperature = state.started.temperature
+        context = program_context(intent, state)
+        self._children.written = asked.queries
+        self._children.ends_at = time.monotonic() + context.deadline_ms / 1000
+        if self._skills is not None:
+            self._skills.begin(
+                self._children.ends_at, context.limits.host_calls, state.skills.tools
+            )
+        host = WrittenHost(
+            self._table,
+            self._names,
+            self._policies,
+            asked,
+            self._shelf,
+            self._queries,
+            run=self._run,
+            program=intent.intent,
+            desk=self._skills,
+            memory=self._memory,
+            tools=state.skills.tools,
+        )
+        try:
+            result = await self._executed(intent, source, context, behind(host), asked)
+        finally:
+            await self._children.over()
+        outputs = tuple(
+            self._shelf.keep_output(path, label=label)
+            for path, label in output_files(intent, result)
+        )
+        self._teller.purse.spend(
+            Amount(
+                fuel=result.charge.fuel,
+                host_calls=result.charge.host_calls,
+                wall_ms=result.execution_time_ms,
+                output_bytes=result.charge.output_bytes,
+            )
+        )
+        return finished_of(intent, result, outputs)
+
+    async def _executed(
+        self,
+        intent: RunProgram,
+        source: str,
+        context: ExecutionContext,
+        host: Host,
+        asked: Asked,
+    ) -> ExecutionResult:
+        if self._native is not None:
+            self._native.on_attempt = asked.attempted
+            async with self._bridged(intent, asked, context) as given:
+                context = context.with_env(given)
+                return await self._native.execute(intent, source, context=context, host=host)
+        assert self._session is not None
+        return await self._session.execute(source, context=context, host=host)
+
+    def _bridged(
+        self, intent: RunProgram, asked: Asked, context: ExecutionContext
+    ) -> AbstractAsyncContextManager[dict[str, str]]:
+        """By what a command of a shell asks models. A program in Python has functions for it."""
+        native = self._native
+        if native is None or native.bridges is None or intent.kind != "bash":
+            return nullcontext({})
+        # Imported where there is a shell: most runs have none.
+        from tallystick.bridge.door import ShellBridge
+
+        bridge = ShellBridge(
+            folder=native.bridges,
+            run=self._run,
+            session_id=native.session_id,
+            desk=self._queries.desk,
+            purse=self._teller.purse,
+            shelf=self._shelf,
+            temperature=self._temperature,
+        )
+        return bridge.open(
+            asked,
+            program=intent.intent,
+            limits=self._queries.limits,
+            ends_at=self._children.ends_at,
+            calls_max=context.limits.host_calls,
+        )
+
+    def check_begun(self, intent: RunProgram) -> None:
+        """Nothing has ended it: it is live."""
+
+    def left_program(self, intent: RunProgram) -> ProgramFinished:
+        return cut_off(intent, "cancelled", "cancelled by the user; its files were put back")
+
+    async def kept(self, finished: ProgramFinished, *, state: RunState) -> Kept | None:
+        """Keep the interpreter when running again what it has run would take seconds."""
+        if self._native is not None:
+            return await self._native.kept(finished)
+        assert self._session is not None
+        self._fuel_since_kept += finished.fuel
+        if finished.stop != "finished" or self._fuel_since_kept < SNAPSHOT_FUEL:
+            return None
+        image = await self._session.image()
+        snapshot = SnapshotId(
+            id=f"{finished.intent}", name="run", session_id=self._session.session_id, created_at=0
+        )
+        # Compressed elsewhere: others on this loop need not wait for it.
+        ref = await asyncio.to_thread(lambda: self._shelf.keep_snapshot(packed(snapshot, image)))
+        if ref is None:
+            return None
+        self._fuel_since_kept = 0
+        return SnapshotTaken(
+            intent=finished.intent, turn=finished.turn, fuel=finished.fuel, image=ref
+        )
+
+
+def program_context(intent: RunProgram, state: RunState) -> ExecutionContext:
+    """The limits of one program: its own, and what the run has left."""
+    limits, used = state.started.limits, state.charge
+    wall_ms_left = max(0, limits.wall_ms - used.wall_ms)
+    return ExecutionContext(
+        session_id=state.started.session_id,
+        timeout_ms=min(_PROGRAM_MS_MAX, wall_ms_left),
+        deadline_ms=wall_ms_left,
+        program_name=f"<turn {intent.turn}>",
+        outputs_before=len(state.outputs),
+        limits=Limits(
+            memory_bytes=_NATIVE_BYTES if intent.effect else Limits().memory_bytes,
+            host_calls=max(0, limits.host_calls - used.host_calls),
+            request_bytes=_PUT_REQUEST_BYTES if WRITE in state.started.grants else _REQUEST_BYTES,
+        ),
+    )
+
+
+_: type[World] = LiveWorld

@@ -1,0 +1,185 @@
+"""Replay: a run of a ledger driven again over a recorded world, compared entry by entry.
+
+No model, no network, no host function. Replies and answers come from the ledger, or are made again
+from the run's attachments and compared; programs run again and must print, ask and cost what they
+did. A program that was ended by time, a cancel or a trap did
+not end at a repeatable place: it is served as it was recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from tallystick.core.errors import LedgerError, ReplayDiverged, RunNotFound
+from tallystick.core.machine.native import is_native_run
+from tallystick.core.machine.prompt import TEMPLATE
+from tallystick.core.records import Record, RunEnded, RunStarted, tag_of
+from tallystick.core.step import StepsNotReplayed
+from tallystick.core.views.receipt import holds_steps
+from tallystick.ledger.port import Ledger
+from tallystick.ledger.verify import BadEntry, bad_entry_of, verify_ledger
+from tallystick.runtime.calls.children import Children, RecordedChildDesk
+from tallystick.runtime.calls.queries import Queries, RecordedDesk
+from tallystick.runtime.context.attachments import Shelf
+from tallystick.runtime.context.inputs import given_again, texts_of
+from tallystick.runtime.context.namespace import names_of
+from tallystick.runtime.journal.journal import ComparingPen, Divergence, NothingMore, Recording
+from tallystick.runtime.run.driver import Driver
+from tallystick.runtime.run.recorded import RecordedWorld
+from tallystick.runtime.runs.history import (
+    RunRecords,
+    holder_of,
+    refuse_foreign,
+    runs_inside,
+    whole_records,
+)
+from tallystick.sandbox.host import HostTable
+from tallystick.sandbox.wasm.engine import ENGINE
+from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+from tallystick.sessions.runs import load_image
+from tallystick.skills.skills import Skills, cards_again, kept_evidence
+from tallystick.skills.why import SkillDrift, drift_of
+from tallystick.vocabulary.runs import check_again
+
+
+class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replay found. `drift` are skills that changed since; the run holds all the same."""
+
+    run: str
+    entries: int
+    held: bool
+    divergence: Divergence | None
+    programs: int
+    served: int
+    note: str | None = None
+    drift: tuple[SkillDrift, ...] = ()
+
+
+async def replay_records(
+    run: str, records: Sequence[Record], *, session: WasmSession | None, shelf: Shelf
+) -> ReplayReport:
+    """Drive the recorded run again. Without a session, programs are served, not run."""
+    if not records or not isinstance(records[0], RunStarted):
+        raise LedgerError(f"run {run} does not begin with its start")
+    started = records[0]
+    given = given_again(started, shelf)
+    desk = RecordedDesk(records, shelf)
+    queries = Queries(desk, limits=started.limits)
+    children = RecordedChildDesk(records, shelf)
+    recording = Recording(records)
+    world = RecordedWorld(
+        RunRecords(records),
+        session,
+        desk=desk,
+        queries=queries,
+        children=children,
+        names=names_of(started, given.values),
+        table=HostTable(
+            [*shelf.functions(), *queries.functions(), *Children(children, queries).functions()],
+            texts=given.texts,
+            granted=frozenset(started.grants),
+            find_text=shelf.find_text,
+        ),
+        shelf=shelf,
+    )
+    pen = ComparingPen(recording)
+    driver = Driver(
+        started,
+        world=world,
+        pen=pen,
+        texts=texts_of(given.values),
+        evidence=kept_evidence(started.skills, shelf, live=False),
+        check=check_again(started, shelf),
+    )
+    divergence: Divergence | None = None
+    try:
+        await driver.drive()
+    except NothingMore:
+        pass
+    except asyncio.CancelledError:
+        if not world.cancelled:
+            raise
+    except ReplayDiverged as error:
+        divergence = Divergence(
+            seq=recording.seq, field=error.field, recorded=error.recorded, now=error.now
+        )
+    divergence = pen.first or divergence
+    if divergence is None and isinstance(records[-1], RunEnded) and recording.left is not None:
+        seq, record = recording.left
+        divergence = Divergence(seq=seq, field="entries", recorded=tag_of(record), now=None)
+    return ReplayReport(
+        run=run,
+        entries=len(records),
+        held=divergence is None,
+        divergence=divergence,
+        programs=world.programs,
+        served=world.served,
+        note=_other_template(records[0]) if divergence is not None else None,
+    )
+
+
+def _other_template(started: RunStarted) -> str | None:
+    """Why prompts differ, where that is no fault of the record."""
+    if started.template == TEMPLATE:
+        return None
+    return (
+        f"the run was made with the prompts {started.template}; this version writes {TEMPLATE} and "
+        "cannot make those again"
+    )
+
+
+def broken_chain(run: str, *, entries: int, bad: BadEntry) -> ReplayReport:
+    """The report of a run whose hashes, computed again, are not the recorded ones."""
+    divergence = Divergence(seq=bad.seq, field="chain", recorded=bad.why, now=None)
+    return ReplayReport(
+        run=run, entries=entries, held=False, divergence=divergence, programs=0, served=0
+    )
+
+
+def rerunnable(started: RunStarted, guest: str) -> bool:
+    """True if programs of this run mean the same here: same guest, same engine."""
+    return started.guest == guest and started.engine == ENGINE
+
+
+# A run of a ledger, replayed: its chain is checked first, then it is driven again.
+
+
+async def replayed(
+    run: str,
+    *,
+    ledger: Ledger,
+    sandbox: Callable[[], WasmSandbox],
+    shelf_of: Callable[[str, Sequence[str]], Shelf],
+    skills: Skills | None,
+) -> ReplayReport:
+    """Run it again from its record, and compare; its skills too, with those there are now."""
+    # The chain first: records that are not the ones that were sealed prove nothing.
+    bad = bad_entry_of(ledger, run)
+    if bad is not None:
+        return broken_chain(run, entries=verify_ledger(ledger, [run]).entries, bad=bad)
+    records = whole_records(ledger, run)
+    if holds_steps(records):
+        raise StepsNotReplayed(chain=run, runs=runs_inside(ledger, run))
+    if not records or not isinstance(records[0], RunStarted):
+        raise RunNotFound(run=run)
+    started = records[0]
+    refuse_foreign(run, started)
+    shelf = shelf_of(holder_of(records), started.grants)
+    drift: tuple[SkillDrift, ...] = ()
+    if started.skills is not None and skills is not None:
+        drift = drift_of(started.skills, cards_again(started.skills, shelf), records, skills)
+    if is_native_run(started) or not rerunnable(started, sandbox().guest.image.sha256):
+        report = await replay_records(run, records, session=None, shelf=shelf)
+        return msgspec.structs.replace(report, drift=drift)
+    session = await sandbox().open(
+        session_id=started.session_id, seed=started.seed, clock_ns=started.clock_ns
+    )
+    try:
+        await load_image(session, started, shelf)
+        report = await replay_records(run, records, session=session, shelf=shelf)
+        return msgspec.structs.replace(report, drift=drift)
+    finally:
+        await session.close()

@@ -1,0 +1,382 @@
+"""A run gone on with: run again on its record, and from where that ends, live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tallystick.core.chain import UNKNOWN_RECORD, Head
+from tallystick.core.charge import RunLimits
+from tallystick.core.errors import (
+    BackendError,
+    LedgerConflict,
+    RecordUnreadable,
+    RunNotFound,
+    UsageError,
+)
+from tallystick.core.machine.answer import value_of
+from tallystick.core.machine.prompt import TEMPLATE
+from tallystick.core.machine.turn import over
+from tallystick.core.records import (
+    Passage,
+    QueryAsked,
+    Record,
+    RunEnded,
+    RunPruned,
+    RunResumed,
+    RunStarted,
+)
+from tallystick.core.resume_errors import ResumeRefused, RunInDoubt
+from tallystick.core.views.open_calls import UNKNOWN, Lookup, OpenIntent, of_child, open_calls
+from tallystick.core.views.receipt import holds_steps
+from tallystick.ledger.port import Ledger, find_row
+from tallystick.ledger.verify import bad_entry_of
+from tallystick.memory.calls import desk_of, functions_of
+from tallystick.model.port import Model, ModelReply
+from tallystick.runtime.calls.children import ChildRunner, Parent
+from tallystick.runtime.calls.decisions import Decisions, FindReply, decided
+from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.calls.queries import FindModel
+from tallystick.runtime.context.attachments import Shelf
+from tallystick.runtime.context.inputs import cited, given_again
+from tallystick.runtime.journal.journal import LedgerPen
+from tallystick.runtime.programs.backends import Backends
+from tallystick.runtime.programs.native import files_missing, native_again
+from tallystick.runtime.run.assembly import ResumeJob, begun_session, driven_again, path_of
+from tallystick.runtime.run.replay import rerunnable
+from tallystick.runtime.runs.history import (
+    awaited_children,
+    holder_of,
+    holds_of,
+    refuse_foreign,
+    skip_answered,
+    start_now,
+    whole_records,
+)
+from tallystick.runtime.runs.lock import held_run
+from tallystick.runtime.runs.result import Run
+from tallystick.runtime.spend.client_scopes import Till
+from tallystick.runtime.spend.door import Teller
+from tallystick.sandbox.port import now_ms
+from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.sessions.runs import Joined, rejoined, watched
+from tallystick.sessions.sessions import Sessions
+from tallystick.skills.skills import Skills
+from tallystick.steps.runs import RunSteps
+from tallystick.vocabulary.runs import VocabularyAsked, check_decision
+
+if TYPE_CHECKING:
+    from tallystick.memory.memory import Memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What of a session is needed to go on with a run."""
+
+    ledger: Ledger
+    till: Till
+    functions: Sequence[RunFunction]
+    model: Callable[[str | None], Model]
+    find_model: Callable[[Model], FindModel]
+    sandbox: Callable[[], WasmSandbox]
+    shelf: Callable[[str, Sequence[str]], Shelf]
+    lookup: FindReply | None
+    skills: Skills | None = None
+    memory: Memory | None = None
+    vocabulary: VocabularyAsked | None = None
+    sessions: Callable[[], Sessions] | None = None
+    backends: Backends | None = None
+
+    def known_functions(self) -> dict[str, RunFunction]:
+        """What is known of the functions of a run, by their names."""
+        of_memory = functions_of(desk_of(self.memory, session_id=""))
+        return {each.name: each for each in (*self.functions, *of_memory)}
+
+
+async def resumed(
+    parts: Parts,
+    run: str,
+    job: ResumeJob,
+    steps: RunSteps,
+    *,
+    children: ChildRunner,
+    parent: Parent | None = None,
+) -> Run:
+    """Go on with a run. One that has its answer is returned as it is.
+
+    `parent` is for a child, which its parent's scopes pay for. That a child cannot be gone on with
+    is not its parent's program's to handle, which would go on without it.
+    """
+    if parent is None:
+        return await _resumed(parts, run, job, steps, children=children, parent=None)
+    try:
+        return await _resumed(parts, run, job, steps, children=children, parent=parent)
+    except ResumeRefused:
+        raise
+    except (BackendError, UsageError) as error:
+        why = f"is a part of run {parent.run} and cannot be gone on with: {error}"
+        raise ResumeRefused(run=run, why=why) from error
+
+
+async def _resumed(
+    parts: Parts,
+    run: str,
+    job: ResumeJob,
+    steps: RunSteps,
+    *,
+    children: ChildRunner,
+    parent: Parent | None,
+) -> Run:
+    ledger = parts.ledger
+    with held_run(ledger, run, steal=job.steal) as stolen:
+        head, records = checked(ledger, run)
+        check_resumable(run, records, job.limits)
+        check_decision(run, records, job.decision)
+        shelf = parts.shelf(holder_of(records), start_now(records).grants)
+        if isinstance(records[-1], RunEnded) and records[-1].stop == "answered":
+            return ended_run(run, records, ledger=ledger, shelf=shelf)
+
+        def passage(fence: int) -> Passage:
+            return RunResumed(
+                at=now_ms(),
+                fence=fence,
+                limits=job.limits,
+                in_doubt=job.in_doubt,
+                stolen=stolen,
+                decision=job.decision,
+                by=job.by,
+                files_missing=files_missing(records),
+            )
+
+        with rejoined(parts.sessions, run, records, steal=job.steal) as joined:
+            going = gone_on_with(
+                parts,
+                run,
+                job,
+                steps,
+                records=records,
+                head=head,
+                shelf=shelf,
+                started=start_now(records),
+                claim=lambda: ledger.claim(run, create=False),
+                passage=passage,
+                children=children,
+                parent=parent,
+                joined=joined,
+            )
+            return await watched(joined, going)
+
+
+async def gone_on_with(
+    parts: Parts,
+    run: str,
+    job: ResumeJob,
+    steps: RunSteps,
+    *,
+    records: Sequence[Record],
+    head: Head,
+    shelf: Shelf,
+    started: RunStarted,
+    claim: Callable[[], int],
+    passage: Callable[[int], Passage],
+    children: ChildRunner,
+    parent: Parent | None = None,
+    joined: Joined | None = None,
+) -> Run:
+    """Decide what is in doubt, own the run, and go on behind its head.
+
+    `started` is the start as it counts from here on.
+    """
+    ledger, native = parts.ledger, await native_again(parts.backends, started)
+    if native is None and not rerunnable(started, parts.sandbox().guest.image.sha256):
+        raise ResumeRefused(run=run, why="was made with another version of the sandbox")
+    if started.template != TEMPLATE:
+        why = f"was made with the prompts {started.template}, and this version writes {TEMPLATE}"
+        raise ResumeRefused(run=run, why=why)
+    model = parts.model(started.model)
+    if model.name != started.model:
+        why = (
+            f"asks {started.model}, and this is {model.name}; resume it with that model, or fork it"
+        )
+        raise ResumeRefused(run=run, why=why)
+    skip_answered(model, records)
+    find_model = parts.find_model(model)
+    _check_models(run, records, find_model)
+    limits = job.limits or started.limits
+    paying = (
+        parts.till.run(run, limits, ledger, steps=steps, shared_before=not head.count)
+        if parent is None
+        else parts.till.child(parent.teller, run, limits, parent=parent.run)
+    )
+    with paying as teller:
+        decisions = await _decided(parts, run, records, job, teller, find_model)
+        fence = claim()
+        now = find_row(ledger, run)
+        if now is None or now.head != head:
+            # Whoever it was taken from has gone on since it was read; nobody does from here on.
+            found = None if now is None else now.head.count
+            raise LedgerConflict(run=run, field="head", expected=head.count, found=found)
+        teller.purse.reconcile(*holds_of(records))
+        session = await begun_session(started, parts.sandbox, native, shelf, records)
+        try:
+            ended = await driven_again(
+                job,
+                run=run,
+                records=records,
+                passage=passage(fence),
+                pen=LedgerPen(ledger, run=run, fence=fence, head=head, to_commit=shelf.to_commit),
+                model=model,
+                session=session,
+                ledger=ledger,
+                functions=[steps.inside(each) for each in parts.functions],
+                shelf=shelf,
+                teller=teller,
+                find_model=find_model,
+                decisions=decisions,
+                children=children,
+                sandbox=parts.sandbox,
+                skills=parts.skills,
+                memory=parts.memory,
+                joined=joined,
+            )
+        finally:
+            await session.close()
+        return steps.checked(ended, stopped_by=teller.stopped_by, rows=parts.till.rows)
+
+
+async def _decided(
+    parts: Parts,
+    run: str,
+    records: Sequence[Record],
+    job: ResumeJob,
+    teller: Teller,
+    find_model: FindModel,
+) -> Decisions:
+    """What becomes of the calls that are open, in the run and in the runs inside it.
+
+    For those inside it is decided again when they are gone on with; here it is only found out
+    whether somebody has to be asked, before anything is written. All that is open is named at once.
+    """
+    inside: list[OpenIntent] = []
+    for child in awaited_children(records):
+        row = find_row(parts.ledger, child)
+        if row is not None and row.head.count:
+            known = whole_records(parts.ledger, child)
+            try:
+                await _decided(parts, child, known, job, teller, find_model)
+            except RunInDoubt as doubt:
+                inside += of_child(doubt.open, child)
+    try:
+        decisions = await decided(
+            run,
+            records,
+            model=start_now(records).model,
+            policy=job.in_doubt,
+            functions=parts.known_functions(),
+            free=lambda name: _is_free(teller, find_model, name),
+            find_reply=_find_reply(parts.lookup, find_model),
+        )
+    except RunInDoubt as doubt:
+        raise RunInDoubt(run=run, open=(*doubt.open, *inside)) from None
+    if inside:
+        raise RunInDoubt(run=run, open=tuple(inside))
+    return decisions
+
+
+def checked(ledger: Ledger, run: str) -> tuple[Head, list[Record]]:
+    """The records of a run, and where it stands; refused if there is no run to go on with."""
+    row = find_row(ledger, run)
+    if row is None:
+        raise RunNotFound(run=run)
+    if not row.head.count:
+        why = "was cut off before anything of it was written; run it again"
+        raise ResumeRefused(run=run, why=why)
+    bad = bad_entry_of(ledger, run)
+    if bad is not None and bad.why.endswith(UNKNOWN_RECORD):
+        raise RecordUnreadable(run=bad.run, seq=bad.seq, why=bad.why)
+    if bad is not None:
+        raise ResumeRefused(run=bad.run, why=f"does not hold at entry {bad.seq}: {bad.why}")
+    records = whole_records(ledger, run)
+    if holds_steps(records):
+        raise UsageError(
+            f"{run} holds steps; resume one of its runs, or all of them with Session.resume_steps"
+        )
+    refuse_foreign(run, start_now(records))
+    return row.head, records
+
+
+def _check_models(run: str, records: Sequence[Record], find_model: FindModel) -> None:
+    """Refuse where a call is open of a model that is not here: nobody could settle it."""
+    for call in open_calls(records):
+        if isinstance(call, QueryAsked):
+            try:
+                find_model(call.model)
+            except UsageError as error:
+                raise ResumeRefused(run=run, why=f"waits for a call of its own: {error}") from None
+
+
+def _is_free(teller: Teller, find_model: FindModel, name: str) -> bool:
+    try:
+        return teller.terms(find_model(name)).in_process
+    except UsageError:
+        return False
+
+
+def _find_reply(lookup: FindReply | None, find_model: FindModel) -> FindReply:
+    """Asks whoever was given, else the model itself, if it can be asked."""
+
+    async def find(name: str, key: str) -> ModelReply | Lookup:
+        if lookup is not None:
+            return await lookup(name, key)
+        try:
+            model = find_model(name)
+        except UsageError:
+            return UNKNOWN
+        asked = getattr(model, "lookup", None)
+        if asked is None:
+            return UNKNOWN
+        found: ModelReply | Lookup = await asked(key)
+        return found
+
+    return find
+
+
+def check_resumable(run: str, records: Sequence[Record], limits: RunLimits | None) -> None:
+    """Refuse what cannot be gone on with, before anything is done."""
+    if any(isinstance(each, RunPruned) for each in records):
+        raise ResumeRefused(run=run, why="was pruned: what it would go on from is gone")
+    ended = records[-1]
+    if isinstance(ended, RunEnded) and ended.stop != "answered":
+        before = start_now(records).limits
+        allowed = limits or before
+        cap = over(allowed, ended.charge)
+        if cap is None and ended.stop == "deadline" and allowed.wall_ms <= before.wall_ms:
+            # What little is left pays for a call that nobody waits for.
+            cap = ended.stop, ended.detail
+        if cap is not None:
+            raise ResumeRefused(
+                run=run, why=f"is at its cap ({cap[1]}); resume it with a higher one"
+            )
+
+
+def ended_run(run: str, records: Sequence[Record], *, ledger: Ledger, shelf: Shelf) -> Run:
+    """A run that has its answer, as it ended."""
+    ended, started = records[-1], start_now(records)
+    assert isinstance(ended, RunEnded)
+    found = cited(ended, started, given_again(started, shelf), shelf)
+    return Run(
+        run=run,
+        answer=ended.answer,
+        stop=ended.stop,
+        detail=ended.detail,
+        partial=ended.partial,
+        turns=ended.charge.turns,
+        charge=ended.charge,
+        citations=found.citations,
+        unchecked=found.unchecked,
+        value=value_of(ended.answer, started) if ended.stop == "answered" else None,
+        ledger=path_of(ledger),
+        parent=started.parent,
+        step=started.step,
+    )

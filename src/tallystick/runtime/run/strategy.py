@@ -1,0 +1,427 @@
+"""How a run's strategy is chosen, by numbers, and what the run would cost; nothing is asked."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from tallystick.attachments.media import HEAD_BYTES, described
+from tallystick.attachments.memory import MemoryAttachments
+from tallystick.attachments.port import Declared
+from tallystick.attachments.session import SessionAttachments
+from tallystick.core.budget.amount import Remaining
+from tallystick.core.charge import RunLimits
+from tallystick.core.machine import prompt
+from tallystick.core.machine.answer import schema_text
+from tallystick.core.machine.prompt import Message
+from tallystick.core.records import AttachmentRef, RunStarted
+from tallystick.core.strategy import (
+    WINDOW,
+    AskedStrategy,
+    Facts,
+    Figures,
+    Strategy,
+    checked,
+    chosen,
+    not_direct,
+    refusal,
+    stay_on_host,
+)
+from tallystick.model.port import Model
+from tallystick.model.price_table import Pricing, Terms
+from tallystick.model.tokens import input_estimate, text_tokens_estimated
+from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.context.attachments import Shelf
+from tallystick.runtime.context.inputs import STR_BYTES_MAX, Input, Layout, layout_of, texts_of
+from tallystick.runtime.context.shapes import shape_of
+from tallystick.runtime.spend.door import REPLY_TOKENS_LEAST, Teller, picture_size, prompt_figure
+from tallystick.sandbox.host import HostTable
+from tallystick.sandbox.text import HostText
+from tallystick.skills.skills import Skills, skills_asked
+
+_Kind = Literal["lines", "table", "json_lines", "json", "numbers"]
+# What a turn writes and adds to the next prompt, where nothing better is known: a program of twenty
+# lines and its output.
+_TURN_TOKENS = 400
+_TURNS_USUAL = 4
+# A reply that is the answer; a piece of text as programs send it, the question to it, and what is
+# said of it.
+_ANSWER_TOKENS = 100
+_PIECE_TOKENS, _ASKED_TOKENS, _SAID_TOKENS = 2_000, 50, 20
+# No text makes fewer tokens than this many bytes each.
+_BYTES_PER_TOKEN = 4
+# Beyond this, a text is not gone through for an estimate.
+_ESTIMATED_BYTES_MAX = 1_000_000
+# What is looked at of a text that stays on the host.
+_HEAD_CHARS = 65_536
+_SAMPLED = 200
+_ALIKE_SHARE = 0.8
+# Lines tell something if they hold this many words in a row, on average, and if of so many words
+# such a part are different ones. What a program writes to a log has a few patterns, and repeats
+# them.
+_TOLD_WORDS = 8
+_VARIED_WORDS, _VARIED_SHARE = 1_000, 0.3
+_WORDS = re.compile(r"\S+")
+_BETWEEN = re.compile(r"[\s,;]+")
+_LONE = r"[^\W\d_]+(?:['’-][^\W\d_]+)*"
+_IN_A_ROW = re.compile(rf"{_LONE}(?:[,;:.!?]? {_LONE})*")
+_DIGITS, _LETTERS = re.compile(r"[0-9]+"), re.compile(r"[^\W\d_]+")
+
+
+def check_strategy(asked: AskedStrategy, inputs: Sequence[Input]) -> None:
+    """Refuse what cannot be, as far as that is seen without reading the texts: they may be long."""
+    size = sum(len(each.text) for each in inputs if not each.is_picture)
+    if checked(asked) == "direct" and size > STR_BYTES_MAX:
+        raise refusal(stay_on_host(size // _BYTES_PER_TOKEN))
+
+
+def with_strategy(
+    started: RunStarted,
+    asked: AskedStrategy,
+    *,
+    layout: Layout,
+    model: Model,
+    teller: Teller,
+) -> RunStarted:
+    """A start with the strategy it takes. Raises `UsageError` for one that cannot be."""
+    if asked in ("code", "recursive"):
+        return _taking(started, asked, layout)
+    facts = facts_of(
+        started,
+        layout=layout,
+        terms=teller.terms(model),
+        left=teller.purse.remaining(),
+        window=window_of(model),
+    )
+    choice = chosen(asked, facts)
+    return _taking(started, choice.strategy, layout, why=choice.why)
+
+
+def _taking(
+    started: RunStarted, strategy: Strategy, layout: Layout, *, why: str = ""
+) -> RunStarted:
+    contexts = layout.asking if strategy == "recursive" and layout.asking else started.contexts
+    return msgspec.structs.replace(started, strategy=strategy, strategy_why=why, contexts=contexts)
+
+
+def window_of(model: Model) -> int | None:
+    """How many tokens a model holds, where it says so itself."""
+    found = getattr(model, "window", None)
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+def facts_of(
+    started: RunStarted, *, layout: Layout, terms: Terms, left: Remaining, window: int | None
+) -> Facts:
+    """Measure a run that has not begun."""
+    sizes = _sizes(layout)
+    limits = started.limits
+    tokens = sum(each.tokens for each in sizes)
+    least = min(REPLY_TOKENS_LEAST, limits.reply_tokens)
+    bound, about = 0, tokens
+    if not layout.texts and tokens <= (WINDOW if window is None else window):
+        messages = prompt.direct(started, texts_of(layout.values))
+        figure = prompt_figure(terms, messages)
+        bound = figure.tokens
+        about = bound if figure.label == "counted" else _about(messages, terms)
+    worst = terms.worst
+    recursive = _taking(started, "recursive", layout)
+    return Facts(
+        text_tokens=tokens,
+        prose_tokens=sum(each.tokens for each in sizes if not each.rows),
+        rows=sum(each.rows for each in sizes),
+        pictures=len(started.images),
+        on_host=bool(layout.texts),
+        prompt_tokens=about,
+        prompt_tokens_max=bound,
+        reply_tokens=limits.reply_tokens,
+        reply_tokens_least=least,
+        least_usd=None if worst is None else worst(bound, least),
+        window=window,
+        left=left,
+        direct=Figures(
+            calls=1,
+            tokens=about + _ANSWER_TOKENS,
+            usd=None if worst is None else worst(about, _ANSWER_TOKENS),
+        ),
+        code=_code(started, terms),
+        recursive=_recursive(_code(recursive, terms), tokens, terms),
+    )
+
+
+def _about(messages: tuple[Message, ...], terms: Terms) -> int:
+    return input_estimate(messages, dialect=terms.dialect, size_of=picture_size).tokens
+
+
+def _code(started: RunStarted, terms: Terms) -> Figures:
+    """A guess: four turns of four hundred tokens each."""
+    about = _about(prompt.opening(started), terms)
+    turns = range(min(_TURNS_USUAL, started.limits.turns))
+    asked = [about + turn * _TURN_TOKENS * 2 for turn in turns]
+    worst = terms.worst
+    return Figures(
+        calls=len(asked),
+        tokens=sum(asked) + len(asked) * _TURN_TOKENS,
+        usd=None if worst is None else sum(worst(each, _TURN_TOKENS) for each in asked),
+    )
+
+
+def _recursive(code: Figures, text_tokens: int, terms: Terms) -> Figures:
+    """The same, and every piece of the texts read once."""
+    pieces = -(-text_tokens // _PIECE_TOKENS)
+    each = min(_PIECE_TOKENS, text_tokens) + _ASKED_TOKENS
+    worst = terms.worst
+    return Figures(
+        calls=code.calls + pieces,
+        tokens=code.tokens + text_tokens + pieces * (_ASKED_TOKENS + _SAID_TOKENS),
+        usd=None
+        if code.usd is None or worst is None
+        else code.usd + pieces * worst(each, _SAID_TOKENS),
+    )
+
+
+# -- texts -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Size:
+    """About how long a text is. One that is neither table nor record has no rows."""
+
+    tokens: int
+    rows: int
+
+
+def _sizes(layout: Layout) -> list[_Size]:
+    kinds = {(view.of, view.key): view.kind for view in layout.views if view.kind != "lines"}
+    # In the order of the files.
+    texts = zip(layout.files, texts_of(layout.values), strict=True)
+    found = [_of_text(text, kinds.get((of, key), "lines")) for (_, of, key), text in texts]
+    for value in layout.texts.values():
+        held = [value] if isinstance(value, HostText) else value.values()
+        found += map(_of_long, held)
+    return found
+
+
+def _of_text(text: str, kind: _Kind) -> _Size:
+    size = len(text.encode("utf-8", "replace"))
+    tokens = size // _BYTES_PER_TOKEN
+    if size <= _ESTIMATED_BYTES_MAX:
+        tokens = text_tokens_estimated(text)
+    return _Size(tokens=tokens, rows=_rows(text, kind))
+
+
+def _of_long(text: HostText) -> _Size:
+    """A text that nobody goes through: what its beginning shows is taken for the whole."""
+    head = text.slice(0, _HEAD_CHARS)
+    whole_lines = head[: head.rfind("\n") + 1] or head
+    rows = _rows(whole_lines, shape_of(whole_lines).kind)
+    if not rows and head.lstrip()[:1] in ("{", "["):
+        rows = whole_lines.count("\n") + 1
+    share = len(whole_lines.encode("utf-8", "replace"))
+    return _Size(
+        tokens=len(text) // _BYTES_PER_TOKEN, rows=-(-rows * len(text) // share) if share else 0
+    )
+
+
+def _rows(text: str, kind: _Kind) -> int:
+    """How many things there are in a text to be counted; of prose, none."""
+    match kind:
+        case "numbers":
+            return sum(1 for each in _BETWEEN.split(text) if each)
+        case "json":
+            return _longest(msgspec.json.decode(text.removeprefix("\ufeff")))
+        case "table":
+            return _filled(text) - 1
+        case "json_lines":
+            return _filled(text)
+        case "lines":
+            lines = [line for line in text.splitlines() if line.strip()]
+            sampled = lines[:: max(1, len(lines) // _SAMPLED)]
+            return len(lines) if _alike(sampled) and not _told(sampled) else 0
+
+
+def _filled(text: str) -> int:
+    return sum(1 for line in text.splitlines() if line.strip())
+
+
+def _longest(value: object) -> int:
+    """The length of the longest list or table of keys in a document."""
+    longest = 0
+    waiting = [value]
+    while waiting:
+        held = waiting.pop()
+        if isinstance(held, dict):
+            held = list(held.values())
+        if isinstance(held, list):
+            longest = max(longest, len(held))
+            waiting.extend(held)
+    return longest
+
+
+def _alike(sampled: Sequence[str]) -> bool:
+    """Whether lines are records, as in logs: nearly all begin in one form, with a number in it."""
+    forms = Counter(_form(line) for line in sampled)
+    form, count = forms.most_common(1)[0] if forms else ("", 0)
+    return "9" in form and count >= _ALIKE_SHARE * len(sampled)
+
+
+def _told(sampled: Sequence[str]) -> bool:
+    """Whether lines are messages, as in a chat: sentences, and not the same ones again."""
+    longest = [
+        max((found[0].count(" ") + 1 for found in _IN_A_ROW.finditer(line[:2_000])), default=0)
+        for line in sampled
+    ]
+    if sum(longest) < _TOLD_WORDS * len(sampled):
+        return False
+    words = (found[0].lower() for line in sampled for found in _LETTERS.finditer(line[:2_000]))
+    counted = Counter(itertools.islice(words, _VARIED_WORDS))
+    return len(counted) >= _VARIED_SHARE * counted.total()
+
+
+def _form(line: str) -> str:
+    """The first three words of a line, with one letter for letters and one digit for digits."""
+    words = [found[0] for found, _ in zip(_WORDS.finditer(line[:200]), range(3), strict=False)]
+    return _DIGITS.sub("9", _LETTERS.sub("a", " ".join(words)))
+
+
+# What a run would cost, as far as that can be told before it begins; nothing is asked.
+
+
+class StrategyEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """About what a run takes by one strategy. `why_not` says why it cannot be; else it is empty."""
+
+    strategy: Strategy
+    calls: int
+    tokens: int
+    usd: int | None
+    why_not: str = ""
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """Before a run. Money is in nano-dollars, None where no price is known.
+
+    `first_call_usd_max` is what is reserved for the first call: a bound, not a guess. `usual_usd`
+    is a guess: four turns of four hundred tokens each. `auto` is the strategy that would be taken
+    if nobody says which, and `auto_why` why.
+    """
+
+    model: str
+    price: str
+    why: str
+    tokens_in_estimated: int
+    tokens_in_max: int
+    tokens_out_max: int
+    first_call_usd_max: int | None
+    usual_usd: int | None
+    usd_cap: int | None
+    tokens_cap: int
+    turns_cap: int
+    fits: bool
+    strategies: tuple[StrategyEstimate, ...]
+    auto: Strategy
+    auto_why: str
+
+
+def estimated(
+    model: Model,
+    goal: str,
+    *,
+    inputs: Sequence[Input],
+    limits: RunLimits,
+    functions: Sequence[RunFunction] = (),
+    grants: Sequence[str] = (),
+    schema: Mapping[str, object] | None = None,
+    pricing: Pricing,
+    skills: Skills | None = None,
+    put_skills: Sequence[str] = (),
+) -> Estimate:
+    """Say what a run would begin with, and what that costs at most."""
+    layout = layout_of(inputs, question=goal)
+    shelf = Shelf(SessionAttachments(MemoryAttachments(), session_id="estimate"), grants=grants)
+    table = HostTable(
+        [*shelf.functions(), *(each.hosted() for each in functions)],
+        granted=frozenset(grants),
+        answering=True,
+    )
+    started = RunStarted(
+        goal=goal,
+        model=model.name,
+        limits=limits,
+        grants=(),
+        contexts=layout.contexts,
+        functions=tuple((each.name, each.doc) for each in table.names.functions),
+        texts=(),
+        seed=0,
+        clock_ns=0,
+        session_id="",
+        template=prompt.TEMPLATE,
+        guest="",
+        engine="",
+        started_at=0,
+        views=layout.views,
+        files=layout.files,
+        images=tuple(_picture(each) for each in inputs if each.is_picture),
+        schema=schema_text(schema),
+        skills=skills_asked(
+            skills, put_skills, goal=goal, inputs=inputs, shelf=shelf, session="estimate"
+        ),
+    )
+    messages = prompt.opening(started)
+    terms = pricing.terms(model, usd_capped=limits.usd is not None)
+    bound = prompt_figure(terms, messages).tokens
+    about = input_estimate(messages, dialect=terms.dialect, size_of=picture_size).tokens
+    cap = max(0, min(limits.reply_tokens, limits.tokens - bound))
+    worst = terms.worst
+    most = None if worst is None else worst(bound, cap)
+    left = Remaining(tokens=limits.tokens, usd=limits.usd, model_calls=limits.model_calls)
+    facts = facts_of(started, layout=layout, terms=terms, left=left, window=window_of(model))
+    choice = chosen("auto", facts)
+    return Estimate(
+        model=model.name,
+        price=terms.decision.policy,
+        why=terms.decision.why,
+        tokens_in_estimated=about,
+        tokens_in_max=bound,
+        tokens_out_max=cap,
+        first_call_usd_max=most,
+        usual_usd=facts.code.usd,
+        usd_cap=limits.usd,
+        tokens_cap=limits.tokens,
+        turns_cap=limits.turns,
+        fits=cap > 0
+        and terms.decision.policy != "refuse"
+        and (limits.usd is None or most is None or worst is None or worst(bound, 1) <= limits.usd),
+        strategies=(
+            _estimate("direct", facts.direct, not_direct(facts) or ""),
+            _estimate("code", facts.code),
+            _estimate("recursive", facts.recursive),
+        ),
+        auto=choice.strategy,
+        auto_why=choice.why,
+    )
+
+
+def _estimate(strategy: Strategy, figures: Figures, why_not: str = "") -> StrategyEstimate:
+    return StrategyEstimate(
+        strategy=strategy,
+        calls=figures.calls,
+        tokens=figures.tokens,
+        usd=figures.usd,
+        why_not=why_not,
+    )
+
+
+def _picture(given: Input) -> AttachmentRef:
+    """A picture as its reference would say it is."""
+    return described(
+        id="",
+        byte_len=len(given.text),
+        head=given.text.read_raw(0, HEAD_BYTES),
+        declared=Declared(label=given.name),
+    )

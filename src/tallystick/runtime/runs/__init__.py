@@ -1,0 +1,1 @@
+"""Recorded runs: found, read, counted as trees, locked; never driven."""

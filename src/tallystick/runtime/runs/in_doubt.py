@@ -1,0 +1,270 @@
+"""Runs that were left: which of them wait for calls whose outcome nobody knows, and what closes it.
+
+Rule 1: a call is in doubt if it was begun, has no outcome, and nobody works on its run any more.
+The lock of the run proves the last. A model in this process sends no bill, and is not waited for.
+Rule 2: looking is cheap. The last entry of a run says whether there is anything to look for; only
+then its bodies are read.
+Rule 3: calls are closed in one transaction, forced: that the run is gone on with, what came of each
+call, and what was held for it of the total. The run is then as a resume with `retry` leaves it: it
+asks again, in the next attempt.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from tallystick.core.budget.billing import AttemptCancelled, settlement
+from tallystick.core.chain import Draft, Sealed, read_header
+from tallystick.core.charge import Charge, Reserved, Settled
+from tallystick.core.errors import RecordUnreadable, RunNotFound
+from tallystick.core.records import (
+    DOUBTED,
+    AskModel,
+    ModelFailed,
+    QueryAsked,
+    QueryFailed,
+    Record,
+    RunEnded,
+    RunForked,
+    RunResumed,
+    RunStarted,
+    decode_record,
+    encode_record,
+    intent_of,
+    tag_of,
+)
+from tallystick.core.resume_errors import ResumeRefused
+from tallystick.core.views.open_calls import OpenIntent, open_calls, open_intents
+from tallystick.ledger.port import Ledger, RunRow, find_row
+from tallystick.ledger.scopes import Hold, SharedScopes
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.ledger.verify import verify_ledger
+from tallystick.runtime.runs.history import UNREADABLE, holds_of, records_of
+from tallystick.runtime.runs.lock import held_run, is_running
+
+# How a run that has no end stands: `unfinished` is a copy of what another ledger goes on with.
+Standing = Literal["running", "in doubt", "cut off", "moved", "unfinished"]
+_Paid = AskModel | QueryAsked
+_CHARGED = "its outcome is unknown; it was charged, and is made again"
+_RELEASED = "it was not billed; it is made again"
+
+
+class DoubtfulRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run with calls in doubt. `since` is when it was begun, or gone on with last, in ms."""
+
+    run: str
+    since: int
+    open: tuple[OpenIntent, ...]
+
+
+class ClosedCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """What was closed of a run: how many calls, what was held for it, and what stays in doubt."""
+
+    run: str
+    calls: int
+    holds: int
+    effects: tuple[OpenIntent, ...]
+
+
+# -- looking ------------------------------------------------------------------------------------
+
+
+def last_tag(ledger: Ledger, row: RunRow) -> tuple[str, Sealed] | None:
+    """The tag of a run's last entry, and the entry; None where there is none that can be read."""
+    seq = row.head.count - 1
+    last = next(ledger.read(row.run, start=seq, stop=seq + 1), None) if seq >= 0 else None
+    if last is None:
+        return None
+    header = read_header(last.header, run=row.run, seq=seq)
+    return None if isinstance(header, str) else (header.tag, last)
+
+
+def standing_of(ledger: Ledger, row: RunRow) -> Standing:
+    """How a run stands that has no end."""
+    if row.moved:
+        return "moved"
+    if row.imported:
+        return "unfinished"
+    if is_running(ledger, row.run):
+        return "running"
+    return "in doubt" if open_calls(_billed(records_of(ledger, row.run))) else "cut off"
+
+
+def runs_in_doubt(ledger: Ledger) -> list[DoubtfulRun]:
+    """Every run of this ledger with calls in doubt, the newest last."""
+    found = (doubt_of(ledger, row) for row in ledger.runs())
+    return [each for each in found if each is not None]
+
+
+def doubt_of(ledger: Ledger, row: RunRow) -> DoubtfulRun | None:
+    """What of a run is in doubt, if anything is."""
+    try:
+        if row.moved or row.imported or not _may_wait(ledger, row) or is_running(ledger, row.run):
+            return None
+        records = list(records_of(ledger, row.run))
+    except (RunNotFound, RecordUnreadable, *UNREADABLE):
+        return None  # removed just now, or of a version that has to look itself
+    open = open_intents(_billed(records))
+    return DoubtfulRun(run=row.run, since=_since(row, records), open=open) if open else None
+
+
+def _may_wait(ledger: Ledger, row: RunRow) -> bool:
+    """Whether the last entry leaves room for a call that is open."""
+    found = last_tag(ledger, row)
+    if found is None:
+        return False
+    tag, last = found
+    if tag == "run.ended":
+        # One that was left in the middle of an effect has an end that says so.
+        ended = None if last.body is None else decode_record(last.body)
+        return isinstance(ended, RunEnded) and ended.stop == "in_doubt"
+    return tag != "run.pruned" and not tag.startswith("step.")
+
+
+def _billed(records: Iterable[Record]) -> Iterator[Record]:
+    """Without the calls that nobody sends a bill for: a resume simply makes those again."""
+    for record in records:
+        reserved = record.reserved if isinstance(record, _Paid) else None
+        if reserved is None or reserved.price != "in_process":
+            yield record
+
+
+def _since(row: RunRow, records: Iterable[Record]) -> int:
+    since = row.created_at
+    for record in records:
+        if isinstance(record, RunStarted):
+            since = record.started_at
+        elif isinstance(record, RunForked | RunResumed):
+            since = record.at
+    return since
+
+
+# -- closing ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What is written, and what becomes of each hold: it is settled at an amount, or released."""
+
+    run: str
+    scopes: SharedScopes | None
+    holds: Sequence[Hold]
+    charge: bool
+    records: Sequence[Record]
+
+    def close_holds(self, db: sqlite3.Connection | None) -> None:
+        """In the transaction that writes what came of the calls."""
+        ended, begun = holds_of(self.records)
+        if self.scopes is None or db is None:
+            return
+        for hold in self.holds:
+            row = hold.row
+            if row.intent in ended:
+                actual = ended[row.intent]
+            elif row.intent in begun and self.charge:
+                actual = row.amount
+            else:
+                # Given back, or never sent: calls are written before they are.
+                self.scopes.release(db, run=self.run, intent=row.intent)
+                continue
+            self.scopes.settle(db, run=self.run, intent=row.intent, actual=actual)
+
+
+def close_calls(
+    ledger: Ledger, run: str, *, charge: bool, scopes: SharedScopes | None, at: int
+) -> ClosedCalls:
+    """Write what came of the paid calls of a run that are in doubt, and close what is held for it.
+
+    With `charge` they may have been billed, and cost what was reserved; without, they cost nothing.
+    Effects stay as they are. Raises `UsageError` while a living process works on the run, and
+    `ResumeRefused` if its chain does not hold.
+    """
+    with held_run(ledger, run):
+        row = find_row(ledger, run)
+        if row is None:
+            raise RunNotFound(run=run)
+        bad = verify_ledger(ledger, [run]).first_bad
+        if bad is not None:
+            raise ResumeRefused(run=run, why=f"does not hold at entry {bad.seq}: {bad.why}")
+        records = list(records_of(ledger, run))
+        holds = [] if scopes is None else scopes.holds(run=run)
+        plan = _Plan(run=run, scopes=scopes, holds=holds, charge=charge, records=records)
+        paid = [call for call in open_calls(_billed(records)) if isinstance(call, _Paid)]
+        if paid:
+            _write(ledger, row, plan, at=at)
+        elif holds and isinstance(ledger, SqliteLedger):
+            with ledger.file.writing(forced=True) as db:
+                plan.close_holds(db)
+    effects = tuple(each for each in open_intents(records) if each.kind == "effect")
+    return ClosedCalls(run=run, calls=len(paid), holds=len(holds), effects=effects)
+
+
+def _write(ledger: Ledger, row: RunRow, plan: _Plan, *, at: int) -> None:
+    """Go on with the run, and end its open calls. Those that nobody waits for end by that alone."""
+    fence = ledger.claim(row.run, create=False)
+    resumed = RunResumed(at=at, fence=fence, in_doubt="retry")
+    events: list[Record] = [resumed]
+    for call in open_calls(_billed([*plan.records, resumed])):
+        if isinstance(call, _Paid):
+            events.append(_outcome(call, charge=plan.charge))
+    ledger.append(
+        row.run,
+        [
+            Draft(tag=tag_of(each), intent=intent_of(each), body=encode_record(each))
+            for each in events
+        ],
+        expected=row.head,
+        fence=fence,
+        forced=True,
+        also=plan.close_holds,
+    )
+
+
+def _outcome(call: _Paid, *, charge: bool) -> ModelFailed | QueryFailed:
+    """What is written of a call in doubt: a failure that makes whoever asked ask again."""
+    settled = _settled(call.reserved or Reserved(tokens_in=0, tokens_out=0), charge=charge)
+    message = _CHARGED if charge else _RELEASED
+    if isinstance(call, AskModel):
+        return ModelFailed(
+            intent=call.intent,
+            turn=call.turn,
+            reason=DOUBTED,
+            message=message,
+            kind="transient",
+            billed=charge,
+            settled=settled,
+        )
+    return QueryFailed(
+        intent=call.intent,
+        item=call.item,
+        attempt=call.attempt,
+        reason=DOUBTED,
+        message=message,
+        kind="transient",
+        billed=charge,
+        settled=settled,
+    )
+
+
+def _settled(reserved: Reserved, *, charge: bool) -> Settled:
+    """As the rules of billing have it for a call that was left, sent or not."""
+    worst = Charge(
+        usd=reserved.usd,
+        tokens_in=reserved.tokens_in,
+        tokens_out=reserved.tokens_out,
+        model_calls=1,
+    )
+    found = settlement(worst, AttemptCancelled(sent=charge), priced=lambda usage, details: None)
+    assert found.figures != "held"
+    return Settled(
+        figures=found.figures,
+        tokens_in=found.charge.tokens_in,
+        tokens_out=found.charge.tokens_out,
+        usd=found.charge.usd,
+        flags=found.flags,
+    )

@@ -1,0 +1,70 @@
+"""What a run has come to, for whoever asked for it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tallystick.core.charge import Charge
+from tallystick.core.citation.cited import Citation, Cited, Unchecked
+from tallystick.core.machine.answer import value_of
+from tallystick.core.machine.state import RunState
+from tallystick.core.records import StopReason
+
+_NOTHING = Cited()
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run that has ended. `answer` is partial unless `stop` is `answered`.
+
+    `citations` are places in what it was given that were checked against the bytes; `unchecked` is
+    what the answer says of where it is from and could not be. Under a schema, `answer` is JSON and
+    `value` what that says.
+    Inside steps, `parent` is the id of their chain in the ledger and `step` the path of the one
+    that began it.
+    """
+
+    run: str
+    answer: str | None
+    stop: StopReason
+    detail: str
+    partial: bool
+    turns: int
+    charge: Charge
+    citations: tuple[Citation, ...]
+    ledger: str
+    parent: str | None = None
+    step: str | None = None
+    unchecked: tuple[Unchecked, ...] = ()
+    value: object = None
+
+    @property
+    def answered(self) -> bool:
+        return self.stop == "answered"
+
+
+def run_of(
+    run_id: str,
+    state: RunState,
+    *,
+    ledger: str,
+    cited: Cited = _NOTHING,
+    parent: str | None = None,
+    step: str | None = None,
+) -> Run:
+    """The result of a state that is done."""
+    assert state.ended is not None
+    return Run(
+        run=run_id,
+        answer=state.ended.answer,
+        stop=state.ended.stop,
+        detail=state.ended.detail,
+        partial=state.ended.partial,
+        turns=state.charge.turns,
+        charge=state.ended.charge,
+        citations=cited.citations,
+        ledger=ledger,
+        parent=parent,
+        step=step,
+        unchecked=cited.unchecked,
+        value=value_of(state.answer, state.started) if state.ended.stop == "answered" else None,
+    )

@@ -1,0 +1,404 @@
+"""A run and the runs inside it, as one tree: what each was asked, does, came to and cost.
+
+Rule: a child that ended counts with what its parent was told of it, a live one with what its own
+records say. So the sum is right at every moment, and in the end it is the charge of the root.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from tallystick.core.charge import Charge, RunLimits
+from tallystick.core.machine.turn import charge_of, charge_of_child
+from tallystick.core.records import (
+    CUT_OFF,
+    AskModel,
+    ChildBegun,
+    ChildEnded,
+    HostAnswered,
+    ModelFailed,
+    ModelReplied,
+    ProgramFinished,
+    QueryAsked,
+    QueryFailed,
+    QueryRecord,
+    QueryRefused,
+    QueryReplied,
+    ReceiptIssued,
+    Record,
+    RunEnded,
+    RunForked,
+    RunProgram,
+    RunResumed,
+    RunStarted,
+)
+from tallystick.core.resume_errors import ResumeRefused
+from tallystick.ledger.port import Ledger, RunRow
+from tallystick.runtime.runs.history import records_of, whole_records
+from tallystick.runtime.runs.in_doubt import standing_of
+
+# `waiting` is for a place at the model, or for money that others hold.
+Doing = Literal["starting", "waiting", "asking", "running", "ended"]
+_LIMITS = RunLimits()
+_NOTHING = Charge()
+
+
+@dataclass(slots=True)
+class Batch:
+    """The model calls of one host call: the places that were asked, and answered."""
+
+    intent: int = -1
+    asked: set[int] = field(default_factory=set)
+    answered: set[int] = field(default_factory=set)
+
+    def add(self, record: QueryAsked | QueryReplied | QueryFailed | QueryRefused) -> None:
+        if record.intent != self.intent:
+            self.intent = record.intent
+            self.asked, self.answered = set(), set()
+        if isinstance(record, QueryRefused):
+            return
+        self.asked.add(record.item)
+        if isinstance(record, QueryReplied):
+            self.answered.add(record.item)
+        else:
+            # It failed; or it is asked once more, since the reply did not fit.
+            self.answered.discard(record.item)
+
+
+@dataclass(slots=True, kw_only=True)
+class Branch:
+    """One run of a tree, as far as it has come.
+
+    `own` is what it used itself, `inside` what its children that ended cost, `told` what of it its
+    parent has been told.
+    """
+
+    run: str = ""
+    depth: int = 0
+    goal: str = ""
+    limits: RunLimits = _LIMITS
+    own: Charge = _NOTHING
+    inside: Charge = _NOTHING
+    told: Charge = _NOTHING
+    turn: int = 0
+    calls: int = 0
+    doing: Doing = "starting"
+    since: float = 0.0
+    stop: str = ""
+    answer: str | None = None
+    batch: Batch = field(default_factory=Batch)
+    live: dict[str, Branch] = field(default_factory=dict)
+    waiting: int = 0
+
+    @property
+    def used(self) -> Charge:
+        """What it has used so far, with everything inside it."""
+        found = [self]
+        for each in found:
+            found.extend(each.live.values())
+        totals: dict[str, Charge] = {}
+        for each in reversed(found):
+            totals[each.run] = each.own + each.inside
+            for child in each.live.values():
+                totals[each.run] += grown(child.told, charge_of_child(totals[child.run]))
+        return totals[self.run]
+
+
+class FamilyTally:
+    """Counts the records of a run and of those inside it.
+
+    `before` is what is recorded of a run that is gone on with, `inside` of its children that are.
+    """
+
+    def __init__(
+        self,
+        before: Iterable[Record] = (),
+        inside: Iterable[tuple[str, Record]] = (),
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._branches: dict[str, Branch] = {}
+        self._cut: dict[str, Branch] = {}
+        self.root = Branch(since=clock())
+        # Of the whole tree, but for its root.
+        self.answered = self.failed = self.stopped = self.waiting = 0
+        for record in before:
+            self._count(self.root, record)
+        for run, record in inside:
+            branch = self._branches.get(run) or self._cut.get(run)
+            if branch is not None:
+                self._count(branch, record)
+
+    @property
+    def live(self) -> int:
+        """How many runs inside the root are begun and have not ended."""
+        return len(self._branches) - (self.root.run in self._branches)
+
+    def branch(self, run: str) -> Branch | None:
+        """A run of the tree that has not ended, or the root: that is the first that is named."""
+        if not self.root.run and run not in self._branches:
+            self.root.run = run
+            self._branches[run] = self.root
+        return self._branches.get(run)
+
+    def add(self, run: str, record: Record) -> Branch | None:
+        """Count a record. Gives the child that ended by it, if one did."""
+        branch = self.branch(run)
+        return None if branch is None else self._count(branch, record)
+
+    def waits(self, parent: str, change: int) -> None:
+        """So many more children of a run wait for a place."""
+        self.waiting = max(0, self.waiting + change)
+        if (branch := self.branch(parent)) is not None:
+            branch.waiting = max(0, branch.waiting + change)
+
+    def _count(self, branch: Branch, record: Record) -> Branch | None:
+        match record:
+            case AskModel():
+                branch.turn = record.turn
+                self._does(branch, "asking")
+            case ModelReplied():
+                branch.own += charge_of(record) + Charge(turns=1, wall_ms=record.wall_ms)
+            case ModelFailed():
+                branch.own += charge_of(record) + Charge(wall_ms=record.wall_ms)
+                self._does(branch, "waiting")
+            case RunProgram():
+                self._does(branch, "running")
+            case HostAnswered():
+                branch.own += charge_of(record)
+                branch.calls += 1
+                self._left(branch)
+            case ProgramFinished():
+                branch.own += Charge(wall_ms=record.wall_ms, fuel=record.fuel)
+                self._left(branch)
+                self._does(branch, "waiting")
+            case record if isinstance(record, QueryRecord):
+                return self._called(branch, record)
+            case RunStarted() | RunResumed() | RunForked() | RunEnded():
+                self._passed(branch, record)
+            case _:
+                pass
+        return None
+
+    def _called(self, branch: Branch, record: QueryRecord) -> Branch | None:
+        """A call of a program: of a model, or of a child."""
+        if isinstance(record, ChildBegun):
+            self._begun(branch, record)
+        elif isinstance(record, ChildEnded):
+            return self._ended(branch, record)
+        else:
+            branch.batch.add(record)
+            if not isinstance(record, QueryAsked):
+                branch.own += charge_of(record)
+        return None
+
+    def _does(self, branch: Branch, doing: Doing) -> None:
+        branch.doing, branch.calls, branch.batch = doing, 0, Batch()
+        branch.since = self._clock()
+
+    def _passed(
+        self, branch: Branch, record: RunStarted | RunResumed | RunForked | RunEnded
+    ) -> None:
+        match record:
+            case RunStarted():
+                branch.goal, branch.limits = record.goal, record.limits
+                self._does(branch, "waiting")
+            case RunEnded():
+                branch.stop, branch.answer, branch.doing = record.stop, record.answer, "ended"
+            case _:
+                branch.limits = record.limits or branch.limits
+                branch.stop, branch.answer = "", None
+                self._does(branch, "starting")
+
+    def _begun(self, parent: Branch, record: ChildBegun) -> None:
+        if record.run in self._branches:
+            return
+        child = self._cut.pop(record.run, None)
+        if child is None:
+            child = Branch(run=record.run, depth=parent.depth + 1)
+        else:
+            self.stopped -= 1
+        child.since = self._clock()
+        parent.live[record.run] = self._branches[record.run] = child
+
+    def _ended(self, parent: Branch, record: ChildEnded) -> Branch:
+        child = parent.live.pop(record.run, None) or Branch(run=record.run, depth=parent.depth + 1)
+        self._forget(child)
+        charge = charge_of_child(record.charge)
+        parent.inside += charge
+        child.told += charge
+        child.stop, child.answer, child.doing = record.stop, record.answer, "ended"
+        if record.stop in CUT_OFF:
+            self._cut[record.run] = child
+            self.stopped += 1
+        elif record.stop == "answered":
+            self.answered += 1
+        else:
+            self.failed += 1
+        return child
+
+    def _left(self, branch: Branch) -> None:
+        """Whoever waited for its children goes on: what was not told of one counts nowhere."""
+        for child in branch.live.values():
+            self._forget(child)
+            self.failed += 1
+        branch.live.clear()
+
+    def _forget(self, branch: Branch) -> None:
+        """A run ended, and with it whatever is still said to be live inside it."""
+        gone = [branch]
+        for each in gone:
+            self._branches.pop(each.run, None)
+            gone.extend(each.live.values())
+
+
+def grown(before: Charge, now: Charge) -> Charge:
+    """How much more a charge is than another; nothing where it is less."""
+    return Charge(
+        usd=None if now.usd is None else max(0, now.usd - (before.usd or 0)),
+        tokens_in=max(0, now.tokens_in - before.tokens_in),
+        tokens_out=max(0, now.tokens_out - before.tokens_out),
+        model_calls=max(0, now.model_calls - before.model_calls),
+        turns=max(0, now.turns - before.turns),
+        host_calls=max(0, now.host_calls - before.host_calls),
+        fuel=max(0, now.fuel - before.fuel),
+        wall_ms=max(0, now.wall_ms - before.wall_ms),
+    )
+
+
+# A run and the runs inside it, as one tree: what each was asked, came to and cost.
+
+
+# More are counted and not shown.
+_NODES_MAX = 10_000
+
+
+class Node(msgspec.Struct, kw_only=True):
+    """One run of a tree. `stop` is empty while it has none; `usd` in `charge` is nano-dollars.
+
+    `charge` is so far, with everything inside it. `missing` says that it was begun and nothing of
+    it is here, `more` how many children are not in the tree. `standing` is how a run without an end
+    stands: running, cut off, in doubt; or that it was pruned. `queries` are the model calls of its
+    last batch: answered, and asked.
+    """
+
+    run: str
+    goal: str = ""
+    stop: str = ""
+    answer: str | None = None
+    charge: Charge = Charge()
+    limits_usd: int | None = None
+    children: list[Node] = []
+    missing: bool = False
+    more: int = 0
+    depth: int = 0
+    turn: int = 0
+    limits: RunLimits | None = None
+    standing: str = ""
+    queries: tuple[int, int] = (0, 0)
+
+
+def tree_of(ledger: Ledger, run: str) -> Node:
+    """The tree below a run, in the order in which its programs began it."""
+    rows = {row.run: row for row in ledger.runs()}
+    root, branch, inside = _node(ledger, run, rows.get(run), depth=0)
+    found: list[tuple[Node, Branch]] = [(root, branch)]
+    waiting = [(root, inside)]
+    seen = {run}
+    while waiting:
+        parent, begun = waiting.pop(0)
+        for child in begun:
+            if len(seen) >= _NODES_MAX or child in seen:
+                parent.more += 1
+                continue
+            seen.add(child)
+            row = rows.get(child)
+            if row is None or not row.head.count:
+                parent.children.append(Node(run=child, missing=True, depth=parent.depth + 1))
+                continue
+            node, branch, inside = _node(ledger, child, row, depth=parent.depth + 1)
+            parent.children.append(node)
+            found.append((node, branch))
+            waiting.append((node, inside))
+    for node, branch in reversed(found):
+        _charge(node, branch)
+    return root
+
+
+def open_records(ledger: Ledger, records: Sequence[Record]) -> list[tuple[str, Record]]:
+    """What is recorded of the runs that a resume goes on with inside a run, each under its own."""
+    found: list[tuple[str, Record]] = []
+    waiting = [records]
+    rows: dict[str, RunRow] = {}
+    while waiting:
+        begun = _open_in(waiting.pop())
+        if begun and not rows:
+            rows = {row.run: row for row in ledger.runs()}
+        for child in begun:
+            row = rows.get(child)
+            if row is not None and row.head.count:
+                inside = whole_records(ledger, child)
+                found += [(child, each) for each in inside]
+                waiting.append(inside)
+    return found
+
+
+def _open_in(records: Sequence[Record]) -> list[str]:
+    """The children whose parent waits for them; also those that ended from outside."""
+    told = {each.intent for each in records if isinstance(each, HostAnswered)}
+    begun = {each.run: each.intent for each in records if isinstance(each, ChildBegun)}
+    over = {
+        each.run for each in records if isinstance(each, ChildEnded) and each.stop not in CUT_OFF
+    }
+    return [run for run, intent in begun.items() if run not in over and intent not in told]
+
+
+def _node(
+    ledger: Ledger, run: str, row: RunRow | None, *, depth: int
+) -> tuple[Node, Branch, list[str]]:
+    """A run, what was counted of it, and the runs that it began."""
+    try:
+        records = whole_records(ledger, run)
+    except ResumeRefused:
+        return _pruned(ledger, run, depth=depth)
+    branch = FamilyTally(records).root
+    batch = branch.batch
+    node = Node(
+        run=run,
+        goal=branch.goal,
+        stop=branch.stop,
+        answer=branch.answer,
+        limits_usd=branch.limits.usd,
+        children=[],
+        depth=depth,
+        turn=branch.turn,
+        limits=branch.limits,
+        standing="" if branch.stop or row is None else standing_of(ledger, row),
+        queries=(len(batch.answered), len(batch.asked)),
+    )
+    begun = dict.fromkeys(each.run for each in records if isinstance(each, ChildBegun))
+    return node, branch, list(begun)
+
+
+def _pruned(ledger: Ledger, run: str, *, depth: int) -> tuple[Node, Branch, list[str]]:
+    """A run whose bodies were taken out, but for its receipt."""
+    receipts = [each for each in records_of(ledger, run) if isinstance(each, ReceiptIssued)]
+    node = Node(run=run, children=[], depth=depth, standing="pruned")
+    if receipts:
+        node.stop = receipts[-1].receipt.stop
+        return node, Branch(run=run, own=receipts[-1].receipt.charge), []
+    return node, Branch(run=run), []
+
+
+def _charge(node: Node, branch: Branch) -> None:
+    """Sum up a run whose children are summed up."""
+    node.charge = branch.own + branch.inside
+    for child in node.children:
+        if (live := branch.live.get(child.run)) is not None:
+            node.charge += grown(live.told, charge_of_child(child.charge))

@@ -1,0 +1,127 @@
+"""Where a session's money is: the scopes of its runs, the cap it shares with others, its prices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tallystick.core.budget.amount import Budget, Dimension, ScopeRow
+from tallystick.core.charge import RunLimits
+from tallystick.core.errors import UsageError
+from tallystick.ledger.port import Ledger
+from tallystick.ledger.scopes import SharedScopes
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.model.price_table import Pricing
+from tallystick.runtime.spend.door import Teller
+from tallystick.runtime.spend.scopes import Account, Place, Purse, SharedPurse, declared
+from tallystick.steps.runs import RunSteps
+
+NO_LIMIT = Budget()
+PRICING = Pricing()
+NO_STEPS = RunSteps(None)
+_SESSION = "session"
+# There are no runs inside runs yet.
+_UNKNOWN_YET: tuple[Dimension, ...] = ("depth",)
+# What is counted without being reserved is counted in this process only.
+_ONE_PROCESS: tuple[Dimension, ...] = (
+    "turns",
+    "host_calls",
+    "fuel",
+    "wall_ms",
+    "output_bytes",
+)
+
+
+class Till:
+    """Pays for the runs of one session."""
+
+    def __init__(self, *, budget: Budget, total: Budget, pricing: Pricing) -> None:
+        _check_dimensions("budget", budget, _UNKNOWN_YET)
+        _check_dimensions("total", total, (*_UNKNOWN_YET, *_ONE_PROCESS))
+        self._account = Account()
+        self._account.tree.enter(_SESSION, parent=None, budget=budget, kind="session", name="")
+        self._total = total
+        self._pricing = pricing
+        self._scopes: SharedScopes | None = None
+        self._paid_for: set[str] = set()
+
+    @contextmanager
+    def run(
+        self,
+        run: str,
+        limits: RunLimits,
+        ledger: Ledger,
+        *,
+        steps: RunSteps = NO_STEPS,
+        shared_before: bool = False,
+    ) -> Iterator[Teller]:
+        """A teller for one run, whose scope is open as long as the run goes.
+
+        The steps around it stand in another tree; they pay too, and count each call. What a run
+        spent before it was gone on with counts in the session, unless that paid for it, or the run
+        only shares it with another (`shared_before`).
+        """
+        counted = shared_before or run in self._paid_for
+        self._paid_for.add(run)
+        with self._account.lock:
+            self._account.tree.enter(
+                run, parent=_SESSION, budget=budget_of(limits), kind="run", name=""
+            )
+        try:
+            purse = Purse(
+                [Place(self._account, run), *steps.places],
+                self._shared(run, ledger),
+                knows_before=_SESSION if counted else None,
+            )
+            yield Teller(purse, self._pricing, noted=steps.noted)
+        finally:
+            with self._account.lock:
+                self._account.tree.leave(run)
+
+    @contextmanager
+    def child(
+        self, teller: Teller, run: str, limits: RunLimits, *, parent: str
+    ) -> Iterator[Teller]:
+        """A teller for a run inside another, which pays for it with all that stands around."""
+        with self._account.lock:
+            self._account.tree.enter(
+                run, parent=parent, budget=budget_of(limits), kind="run", name=""
+            )
+        try:
+            yield teller.inside(Place(self._account, run), run=run)
+        finally:
+            with self._account.lock:
+                self._account.tree.leave(run)
+
+    def rows(self) -> list[ScopeRow]:
+        """Where the session stands, its runs, and what it shares with others."""
+        with self._account.lock:
+            rows = self._account.tree.rows()
+        return rows if self._scopes is None else [*rows, *self._scopes.rows()]
+
+    def close(self) -> None:
+        if self._scopes is not None:
+            self._scopes.close()
+            self._scopes = None
+
+    def _shared(self, run: str, ledger: Ledger) -> SharedPurse | None:
+        """What pays for a run beside its own scopes, where a total is set."""
+        if self._total == NO_LIMIT:
+            return None
+        if not isinstance(ledger, SqliteLedger):
+            raise UsageError("total: a ledger in a file is needed to share a cap with others")
+        if self._scopes is None:
+            self._scopes = declared(ledger.file, self._total)
+        return SharedPurse(ledger.file, self._scopes, run=run)
+
+
+def _check_dimensions(what: str, budget: Budget, not_kept: tuple[Dimension, ...]) -> None:
+    """A limit that nobody would keep is refused, not taken."""
+    for dimension in not_kept:
+        if getattr(budget, dimension) is not None:
+            raise UsageError(f"{what}.{dimension} is not supported; limit usd, tokens, model_calls")
+
+
+def budget_of(limits: RunLimits) -> Budget:
+    """The limits of a run that are reserved before a call."""
+    return Budget(tokens=limits.tokens, usd=limits.usd, model_calls=limits.model_calls)

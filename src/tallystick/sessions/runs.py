@@ -1,0 +1,434 @@
+"""Runs in sessions: who may begin one, the interpreter it goes on with, and what the book notes.
+
+Rule 1: what a run has from its session is in its start: the image, the variables, what was told. A
+replay, a resume and a fork read it there, and never the book.
+Rule 2: one run at a time. Whoever comes second is refused by name.
+Rule 3: a run that is gone on with leaves its interpreter only where nobody has replaced since what
+it began with. A fork leaves none: it is another course of things.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tallystick.attachments.port import AttachmentError
+from tallystick.core.budget.amount import BudgetExhausted, Dimension, Scope
+from tallystick.core.charge import Charge, RunLimits
+from tallystick.core.errors import (
+    BackendError,
+    InvalidSessionState,
+    LedgerError,
+    SessionBusy,
+    SessionNotFound,
+    SessionNotKept,
+    SnapshotMismatch,
+    StoreError,
+    UsageError,
+)
+from tallystick.core.machine.state import RunState
+from tallystick.core.records import CONTEXT_VARIABLES, Record, RunForked, RunStarted, SessionGiven
+from tallystick.ledger.port import find_row
+from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.context.attachments import Shelf
+from tallystick.runtime.context.inputs import Given, Input
+from tallystick.runtime.programs.native import NativeSession
+from tallystick.runtime.runs.history import spent_so_far
+from tallystick.runtime.runs.result import Run
+from tallystick.sandbox.host import HostTable
+from tallystick.sandbox.port import ExecutionContext, Limits
+from tallystick.sandbox.snapshot import Image, unpacked
+from tallystick.sandbox.wasm.sandbox import WasmSession
+from tallystick.sessions.rows import BudgetStatus, Left, SessionInfo
+from tallystick.sessions.sessions import Sessions, earlier_runs, held_session, told_of
+
+if TYPE_CHECKING:
+    from tallystick.runtime.run.assembly import RunJob
+    from tallystick.sandbox.process.session import Saved
+    from tallystick.steps.runs import RunSteps
+
+# What a native session carries over, and what it cannot.
+_FILES_STAY = (
+    "The files that earlier programs of this session left in the working directory are still "
+    "there, and so are the shell's directory and exported variables."
+)
+_LOOK_SECONDS = 0.5
+_KEYS_CHARS_MAX = 400
+# How many runs are looked at for those that are told.
+_EARLIER_MAX = 20
+
+
+class Joined:
+    """A run inside its session, which is held as long. `charge` is what it has spent, once known.
+
+    `given` is what its start says of the session, None of a run that is gone on with.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        *,
+        session: str,
+        run: str,
+        given: SessionGiven | None = None,
+        variables: Mapping[str, str] | None = None,
+        backend: str = "wasm",
+    ) -> None:
+        self.backend = backend
+        self._sessions = sessions
+        self.session = session
+        self.run = run
+        self.given = given
+        self.variables = dict(variables or {})
+        self.charge: Charge | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether somebody has removed the session."""
+        try:
+            self._sessions.book.get(self.session)
+        except SessionNotFound:
+            return True
+        except StoreError:
+            return False
+        return False
+
+    def keep(self, image: Image | bytes, *, names: str) -> None:
+        """Have an interpreter be the session's, if it still may be."""
+        ref = self._sessions.images.keep(self.session, run=self.run, image=image)
+        try:
+            left = Left(image=ref, run=self.run, names=names)
+            self._sessions.book.kept.leave(self.session, left)
+        except SessionNotFound:
+            pass  # It was removed, and is let go of here.
+        finally:
+            # Also what an earlier process left half done.
+            self._sessions.free(self.session)
+
+    def over(self) -> None:
+        """The run is left. What it spent is noted, also if it died of something.
+
+        One that was refused before anything of it was written is none of the session's.
+        """
+        kept = self._sessions.book.kept
+        charge = self.charge
+        row = find_row(self._sessions.ledger, self.run) if charge is None else None
+        if charge is None and (row is None or not row.head.count):
+            kept.forget_run(self.session, self.run)
+            return
+        if charge is None:
+            charge = spent_so_far(self._sessions.ledger, self.run)
+        with contextlib.suppress(SessionNotFound):
+            kept.end_run(
+                self.session,
+                self.run,
+                tokens=charge.tokens_in + charge.tokens_out,
+                wall_ms=charge.wall_ms,
+                ended=True,
+            )
+
+
+async def in_session(
+    sessions: Callable[[], Sessions] | None,
+    job: RunJob,
+    steps: RunSteps,
+    work: Callable[[RunJob], Coroutine[Any, Any, Run]],
+) -> Run:
+    """Do the work of a run, inside the session that it names, if it names one.
+
+    One of an earlier life knows its session itself. The session is looked for first: what is
+    refused is refused before anything is written.
+    """
+    if job.session is None or steps.recorded is not None:
+        return await work(job)
+    assert sessions is not None
+    with contextlib.ExitStack() as stack:
+        try:
+            joined, limits = stack.enter_context(_entered(sessions(), job, steps.run))
+        except BaseException:
+            with steps:  # Whoever does the work would have let go of them.
+                raise
+        return await watched(joined, work(dataclasses.replace(job, limits=limits, joined=joined)))
+
+
+@contextlib.contextmanager
+def rejoined(
+    sessions: Callable[[], Sessions] | None, run: str, records: Sequence[Record], *, steal: bool
+) -> Iterator[Joined | None]:
+    """The session of a run that is gone on with, held; None if it has none, or none here.
+
+    An expired one is reopened. Raises `BudgetExhausted` if its other runs have used it up.
+    """
+    started = records[0]
+    given = started.session if isinstance(started, RunStarted) else None
+    if given is None or sessions is None or any(isinstance(each, RunForked) for each in records):
+        yield None
+        return
+    try:
+        kept = sessions()
+        kept.book.reopen(given.session)
+    except (SessionNotFound, InvalidSessionState, UsageError):
+        # Removed since, or the run was imported: it can be gone on with all the same.
+        yield None
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(held_session(kept.book.path, given.session))
+        except SessionBusy:
+            if not steal:
+                raise
+            yield None
+            return
+        _count_cut_off(kept, given.session)
+        _check_others(kept, given.session, run)
+        kept.book.kept.begin_run(given.session, run)
+        joined = Joined(kept, session=given.session, run=run)
+        stack.callback(joined.over)
+        yield joined
+
+
+@contextlib.contextmanager
+def _entered(sessions: Sessions, job: RunJob, run: str) -> Iterator[tuple[Joined, RunLimits]]:
+    assert job.session is not None
+    session = sessions.find(job.session)
+    book = sessions.book
+    book.validate(session)
+    with held_session(book.path, session):
+        _count_cut_off(sessions, session)
+        info = book.validate(session)
+        limits = _within(job.limits, info.budget_status, session)
+        given = _given(sessions, info)
+        book.kept.begin_run(session, run)
+        joined = Joined(
+            sessions,
+            session=session,
+            run=run,
+            given=given,
+            variables=info.context_variables,
+            backend=info.backend,
+        )
+        try:
+            yield joined, limits
+        finally:
+            joined.over()
+
+
+def _count_cut_off(sessions: Sessions, session: str) -> None:
+    """Note what runs have spent whose process died, and let go of what it left half done."""
+    for each in sessions.runs(session):
+        if not each.ended:
+            Joined(sessions, session=session, run=each.run).over()
+    sessions.free(session)
+
+
+def _given(sessions: Sessions, info: SessionInfo) -> SessionGiven:
+    runs = [each.run for each in sessions.runs(info.id)]
+    has = []
+    if info.backend != "wasm" and info.left.image is not None:
+        has.append(_FILES_STAY)
+    if info.left.names:
+        has.append(
+            f"Earlier programs of this session left variables, which are still there: "
+            f"{info.left.names}."
+        )
+    if info.context_variables:
+        keys = ", ".join(repr(key) for key in sorted(info.context_variables))
+        keys = keys if len(keys) <= _KEYS_CHARS_MAX else f"{keys[:_KEYS_CHARS_MAX]} ..."
+        has.append(f"`{CONTEXT_VARIABLES}` is a dict of texts with the keys {keys}.")
+    return SessionGiven(
+        session=info.id,
+        image=info.left.image,
+        run=info.left.run,
+        told=told_of(earlier_runs(sessions.ledger, runs[-_EARLIER_MAX:])),
+        has="\n".join(has),
+    )
+
+
+def _check_others(sessions: Sessions, session: str, run: str) -> None:
+    """Refuse to go on with a run if the others have used up what its session may spend."""
+    status = sessions.book.get(session).budget_status
+    others = [each for each in sessions.runs(session) if each.run != run]
+    _left(sum(each.tokens for each in others), status.token_budget, "tokens", session)
+    _left(sum(each.wall_ms for each in others), status.time_budget_ms, "wall_ms", session)
+
+
+def _within(limits: RunLimits, status: BudgetStatus, session: str) -> RunLimits:
+    """The limits of a run, at most what its session has left."""
+    tokens = _left(status.tokens_used, status.token_budget, "tokens", session)
+    wall_ms = _left(status.time_used_ms, status.time_budget_ms, "wall_ms", session)
+    return msgspec.structs.replace(
+        limits,
+        tokens=limits.tokens if tokens is None else min(limits.tokens, tokens),
+        wall_ms=limits.wall_ms if wall_ms is None else min(limits.wall_ms, wall_ms),
+    )
+
+
+def _left(used: int, budget: int | None, dimension: Dimension, session: str) -> int | None:
+    if budget is None:
+        return None
+    if used >= budget:
+        scope = Scope(id=session, parent=None, kind="session", name=session)
+        raise BudgetExhausted(dimension=dimension, scope=scope, needed=1, left=0)
+    return budget - used
+
+
+async def watched(joined: Joined | None, work: Coroutine[Any, Any, Run]) -> Run:
+    """Do the work, and cancel it if somebody removes the session: it writes that down and ends."""
+    if joined is None:
+        return await work
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait({task}, timeout=_LOOK_SECONDS)
+        except asyncio.CancelledError:
+            # Whoever cancels us means the work. What it makes of that is returned.
+            task.cancel()
+        if not cancelled and not task.done() and joined.gone:
+            cancelled = True
+            task.cancel()
+    return task.result()
+
+
+# The interpreter of a run in a session: loaded from what its start names, and kept at its end.
+
+
+_NAMES_CHARS_MAX = 400
+_NAMES_MS_MAX = 2_000
+_NAMES_FUEL = 5_000_000_000
+_LISTED, _NONE = "Variables: ", "none yet"
+
+
+def given_in_session(
+    given: Given,
+    joined: Joined | None,
+    *,
+    inputs: Iterable[Input],
+    functions: Iterable[RunFunction],
+) -> tuple[Given, dict[str, object], SessionGiven | None]:
+    """What a run in a session is given: the data, the values and the session of its start."""
+    if joined is None:
+        return given, {}, None
+    taken = {each.variable for each in inputs}
+    taken |= {each.name.partition(".")[0] for each in functions}
+    if CONTEXT_VARIABLES in taken:
+        raise UsageError(
+            f"{CONTEXT_VARIABLES}: a run in a session has its variables under that name; use "
+            f"another"
+        )
+    # In the order in which the record gives them back.
+    variables = dict(sorted(joined.variables.items()))
+    values: dict[str, object] = {CONTEXT_VARIABLES: variables}
+    return dataclasses.replace(given, values={**values, **given.values}), values, joined.given
+
+
+def share_image(joined: Joined | None, shelf: Shelf) -> None:
+    """Have a run that begins hold the interpreter that it goes on with, with its first records."""
+    if joined is None or joined.given is None or joined.given.image is None:
+        return
+    try:
+        shelf.share([joined.given.image])
+    except AttachmentError as error:
+        raise StoreError(
+            f"session {joined.session}: its interpreter cannot be read ({error}); restore one of "
+            f"its snapshots (tally snapshot ls {joined.session})"
+        ) from error
+
+
+async def load_image(session: WasmSession, started: RunStarted, shelf: Shelf) -> None:
+    """Put a run's interpreter to where its session stood when it began."""
+    given = started.session
+    ref = None if given is None else given.image
+    if given is None or ref is None:
+        return
+    try:
+        _, image = await asyncio.to_thread(lambda: unpacked([shelf.read(ref)]))
+    except AttachmentError as error:
+        raise StoreError(
+            f"the interpreter that the run began with, of session {given.session}, cannot be "
+            f"read: {error}"
+        ) from error
+    try:
+        await session.load(image)
+    except SnapshotMismatch as error:
+        raise SnapshotMismatch(
+            f"session {given.session} was left by another version ({error}); its runs are kept: "
+            f"go on with that version, or in a new session"
+        ) from error
+
+
+async def leave_session(
+    joined: Joined | None, session: WasmSession | NativeSession, state: RunState
+) -> None:
+    """Keep the interpreter of a run that has ended for the next one.
+
+    A run without programs has changed nothing. Raises `SessionNotKept` if it cannot be kept.
+    """
+    if joined is None:
+        return
+    joined.charge = state.charge
+    if isinstance(session, NativeSession):
+        await _leave_native(joined, session)
+        return
+    if not state.charge.fuel:
+        return
+    try:
+        image = await session.image()
+        names = await _names(session)
+        await asyncio.to_thread(lambda: joined.keep(image, names=names))
+    except (BackendError, LedgerError) as error:
+        raise SessionNotKept(session=joined.session, run=joined.run, why=str(error)) from error
+
+
+async def _leave_native(joined: Joined, session: NativeSession) -> None:
+    """Keep the files of a run that has ended for the next one, the shell's state and variables.
+
+    Variables that cannot be kept are named.
+    """
+    if not session.changed:
+        return
+    try:
+        saved = await session.saved()
+        raw = await asyncio.to_thread(session.archive, saved)
+        names = _native_names(saved)
+        await asyncio.to_thread(lambda: joined.keep(raw, names=names))
+    except (BackendError, LedgerError) as error:
+        raise SessionNotKept(session=joined.session, run=joined.run, why=str(error)) from error
+
+
+def _native_names(saved: Saved) -> str:
+    kept = ", ".join(sorted({*saved.kept, *saved.imported}))[:_NAMES_CHARS_MAX]
+    refused = ", ".join(sorted(saved.refused))[:_NAMES_CHARS_MAX]
+    return f"{kept or 'no variables'}; not kept: {refused}" if refused else kept
+
+
+async def _names(session: WasmSession) -> str:
+    """The variables there are, in short. Asked after the image was taken: it changes nothing."""
+    result = await session.execute(
+        "SHOW_VARS()",
+        context=ExecutionContext(
+            session_id=session.session_id,
+            timeout_ms=_NAMES_MS_MAX,
+            deadline_ms=_NAMES_MS_MAX,
+            limits=Limits(fuel=_NAMES_FUEL, host_calls=0),
+        ),
+        host=HostTable(answering=True),
+    )
+    try:
+        said = ast.literal_eval(result.value or "''")
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return ""
+    if not isinstance(said, str) or not said.startswith(_LISTED):
+        return ""
+    listed = " ".join(said.removeprefix(_LISTED).split())
+    if listed == _NONE:
+        return ""
+    if len(listed) > _NAMES_CHARS_MAX:
+        return f"{listed[: _NAMES_CHARS_MAX - 4]} ..."
+    return listed

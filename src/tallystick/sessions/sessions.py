@@ -1,0 +1,427 @@
+"""Sessions as their users have them: the book, the interpreters they keep, and who is in one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from tallystick.attachments.collect import reclaim_forgotten
+from tallystick.attachments.port import AttachmentError, Attachments
+from tallystick.attachments.session import SessionAttachments
+from tallystick.attachments.sqlite import SqliteAttachments
+from tallystick.core.errors import LedgerError, SessionBusy, SessionNotFound, StoreError, UsageError
+from tallystick.core.ids import is_ulid
+from tallystick.core.records import (
+    AttachmentRef,
+    Record,
+    RunEnded,
+    RunStarted,
+    StopReason,
+    decode_record,
+)
+from tallystick.ledger.port import Ledger, find_row
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.runtime.context.attachments import SNAPSHOT_TYPE
+from tallystick.runtime.runs.history import UNREADABLE
+from tallystick.sandbox.port import now_ms
+from tallystick.sandbox.snapshot import Image, SnapshotId, packed
+from tallystick.sessions.book import SessionBook
+from tallystick.sessions.rows import KeptSnapshot, SessionInfo, SessionRun
+from tallystick.sessions.snapshots import snapshots_holder
+
+# That somebody works in a session: a lock held for as long as their process lives, by the book.
+#
+# The system lets go of it when the process dies, however it dies. Two threads of one process are
+# two clients as well: each opens the file for itself.
+
+
+_PAUSE_SECONDS = 0.05
+
+
+@contextlib.contextmanager
+def held_session(book: Path, session: str, *, wait_seconds: float = 0.0) -> Iterator[None]:
+    """Hold a session while inside. Raises `SessionBusy` while somebody else does."""
+    path = _path(book, session)
+    give_up = time.monotonic() + wait_seconds
+    while (descriptor := _taken(path)) is None:
+        if time.monotonic() >= give_up:
+            raise SessionBusy(
+                f"session {session} is in use: one run at a time; wait for its end, stop it, or "
+                f"make another session (tally session new)"
+            )
+        time.sleep(_PAUSE_SECONDS)
+    try:
+        yield
+    finally:
+        # Gone before it is let go: whoever opens the name afterwards makes a new one.
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def is_held(book: Path, session: str) -> bool:
+    """Whether somebody alive works in a session."""
+    path = _path(book, session)
+    if not path.exists():
+        return False
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}") from error
+    try:
+        return not _locked(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _path(book: Path, session: str) -> Path:
+    # It becomes the name of a file.
+    if not is_ulid(session):
+        raise SessionNotFound(session=session)
+    path = Path(os.path.realpath(book))
+    return path.with_name(f"{path.name}-held") / f"{session}.lock"
+
+
+def _taken(path: Path) -> int | None:
+    """A descriptor that holds the lock, None if somebody else does."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if not _locked(descriptor):
+                os.close(descriptor)
+                return None
+            # Whoever held it may have taken the name away in between.
+            if _is_at(descriptor, path):
+                return descriptor
+            os.close(descriptor)
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}") from error
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        there = path.stat()
+    except OSError:
+        return False
+    mine = os.fstat(descriptor)
+    return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+# The interpreters of sessions as attachments: kept, read, and let go of.
+#
+# They are held by the manifest's session `SESSION/snapshots`, where no program sees them. Which of
+# them a session needs is the book's word; what it does not name is let go of.
+
+
+class SessionImages:
+    """Images among attachments, each once, however many snapshots are of it."""
+
+    def __init__(self, attachments: SqliteAttachments) -> None:
+        self._attachments = attachments
+
+    def keep(self, session: str, *, run: str, image: Image | bytes) -> AttachmentRef:
+        """Keep an image for a session, on the disk. It is the book's to name it.
+
+        Bytes are the files of a session of native programs.
+        """
+        # The same interpreter is the same bytes, whenever it was left.
+        snapshot = SnapshotId(id=run, name="session", session_id=session, created_at=0)
+        held = self._held(session)
+        pieces = image if isinstance(image, bytes) else packed(snapshot, image)
+        ref = held.put(pieces, media_type=SNAPSHOT_TYPE, label="of a session")
+        held.commit([ref.id])
+        return ref
+
+    def free(self, session: str, needed: Collection[str] = ()) -> int:
+        """Let go of all that is not needed. Gives how many; bytes that nobody else holds go."""
+        held = self._held(session)
+        ids = [each.ref.id for each in held.references() if each.ref.id not in needed]
+        for id in ids:
+            held.delete(id)
+        if ids:
+            # It is done when we say so. The bytes may stay for a sweep.
+            with contextlib.suppress(AttachmentError, LedgerError):
+                reclaim_forgotten(self._attachments, ids)
+        return len(ids)
+
+    def _held(self, session: str) -> SessionAttachments:
+        return SessionAttachments(self._attachments, session_id=snapshots_holder(session))
+
+
+# What came before in a session: read from the ledger, told to the model in short, counted.
+#
+# The book names runs, and the ledger says what they were. So what is pruned or removed there is
+# told to nobody any more. What a run is told is written into its start.
+
+
+TOLD_MAX = 5
+_GOAL_CHARS_MAX = 200
+_ANSWER_CHARS_MAX = 400
+
+
+class EarlierRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as the ledger has it now. `goal` is None of one that was pruned or removed.
+
+    `stop` is None of one that is running, or was cut off.
+    """
+
+    run: str
+    goal: str | None = None
+    stop: StopReason | None = None
+    answer: str | None = None
+
+
+def earlier_runs(ledger: Ledger, runs: Iterable[str]) -> list[EarlierRun]:
+    """Runs by their ids, as far as the ledger still has them."""
+    return [_earlier(ledger, run) for run in runs]
+
+
+def told_of(earlier: Sequence[EarlierRun]) -> str:
+    """What a model is told of earlier runs: the last few that have an answer, each in a line."""
+    answered = [each for each in earlier if each.goal is not None and each.stop == "answered"]
+    if not answered:
+        return ""
+    lines = [
+        f"- {_short(each.goal or '', _GOAL_CHARS_MAX)!r}: "
+        f"{_short(each.answer or '', _ANSWER_CHARS_MAX)!r}"
+        for each in answered[-TOLD_MAX:]
+    ]
+    return "\n".join(["Earlier tasks of this session, and their answers:", *lines])
+
+
+def _earlier(ledger: Ledger, run: str) -> EarlierRun:
+    row = find_row(ledger, run)
+    if row is None or not row.head.count:
+        return EarlierRun(run=run)
+    try:
+        first = _record(ledger, run, 0)
+        last = _record(ledger, run, row.head.count - 1)
+    except (LedgerError, *UNREADABLE):
+        return EarlierRun(run=run)
+    ended = last if isinstance(last, RunEnded) else None
+    return EarlierRun(
+        run=run,
+        goal=first.goal if isinstance(first, RunStarted) else None,
+        stop=None if ended is None else ended.stop,
+        answer=None if ended is None else ended.answer,
+    )
+
+
+def _record(ledger: Ledger, run: str, seq: int) -> Record | None:
+    sealed = next(ledger.read(run, start=seq, stop=seq + 1), None)
+    return None if sealed is None or sealed.body is None else decode_record(sealed.body)
+
+
+def _short(text: str, chars_max: int) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= chars_max else f"{flat[: chars_max - 4]} ..."
+
+
+# Sessions as their users have them: the book, what they keep beside the ledger, and who is in one.
+#
+#     with open_sessions(ledger_path()) as sessions:
+#         made = sessions.new()
+#         sessions.snapshot(made.id, "before the merge")
+#
+# Rule: an image is on the disk before the book names it, and let go of after the book stopped
+# naming it. Whoever dies in between leaves an image that nobody names; the next one who works in
+# the session lets go of it.
+
+
+_TEARDOWN_SECONDS = 10.0
+
+
+def book_path(ledger: Path) -> Path:
+    """Where the book of sessions is whose runs are in a ledger: beside it."""
+    named = "sessions.db" if ledger.name == "ledger.db" else f"{ledger.name}-sessions.db"
+    return ledger.with_name(named)
+
+
+def sessions_of(ledger: Ledger, attachments: Attachments) -> Sessions:
+    """The sessions beside a ledger. Refused by name for one that ends with its process."""
+    if not isinstance(ledger, SqliteLedger) or not isinstance(attachments, SqliteAttachments):
+        raise UsageError("sessions outlive processes: they need a ledger in a file")
+    return Sessions(ledger, attachments)
+
+
+@contextlib.contextmanager
+def open_sessions(ledger: Path) -> Iterator[Sessions]:
+    """The sessions beside a ledger, which is made if it is not there."""
+    with SqliteLedger(ledger) as opened, SqliteAttachments(opened.file) as attachments:
+        yield Sessions(opened, attachments)
+
+
+class Sessions:
+    """What may be done with sessions. Every call is whole when it returns."""
+
+    def __init__(
+        self,
+        ledger: SqliteLedger,
+        attachments: SqliteAttachments,
+        *,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        self.ledger: Ledger = ledger
+        self.book = SessionBook(book_path(Path(ledger.path)), clock=clock)
+        self.images = SessionImages(attachments)
+
+    # -- sessions ------------------------------------------------------------------------------
+
+    def new(
+        self,
+        *,
+        token_budget: int | None = None,
+        time_budget_ms: int | None = None,
+        variables: Mapping[str, str] | None = None,
+        backend: str = "wasm",
+    ) -> SessionInfo:
+        """A session that is ready, with a fresh interpreter of a sandbox. It has half an hour."""
+        self.book.cleanup_expired()
+        made = self.book.create(
+            token_budget=token_budget, time_budget_ms=time_budget_ms, backend=backend
+        )
+        try:
+            if variables:
+                self.book.set_variables(made.id, variables)
+            return self.book.update_state(made.id, "ready")
+        except BaseException:
+            self.book.remove(made.id)
+            raise
+
+    def find(self, named: str) -> str:
+        """A session by its id, the beginning of it, or the `last` one."""
+        known = self.book.ids()
+        if named == "last" and known:
+            return known[-1]
+        wanted = named.upper()
+        found = [each for each in known if each == wanted] or [
+            each for each in known if wanted and each.startswith(wanted)
+        ]
+        if len(found) > 1:
+            raise UsageError(f"{named!r} is the beginning of {len(found)} sessions; give more")
+        if not found:
+            raise SessionNotFound(session=named)
+        return found[0]
+
+    def get(self, session: str) -> SessionInfo:
+        """A session as it stands: executing only while somebody alive works in it."""
+        return self._live(self.book.get(session))
+
+    def list(self) -> Sequence[SessionInfo]:
+        return [self._live(each) for each in self.book.list()]
+
+    def resume(self, session: str) -> SessionInfo:
+        """Reopen a session that has expired, with all that it keeps."""
+        return self._live(self.book.reopen(session))
+
+    def remove(self, session: str) -> SessionInfo:
+        """Destroy a session: its interpreter and its snapshots. Its runs stay in the ledger.
+
+        A run in it is cancelled, also one of another process. The session is gone in any case; that
+        such a run did not end in time is raised after that, as `SessionBusy`.
+        """
+        gone = self.book.remove(session)
+        try:
+            with held_session(self.book.path, session, wait_seconds=_TEARDOWN_SECONDS):
+                self.images.free(session)
+        except SessionBusy:
+            raise SessionBusy(
+                f"session {session} is removed, but its run has not ended yet; what it keeps goes "
+                f"when it does"
+            ) from None
+        return gone
+
+    def runs(self, session: str) -> Sequence[SessionRun]:
+        return self.book.kept.runs(session)
+
+    def history(self, session: str) -> Sequence[EarlierRun]:
+        """What the runs of a session were asked and came to, as far as the ledger has it."""
+        return earlier_runs(self.ledger, [each.run for each in self.runs(session)])
+
+    # -- snapshots -----------------------------------------------------------------------------
+
+    def snapshot(self, session: str, name: str) -> KeptSnapshot:
+        """Keep the interpreter under a name, as the last run left it."""
+        with self._working(session):
+            return self.book.kept.record_snapshot(session, name)
+
+    def restore(self, session: str, name: str) -> KeptSnapshot:
+        """Put the interpreter back, by a snapshot's name or `name:id`."""
+        with self._working(session):
+            found = self.book.kept.restore_snapshot(session, name)
+            self.free(session)
+            return found
+
+    def snapshots(self, session: str) -> Sequence[KeptSnapshot]:
+        return self.book.kept.snapshots(session)
+
+    def delete_snapshot(self, session: str, name: str) -> KeptSnapshot:
+        """Let go of a snapshot."""
+        with self._held(session):
+            found = self.book.kept.delete_snapshot(session, name)
+            self.free(session)
+            return found
+
+    def forget_images(self, ids: Collection[str], runs: Collection[str] = ()) -> Sequence[str]:
+        """Have no session keep any of these images, or any that these runs left.
+
+        Gives the sessions that did. One that somebody works in is left as it is: it would put its
+        own in the place. `images_of` names what is left.
+        """
+        cleared = []
+        for session in self.book.ids():
+            with contextlib.suppress(SessionBusy, SessionNotFound), self._held(session):
+                if self.book.kept.forget_images(session, ids, runs):
+                    self.free(session)
+                    cleared.append(session)
+        return cleared
+
+    def images_of(self, ids: Collection[str], runs: Collection[str] = ()) -> frozenset[str]:
+        """Those that sessions keep and that are these, or that these runs left."""
+        found = [self.book.kept.images_of(each, ids, runs) for each in self.book.ids()]
+        return frozenset().union(*found)
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def free(self, session: str) -> None:
+        """Let go of what the book does not name. For whoever holds the session."""
+        self.images.free(session, self.book.kept.needed(session))
+
+    @contextlib.contextmanager
+    def _working(self, session: str) -> Iterator[None]:
+        """Inside, the session is there, can be used, and is ours."""
+        self.book.validate(session)
+        with self._held(session):
+            yield
+
+    @contextlib.contextmanager
+    def _held(self, session: str) -> Iterator[None]:
+        self.book.get(session)
+        with held_session(self.book.path, session):
+            yield
+
+    def _live(self, info: SessionInfo) -> SessionInfo:
+        """Whoever was in it may have died there, and told nobody."""
+        if info.state != "executing" or (is_ulid(info.id) and is_held(self.book.path, info.id)):
+            return info
+        return msgspec.structs.replace(info, state="ready")

@@ -1,0 +1,221 @@
+"""Configuration files: where they are, their bytes, and what those bytes say.
+
+A project's file comes with the project, from whoever wrote it. It is opened once and read once;
+what is parsed, shown and hashed are the same bytes, so no change of the file can come between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.core.errors import UsageError
+from tallystick.model.price_table import PriceTable
+from tallystick.settings.schema import (
+    ALIAS,
+    ALIAS_NAME,
+    FILE_KINDS,
+    PROVIDER_KEYS,
+    PROVIDER_NAME,
+    SETTINGS,
+    UNSUPPORTED,
+    Value,
+    accepted,
+    one_line,
+    quoted,
+    unknown_key,
+)
+
+PROJECT_FILE = "tallystick.toml"
+
+# The reader of TOML takes time and memory in the square of a dotted key's parts: a megabyte of
+# `a.a.a…` takes all the memory there is. Under these two limits the worst file takes a second.
+_BYTES_MAX = 64 * 1024
+_DOTS_IN_A_LINE_MAX = 100
+_TABLES = ("aliases", "prices", "providers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigFile:
+    """A file as it was when it was read."""
+
+    path: Path
+    sha256: str
+    values: Mapping[str, Value]
+    aliases: Mapping[str, str]
+    providers: Mapping[str, Mapping[str, Value]]
+    prices: PriceTable
+    unsupported: tuple[str, ...]
+
+    @property
+    def shown_path(self) -> str:
+        return one_line(str(self.path))
+
+    def require_supported(self) -> None:
+        """Raise if it sets what this version does not know."""
+        if self.unsupported:
+            raise UsageError(
+                f"{self.shown_path}: {self.unsupported[0]} are not supported by this version; "
+                f"take the table out"
+            )
+
+
+def config_directory(environ: Mapping[str, str]) -> Path:
+    """Where this user's own file and the record of trust are."""
+    if Path(environ.get("XDG_CONFIG_HOME", "")).is_absolute():
+        return Path(environ["XDG_CONFIG_HOME"]) / "tallystick"
+    return _home(environ) / ".config" / "tallystick"
+
+
+def user_file_path(environ: Mapping[str, str]) -> Path:
+    """Where this user's own file is, or would be."""
+    if environ.get("TALLYSTICK_CONFIG"):
+        return Path(environ["TALLYSTICK_CONFIG"])
+    return config_directory(environ) / "config.toml"
+
+
+def find_project_file(cwd: Path, environ: Mapping[str, str]) -> Path | None:
+    """Look here and upward. A home, the root of a checkout and the file system's root end it."""
+    home = os.path.realpath(_home(environ))
+    here = Path(os.path.realpath(cwd))
+    for directory in (here, *here.parents):
+        # A link that leads nowhere is found too: it was meant, and reading it says what is wrong.
+        if os.path.lexists(directory / PROJECT_FILE):
+            return directory / PROJECT_FILE
+        if str(directory) == home or os.path.lexists(directory / ".git"):
+            return None
+    return None
+
+
+def read_config(path: Path) -> ConfigFile:
+    """Read and check a file that has to be there."""
+    return parse_config(_bytes_of(path), path=path)
+
+
+def parse_config(data: bytes, *, path: Path) -> ConfigFile:
+    """Check a file's bytes, whole: also those parts that are not to be used without trust."""
+    where = f"{one_line(str(path))}: "
+    values: dict[str, Value] = {}
+    aliases: dict[str, str] = {}
+    providers: dict[str, Mapping[str, Value]] = {}
+    prices = PriceTable(prices={})
+    unsupported: list[str] = []
+    for key, value in _toml(data, where).items():
+        if key == "aliases":
+            aliases = _aliases(_table(value, where, key), where, path.parent)
+        elif key == "providers":
+            providers = _providers(_table(value, where, key), where)
+        elif key == "prices":
+            prices = PriceTable.of_user(_table(value, where, key), where=where)
+        elif key in UNSUPPORTED:
+            unsupported.append(key)
+        elif key in SETTINGS:
+            values[key] = accepted(SETTINGS[key].kind, value, where=where, key=key)
+        else:
+            raise unknown_key(key, [*SETTINGS, *_TABLES], where=where)
+    if isinstance(values.get("model"), str):
+        values["model"] = _beside(str(values["model"]), path.parent)
+    if isinstance(paths := values.get("skills_paths"), tuple):
+        # But for `~`, which is the home of whoever reads it, meant from where the file is.
+        values["skills_paths"] = tuple(
+            each if each.startswith("~") else str(path.parent.absolute() / each) for each in paths
+        )
+    return ConfigFile(
+        path=path,
+        sha256=hashlib.sha256(data).hexdigest(),
+        values=values,
+        aliases=aliases,
+        providers=providers,
+        prices=prices,
+        unsupported=tuple(unsupported),
+    )
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        # Without waiting: a pipe of that name would hold up whoever comes by.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        descriptor = os.open(path, flags)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise UsageError(f"{one_line(str(path))}: not a regular file")
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                data = file.read(_BYTES_MAX + 1)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise UsageError(f"{one_line(str(path))}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(f"{one_line(str(path))}: not a path") from error
+    if len(data) > _BYTES_MAX:
+        raise UsageError(f"{one_line(str(path))}: longer than {_BYTES_MAX:,} bytes")
+    return data
+
+
+def _toml(data: bytes, where: str) -> dict[str, object]:
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if line.count(b".") > _DOTS_IN_A_LINE_MAX:
+            raise UsageError(f"{where}line {number}: more than {_DOTS_IN_A_LINE_MAX} dots")
+    try:
+        # Some editors begin a file with a byte order mark, which is no part of its text.
+        return tomllib.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{where}not UTF-8 at byte {error.start:,}") from error
+    except RecursionError as error:
+        raise UsageError(f"{where}nested too deeply") from error
+    except ValueError as error:
+        raise UsageError(f"{where}not TOML: {one_line(str(error))}") from error
+
+
+def _table(value: object, where: str, key: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{where}{one_line(key)}: must be a table")
+    return value
+
+
+def _aliases(table: Mapping[str, object], where: str, directory: Path) -> dict[str, str]:
+    aliases = {}
+    for name, target in table.items():
+        if not ALIAS_NAME.fullmatch(name):
+            raise UsageError(
+                f"{where}aliases: {quoted(name)} is not a name: letters, digits and . _ - only"
+            )
+        found = accepted(ALIAS, target, where=where, key=f"aliases.{name}")
+        aliases[name] = _beside(str(found), directory)
+    return aliases
+
+
+def _providers(table: Mapping[str, object], where: str) -> dict[str, Mapping[str, Value]]:
+    providers: dict[str, Mapping[str, Value]] = {}
+    for name, fields in table.items():
+        if not PROVIDER_NAME.fullmatch(name):
+            raise UsageError(
+                f"{where}providers: {quoted(name)} is not a name: small letters, digits, _ - only"
+            )
+        if name in FILE_KINDS:
+            raise UsageError(f"{where}providers.{name}: this name is taken, choose another")
+        prefix = f"providers.{name}."
+        found = {}
+        for key, value in _table(fields, where, prefix[:-1]).items():
+            if key not in PROVIDER_KEYS:
+                raise unknown_key(key, PROVIDER_KEYS, where=where, prefix=prefix)
+            found[key] = accepted(PROVIDER_KEYS[key], value, where=where, key=prefix + key)
+        providers[name] = found
+    return providers
+
+
+def _beside(model: str, directory: Path) -> str:
+    """A file named by a file is meant from where that file is, whatever the working directory."""
+    kind, _, rest = model.partition(":")
+    if kind not in ("gguf", "scripted") or not rest or rest.startswith("~"):
+        return model
+    return f"{kind}:{directory.absolute() / rest}"
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or Path.home())

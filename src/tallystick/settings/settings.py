@@ -1,0 +1,516 @@
+"""Settings and where each came from: a flag, the environment, a project's file, the user's file.
+
+The highest of these that sets a value wins; what nothing sets has its default. A project's file
+counts in full only if the user trusts it (see `trust`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from tallystick.core.budget.amount import Budget
+from tallystick.core.charge import RunLimits, nano_usd
+from tallystick.core.errors import UsageError
+from tallystick.core.strategy import AskedStrategy, checked
+from tallystick.model.price_table import PriceTable, Pricing
+from tallystick.model.tokens import FileTokenizer, Tokenizer
+from tallystick.settings.files import (
+    PROJECT_FILE,
+    ConfigFile,
+    config_directory,
+    find_project_file,
+    read_config,
+    user_file_path,
+)
+from tallystick.settings.paths import cache_directory, data_directory
+from tallystick.settings.providers import (
+    LOCAL_KEY,
+    LOCAL_URL,
+    Provider,
+    ProviderModel,
+    merged_providers,
+    resolve_model,
+)
+from tallystick.settings.schema import (
+    PROVIDER_KEYS,
+    SETTINGS,
+    SKILLS_BUDGET,
+    Value,
+    accepted,
+    from_text,
+    one_line,
+)
+from tallystick.settings.trust import Restricted, TrustState, TrustStore, narrowed
+
+# What is set of skills: directories to look in, the policy on signatures, room for the catalog.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillSettings:
+    """The settings of skills as they are in force.
+
+    `of_project` says that a project's file named the `paths`: who trusts that file trusts the names
+    and not what will be in those directories tomorrow, so their skills need trust as well.
+    `budget` is in characters.
+    """
+
+    paths: tuple[str, ...] = ()
+    of_project: bool = False
+    require_signature: bool = False
+    budget: int = SKILLS_BUDGET
+
+
+def skill_settings_of(values: Mapping[str, Value], *, of_project: bool) -> SkillSettings:
+    """Take out of all values what is for skills."""
+    paths, budget = values.get("skills_paths", ()), values["skills_budget"]
+    assert isinstance(paths, tuple)
+    assert isinstance(budget, int)
+    return SkillSettings(
+        paths=paths,
+        of_project=of_project and bool(paths),
+        require_signature=values.get("skills_require_signature") is True,
+        budget=budget,
+    )
+
+
+# The settings as they are shown: each value as text, and where it came from. Never a key.
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting as it is in force."""
+
+    name: str
+    value: str
+    source: str
+
+
+def listed_values(values: Mapping[str, Value], sources: Mapping[str, str]) -> Iterator[Setting]:
+    for name in SETTINGS:
+        yield Setting(
+            name=name,
+            value=_text_of(values.get(name, "")),
+            source=sources.get(name, "default"),
+        )
+
+
+def listed_places(environ: Mapping[str, str]) -> Iterator[Setting]:
+    """Directories, which only the environment sets."""
+    places = {
+        "cache": (cache_directory(environ), ("TALLYSTICK_CACHE_DIR", "XDG_CACHE_HOME")),
+        "data": (data_directory(environ), ("TALLYSTICK_DATA_DIR", "XDG_DATA_HOME")),
+    }
+    for name, (path, variables) in places.items():
+        variable = next((each for each in variables if environ.get(each)), None)
+        source = f"environment {variable}" if variable else "default"
+        yield Setting(name=name, value=one_line(str(path)), source=source)
+
+
+def listed_providers(
+    providers: Mapping[str, Provider], environ: Mapping[str, str]
+) -> Iterator[Setting]:
+    for name, provider in sorted(providers.items()):
+        for key in PROVIDER_KEYS:
+            source = provider.sources[key]
+            if key == "key_env":
+                yield Setting(
+                    name=f"providers.{name}.key", value=_key_text(provider, environ), source=source
+                )
+            else:
+                value = _text_of(provider.value_of(key))
+                if key == "base_url" and provider.fault:
+                    value = "cannot be used"
+                yield Setting(name=f"providers.{name}.{key}", value=value, source=source)
+
+
+def restricted_lines(
+    file: ConfigFile, restricted: Iterable[Restricted], providers: Mapping[str, Provider]
+) -> Iterator[str]:
+    """What trust in a file would let it set, and which keys would go where. For who decides."""
+    for each in restricted:
+        table, _, name = each.name.partition(".")
+        if table == "providers":
+            yield from _provider_lines(file, providers[name])
+        elif table == "prices":
+            yield f"{each.name} is declared"
+        else:
+            value = file.aliases[name] if table == "aliases" else file.values[each.name]
+            yield f"{each.name} = {_text_of(value)}" + (f"  ({each.why})" if each.why else "")
+
+
+def _provider_lines(file: ConfigFile, provider: Provider) -> Iterator[str]:
+    given = file.providers[provider.name]
+    for key, value in given.items():
+        yield f"providers.{provider.name}.{key} = {_text_of(value)}"
+    if provider.key_env and provider.base_url and {"base_url", "key_env"} & given.keys():
+        yield f"  the key in {provider.key_env} would be sent to {provider.base_url}"
+
+
+def _text_of(value: Value) -> str:
+    """A value as a person would write it."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return str(int(value)) if value.is_integer() else str(value)
+        case tuple():
+            return ", ".join(value)
+        case str():
+            # A path among them may be anything, since directories may be called anything.
+            return one_line(value)
+        case _:
+            return str(value)
+
+
+def _key_text(provider: Provider, environ: Mapping[str, str]) -> str:
+    """Whether there is a key, and in which variable; of the key itself, nothing."""
+    if not provider.key_env:
+        return "none"
+    state = "set" if environ.get(provider.key_env) else "not set"
+    return f"{state} ({provider.key_env})"
+
+
+# Settings and where each came from: a flag, the environment, a project's file, the user's file.
+
+
+_PREFIX = "TALLYSTICK_"
+# Variables of ours that set no value of `SETTINGS`.
+OTHER_VARIABLES = (
+    LOCAL_KEY,
+    LOCAL_URL,
+    "TALLYSTICK_CACHE_DIR",
+    "TALLYSTICK_CONFIG",
+    "TALLYSTICK_DATA_DIR",
+    "TALLYSTICK_SKILLS",
+)
+_IGNORED_SHOWN_MAX = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """A project's file, what of it counts only with trust, and its providers if it were."""
+
+    file: ConfigFile
+    state: TrustState
+    restricted: tuple[Restricted, ...]
+    providers: Mapping[str, Provider]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that is set. Keys are not in here, only the names of their variables."""
+
+    model: str | None
+    limits: RunLimits
+    temperature: float | None
+    strategy: AskedStrategy
+    compact_at: int | None
+    grants: tuple[str, ...]
+    aliases: Mapping[str, str]
+    providers: Mapping[str, Provider]
+    pricing: Pricing
+    total: Budget
+    project: Project | None
+    warnings: tuple[str, ...]
+    listing: tuple[Setting, ...]
+    skills: SkillSettings
+    memory: str | None = None
+
+    def listed(self) -> list[Setting]:
+        """Every setting with its value and its source, in order."""
+        return list(self.listing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """What one place sets, and how that place is called for each name."""
+
+    values: Mapping[str, Value]
+    sources: Mapping[str, str]
+    aliases: Mapping[str, str]
+
+
+_DEFAULT = _Layer(
+    values={name: each.default for name, each in SETTINGS.items() if each.default is not None},
+    sources=dict.fromkeys(SETTINGS, "default"),
+    aliases={},
+)
+
+
+def load_settings(
+    *,
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+) -> Settings:
+    """Read everything once. A flag of None, or an empty one, is one that was not given."""
+    above = [_of_flags(flags or {}), _of_environment(environ)]
+    user = _user_file(environ)
+    below = [_DEFAULT] if user is None else [_of_file(user, user.values, user.aliases), _DEFAULT]
+    file = _project_file(environ, cwd)
+    project, layers = None, [*above, *below]
+    if file is not None:
+        project, layer = _placed(file, user=user, below=below, environ=environ)
+        layers = [*above, layer, *below]
+    providers = (
+        project.providers
+        if project is not None and project.state == "trusted"
+        else merged_providers(user=user, project=None, environ=environ)
+    )
+    values, sources = _highest(layers)
+    aliases = {name: target for each in reversed(layers) for name, target in each.aliases.items()}
+    return Settings(
+        model=str(values["model"]) if "model" in values else None,
+        limits=_limits(values),
+        temperature=_number(values["temperature"]) if "temperature" in values else None,
+        strategy=checked(str(values["strategy"])),
+        compact_at=_whole(values["compact_at"]) if "compact_at" in values else None,
+        grants=_texts(values.get("grants", ())),
+        aliases=aliases,
+        providers=providers,
+        pricing=Pricing(
+            declared=_prices(user, project),
+            waived=values.get("allow_unpriced") is True,
+            tokenizer=_tokenizer(values.get("tokenizer")),
+        ),
+        total=Budget(usd=_usd(values.get("total_usd"))),
+        project=project,
+        warnings=_warnings(project),
+        listing=(
+            *listed_values(values, sources),
+            *listed_places(environ),
+            *_listed_files(environ, user, project),
+            *_listed_aliases(layers),
+            *_listed_prices(user, project),
+            *listed_providers(providers, environ),
+        ),
+        skills=skill_settings_of(
+            values,
+            of_project=file is not None and sources.get("skills_paths") == file.shown_path,
+        ),
+        memory=str(values["memory"]) if "memory" in values else None,
+    )
+
+
+# -- the places ---------------------------------------------------------------------------------
+
+
+def _of_flags(flags: Mapping[str, object]) -> _Layer:
+    values = {}
+    for name, value in flags.items():
+        if name not in SETTINGS:
+            raise UsageError(f"{one_line(name)} is not a setting")
+        if value is not None and value != () and value != []:
+            spec = SETTINGS[name]
+            values[name] = accepted(spec.kind, value, where="", key=spec.flag)
+    return _Layer(
+        values=values,
+        sources={name: f"flag {SETTINGS[name].flag}" for name in values},
+        aliases={},
+    )
+
+
+def _of_environment(environ: Mapping[str, str]) -> _Layer:
+    variables = {each.variable: name for name, each in SETTINGS.items() if each.variable}
+    known = {each.removeprefix(_PREFIX) for each in (*variables, *OTHER_VARIABLES)}
+    for variable in sorted(environ):
+        word = variable.removeprefix(_PREFIX)
+        if word == variable or word in known:
+            continue
+        # A variable may be another program's. One that is nearly ours is a limit misspelt.
+        close = difflib.get_close_matches(word[:80], known, n=1, cutoff=0.7)
+        if close:
+            raise UsageError(
+                f"{one_line(variable)} is not a setting; did you mean {_PREFIX}{close[0]}?"
+            )
+    given = {name: variable for variable, name in variables.items() if environ.get(variable)}
+    return _Layer(
+        values={
+            name: from_text(SETTINGS[name].kind, environ[variable], variable=variable)
+            for name, variable in given.items()
+        },
+        sources={name: f"environment {variable}" for name, variable in given.items()},
+        aliases={},
+    )
+
+
+def _of_file(file: ConfigFile, values: Mapping[str, Value], aliases: Mapping[str, str]) -> _Layer:
+    return _Layer(
+        values=values,
+        sources=dict.fromkeys([*values, *aliases], file.shown_path),
+        aliases=aliases,
+    )
+
+
+def _user_file(environ: Mapping[str, str]) -> ConfigFile | None:
+    path = user_file_path(environ)
+    # A file that was named has to be there; one that may be there need not be.
+    if not environ.get("TALLYSTICK_CONFIG") and not os.path.lexists(path):
+        return None
+    file = read_config(path)
+    file.require_supported()
+    return file
+
+
+def _project_file(environ: Mapping[str, str], cwd: Path | None) -> ConfigFile | None:
+    path = project_file_path(environ, cwd)
+    # Who names the project's file as their own has said whose it is.
+    if path is None or os.path.realpath(path) == os.path.realpath(user_file_path(environ)):
+        return None
+    return read_config(path)
+
+
+def project_file_path(
+    environ: Mapping[str, str] = os.environ, cwd: Path | None = None
+) -> Path | None:
+    """The project's file, if there is one. A working directory that is gone has none."""
+    try:
+        return find_project_file(cwd or Path.cwd(), environ)
+    except FileNotFoundError:
+        return None
+
+
+def _placed(
+    file: ConfigFile,
+    *,
+    user: ConfigFile | None,
+    below: Sequence[_Layer],
+    environ: Mapping[str, str],
+) -> tuple[Project, _Layer]:
+    """The project's file: whole if it is trusted, else what it may set without."""
+    own = merged_providers(user=user, project=None, environ=environ)
+
+    def leaves(model: str, aliases: Mapping[str, str]) -> bool:
+        try:
+            found = resolve_model(model, aliases=aliases, providers=own)
+        except UsageError:
+            return True
+        return isinstance(found, ProviderModel) and not found.provider.is_loopback
+
+    values, _ = _highest(below)
+    aliases = user.aliases if user is not None else {}
+    part = narrowed(file, below=values, aliases=aliases, leaves=leaves)
+    state = TrustStore(config_directory(environ)).state(file)
+    project = Project(
+        file=file,
+        state=state,
+        restricted=part.restricted,
+        # Made in either case: what is wrong in the file is wrong before it is trusted.
+        providers=merged_providers(user=user, project=file, environ=environ),
+    )
+    if state == "trusted":
+        file.require_supported()
+        return project, _of_file(file, file.values, file.aliases)
+    return project, _of_file(file, part.values, part.aliases)
+
+
+def _highest(layers: Sequence[_Layer]) -> tuple[dict[str, Value], dict[str, str]]:
+    values: dict[str, Value] = {}
+    sources: dict[str, str] = {}
+    for each in reversed(layers):
+        values.update(each.values)
+        sources.update({name: each.sources[name] for name in each.values})
+    return values, sources
+
+
+def _warnings(project: Project | None) -> tuple[str, ...]:
+    if project is None or project.state == "trusted" or not project.restricted:
+        return ()
+    names = [str(each) for each in project.restricted[:_IGNORED_SHOWN_MAX]]
+    more = len(project.restricted) - len(names)
+    listed = ", ".join(names) + (f" and {more} more" if more else "")
+    is_what = "is not trusted" if project.state == "untrusted" else "changed since it was trusted"
+    return (
+        f"{project.file.shown_path} {is_what}; ignored: {listed}; "
+        f"to read and trust it: tally config trust",
+    )
+
+
+# -- values with their types --------------------------------------------------------------------
+
+
+def _limits(values: Mapping[str, Value]) -> RunLimits:
+    seconds = _number(values["timeout"])
+    return RunLimits(
+        turns=_whole(values["max_turns"]),
+        tokens=_whole(values["max_tokens"]),
+        host_calls=_whole(values["max_host_calls"]),
+        # Only zero means zero: less than a millisecond is a millisecond.
+        wall_ms=max(round(seconds * 1000), 1 if seconds else 0),
+        reply_tokens=_whole(values["reply_tokens"]),
+        retries=_whole(values["retries"]),
+        usd=_usd(values.get("max_usd")),
+    )
+
+
+def _usd(value: Value | None) -> int | None:
+    return None if value is None else nano_usd(_number(value))
+
+
+def _tokenizer(named: Value | None) -> Tokenizer | None:
+    return None if named is None else FileTokenizer.from_file(str(named))
+
+
+def _prices(user: ConfigFile | None, project: Project | None) -> PriceTable:
+    """The user's table, and over it that of a project that is trusted."""
+    tables = [user.prices.prices] if user is not None else []
+    if project is not None and project.state == "trusted":
+        tables.append(project.file.prices.prices)
+    return PriceTable(prices={name: price for each in tables for name, price in each.items()})
+
+
+def _number(value: Value) -> float:
+    assert isinstance(value, int | float)
+    return value
+
+
+def _whole(value: Value) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _texts(value: Value) -> tuple[str, ...]:
+    assert isinstance(value, tuple)
+    return value
+
+
+# -- what only this module can list -------------------------------------------------------------
+
+
+def _listed_files(
+    environ: Mapping[str, str], user: ConfigFile | None, project: Project | None
+) -> Iterator[Setting]:
+    path = one_line(str(user_file_path(environ)))
+    named = "environment TALLYSTICK_CONFIG" if environ.get("TALLYSTICK_CONFIG") else "default"
+    yield Setting(name="user_file", value=path, source=named if user else "not there")
+    if project is None:
+        yield Setting(name="project_file", value="", source=f"no {PROJECT_FILE} here or above")
+        return
+    state = {"untrusted": "not trusted", "changed": "changed since it was trusted"}
+    yield Setting(
+        name="project_file",
+        value=project.file.shown_path,
+        source=state.get(project.state, project.state),
+    )
+
+
+def _listed_prices(user: ConfigFile | None, project: Project | None) -> Iterator[Setting]:
+    files = [each for each in (user, project.file if project else None) if each is not None]
+    for name in sorted(_prices(user, project).prices):
+        of = [each for each in files if name in each.prices.prices]
+        counts = of[-1] if project is not None and project.state == "trusted" else of[0]
+        yield Setting(name=f"prices.{name}", value="declared", source=counts.shown_path)
+
+
+def _listed_aliases(layers: Sequence[_Layer]) -> Iterator[Setting]:
+    found = {
+        name: Setting(name=f"aliases.{name}", value=target, source=each.sources[name])
+        for each in reversed(layers)
+        for name, target in each.aliases.items()
+    }
+    yield from (found[name] for name in sorted(found))

@@ -1,0 +1,204 @@
+"""Ed25519 keys and signatures, by the library of the extra `sign`.
+
+Rule 1: the key is in the configuration directory, made on first use, closed to others, and never
+beside the ledger: whoever can change the one should not find the other.
+Rule 2: a signature is checked with a key that the user names, and with no other.
+
+Keys are PEM files as other tools write and read them, so a signature can be checked without us.
+A key's id is the SHA-256 of its 32 public bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tallystick.core.errors import StoreError, UsageError
+from tallystick.core.json_text import digest
+from tallystick.settings.schema import one_line
+
+_LIBRARY = "cryptography"
+_PRIVATE_NAME = "signing.key"
+_PUBLIC_NAME = "signing.pub"
+_PEM_BYTES_MAX = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicKey:
+    """What checks signatures."""
+
+    id: str
+    _key: Any
+
+    def signed(self, data: bytes, signature: bytes) -> bool:
+        """Whether the holder of this key signed `data`."""
+        invalid: Any = importlib.import_module("cryptography.exceptions").InvalidSignature
+        try:
+            self._key.verify(signature, data)
+        except invalid:
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SigningKey:
+    """What makes signatures. `made` says that it was not there before."""
+
+    id: str
+    public_path: Path
+    made: bool
+    _key: Any
+
+    def sign(self, data: bytes) -> bytes:
+        signature: bytes = self._key.sign(data)
+        return signature
+
+
+def signing_available() -> bool:
+    """Whether the extra is installed."""
+    return importlib.util.find_spec(_LIBRARY) is not None
+
+
+def open_signing_key(directory: Path, *, ledger: Path) -> SigningKey:
+    """This user's key, made if there is none. `ledger` is the file that it must not lie beside."""
+    _require_library()
+    if os.path.realpath(directory) == os.path.realpath(ledger.parent):
+        raise UsageError(
+            f"{_shown(directory)} holds the ledger: a key beside it would be found by whoever "
+            f"changes it; set XDG_CONFIG_HOME to another directory"
+        )
+    path = directory / _PRIVATE_NAME
+    try:
+        made = not os.path.lexists(path) and _make(directory, path)
+        key = _private(path)
+        public = key.public_key()
+        public_path = directory / _PUBLIC_NAME
+        _publish(public, public_path)
+    except OSError as error:
+        raise StoreError(f"{_shown(path)}: {error.strerror or error}") from error
+    return SigningKey(id=_id(public), public_path=public_path, made=made, _key=key)
+
+
+def read_public_key(path: Path) -> PublicKey:
+    """A public key from a PEM file."""
+    _require_library()
+    try:
+        with path.open("rb") as file:
+            data = file.read(_PEM_BYTES_MAX + 1)
+    except OSError as error:
+        raise UsageError(f"{_shown(path)}: {error.strerror or error}") from error
+    if b"PRIVATE KEY" in data:
+        raise UsageError(
+            f"{_shown(path)} is a private key: name its public half, and give the private one away "
+            f"to nobody"
+        )
+    try:
+        key = _serialization().load_pem_public_key(data[:_PEM_BYTES_MAX])
+    # The library names several kinds of error for a file that is no key, or a key it cannot use.
+    except Exception as error:
+        raise UsageError(f"{_shown(path)} is not a public key in a PEM file") from error
+    if not isinstance(key, _ed25519().Ed25519PublicKey):
+        raise UsageError(f"{_shown(path)} is a key of another kind; signatures here are Ed25519")
+    return PublicKey(id=_id(key), _key=key)
+
+
+def _require_library() -> None:
+    if not signing_available():
+        raise UsageError("signatures need an extra: pip install 'tallystick[sign]'")
+
+
+def _make(directory: Path, path: Path) -> bool:
+    """Write a new key, whole or not at all. False if another process was quicker."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    serialization = _serialization()
+    pem: bytes = (
+        _ed25519()
+        .Ed25519PrivateKey.generate()
+        .private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    # A link is refused if the name is taken: of two processes, both go on with the same key.
+    temporary = _written(directory, pem)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(temporary)
+    # A signature must not outlive the key that it was made with.
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _private(path: Path) -> Any:  # noqa: ANN401 (of an extra that may not be here)
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise StoreError(
+                f"{_shown(path)} is open to others; if nobody used it, close it: chmod 600"
+            )
+        data = file.read(_PEM_BYTES_MAX)
+    try:
+        key = _serialization().load_pem_private_key(data, password=None)
+    except Exception as error:
+        raise StoreError(
+            f"{_shown(path)} is damaged; move it away, and the next signature makes a new key"
+        ) from error
+    if not isinstance(key, _ed25519().Ed25519PrivateKey):
+        raise StoreError(f"{_shown(path)} is a key of another kind; signatures here are Ed25519")
+    return key
+
+
+def _publish(public: Any, path: Path) -> None:  # noqa: ANN401 (of the extra)
+    serialization = _serialization()
+    pem: bytes = public.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    with contextlib.suppress(FileNotFoundError):
+        if path.read_bytes() == pem:
+            return
+    os.replace(_written(path.parent, pem), path)
+
+
+def _written(directory: Path, data: bytes) -> str:
+    """A new file with these bytes on disk, closed to others."""
+    descriptor, name = tempfile.mkstemp(dir=directory, prefix=".signing-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    return name
+
+
+def _id(public: Any) -> str:  # noqa: ANN401 (of the extra)
+    return digest(public.public_bytes_raw())
+
+
+def _ed25519() -> Any:  # noqa: ANN401 (a module of the extra)
+    return importlib.import_module("cryptography.hazmat.primitives.asymmetric.ed25519")
+
+
+def _serialization() -> Any:  # noqa: ANN401 (a module of the extra)
+    return importlib.import_module("cryptography.hazmat.primitives.serialization")
+
+
+def _shown(path: Path) -> str:
+    return one_line(str(path))

@@ -1,0 +1,223 @@
+"""What programs call of skills: search, load, read a file, run a script.
+
+Rule 1: a skill that is not for models is not found by `search` and not loaded here; its user loads
+it (`--skill`), and what the user has put into the prompt is open to programs too.
+Rule 2: every touch is noted with the answer that it made, so that evidence follows from the record.
+Rule 3: nothing outside a skill's folder is read, and nothing of the process environment is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from tallystick.core.json_text import digest
+from tallystick.core.machine.prompt import cut
+from tallystick.core.machine.state import TOLD_CHARS_MAX
+from tallystick.core.records import HostAnswered, SkillLoaded, SkillsGiven, SkillUsed
+from tallystick.runtime.calls.functions import FunctionPolicy, RunFunction
+from tallystick.runtime.context.attachments import INLINE_BYTES_MAX
+from tallystick.sandbox.host import HostFunction
+from tallystick.skills.errors import SkillArguments, SkillFailed
+from tallystick.skills.format.manifest import Card
+from tallystick.skills.layers import Registry, Skill
+from tallystick.skills.match import search
+from tallystick.skills.scripts import Job, ScriptResult, Scripts, Tools
+from tallystick.skills.skills import Skills, check_invocable, filled_in, plain_path
+
+NO_SKILLS = Skills(registry=Registry())
+_FOUND_MAX = 50
+_READ_BYTES_MAX = 4_000_000
+_CHARS_PER_TOKEN = 4
+SCRIPTED = ("skills.run", "skills.call")
+
+
+class SkillDesk:
+    """Serves the programs of one run."""
+
+    def __init__(
+        self, skills: Skills, *, session_id: str, scripts: Scripts, put: Collection[str] = ()
+    ) -> None:
+        self._skills = skills
+        self._put = frozenset(put)
+        self._session_id = session_id
+        self._scripts = scripts
+        self._touched: SkillLoaded | SkillUsed | None = None
+        # How many calls the program has made, with the one that is being served.
+        self.calls_made = 0
+
+    def touched(self) -> SkillLoaded | SkillUsed | None:
+        """What the call that was just served did with a skill, once."""
+        touched, self._touched = self._touched, None
+        return touched
+
+    def begin(self, ends_at: float, host_calls_left: int, tools: Tools) -> None:
+        """A program begins: how long its scripts may take, how often they may call, and what."""
+        self._scripts.begin(ends_at=ends_at, host_calls_left=host_calls_left, tools=tools)
+
+    def recalled(self, answer: HostAnswered) -> None:
+        """A call of this program that is on the record: what its script used is used."""
+        if isinstance(answer.skill, SkillUsed):
+            self._scripts.recalled(answer.skill.host_calls)
+
+    def policies(self) -> dict[str, FunctionPolicy]:
+        """A script that could do something twice is an effect as a whole."""
+        return dict.fromkeys(SCRIPTED, "effect") if self._scripts.has_effects else {}
+
+    def functions(self) -> list[HostFunction]:
+        made: list[tuple[str, Callable[..., Any], bool]] = [
+            ("skills.search", self.search, True),
+            ("skills.load", self.load, True),
+            ("skills.read", self.read, True),
+            ("skills.run", self.run, False),
+            ("skills.call", self.call, False),
+        ]
+        return [
+            HostFunction(name=name, function=function, local=local)
+            for name, function, local in made
+        ]
+
+    def search(self, query: str = "", k: int = 10) -> list[dict[str, str]]:
+        """Find skills by words of what they are for; all of them, by id, for an empty query.
+
+        Returns at most `k` (50) dicts with id, description, when (if it says), and how to load it.
+        Example: print(skills.search("invoices"))
+        """
+        if type(query) is not str:
+            raise SkillArguments(f"skills.search: words are needed, not {type(query).__name__}")
+        if type(k) is not int or not 1 <= k <= _FOUND_MAX:
+            raise SkillArguments(f"skills.search: k is a number from 1 to {_FOUND_MAX}")
+        cards = {
+            each.id: each
+            for each in self._skills.registry.cards()
+            if not each.disable_model_invocation
+        }
+        found = search(tuple(cards.values()), query, k=k)
+        return [_found(cards[each.id]) for each in found]
+
+    def load(self, name: str, *args: object) -> str:
+        """The instructions of a skill; `args` are put in where they ask for them.
+
+        Example: print(skills.load("invoice-check"))
+        """
+        skill = self._found(name)
+        card = skill.card
+        arguments = [each if isinstance(each, str) else str(each) for each in args]
+        body, sha256 = self._skills.instructions(skill)
+        text = filled_in(self._skills, card.id, body, arguments, session=self._session_id)
+        is_long = len(text.encode("utf-8", "surrogatepass")) >= INLINE_BYTES_MAX
+        self._touched = SkillLoaded(
+            id=card.id,
+            source=card.source,
+            sha256=sha256,
+            token_estimate=-(-len(text) // _CHARS_PER_TOKEN),
+            allowed_tools=card.allowed_tools,
+            told=cut(text, TOLD_CHARS_MAX) if is_long else "",
+            files=self._skills.files(skill),
+        )
+        return text
+
+    def read(self, name: str, path: str) -> str | bytes:
+        """A file in a skill's folder: text, or bytes where it is none. At most 4 MB.
+
+        Example: print(skills.read("invoice-check", "references/rates.csv"))
+        """
+        skill = self._found(name)
+        path = plain_path(_text(path, "a path"))
+        data = self._skills.read(skill, path, bytes_max=_READ_BYTES_MAX)
+        self._touched = SkillUsed(id=skill.card.id, how="resource", what=path, sha256=digest(data))
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            return data
+
+    async def run(self, name: str, path: str, *args: object, stdin: str = "") -> dict[str, object]:
+        """Run a Python script of a skill by itself, with arguments and standard input.
+
+        It has its own sandbox, the files of the skill, and of the functions of this run those that
+        the skill's allowed tools name. Returns a dict: stdout, stderr, exit.
+        Example: print(skills.run("invoice-check", "scripts/check.py", "--strict")["stdout"])
+        """
+        argv = [each if isinstance(each, str) else str(each) for each in args]
+        path = plain_path(_text(path, "a path"))
+        job = Job(path=path, argv=argv, stdin=_text(stdin, "stdin"))
+        result = await self._ran(name, job, how="script", what=path)
+        return {"stdout": result.stdout, "stderr": result.stderr, "exit": result.exit}
+
+    async def call(self, name: str, function: str, /, *args: object, **kwargs: object) -> object:
+        """Call a function in a Python file of a skill, with JSON values; returns what it returns.
+
+        Example: skills.call("invoice-check", "scripts/check.py:total", rows)
+        """
+        path, _, which = _text(function, "a function").rpartition(":")
+        if not path or not which.isidentifier():
+            raise SkillArguments('skills.call: name a function as "scripts/file.py:function"')
+        if any(type(each) is bytes for each in (*args, *kwargs.values())):
+            raise SkillArguments("skills.call: bytes do not cross to a skill; pass JSON values")
+        path = plain_path(path)
+        job = Job(path=path, function=which, args=args, kwargs=kwargs)
+        result = await self._ran(name, job, how="function", what=f"{path}:{which}")
+        if result.value is None:
+            why = result.stderr[-1_500:] or f"it ended with {result.exit}"
+            raise SkillFailed(f"{function[:80]} of skill {name[:80]!r}: {why}")
+        try:
+            value: object = msgspec.json.decode(result.value)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise SkillFailed(
+                f"{function[:80]} of skill {name[:80]!r} returned what is no JSON: {error}"
+            ) from error
+        return value
+
+    async def _ran(
+        self, name: str, job: Job, *, how: Literal["script", "function"], what: str
+    ) -> ScriptResult:
+        skill = self._found(name)
+        result = await self._scripts.run(self._skills, skill, job, calls_made=self.calls_made)
+        self._touched = SkillUsed(
+            id=skill.card.id,
+            how=how,
+            what=what,
+            sha256=result.sha256,
+            fuel=result.fuel,
+            host_calls=result.host_calls,
+        )
+        return result
+
+    def _found(self, name: str) -> Skill:
+        skill = self._skills.registry.find(_text(name, "a name"))
+        if skill.id not in self._put:
+            check_invocable(skill.card)
+        return skill
+
+
+def _found(card: Card) -> dict[str, str]:
+    """What a search says of a skill, with the call that a weak model would not think of."""
+    when = {"when": card.when_to_use} if card.when_to_use else {}
+    load = f"print(skills.load({card.id!r}))"
+    return {"id": card.id, "description": card.description, **when, "load": load}
+
+
+def desk_for(
+    given: SkillsGiven | None, skills: Skills | None, *, session_id: str, scripts: Scripts
+) -> SkillDesk | None:
+    """The desk of a run whose prompt names skills; None for another."""
+    if given is None or not (given.rendered or given.put):
+        return None
+    put = [each.id for each in given.put]
+    return SkillDesk(skills or NO_SKILLS, session_id=session_id, scripts=scripts, put=put)
+
+
+def policies_of(
+    functions: Sequence[RunFunction], desk: SkillDesk | None
+) -> dict[str, FunctionPolicy]:
+    """What is written of each call, and when."""
+    own: dict[str, FunctionPolicy] = {each.name: each.policy for each in functions}
+    return own if desk is None else own | desk.policies()
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise SkillArguments(f"{what} is text, not {type(value).__name__}")
+    return value

@@ -1,0 +1,482 @@
+"""Folders of skills: the one way to their files, and a walk for those that are called SKILL.md.
+
+Rule 1: every file is opened from the folder's own descriptor, a component at a time, and no
+component is followed if it is a link. So a path is refused by what is opened, not by how it looks,
+and a folder that is changed while it is read gives nothing of what is outside.
+Rule 2: what can be read is what is listed. Links, devices, pipes, version control, compiled Python
+and names that hide characters are neither; so a digest over the listing is one over everything.
+Rule 3: a listing is whole or refused, never cut.
+
+A hard link cannot be told from a file, and a mount not from a folder. Who can make either could
+have copied the file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from tallystick.skills.errors import SkillNotFound, SkillPathRefused, SkillUnreadable
+from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, flattened, hidden, quoted
+from tallystick.skills.format.manifest import folder_name
+
+READ_BYTES_MAX = 4_000_000
+FILES_MAX = 5_000
+_SKILL_DEPTH_MAX = 16
+_PATH_BYTES_MAX = 1_024
+_NAME_BYTES_MAX = 255
+_PIECE_BYTES = 1 << 20
+
+# Compared without case, as some file systems do.
+_NOT_BUNDLED = frozenset({".git", ".hg", ".svn", ".bzr", ".jj", "cvs", "__pycache__"})
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+# Nonblocking: a pipe that took the place of a file would wait for its writer for ever.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+_LINK_ERRORS = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """An ordinary file: its path from the folder, with slashes, and its size."""
+
+    path: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What is in a folder. `left_out` are paths that cannot be read: links, pipes and the like."""
+
+    files: tuple[FileEntry, ...]
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A skill's folder.
+
+    `path` is trusted as it is given, links and all, unless there is a `root`: then `path` lies
+    below it, and every step from the root on is taken without following links.
+    """
+
+    path: Path
+    root: Path | None = None
+    id: str = ""
+
+    def read(self, relative: str, *, bytes_max: int = READ_BYTES_MAX) -> bytes:
+        """A file's bytes. Raises `SkillPathRefused`, `SkillNotFound` or `SkillUnreadable`."""
+        parts = self._parts(relative)
+        with self._translated(relative), self._opened(parts[:-1]) as directory:
+            return read_inside(directory, parts[-1], bytes_max=bytes_max)
+
+    def exists(self, relative: str) -> bool:
+        """Whether there is an ordinary file or folder of that path, which is not refused."""
+        try:
+            parts = self._parts(relative.rstrip("/"))
+            with self._translated(relative), self._opened(parts[:-1]) as directory:
+                mode = os.stat(parts[-1], dir_fd=directory, follow_symlinks=False).st_mode
+        except (SkillPathRefused, SkillNotFound, SkillUnreadable):
+            return False
+        return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+
+    def files(self) -> tuple[FileEntry, ...]:
+        """Every file that can be read, in order of their paths.
+
+        Raises `SkillUnreadable` for a folder with too many, or with one that cannot be listed.
+        """
+        return self.listing().files
+
+    def listing(self) -> Listing:
+        """The files, and what is in the folder besides. Raises as `files` does."""
+        found: list[FileEntry] = []
+        left_out: list[str] = []
+        with self._translated("."), self._opened(()) as directory:
+            self._list(directory, "", found, left_out)
+        return Listing(
+            files=tuple(sorted(found, key=lambda entry: entry.path)), left_out=tuple(left_out)
+        )
+
+    def _list(
+        self, directory: int, prefix: str, found: list[FileEntry], left_out: list[str]
+    ) -> None:
+        if prefix.count("/") > _SKILL_DEPTH_MAX:
+            raise SkillUnreadable(
+                id=self._id, why=f"its folders are deeper than {_SKILL_DEPTH_MAX}"
+            )
+        for name in self._names(directory):
+            status = _status(name, directory) if _refusal(name) is None else None
+            if status is not None and stat.S_ISREG(status.st_mode):
+                found.append(FileEntry(path=prefix + name, bytes=status.st_size))
+            elif status is not None and stat.S_ISDIR(status.st_mode):
+                with open_inside(directory, (name,)) as inner:
+                    self._list(inner, f"{prefix}{name}/", found, left_out)
+            else:
+                left_out.append(prefix + name)
+            if len(found) + len(left_out) > FILES_MAX:
+                raise SkillUnreadable(id=self._id, why=f"it has more than {FILES_MAX:,} files")
+
+    def _names(self, directory: int) -> list[str]:
+        with os.scandir(directory) as entries:
+            names = [each.name for _, each in zip(range(FILES_MAX + 1), entries, strict=False)]
+        if len(names) > FILES_MAX:
+            raise SkillUnreadable(id=self._id, why=f"it has more than {FILES_MAX:,} files")
+        return sorted(names)
+
+    def _parts(self, relative: str) -> tuple[str, ...]:
+        """The components of a path, or a refusal; no file is looked at."""
+        if "\0" in relative:
+            self._refuse(relative, "has a NUL character")
+        if relative.startswith("/"):
+            self._refuse(relative, "is absolute; name a file from the skill's folder")
+        try:
+            size = len(relative.encode("utf-8"))
+        except UnicodeEncodeError:
+            self._refuse(relative, "is not text")
+        parts = tuple(each for each in relative.split("/") if each not in {"", "."})
+        if not parts or relative.endswith(("/", "/.")):
+            self._refuse(relative, "is not a file")
+        if size > _PATH_BYTES_MAX or len(parts) > _SKILL_DEPTH_MAX + 1:
+            self._refuse(relative[:80], "is too long")
+        for each in parts:
+            why = _refusal(each)
+            if why is not None:
+                self._refuse(relative, why)
+        return parts
+
+    @contextmanager
+    def _opened(self, parts: tuple[str, ...]) -> Iterator[int]:
+        """A directory below this folder, opened step by step."""
+        start = self.path if self.root is None else self.root
+        steps = () if self.root is None else self.path.relative_to(self.root).parts
+        try:
+            top = os.open(start, _DIRECTORY)
+        except OSError as error:
+            raise SkillUnreadable(id=self._id, why=f"its folder: {_said(error)}") from error
+        try:
+            with open_inside(top, (*steps, *parts)) as directory:
+                yield directory
+        finally:
+            os.close(top)
+
+    @contextmanager
+    def _translated(self, relative: str) -> Iterator[None]:
+        try:
+            yield
+        except NotInside as error:
+            self._refuse(relative, error.why)
+        except OSError as error:
+            if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}:
+                raise SkillNotFound(
+                    name=relative, what=f"file in skill {quoted(self._id)}:"
+                ) from error
+            if error.errno in {errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV}:
+                self._refuse(relative, "is not an ordinary file")
+            raise SkillUnreadable(id=self._id, why=f"{relative!r}: {_said(error)}") from error
+
+    def _refuse(self, relative: str, why: str) -> NoReturn:
+        raise SkillPathRefused(id=self._id, path=relative, why=why)
+
+    @property
+    def _id(self) -> str:
+        return self.id or self.path.name
+
+
+class NotInside(Exception):
+    """A link, a device, or whatever else is not an ordinary part of a folder, and what it is."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+@contextmanager
+def open_inside(directory: int, parts: tuple[str, ...]) -> Iterator[int]:
+    """Open a directory below another, a component at a time, following no link.
+
+    Raises `NotInside` and `OSError`, as `read_inside` does.
+    """
+    held = os.dup(directory)
+    try:
+        for part in parts:
+            if part in {"..", ""} or "/" in part:
+                raise NotInside("leads out of the skill's folder")
+            try:
+                inner = os.open(part, _DIRECTORY | os.O_NOFOLLOW, dir_fd=held)
+            except OSError as error:
+                if error.errno in _LINK_ERRORS and _is_link(part, held):
+                    raise NotInside("leads through a link; links are not followed") from error
+                raise
+            os.close(held)
+            held = inner
+        yield held
+    finally:
+        os.close(held)
+
+
+def read_inside(directory: int, name: str, *, bytes_max: int) -> bytes:
+    """The bytes of an ordinary file in a directory that is open."""
+    # Look before opening: to open a device is already to do something with it.
+    _check_ordinary(os.stat(name, dir_fd=directory, follow_symlinks=False), bytes_max)
+    descriptor = os.open(name, _FILE, dir_fd=directory)
+    try:
+        _check_ordinary(os.fstat(descriptor), bytes_max)
+        data = _all_of(descriptor, bytes_max + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > bytes_max:
+        raise NotInside(f"has more than {bytes_max:,} bytes")
+    return data
+
+
+def _check_ordinary(status: os.stat_result, bytes_max: int) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        raise NotInside("is a link; links are not followed")
+    if not stat.S_ISREG(status.st_mode):
+        raise NotInside("is not an ordinary file")
+    if status.st_size > bytes_max:
+        raise NotInside(f"has {status.st_size:,} bytes; {bytes_max:,} may")
+
+
+def _is_link(name: str, directory: int) -> bool:
+    status = _status(name, directory)
+    return status is not None and stat.S_ISLNK(status.st_mode)
+
+
+def _status(name: str, directory: int) -> os.stat_result | None:
+    """What is there, without following it; None if it has gone."""
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _refusal(name: str) -> str | None:
+    """Why a name is neither listed nor opened, if so."""
+    if name == "..":
+        return "leads out of the skill's folder"
+    if name.casefold() in _NOT_BUNDLED:
+        return "is in a folder that is no part of the skill"
+    if hidden(name):
+        return "has a name with hidden characters"
+    if len(name.encode("utf-8", "replace")) > _NAME_BYTES_MAX:
+        return "has a name that is too long"
+    return None
+
+
+def _all_of(descriptor: int, bytes_max: int) -> bytes:
+    pieces = []
+    left = bytes_max
+    while left > 0 and (piece := os.read(descriptor, min(left, _PIECE_BYTES))):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
+
+
+def _said(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+# Walks: a layer's directory gone through for files that are called SKILL.md.
+#
+# Rule 1: every directory is opened from the one above it and no link is followed, so nothing
+# outside is read and there are no loops.
+# Rule 2: a folder with a SKILL.md belongs to that skill, and is not searched for others; but the
+# directory at the top is, so that a stray file there does not hide everything.
+# Rule 3: links and files that would be skills if they were followed or named rightly are told.
+
+
+_WALK_DEPTH_MAX = 6
+_DIRECTORIES_MAX = 2_000
+_ENTRIES_MAX = 5_000
+_FAILED_MAX = 1_000
+_FILES = ("SKILL.md", "skill.md")
+_NOT_WALKED = frozenset({
+    ".git", ".hg", ".svn", ".bzr", ".jj", "cvs", "__pycache__", "node_modules", ".venv", ".tox",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A SKILL.md: its folder, its namespace from the directories between, its name and bytes."""
+
+    path: Path
+    namespace: str
+    file: str
+    raw: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class Walk:
+    """What one directory gave. `root` is where it really is."""
+
+    root: Path
+    found: list[Found] = field(default_factory=list)
+    failed: list[tuple[Path, str]] = field(default_factory=list)
+    truncated: list[str] = field(default_factory=list)
+    directories: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A directory on the way: its components from the root, and the namespace of a skill in it.
+
+    The namespace is None below a directory whose name cannot be in an id.
+    """
+
+    parts: tuple[str, ...] = ()
+    namespace: str | None = ""
+
+    def below(self) -> str | None:
+        """The namespace of skills in the directories of this one."""
+        if not self.parts or self.namespace is None:
+            return self.namespace
+        name = folder_name(self.parts[-1])
+        return None if name is None else f"{self.namespace}/{name}".lstrip("/")
+
+
+def walked(path: Path, *, within: Path | None, seen: set[tuple[int, int]], missed: bool) -> Walk:
+    """Go through a directory, breadth first and in order of names.
+
+    `seen` are directories that were gone through, to which this one is added; `missed` says whether
+    it is a fault if there is none.
+    """
+    walk = Walk(root=path)
+    try:
+        walk.root = Path(os.path.realpath(path))
+        with _opened_root(walk.root, within) as top:
+            status = os.fstat(top)
+            if (status.st_dev, status.st_ino) in seen:
+                return walk
+            seen.add((status.st_dev, status.st_ino))
+            _go_through(top, walk)
+    except FileNotFoundError:
+        if missed:
+            walk.failed.append((path, "there is no such directory"))
+    except NotInside as error:
+        walk.failed.append((path, error.why))
+    except ValueError:
+        walk.failed.append((path, "it is no path"))
+    except OSError as error:
+        walk.failed.append((path, f"it cannot be read: {error.strerror or error}"))
+    return walk
+
+
+@contextmanager
+def _opened_root(root: Path, within: Path | None) -> Iterator[int]:
+    """The directory of a layer. What has to lie within another is reached from there."""
+    start = root if within is None else Path(os.path.realpath(within))
+    if not root.is_relative_to(start):
+        raise NotInside(f"is a link that leads out of {start}; links out are not followed")
+    descriptor = os.open(start, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with open_inside(descriptor, root.relative_to(start).parts) as top:
+            yield top
+    finally:
+        os.close(descriptor)
+
+
+def _go_through(top: int, walk: Walk) -> None:
+    waiting = [_Place()]
+    for place in waiting:
+        if walk.directories >= _DIRECTORIES_MAX:
+            note = f"{walk.root} has more than {_DIRECTORIES_MAX:,} directories"
+            walk.truncated.append(flattened(f"{note}; the rest was not seen"))
+            return
+        walk.directories += 1
+        try:
+            with open_inside(top, place.parts) as directory:
+                waiting += _looked_at(directory, place, walk)
+        except NotInside as error:
+            _fail(walk, place.parts, error.why)
+        except OSError as error:
+            _fail(walk, place.parts, f"it cannot be read: {error.strerror or error}")
+
+
+def _looked_at(directory: int, place: _Place, walk: Walk) -> list[_Place]:
+    """Take a directory's skill, if it is one; else say which directories to look at next."""
+    with os.scandir(directory) as listing:
+        entries = [each for _, each in zip(range(_ENTRIES_MAX + 1), listing, strict=False)]
+        if len(entries) > _ENTRIES_MAX:
+            entries.pop()
+            where = walk.root.joinpath(*place.parts)
+            note = f"{where} has more than {_ENTRIES_MAX:,} entries; the rest was not seen"
+            walk.truncated.append(flattened(note))
+        entries.sort(key=lambda each: each.name)
+    names = {each.name for each in entries}
+    file = next((name for name in _FILES if name in names), None)
+    if file is not None:
+        _read(directory, file, place, walk)
+    else:
+        near = next((name for name in sorted(names) if name.lower() == "skill.md"), None)
+        if near is not None:
+            _fail(walk, place.parts, f"has {quoted(near)}; the file is called SKILL.md")
+    if file is not None and place.parts:
+        return []
+    return _inner(directory, entries, place, walk)
+
+
+def _read(directory: int, file: str, place: _Place, walk: Walk) -> None:
+    if place.namespace is None:
+        _fail(walk, place.parts, "a folder above it has a name that cannot be in an id")
+        return
+    try:
+        raw = read_inside(directory, file, bytes_max=FILE_BYTES_MAX)
+    except NotInside as error:
+        _fail(walk, place.parts, f"its {file} {error.why}")
+        return
+    except OSError as error:
+        _fail(walk, place.parts, f"its {file} cannot be read: {error.strerror or error}")
+        return
+    path = walk.root.joinpath(*place.parts)
+    walk.found.append(Found(path=path, namespace=place.namespace, file=file, raw=raw))
+
+
+def _inner(
+    directory: int, entries: list[os.DirEntry[str]], place: _Place, walk: Walk
+) -> list[_Place]:
+    inner = []
+    namespace = place.below()
+    for entry in entries:
+        parts = (*place.parts, entry.name)
+        if entry.name.casefold() in _NOT_WALKED:
+            continue
+        if entry.is_symlink():
+            why = _link_told(directory, entry)
+            if why:
+                _fail(walk, parts, why)
+        elif entry.is_dir(follow_symlinks=False):
+            if len(parts) > _WALK_DEPTH_MAX:
+                where = walk.root.joinpath(*place.parts)
+                note = f"{where} is {_WALK_DEPTH_MAX} deep; what is below it was not seen"
+                walk.truncated.append(flattened(note))
+                break
+            inner.append(_Place(parts, namespace))
+    return inner
+
+
+def _link_told(directory: int, entry: os.DirEntry[str]) -> str:
+    """Why a link was passed by, if it may have been meant as a skill: it leads to a directory."""
+    try:
+        leads = stat.S_ISDIR(entry.stat().st_mode)
+        target = os.readlink(entry.name, dir_fd=directory) if leads else ""
+    except FileNotFoundError:
+        return "is a link that leads nowhere"
+    except OSError as error:
+        return f"is a link that cannot be followed: {error.strerror or error}"
+    told = f"is a link to {quoted(target)}; links are not followed, name its directory instead"
+    return told if leads else ""
+
+
+def _fail(walk: Walk, parts: tuple[str, ...], why: str) -> None:
+    if len(walk.failed) < _FAILED_MAX:
+        walk.failed.append((walk.root.joinpath(*parts), why))
+    elif len(walk.failed) == _FAILED_MAX:
+        walk.failed.append((walk.root, f"more than {_FAILED_MAX:,} failed; the rest is not told"))

@@ -1,0 +1,414 @@
+"""Manifests: what the frontmatter of a skill says, read leniently, and its card and name."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from tallystick.core.json_text import canonical
+from tallystick.skills.format.frontmatter import Problem, Split, flattened, hidden, quoted
+
+# Names of skills: which may stand in an id, and what a folder's name gives.
+
+
+# The public limit is 64; what is longer is a fault of form. Beyond this it is no name.
+NAME_CHARS_MAX = 128
+_OTHERS = "-_. "
+_RUN = re.compile(r"-{2,}")
+
+
+def usable_name(text: str) -> str | None:
+    """A name as it stands in an id, or None if it cannot.
+
+    Letters, marks and digits of any script, and inside also `-`, `_`, `.` and single spaces. So an
+    id is one line, has no slash but that of its namespace, is no option of a command, and ends no
+    quotes wherever it is put.
+    """
+    if hidden(text.strip()):
+        return None
+    name = " ".join(unicodedata.normalize("NFKC", text).split())
+    if not name or len(name) > NAME_CHARS_MAX or not (name[0].isalnum() or name[0] == "_"):
+        return None
+    return name if all(_stands(each) for each in name) else None
+
+
+def folder_name(directory: str) -> str | None:
+    """The name that a folder gives to what is in it: strange characters become hyphens.
+
+    None for a folder whose name hides characters, or has none that can be used.
+    """
+    if hidden(directory):
+        return None
+    normal = unicodedata.normalize("NFKC", directory)
+    made = "".join(each if _stands(each) else "-" for each in normal)
+    return usable_name(directory) or usable_name(_RUN.sub("-", made).strip("-. ")[:NAME_CHARS_MAX])
+
+
+def _stands(each: str) -> bool:
+    return each.isalnum() or each in _OTHERS or unicodedata.category(each) in {"Mn", "Mc"}
+
+
+# Cards: what is known of a skill without reading its instructions.
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """One skill as a catalog sees it.
+
+    `id` is `name`, or `namespace/name`. `source` is the layer it was found in. `short` is the text
+    for a catalog with little room, `sha256` the digest of the file it was read from.
+    `user_invocable` says whether a user may load it by name; `paths` are globs that it is for.
+    """
+
+    id: str
+    name: str
+    source: str
+    description: str = ""
+    when_to_use: str = ""
+    short: str = ""
+    disable_model_invocation: bool = False
+    user_invocable: bool = True
+    paths: tuple[str, ...] = ()
+    allowed_tools: tuple[str, ...] | None = None
+    sha256: str = ""
+
+
+# Fields of a manifest: text, flags, words and tools, as they are met in practice.
+#
+# Frontmatter gives text, lists, mappings and None. Each kind of field takes the forms that are met
+# in practice, warns about those that are not the documented one, and says what it did.
+
+
+_WORDS_MAX = 256
+_WORD_CHARS_MAX = 256
+_PAIRS_MAX = 64
+_YES = frozenset({"yes", "on", "1", "y"})
+_NO = frozenset({"no", "off", "0", "n"})
+_WORD = re.compile(r"[^\s,]+")
+_TAG = re.compile(r"namespace:[^\s:()*,]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The fields of one frontmatter, and the problems that came up so far."""
+
+    values: Mapping[str, object]
+    problems: list[Problem]
+
+    def failed(self) -> bool:
+        return any(each.level == "error" for each in self.problems)
+
+    def warn(self, code: str, message: str) -> None:
+        self.problems.append(Problem(level="warning", code=code, message=message))
+
+    def fail(self, code: str, message: str) -> None:
+        self.problems.append(Problem(level="error", code=code, message=message))
+
+    def text(self, key: str, *, chars_max: int | None = None) -> str:
+        """Text; a list of texts is joined. What is no text counts as missing."""
+        value = self.values.get(key)
+        if isinstance(value, list) and all(isinstance(each, str) for each in value):
+            self.warn(f"{_shown(key)}.type", f"{_shown(key)} is a list; it is read as one text")
+            value = ", ".join(value)
+        if isinstance(value, list | dict):
+            self.warn(f"{_shown(key)}.type", f"{_shown(key)} is not text; it is left out")
+            return ""
+        text = str(value or "").strip()
+        if chars_max is not None and len(text) > chars_max:
+            why = f"{_shown(key)} has {len(text):,} characters; {chars_max:,} may"
+            self.warn(f"{_shown(key)}.long", why)
+        return text
+
+    def hint(self, key: str) -> str:
+        """Text that is often written in brackets, and so comes as a list."""
+        value = self.values.get(key)
+        if isinstance(value, list) and all(isinstance(each, str) for each in value):
+            return f"[{', '.join(value)}]"
+        return self.text(key)
+
+    def flag(self, key: str, *, default: bool, closed: bool) -> bool:
+        """True or false; `closed` is what something unreadable counts as."""
+        if key not in self.values:
+            return default
+        value = self.values[key]
+        word = value.strip().lower() if isinstance(value, str) else ""
+        if word in {"true", "false"}:
+            return word == "true"
+        if word in _YES or word in _NO:
+            self.warn(f"{_shown(key)}.flag", f"{_shown(key)} is {word}; write true or false")
+            return word in _YES
+        why = f"{_shown(key)} is neither true nor false; it is taken as {str(closed).lower()}"
+        self.warn(f"{_shown(key)}.flag", why)
+        return closed
+
+    def words(self, key: str, *, closed: bool = False) -> tuple[str, ...]:
+        """Words: a list of them, or one text with spaces or commas between. `closed`: or fail."""
+        value = self.values.get(key)
+        if value is None:
+            return ()
+        if isinstance(value, str):
+            value = _WORD.findall(value)
+        return self._kept(key, value, closed=closed)
+
+    def patterns(self, key: str) -> tuple[str, ...]:
+        """Globs: a list of them, or one text with commas between; braces may hold commas."""
+        value = self.values.get(key)
+        if value is None:
+            return ()
+        if isinstance(value, str):
+            value = _parted(value, separators=",\n", opening="{", closing="}")
+        return self._kept(key, value)
+
+    def tools(self, key: str) -> tuple[str, ...] | None:
+        """Names of tools. None if the key is absent, empty if it names nothing."""
+        if key not in self.values:
+            return None
+        value = self.values[key]
+        if value is None:
+            self.warn(f"{_shown(key)}.empty", f"{_shown(key)} names no tool, so none is allowed")
+            return ()
+        if isinstance(value, str):
+            value = _parted(value, separators=", \t\n", opening="(", closing=")")
+        kept = self._kept(key, value, closed=True)
+        for each in kept:
+            # A colon inside brackets is a pattern for the tool before them, as in `Bash(git:*)`.
+            if ":" in each.partition("(")[0] and not _TAG.fullmatch(each):
+                why = f"{_shown(key)}: {quoted(each)} is no tool; write namespace:<tag>"
+                self.fail(f"{_shown(key)}.colon", why)
+        return kept
+
+    def json(self, key: str) -> str:
+        """Whatever it holds, as canonical JSON text."""
+        value = self.values.get(key)
+        return "" if value is None else canonical(value).decode("utf-8")
+
+    def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
+        """Keys with texts; what is nested below them is JSON text."""
+        value = self.values.get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, dict):
+            self.warn(f"{_shown(key)}.type", f"{_shown(key)} is no mapping; it is left out")
+            return ()
+        if len(value) > _PAIRS_MAX:
+            why = f"{_shown(key)} has {len(value)} keys; the first {_PAIRS_MAX} are kept"
+            self.warn(f"{_shown(key)}.long", why)
+        nested = [name for name, each in value.items() if isinstance(each, list | dict)]
+        if nested:
+            self.warn(f"{_shown(key)}.type", f"{_shown(key)}: {quoted(nested[0])} is not text")
+        return tuple(
+            (flattened(name), _flat(each)) for name, each in list(value.items())[:_PAIRS_MAX]
+        )
+
+    def _kept(self, key: str, value: object, *, closed: bool = False) -> tuple[str, ...]:
+        tell = self.fail if closed else self.warn
+        if not isinstance(value, list):
+            tell(f"{_shown(key)}.type", f"{_shown(key)} is no list of names")
+            return ()
+        kept = []
+        for each in value:
+            if each is None:
+                continue
+            if not isinstance(each, str) or hidden(each.strip()) or len(each) > _WORD_CHARS_MAX:
+                tell(f"{_shown(key)}.type", f"{_shown(key)}: {quoted(str(each))} is no name")
+            elif each.strip():
+                kept.append(flattened(each))
+        if len(kept) > _WORDS_MAX:
+            tell(f"{_shown(key)}.long", f"{_shown(key)} has {len(kept)} entries; {_WORDS_MAX} may")
+        return tuple(dict.fromkeys(kept[:_WORDS_MAX]))
+
+
+def _shown(key: str) -> str:
+    return key.replace("_", "-") if key != "when_to_use" else key
+
+
+def _flat(value: object) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else canonical(value).decode("utf-8")
+
+
+def _parted(text: str, *, separators: str, opening: str, closing: str) -> list[str]:
+    """Split at separators that are not inside brackets."""
+    parts, part, depth = [], "", 0
+    for each in text:
+        depth += (each == opening) - (each == closing and depth > 0)
+        if each in separators and not depth:
+            parts.append(part)
+            part = ""
+        else:
+            part += each
+    return [each.strip() for each in (*parts, part) if each.strip()]
+
+
+# Manifests: what the frontmatter of a skill says, read leniently.
+#
+# Rule 1: a fault of form is a warning, and the skill loads. Only what has no description, no YAML
+# or no name that can be used does not.
+# Rule 2: what limits a skill fails closed. A flag that cannot be read counts as set to the safe
+# side, and tools or signers that cannot be read fail the skill.
+
+
+# The keys of the public specification, and with those of clients, all that are read here.
+SPEC_KEYS = frozenset(
+    {"name", "description", "license", "compatibility", "metadata", "allowed_tools"}
+)
+KNOWN_KEYS = SPEC_KEYS | {
+    "short", "when_to_use", "disable_model_invocation", "user_invocable", "paths", "context",
+    "agent", "hooks", "model", "effort", "require_signature", "trusted_signers", "shell",
+    "argument_hint", "requires_mcp",
+}  # fmt: skip
+
+_NAME_CHARS_MAX = 64
+_DESCRIPTION_CHARS_MAX = 1_024
+_COMPATIBILITY_CHARS_MAX = 500
+_SHORT_CHARS_MAX = 120
+_KEYS_TOLD_MAX = 8
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a skill says of itself.
+
+    `allowed_tools` are exact names, `namespace:<tag>` or `*`; None if it says nothing of tools, and
+    empty if it is to have none. `hooks` is canonical JSON text and is never run. Texts may have
+    several lines; `short` and `name` have one.
+    """
+
+    name: str
+    short: str
+    description: str
+    when_to_use: str = ""
+    disable_model_invocation: bool = False
+    allowed_tools: tuple[str, ...] | None = None
+    user_invocable: bool = True
+    paths: tuple[str, ...] = ()
+    context: str = ""
+    agent: str = ""
+    hooks: str = ""
+    model: str = ""
+    effort: str = ""
+    require_signature: bool = False
+    trusted_signers: tuple[str, ...] = ()
+    shell: str = ""
+    argument_hint: str = ""
+    requires_mcp: tuple[str, ...] = ()
+    license: str = ""
+    compatibility: str = ""
+    metadata: tuple[tuple[str, str], ...] = ()
+
+
+def manifest_of(split: Split, *, directory: str) -> tuple[Manifest | None, tuple[Problem, ...]]:
+    """The manifest of a file, or None if it cannot be used, with all that is wrong with it.
+
+    `directory` is the name of the skill's folder, which stands in for a name that is missing.
+    """
+    fields = Fields(split.fields or {}, list(split.problems))
+    if fields.failed():
+        return None, tuple(fields.problems)
+    _tell_unknown(split.fields or {}, fields)
+    name = _name(fields, directory)
+    description, short = _description(fields)
+    manifest = Manifest(
+        name=name,
+        short=short,
+        description=description,
+        when_to_use=fields.text("when_to_use"),
+        disable_model_invocation=fields.flag(
+            "disable_model_invocation", default=False, closed=True
+        ),
+        allowed_tools=fields.tools("allowed_tools"),
+        user_invocable=fields.flag("user_invocable", default=True, closed=True),
+        paths=fields.patterns("paths"),
+        context=_context(fields),
+        agent=fields.text("agent"),
+        hooks=fields.json("hooks"),
+        model=fields.text("model"),
+        effort=fields.text("effort"),
+        require_signature=fields.flag("require_signature", default=False, closed=True),
+        trusted_signers=fields.words("trusted_signers", closed=True),
+        shell=fields.text("shell"),
+        argument_hint=fields.hint("argument_hint"),
+        requires_mcp=fields.words("requires_mcp"),
+        license=fields.text("license"),
+        compatibility=fields.text("compatibility", chars_max=_COMPATIBILITY_CHARS_MAX),
+        metadata=fields.pairs("metadata"),
+    )
+    return None if fields.failed() else manifest, tuple(fields.problems)
+
+
+def _tell_unknown(found: Mapping[str, object], fields: Fields) -> None:
+    unknown = [key for key in found if key not in KNOWN_KEYS]
+    for key in unknown[:_KEYS_TOLD_MAX]:
+        fields.warn("key.unknown", f"{quoted(key)} is no key that is known here")
+    if len(unknown) > _KEYS_TOLD_MAX:
+        fields.warn("key.unknown", f"and {len(unknown) - _KEYS_TOLD_MAX} more unknown keys")
+
+
+def _name(fields: Fields, directory: str) -> str:
+    given = fields.text("name")
+    name = usable_name(given)
+    if name is not None:
+        if len(name) > _NAME_CHARS_MAX:
+            fields.warn("name.long", f"the name has {len(name)} characters; {_NAME_CHARS_MAX} may")
+        if name != folder_name(directory):
+            why = f"the name {quoted(name)} is not that of its folder, {quoted(directory)}"
+            fields.warn("name.folder", why)
+        return name
+    fallback = folder_name(directory)
+    if fallback is None:
+        fields.fail("name.unusable", f"no name, and the folder {quoted(directory)} gives none")
+        return ""
+    if given:
+        why = f"{quoted(given)} cannot be a name; that of the folder is taken, {quoted(fallback)}"
+        fields.warn("name.unusable", why)
+    else:
+        fields.warn("name.missing", f"no name; that of the folder is taken, {quoted(fallback)}")
+    return fallback
+
+
+def _description(fields: Fields) -> tuple[str, str]:
+    """The description and its short form; each stands in for the other."""
+    description = fields.text("description", chars_max=_DESCRIPTION_CHARS_MAX)
+    short = flattened(fields.text("short"))
+    if not flattened(description):
+        if not short:
+            fields.fail("description.missing", "no description: nobody can say when to use it")
+        else:
+            fields.warn("description.missing", "no description; `short` is taken for it")
+        return short, short
+    return description, short or _shortened(flattened(description))
+
+
+def _context(fields: Fields) -> str:
+    context = fields.text("context")
+    if context not in {"", "fork"}:
+        fields.warn("context.unknown", f"context {quoted(context)} is not known; it may be 'fork'")
+    return context
+
+
+_FULL_STOPS = "\u3002\uff01\uff1f"
+_ABBREVIATIONS = ("e.g.", "i.e.", "etc.", "vs.", "cf.", "incl.", "approx.")
+
+
+def _shortened(line: str) -> str:
+    """The first sentence, or as many words as there is room for."""
+    end = 0
+    for at, each in enumerate(line[:_SHORT_CHARS_MAX]):
+        following = line[at + 1 : at + 3]
+        ends = each in _FULL_STOPS or (
+            each in ".!?"
+            and (not following or (following[0] == " " and not following[1:].islower()))
+        )
+        if ends and not line[: at + 1].endswith(_ABBREVIATIONS):
+            end = at + 1
+            break
+    if end:
+        return line[:end]
+    if len(line) <= _SHORT_CHARS_MAX:
+        return line
+    words = line[: _SHORT_CHARS_MAX - 1]
+    cut = words.rpartition(" ")[0] if line[len(words)] != " " else words
+    return f"{(cut or words).rstrip(' ,;:-')}…"

@@ -1,0 +1,282 @@
+"""Skills on this machine: found and trusted, read by themselves, made new, copied.
+
+Rule 1: a copy has the ordinary files of a folder and nothing else; whatever is in them, nothing is
+run. What would be left out, such as a link, is a reason not to copy.
+Rule 2: a folder appears under its name when it is whole, or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from tallystick.core.errors import StoreError, UsageError
+from tallystick.core.records import HostAnswered, Record, SkillLoaded
+from tallystick.settings.files import config_directory
+from tallystick.settings.paths import data_directory
+from tallystick.settings.schema import one_line
+from tallystick.settings.settings import SkillSettings
+from tallystick.skills.errors import SkillNotFound, SkillUnreadable, SkillUntrusted
+from tallystick.skills.format.bundle import BUNDLE_BYTES_MAX, Bundle, bundle_of
+from tallystick.skills.format.folder import Folder
+from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, hidden
+from tallystick.skills.layers import Registry, Skill, find_layers, scan, skill_of
+from tallystick.skills.skills import Skills, root_text, words_of
+from tallystick.skills.trust import Admitted, SkillTrust
+
+SKILL_FILES = ("SKILL.md", "skill.md")
+
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*", re.ASCII)
+_NAME_CHARS_MAX = 64
+_LEFT_OUT = frozenset({".git", ".hg", ".svn", ".bzr", ".jj", "cvs", "__pycache__"})
+_ENTRIES_MAX = 20_000
+
+_PATTERN = """\
+---
+name: {name}
+description: Says in one or two sentences what this skill does, and when to use it.
+---
+
+# {title}
+
+1. Say here what to do first.
+2. Say how to tell that it is done.
+
+Files beside this one are read when they are needed, with their paths from this folder.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """A skill that was copied: where it is, its files, and whether another stood there before."""
+
+    path: Path
+    bundle: Bundle
+    replaced: bool
+
+
+def skill_at(path: Path) -> Skill:
+    """The skill in a folder that somebody names.
+
+    Raises `SkillNotFound` if there is none, `SkillUnreadable` and `SkillPathRefused`.
+    """
+    folder = Folder(Path(os.path.realpath(path)))
+    for file in SKILL_FILES:
+        try:
+            raw = folder.read(file, bytes_max=FILE_BYTES_MAX)
+        except SkillNotFound:
+            continue
+        made = skill_of(raw, folder=folder, layer="flag", file=file)
+        if isinstance(made, Skill):
+            return made
+        why = next(each.message for each in made if each.level == "error")
+        raise SkillUnreadable(id=folder.path.name, why=why)
+    raise SkillNotFound(name=str(path), what="SKILL.md in")
+
+
+def new_skill(directory: Path, name: str) -> Path:
+    """Make a folder with a SKILL.md to go on from. Gives its path."""
+    if not _NAME.fullmatch(name) or len(name) > _NAME_CHARS_MAX:
+        raise UsageError(
+            f"{one_line(name)!r} is not a name for a skill: small letters and digits, with single "
+            f"hyphens between them, {_NAME_CHARS_MAX} at most"
+        )
+    path = directory / name
+    title = name.replace("-", " ").capitalize()
+    with _made_beside(directory, name) as made:
+        (made / "SKILL.md").write_text(_PATTERN.format(name=name, title=title), encoding="utf-8")
+        _put(made, path, force=False)
+    return path
+
+
+def install_skill(source: Folder, *, into: Path, name: str, force: bool = False) -> Installed:
+    """Copy a skill's folder under a directory. One that is there stays, unless `force`."""
+    if not name or name in {".", ".."} or "/" in name or "\0" in name:
+        raise UsageError(f"{one_line(name)!r} cannot be the name of a folder")
+    path = into / name
+    if os.path.lexists(path) and not force:
+        raise UsageError(f"{one_line(str(path))} is there already; --force replaces it")
+    if os.path.realpath(path) == os.path.realpath(source.path):
+        raise UsageError(f"{one_line(str(path))} is where it is already")
+    odd = _odd_entry(source.path)
+    if odd is not None:
+        raise UsageError(
+            f"{one_line(str(odd))} is a link, or no ordinary file, or its name hides characters; "
+            f"a skill is copied without such"
+        )
+    with _made_beside(into, name) as made:
+        for each in source.files():
+            data = source.read(each.path, bytes_max=BUNDLE_BYTES_MAX)
+            target = made / each.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+            # Others that share the directory run scripts by their names.
+            if os.stat(source.path / each.path, follow_symlinks=False).st_mode & stat.S_IXUSR:
+                target.chmod(0o755)
+        # Of what was written, and not of what the source holds by now.
+        bundle = bundle_of(Folder(made))
+        replaced = _put(made, path, force=force)
+    return Installed(path=path, bundle=bundle, replaced=replaced)
+
+
+@contextmanager
+def _made_beside(directory: Path, name: str) -> Iterator[Path]:
+    """A folder on the same disk, out of the way of whoever looks for skills meanwhile."""
+    if os.path.lexists(directory) and not os.path.isdir(directory):
+        raise UsageError(f"{one_line(str(directory))}: not a directory")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(dir=directory.resolve().parent, prefix=".tally-skill-"))
+        try:
+            made = beside / name
+            made.mkdir()
+            yield made
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+    except OSError as error:
+        raise StoreError(f"{one_line(str(directory))}: {error.strerror or error}") from error
+
+
+def _put(made: Path, path: Path, *, force: bool) -> bool:
+    """Give a folder its name. True if another had it."""
+    if not os.path.lexists(path):
+        os.rename(made, path)
+        return False
+    if not force:
+        raise UsageError(f"{one_line(str(path))} is there already")
+    if not (path / "SKILL.md").is_file() and not (path / "skill.md").is_file():
+        raise UsageError(f"{one_line(str(path))} is there, and is no skill; take it away yourself")
+    old = made.with_name(f"{made.name}.old")
+    os.rename(path, old)
+    try:
+        os.rename(made, path)
+    except OSError:
+        os.rename(old, path)
+        raise
+    return True
+
+
+def _odd_entry(folder: Path) -> Path | None:
+    """The first entry that a folder does not give, and that is not left out anyway."""
+    seen = 0
+    for directory, names, files in os.walk(folder):
+        names[:] = [each for each in names if each.casefold() not in _LEFT_OUT]
+        for each in (*names, *files):
+            seen += 1
+            path = Path(directory, each)
+            mode = os.lstat(path).st_mode
+            if hidden(each) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                return path
+            if seen > _ENTRIES_MAX:
+                raise UsageError(f"{one_line(str(folder))}: more than {_ENTRIES_MAX:,} entries")
+    return None
+
+
+# The skills that a command finds here: what is trusted of the layers, what was used lately.
+
+
+_RECENT_MAX = 50
+_RECENT_BYTES_MAX = 64 * 1024
+
+
+def skills_here(
+    settings: SkillSettings,
+    *,
+    flags: Sequence[Path] = (),
+    environ: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+    pinned: Sequence[str] = (),
+    put: Sequence[str] = (),
+    say: Callable[[str], None] = lambda line: None,
+) -> Skills | None:
+    """What runs may use of what is found; None if there is nothing. What may not be is said.
+
+    Raises `SkillUntrusted` where a user puts a skill into the prompt that may not be used.
+    """
+    found = find_layers(flags=flags, environ=environ, cwd=cwd, settings_paths=settings.paths)
+    for note in found.notes:
+        say(note)
+    if not found.layers:
+        return None
+    admitted = SkillTrust(config_directory(environ), settings=settings).admitted(scan(found.layers))
+    if admitted.refused:
+        names = ", ".join(each.skill.id for each in admitted.refused[:3])
+        more = len(admitted.refused) - 3
+        named = f"{names} and {more} more" if more > 0 else names
+        count = len(admitted.refused)
+        are = "skill that was found is" if count == 1 else "skills that were found are"
+        say(f"{count} {are} not used ({named}); tally skills list says why")
+        _check_put(put, admitted)
+    if not admitted.registry.skills:
+        return None
+    return Skills(
+        registry=admitted.registry,
+        roots=tuple((each.name, root_text(each.path)) for each in found.layers),
+        budget_chars=settings.budget,
+        pinned=tuple(pinned),
+        recent=Recent(data_directory(environ)).ids(),
+        bundles=admitted.bundles,
+    )
+
+
+def _check_put(put: Sequence[str], admitted: Admitted) -> None:
+    """Say of a skill that is asked for why it may not be used, rather than that there is none."""
+    whys: dict[str, str] = {}
+    for each in admitted.refused:
+        whys.setdefault(each.skill.id, each.why)
+    refused = Registry(skills=tuple(each.skill for each in admitted.refused))
+    for asked in put:
+        name, _ = words_of(asked)
+        try:
+            admitted.registry.find(name)
+        except SkillNotFound:
+            with contextlib.suppress(SkillNotFound):
+                id = refused.find(name).id
+                raise SkillUntrusted(id=id, why=whys[id]) from None
+
+
+class Recent:
+    """Which skills were loaded lately by this user's runs, in a small file beside the ledger.
+
+    It only orders a catalog: one that cannot be read or written is as good as none.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "skills-recent.json"
+
+    def ids(self) -> tuple[str, ...]:
+        """The ids, the last one loaded first."""
+        with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            with self._path.open("rb") as file:
+                raw = file.read(_RECENT_BYTES_MAX)
+            return msgspec.json.decode(raw, type=tuple[str, ...])[:_RECENT_MAX]
+        return ()
+
+    def note(self, ids: Sequence[str]) -> None:
+        """Put these in front, the last one first."""
+        if not ids:
+            return
+        kept = tuple(dict.fromkeys([*reversed(ids), *self.ids()]))[:_RECENT_MAX]
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=".recent-")
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(msgspec.json.encode(kept))
+            os.replace(name, self._path)
+
+
+def loaded_by(record: Record) -> str | None:
+    """The skill that a record says was loaded."""
+    if isinstance(record, HostAnswered) and isinstance(record.skill, SkillLoaded):
+        return record.skill.id
+    return None

@@ -1,0 +1,341 @@
+"""Scripts of skills, each run by itself in a sandbox of its own.
+
+A skill comes from somebody else. Its script sees the skill's own files and none of the run's
+variables, and of the run's functions only those that the skill's allowed tools name, and those of
+every skill that was loaded before: one that names none gets none. What it uses is the run's to pay:
+its calls count with those of the program, each under a key of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.core.budget.amount import Amount
+from tallystick.core.errors import UsageError
+from tallystick.core.json_text import digest
+from tallystick.core.machine.state import allows
+from tallystick.runtime.calls.functions import RunFunction, effect_key, under_key
+from tallystick.sandbox.host import Blocking, HostFunction, HostTable, error_reply
+from tallystick.sandbox.port import (
+    ExecutionContext,
+    ExecutionResult,
+    HostCall,
+    HostNames,
+    Limits,
+    new_id,
+)
+from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.skills.errors import (
+    SkillNotFound,
+    SkillPathRefused,
+    SkillUnreadable,
+    SkillUntrusted,
+)
+from tallystick.skills.layers import Skill
+from tallystick.skills.skills import Skills
+
+_SCRIPT_BYTES_MAX = 1_000_000
+_FILES_BYTES_MAX = 4_000_000
+_FILES_MAX = 500
+_OUTPUT_BYTES_MAX = 1_000_000
+_SCRIPT_MS_MAX = 30_000
+_EXIT_MAX = 2**31
+# Our own calls, beside those of the script that count. It may find them, and has nothing of them.
+_RETURNED, _EXIT, _JOB, _FILES = (
+    f"_tallystick_{each}" for each in ("returned", "exit", "job", "files")
+)
+_OUR_CALLS_MAX = 10
+
+# What each skill that was loaded allows.
+Tools = tuple[tuple[str, ...], ...]
+
+# Runs in the guest. The script's namespace has the functions that it may call and nothing of ours.
+_RUNNER = '''
+import importlib.util as _util, io as _io, json as _json, sys as _sys
+
+class _Modules:
+    """Python files beside the script, by their names."""
+
+    def __init__(self, files, folder):
+        self.files, self.folder = files, folder
+
+    def find_spec(self, name, path=None, target=None):
+        place = self.folder + name.replace(".", "/")
+        for file, package in ((place + ".py", False), (place + "/__init__.py", True)):
+            if file in self.files:
+                source = _Source(self.files[file], file)
+                return _util.spec_from_loader(name, source, is_package=package)
+
+class _Source:
+    def __init__(self, text, file):
+        self.text, self.file = text, file
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        exec(compile(self.text, self.file, "exec"), module.__dict__)
+
+def _started(job):
+    path, function = job["path"], job["function"]
+    _sys.meta_path.append(_Modules(_tallystick_files, path[: path.rfind("/") + 1]))
+    _sys.argv = [path, *job["argv"]]
+    _sys.stdin = _io.StringIO(job["stdin"])
+    own = {name: globals()[name] for name in job["names"]}
+    own["__name__"] = "__main__" if function is None else "skill"
+    own["__file__"] = path
+    try:
+        exec(compile(job["source"], path, "exec"), own)
+        if function is not None:
+            made = own[function](*job["args"], **job["kwargs"])
+            _tallystick_returned(_json.dumps(made, allow_nan=False))
+    except SystemExit as error:
+        code = error.code
+        if code is not None and not isinstance(code, int):
+            print(code, file=_sys.stderr)
+            code = 1
+        _tallystick_exit(int(code or 0))
+
+_started(_tallystick_job)
+'''
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptResult:
+    """What came of a script: `value` is JSON text, of a function that was called."""
+
+    stdout: str
+    stderr: str
+    exit: int
+    value: str | None
+    sha256: str
+    fuel: int
+    host_calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What to run: a script with its arguments, or a function in it."""
+
+    path: str
+    argv: Sequence[str] = ()
+    stdin: str = ""
+    function: str | None = None
+    args: Sequence[object] = ()
+    kwargs: Mapping[str, object] | None = None
+
+
+class Scripts:
+    """Runs scripts for the programs of one run."""
+
+    def __init__(
+        self,
+        sandbox: Callable[[], WasmSandbox],
+        functions: Sequence[RunFunction],
+        *,
+        granted: Sequence[str] = (),
+        seed: int = 0,
+        spend: Callable[[Amount], None] = lambda amount: None,
+    ) -> None:
+        self._sandbox = sandbox
+        self._functions = tuple(functions)
+        self._granted = frozenset(granted)
+        self._seed = seed
+        self._spend = spend
+        self._ends_at = float("inf")
+        self._host_calls_left = Limits().host_calls
+        self._narrowed: Tools = ()
+
+    def begin(self, *, ends_at: float, host_calls_left: int, tools: Tools) -> None:
+        """A program begins: when the run's time is over, the calls that are left, what is allowed.
+
+        The time is that of the loop's clock; what is allowed is so by skills that were loaded.
+        """
+        self._ends_at, self._host_calls_left, self._narrowed = ends_at, host_calls_left, tools
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether a script could do something that must not happen twice."""
+        return any(each.policy == "effect" for each in self._functions)
+
+    def recalled(self, host_calls: int) -> None:
+        """A script of this program that is on the record made so many calls."""
+        self._host_calls_left -= host_calls
+
+    async def run(
+        self, skills: Skills, skill: Skill, job: Job, *, calls_made: int = 0
+    ) -> ScriptResult:
+        """Run one script to its end, by its own fault or not.
+
+        `calls_made` are those of the program so far, this one with them.
+        """
+        raw = skills.read(skill, job.path, bytes_max=_SCRIPT_BYTES_MAX)
+        if not job.path.endswith(".py"):
+            why = "is no Python file; only those are run"
+            raise SkillPathRefused(id=skill.id, path=job.path, why=why)
+        files = _texts(skills, skill)
+        outcome = _Outcome()
+        tools = self._tools(skill)
+        own = [
+            HostFunction(name=_RETURNED, function=outcome.returned, local=True),
+            HostFunction(name=_EXIT, function=outcome.exits, local=True),
+        ]
+        table = HostTable([*own, *(each.hosted() for each in tools)], granted=self._granted)
+        values: dict[str, object] = {
+            _FILES: files,
+            _JOB: {
+                "path": job.path,
+                "source": raw.decode("utf-8", "replace"),
+                "argv": list(job.argv),
+                "stdin": job.stdin,
+                "function": job.function,
+                "args": list(job.args),
+                "kwargs": dict(job.kwargs or {}),
+                "names": sorted({each.name.partition(".")[0] for each in tools}),
+            },
+        }
+        host = _ScriptHost(
+            table, values, files, calls_max=self._host_calls_left - calls_made, key=effect_key()
+        )
+        result = await self._executed(host)
+        self._host_calls_left -= host.calls
+        self._spend(Amount(fuel=result.charge.fuel, host_calls=host.calls))
+        error = "" if result.error is None else result.error.traceback or result.error.message
+        failed = result.error is not None
+        return ScriptResult(
+            stdout=result.stdout,
+            stderr="\n".join(each for each in (result.stderr, error) if each),
+            exit=outcome.exit or int(failed),
+            # Whatever was said before it failed is not what the function returned.
+            value=None if failed else outcome.value,
+            sha256=digest(raw),
+            fuel=result.charge.fuel,
+            host_calls=host.calls,
+        )
+
+    def _tools(self, skill: Skill) -> list[RunFunction]:
+        """The functions of the run that the skill names, as far as the program has them itself."""
+        allowed = (skill.card.allowed_tools or (), *self._narrowed)
+        return [
+            each
+            for each in self._functions
+            if allows(allowed, each.name) and (not each.needs or each.needs in self._granted)
+        ]
+
+    async def _executed(self, host: _ScriptHost) -> ExecutionResult:
+        left_ms = max(0, min(_SCRIPT_MS_MAX, round(1000 * (self._ends_at - time.monotonic()))))
+        context = ExecutionContext(
+            session_id=new_id(),
+            timeout_ms=left_ms,
+            deadline_ms=left_ms,
+            max_output_bytes=_OUTPUT_BYTES_MAX,
+            limits=Limits(
+                output_bytes=_OUTPUT_BYTES_MAX, host_calls=host.calls_max + _OUR_CALLS_MAX
+            ),
+            program_name="<skill>",
+        )
+        session = await self._sandbox().open(session_id=context.session_id, seed=self._seed)
+        try:
+            result = await session.execute(_RUNNER, context=context, host=host)
+        finally:
+            await session.close()
+        _discard(result)
+        return result
+
+
+def _discard(result: ExecutionResult) -> None:
+    """What was printed beyond the limit is not kept."""
+    for path in (result.output_file_path, result.metadata.get("stderr_file_path")):
+        if isinstance(path, str):
+            Path(path).unlink(missing_ok=True)
+
+
+# A file that is no text, has gone, may not be read, or is not the one that was trusted.
+_PASSED_OVER = (
+    UnicodeDecodeError, SkillNotFound, SkillPathRefused, SkillUnreadable, SkillUntrusted,
+)  # fmt: skip
+
+
+class _Outcome:
+    """What a script says of its end, the last time that it does."""
+
+    def __init__(self) -> None:
+        self.value: str | None = None
+        self.exit: int | None = None
+
+    def returned(self, value: object) -> None:
+        self.value = value if isinstance(value, str) else None
+
+    def exits(self, code: object) -> None:
+        is_code = isinstance(code, int) and -_EXIT_MAX <= code < _EXIT_MAX
+        self.exit = int(code) if isinstance(code, int) and is_code else 1
+
+
+class _ScriptHost:
+    """A table whose program also finds values, and files that it can open.
+
+    Calls beyond `calls_max` are refused; our own do not count. Each has a key that follows from
+    `key`, that of the call that runs the script, and from its place.
+    """
+
+    def __init__(
+        self,
+        table: HostTable,
+        values: Mapping[str, object],
+        files: Mapping[str, str],
+        *,
+        calls_max: int,
+        key: str,
+    ) -> None:
+        self._table = table
+        self._key = key
+        self.calls_max = max(0, calls_max)
+        self.calls = 0
+        self.names = HostNames(
+            key=new_id(),
+            functions=table.names.functions,
+            values=values,
+            files=tuple((path, _FILES, path) for path in files),
+        )
+
+    def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
+        if call.name in (_RETURNED, _EXIT):
+            return self._table.serve(call)
+        if self.calls >= self.calls_max:
+            return error_reply(UsageError("host_calls: all that the run has are used"))
+        key = f"{self._key}.{self.calls}"
+        self.calls += 1
+        with under_key(key):
+            reply = self._table.serve(call)
+        if isinstance(reply, Blocking):
+            return Blocking(lambda: _done_under(key, reply))
+        return reply if isinstance(reply, bytes) else _awaited_under(key, reply)
+
+
+def _done_under(key: str, work: Blocking) -> bytes:
+    with under_key(key):
+        return work()
+
+
+async def _awaited_under(key: str, reply: Awaitable[bytes]) -> bytes:
+    with under_key(key):
+        return await reply
+
+
+def _texts(skills: Skills, skill: Skill) -> dict[str, str]:
+    """The text files of a skill, as many as there is room for in a sandbox."""
+    found: dict[str, str] = {}
+    room = _FILES_BYTES_MAX
+    for each in skill.folder.files()[:_FILES_MAX]:
+        if each.bytes > room:
+            continue
+        try:
+            data = skills.read(skill, each.path, bytes_max=room)
+            found[each.path] = data.decode("utf-8")
+        except _PASSED_OVER:
+            continue
+        room -= len(data)
+    return found

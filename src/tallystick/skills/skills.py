@@ -1,0 +1,423 @@
+"""The skills of a session: what a run records of them, shows, and fills into their words."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tallystick.attachments.media import HEAD_BYTES, described
+from tallystick.attachments.port import Declared
+from tallystick.core.errors import UsageError
+from tallystick.core.json_text import canonical, digest
+from tallystick.core.machine.answer import is_direct
+from tallystick.core.machine.state import RunState, SkillState
+from tallystick.core.records import (
+    FILES_TOLD_MAX,
+    AttachmentRef,
+    EvidenceRef,
+    PutSkill,
+    SkillMatch,
+    SkillsGiven,
+)
+from tallystick.runtime.context.attachments import Shelf
+from tallystick.runtime.context.inputs import Input
+from tallystick.runtime.journal.world import EvidenceOf, no_evidence
+from tallystick.skills.catalog import Catalog, Evidence, fit_catalog
+from tallystick.skills.errors import (
+    SkillArguments,
+    SkillDisabled,
+    SkillNotFound,
+    SkillPathRefused,
+    SkillUnreadable,
+    SkillUntrusted,
+)
+from tallystick.skills.format.bundle import SIGNATURE_NAME, Bundle
+from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, split
+from tallystick.skills.format.manifest import Card
+from tallystick.skills.layers import Layer, Registry, Skill, scan
+from tallystick.skills.match import Match, match_skills
+
+# Substitution: arguments and variables put into a skill's instructions.
+#
+# `$ARGUMENTS` is all arguments joined by spaces, `$1` the first, `$12` the twelfth, `${NAME}` a
+# variable, `$$` a dollar. What has no value stays as it is written: `$0`, `$3` of two arguments, an
+# unknown `${NAME}`, an unclosed `${`, a lone `$`. The text is read once from left to right and what
+# is put in is not read again, so an argument cannot bring in a variable. Variables come from the
+# caller alone; the environment of the process has no part.
+
+
+_ALL = "ARGUMENTS"
+_DIGITS = frozenset("0123456789")
+# A longer number is the place of no argument, and need not be computed.
+_DIGITS_MAX = 9
+
+
+def substituted(body: str, arguments: Sequence[str], *, variables: Mapping[str, str]) -> str:
+    """Put arguments and variables into a text, in time linear in its length."""
+    pieces: list[str] = []
+    copied = 0
+    at = body.find("$")
+    # Past the last closing brace no `${` is closed; asking each time would be quadratic.
+    last_close = body.rfind("}")
+    while at >= 0:
+        end, value = _placeholder(
+            body, at, arguments=arguments, variables=variables, last_close=last_close
+        )
+        if value is not None:
+            pieces += (body[copied:at], value)
+            copied = end
+        at = body.find("$", end)
+    pieces.append(body[copied:])
+    return "".join(pieces)
+
+
+def _placeholder(
+    body: str,
+    at: int,
+    *,
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+    last_close: int,
+) -> tuple[int, str | None]:
+    """Where the placeholder at a dollar ends, and its value; None leaves it as it is."""
+    after = at + 1
+    if body.startswith("$", after):
+        return after + 1, "$"
+    if body.startswith("{", after):
+        if last_close < after:
+            return after, None
+        close = body.index("}", after)
+        return close + 1, variables.get(body[after + 1 : close])
+    if body.startswith(_ALL, after):
+        return after + len(_ALL), " ".join(arguments)
+    end = after
+    while end < len(body) and body[end] in _DIGITS:
+        end += 1
+    return end, _argument(body[after:end], arguments)
+
+
+def _argument(digits: str, arguments: Sequence[str]) -> str | None:
+    significant = digits.lstrip("0")
+    if not significant or len(significant) > _DIGITS_MAX:
+        return None
+    place = int(significant)
+    return arguments[place - 1] if place <= len(arguments) else None
+
+
+# The skills of a session, and what a run of it records of them when it begins.
+
+
+BUDGET_CHARS = 2_000
+CARDS_LABEL = "skill cards"
+_PUT_CHARS_MAX = 200_000
+_CANDIDATES_MAX = 20
+_GOAL_CHARS_MAX = 200
+_PATH_CHARS_MAX = 100
+# Scores from which a skill is taken to fit: three words in common; its name in the task.
+_FITS, _NAMED = 0.66, 2.0
+# What a skill may call itself by in its own instructions: programs name it so.
+_VARIABLES = ("TALLYSTICK_SKILL_DIR", "TALLYSTICK_SKILL_ID", "TALLYSTICK_SESSION_ID")
+
+# Chooses skills for a prompt in place of the words that they have in common.
+HostMatch = Callable[[str, Sequence[Card]], Sequence[Match]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skills:
+    """The skills that runs of a session may load.
+
+    `budget_chars` is the room for the catalog in the prompt, `limit` how many skills it lists at
+    most, `pinned` the ids that come first. `strategy` and `host` say how skills are matched with a
+    goal; `recent` are ids that were loaded lately, `variables` what instructions may name besides.
+    `bundles` are the files, by id, of skills that count by what they held when they were trusted.
+    """
+
+    registry: Registry
+    roots: tuple[tuple[str, str], ...] = ()
+    budget_chars: int = BUDGET_CHARS
+    limit: int | None = None
+    pinned: tuple[str, ...] = ()
+    recent: tuple[str, ...] = ()
+    strategy: str = "metadata"
+    top_n: int = 1
+    host: HostMatch | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    bundles: Mapping[str, Bundle] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, *directories: str | Path, **settings: Any) -> Skills:  # noqa: ANN401
+        """The skills in these directories, the first of a name counting; `settings` as above."""
+        if not directories:
+            raise UsageError("Skills.of: name a directory that holds skills")
+        for each in directories:
+            if not os.path.isdir(each):
+                raise UsageError(f"Skills.of: {str(each)!r} is no directory")
+        layers = [Layer(name="flag", path=Path(each)) for each in directories]
+        roots = tuple((each.name, root_text(each.path)) for each in layers)
+        return cls(registry=scan(layers), roots=roots, **settings)
+
+    def read(self, skill: Skill, path: str, *, bytes_max: int) -> bytes:
+        """A file of a skill; of one that was trusted by its files, only as it was then."""
+        data = skill.folder.read(path, bytes_max=bytes_max)
+        bundle = self.bundles.get(skill.id)
+        if bundle is not None:
+            known = bundle.find(plain_path(path))
+            if known is None or known.sha256 != digest(data):
+                raise SkillUntrusted(id=skill.id, why=f"{path[:80]!r} changed since it was trusted")
+        return data
+
+    def files(self, skill: Skill) -> tuple[str, ...]:
+        """The first files of a skill beside its instructions, to be told to a model."""
+        bundle = self.bundles.get(skill.id)
+        try:
+            found = skill.folder.files() if bundle is None else bundle.files
+        except (SkillNotFound, SkillPathRefused, SkillUnreadable):
+            return ()
+        paths = [each.path for each in found if each.path not in (skill.file, SIGNATURE_NAME)]
+        short = [each for each in paths if len(each) <= _PATH_CHARS_MAX and "/." not in f"/{each}"]
+        # What is nearer the top is what instructions speak of first.
+        return tuple(sorted(short, key=lambda each: (each.count("/"), each))[:FILES_TOLD_MAX])
+
+    def instructions(self, skill: Skill) -> tuple[str, str]:
+        """The instructions as they are now, and the digest of the file that they stand in."""
+        raw = self.read(skill, skill.file, bytes_max=FILE_BYTES_MAX)
+        return split(raw).body, digest(raw)
+
+
+def skills_asked(
+    skills: Skills | None,
+    put: Sequence[str],
+    *,
+    goal: str,
+    inputs: Sequence[Input],
+    shelf: Shelf,
+    session: str,
+) -> SkillsGiven | None:
+    """What a run is given of skills; None if there are none. Raises if some are asked for then."""
+    if skills is None:
+        if put:
+            raise UsageError(f"there are no skills here to load {put[0][:80]!r} from")
+        return None
+    files = [each.name for each in inputs]
+    return given_skills(skills, goal=goal, put=put, files=files, shelf=shelf, session=session)
+
+
+def given_skills(
+    skills: Skills,
+    *,
+    goal: str,
+    put: Sequence[str],
+    files: Sequence[str],
+    shelf: Shelf,
+    session: str,
+) -> SkillsGiven:
+    """What a new run records of its skills. The cards are committed with its first records."""
+    cards = skills.registry.cards()
+    matching = match_skills(
+        goal,
+        cards,
+        paths=files,
+        strategy=skills.strategy,
+        host=skills.host,
+        top_n=skills.top_n,
+    )
+    loaded = tuple(_put(skills, each, session=session) for each in put)
+    raw = canonical(cards)
+    given = SkillsGiven(
+        cards=shelf.keep(raw, media_type="application/json", label=CARDS_LABEL),
+        rendered="",
+        budget_chars=skills.budget_chars,
+        limit=skills.limit,
+        pinned=_known(skills.pinned, cards),
+        recent=_known(skills.recent, cards),
+        strategy=matching.strategy,
+        candidates=tuple(_noted(each) for each in matching.candidates[:_CANDIDATES_MAX]),
+        matched=tuple(each.id for each in matching.matched),
+        put=loaded,
+        roots=skills.roots,
+    )
+    catalog = catalog_of(given, cards)
+    begin = _begin(matching.matched, catalog, goal=goal, has_data=bool(files))
+    return msgspec.structs.replace(given, rendered=catalog.rendered, begin="" if loaded else begin)
+
+
+def _begin(matched: Sequence[Match], catalog: Catalog, *, goal: str, has_data: bool) -> str:
+    """The block to begin with: load what surely fits, or search with the words of the task.
+
+    Over data only a skill that is named is surer than a look at the data. Where every skill is
+    listed with its words, there is nothing to search for.
+    """
+    if not catalog.rendered:
+        return ""
+    if matched and matched[0].score >= (_NAMED if has_data else _FITS):
+        return f"print(skills.load({matched[0].id!r}))"
+    forms = {each.form for each in catalog.evidence.cards if not each.disable_model_invocation}
+    if has_data or not forms & {"name", "none"}:
+        return ""
+    return f"print(skills.search({' '.join(goal.split())[:_GOAL_CHARS_MAX]!r}))"
+
+
+def cards_again(given: SkillsGiven, shelf: Shelf) -> tuple[Card, ...]:
+    """The cards of a recorded run, checked against their digest."""
+    return msgspec.json.decode(shelf.read(given.cards), type=tuple[Card, ...])
+
+
+def catalog_of(
+    given: SkillsGiven,
+    cards: Sequence[Card],
+    *,
+    loaded: Sequence[str] = (),
+    used: Sequence[tuple[str, str]] = (),
+) -> Catalog:
+    """The catalog of a run, fitted to its room: what is shown, and the evidence of it."""
+    chosen = {
+        each.id: Match(id=each.id, score=each.score, reason=each.reason)
+        for each in given.candidates
+        if each.id in given.matched
+    }
+    by: dict[str, tuple[str, ...]] = {}
+    for id, what in used:
+        by[id] = (*by.get(id, ()), what)
+    return fit_catalog(
+        cards,
+        budget_chars=given.budget_chars,
+        catalog_limit=given.limit,
+        pinned=given.pinned,
+        matched=chosen,
+        recent=given.recent,
+        loaded=loaded,
+        used=by,
+    )
+
+
+def filled_in(skills: Skills, id: str, body: str, arguments: Sequence[str], *, session: str) -> str:
+    """Instructions with the arguments in their places. Nothing of the environment is put in."""
+    own = dict(zip(_VARIABLES, (id, id, session), strict=True))
+    return substituted(body, arguments, variables={**skills.variables, **own})
+
+
+def words_of(asked: str) -> tuple[str, list[str]]:
+    """The name of a skill that a user asks for, and the arguments behind it."""
+    try:
+        words = shlex.split(asked)
+    except ValueError as error:
+        raise SkillArguments(f"skill {asked[:80]!r}: {error}") from error
+    if not words:
+        raise SkillArguments("a skill is put into a prompt by its name, and there is none")
+    return words[0], words[1:]
+
+
+def root_text(path: Path) -> str:
+    """A directory as it is recorded; what of its name is no text is replaced."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+def _put(skills: Skills, asked: str, *, session: str) -> PutSkill:
+    """A skill that the user names, with arguments behind the name. The disable flag is no bar."""
+    name, arguments = words_of(asked)
+    skill = skills.registry.find(name)
+    card = skill.card
+    if not card.user_invocable:
+        raise SkillArguments(f"skill {card.id!r} says that it is not for users to load")
+    body, sha256 = skills.instructions(skill)
+    text = filled_in(skills, card.id, body, arguments, session=session)
+    if len(text) > _PUT_CHARS_MAX:
+        raise SkillArguments(
+            f"skill {card.id!r} has {len(text):,} characters; {_PUT_CHARS_MAX:,} go into a prompt"
+        )
+    return PutSkill(
+        id=card.id,
+        source=card.source,
+        sha256=sha256,
+        text=text,
+        arguments=tuple(arguments),
+        disable_model_invocation=card.disable_model_invocation,
+        allowed_tools=card.allowed_tools,
+        files=skills.files(skill),
+    )
+
+
+def _noted(match: Match) -> SkillMatch:
+    return SkillMatch(id=match.id, score=match.score, reason=match.reason)
+
+
+def _known(ids: Sequence[str], cards: Sequence[Card]) -> tuple[str, ...]:
+    there = {each.id for each in cards}
+    return tuple(each for each in dict.fromkeys(ids) if each in there)
+
+
+def plain_path(path: str) -> str:
+    """A path in its one spelling; one that is refused stays as it is."""
+    if path.startswith("/") or path.endswith(("/", "/.")):
+        return path
+    return "/".join(each for each in path.split("/") if each not in ("", ".")) or path
+
+
+def check_invocable(card: Card) -> None:
+    """Raise `SkillDisabled` where a model is not to load a skill."""
+    if card.disable_model_invocation:
+        raise SkillDisabled(id=card.id)
+
+
+# Evidence of each turn: which skills the prompt showed, kept by its digest.
+#
+# It follows from the cards and from what was loaded and used until then. So a replay makes it
+# again, and a digest that differs is a divergence like any other.
+
+
+MEDIA_TYPE = "application/json"
+_LABEL = "skill evidence"
+
+
+def kept_evidence(
+    given: SkillsGiven | None, shelf: Shelf, *, cards: Sequence[Card] = (), live: bool = True
+) -> EvidenceOf:
+    """Evidence of a run's turns. `live`, its bytes are committed with the next record.
+
+    Without `cards` they are read when they are needed.
+    """
+    if given is None:
+        return no_evidence
+    held = list(cards)
+    made: dict[tuple[object, ...], EvidenceRef] = {}
+
+    def keep(raw: bytes) -> AttachmentRef:
+        if live:
+            return shelf.keep(raw, media_type=MEDIA_TYPE, label=_LABEL)
+        declared = Declared(media_type=MEDIA_TYPE, label=_LABEL)
+        return described(
+            id=digest(raw), byte_len=len(raw), head=raw[:HEAD_BYTES], declared=declared
+        )
+
+    def of(state: RunState) -> EvidenceRef | None:
+        if is_direct(state):
+            # Its prompt has no catalog.
+            return None
+        if not held:
+            held.extend(cards_again(given, shelf))
+        key = (state.skills.loaded, state.skills.used)
+        if key not in made:
+            evidence = evidence_of(given, held, state.skills)
+            raw = canonical(evidence)
+            made[key] = EvidenceRef(
+                ref=keep(raw), shown=len(evidence.shown), omitted=len(evidence.omitted)
+            )
+        return made[key]
+
+    return of
+
+
+def evidence_of(given: SkillsGiven, cards: Sequence[Card], skills: SkillState) -> Evidence:
+    """The evidence after what was loaded and used."""
+    return catalog_of(given, cards, loaded=skills.loaded, used=skills.used).evidence
+
+
+def read_evidence(ref: EvidenceRef, shelf: Shelf) -> Evidence:
+    """The evidence that a turn recorded."""
+    return msgspec.json.decode(shelf.read(ref.ref), type=Evidence)

@@ -1,0 +1,423 @@
+"""Trust in skills: whose signatures they have, which may be used, and why the others may not.
+
+A skill is text that a model follows and files that its programs run, so one that came with a
+project counts for nothing until its user trusts it, once, by the digest of all its files. Any
+change of any of them ends that. A signature by somebody whose key the user keeps does the same
+without a question. The user's own directories, and those that a command or the environment names,
+need neither, unless the user's policy asks for signatures: then nothing counts without one, in
+whatever directory it lies.
+
+Rule 1: what may not be used hides nothing. A skill of the same id in a lower layer takes its place.
+Rule 2: a skill whose files cannot all be read is not trusted, whatever was noted of it.
+Rule 3: keys are those in the user's own directory. A key beside a skill is never looked at.
+Rule 4: a skill may ask to be signed, and by whom. That narrows who counts; it never adds anybody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from tallystick.core.errors import StoreError, UsageError
+from tallystick.settings.schema import one_line
+from tallystick.settings.settings import SkillSettings
+from tallystick.settings.signing import PublicKey, SigningKey, read_public_key, signing_available
+from tallystick.settings.trust import Noted, TrustStore
+from tallystick.skills.errors import (
+    SkillNotFound,
+    SkillPathRefused,
+    SkillSignatureInvalid,
+    SkillUnreadable,
+)
+from tallystick.skills.format.bundle import (
+    SIGNATURE_BYTES_MAX,
+    SIGNATURE_NAME,
+    Bundle,
+    BundleDifference,
+    SkillSignature,
+    bundle_of,
+    differences,
+    encode_signature,
+    parse_signature,
+    signature_for,
+    signed_bytes,
+    with_signature,
+)
+from tallystick.skills.format.folder import Folder
+from tallystick.skills.layers import LAYER_ORDER, LayerName, Registry, Shadowed, Skill
+
+# Signatures of skills, checked and made: whose they are, and what they say of every file.
+#
+# Rule 1: keys are those that the user keeps, or names. A key beside a skill is never looked at.
+# Rule 2: what a signature says of files counts only if it was made with one of those keys.
+
+
+_SIGNERS_MAX = 1_000
+_FILES = ("SKILL.md", "skill.md")
+
+SignatureState = Literal["none", "valid", "unknown signer", "changed", "bad"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignatureReport:
+    """What a skill's signature is worth with the keys it was checked with.
+
+    `state` is `valid`, or why it is not: there is `none`, no key is that of the `signer`, files
+    have `changed` since, or it is `bad`. `why` says it in words; `difference` names the files.
+    """
+
+    state: SignatureState
+    why: str
+    signer: str = ""
+    signed_at: str = ""
+    difference: BundleDifference = field(default_factory=BundleDifference)
+
+    @property
+    def ok(self) -> bool:
+        return self.state == "valid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signers:
+    """Keys by their fingerprints, the files that they are in, and which files are none."""
+
+    keys: Mapping[str, PublicKey]
+    files: Mapping[str, tuple[Path, ...]]
+    notes: tuple[str, ...] = ()
+
+
+def check_signature(
+    folder: Folder, keys: Mapping[str, PublicKey], *, bundle: Bundle | None = None
+) -> SignatureReport:
+    """Check the signature of a folder with keys by their fingerprints, and every file under it."""
+    try:
+        document = parse_signature(folder.read(SIGNATURE_NAME, bytes_max=SIGNATURE_BYTES_MAX))
+    except SkillNotFound:
+        return SignatureReport(state="none", why="it has no signature")
+    except (SkillSignatureInvalid, SkillPathRefused, SkillUnreadable) as error:
+        return SignatureReport(state="bad", why=f"{SIGNATURE_NAME}: {one_line(str(error))}")
+    try:
+        now = bundle if bundle is not None else bundle_of(folder)
+    except (SkillNotFound, SkillPathRefused, SkillUnreadable) as error:
+        return SignatureReport(state="bad", why=f"its files cannot be told: {one_line(str(error))}")
+    signer, signed_at = document.signer_fingerprint, document.signed_at
+    found = differences(document.bundle, now)
+    key = keys.get(signer)
+
+    def report(state: SignatureState, why: str) -> SignatureReport:
+        return SignatureReport(
+            state=state, why=why, signer=signer, signed_at=signed_at, difference=found
+        )
+
+    # Whose it is comes first: what a signature says of files counts only if it holds.
+    if key is None:
+        return report("unknown signer", f"no trusted key is that of its signer {signer}")
+    if not key.signed(signed_bytes(document), document.raw):
+        return report("bad", f"its signature was not made with the key {signer}")
+    if not found.is_none:
+        return report("changed", f"its files are not those that {signer} signed")
+    if document.skill_sha256 not in {each.sha256 for each in now.files if each.path in _FILES}:
+        return report("bad", "its signature is of another SKILL.md")
+    return report("valid", f"signed by {signer} at {signed_at}")
+
+
+def write_signature(skill: Skill, key: SigningKey, *, at_ms: int) -> SkillSignature:
+    """Sign every file of a skill, and put the signature beside them."""
+    bundle = bundle_of(skill.folder)
+    file = bundle.find(skill.file)
+    if file is None or file.sha256 != skill.sha256:
+        raise SkillUnreadable(id=skill.id, why=f"its {skill.file} changed while it was looked at")
+    bare = signature_for(bundle, signer_fingerprint=key.id, skill_sha256=skill.sha256, at_ms=at_ms)
+    document = with_signature(bare, key.sign(signed_bytes(bare)))
+    path = skill.folder.path / SIGNATURE_NAME
+    try:
+        _replace(path, encode_signature(document))
+    except OSError as error:
+        raise StoreError(f"{one_line(str(path))}: {error.strerror or error}") from error
+    return document
+
+
+# -- keys ---------------------------------------------------------------------------------------
+
+
+def read_signers(directory: Path) -> Signers:
+    """Read every key. One that cannot be used is named, and does not take the others with it."""
+    keys: dict[str, PublicKey] = {}
+    files: dict[str, tuple[Path, ...]] = {}
+    notes: list[str] = []
+    for path in _signer_files(directory, notes):
+        try:
+            _require_own(path)
+            key = read_public_key(path)
+        except (StoreError, UsageError) as error:
+            notes.append(one_line(str(error)))
+        except OSError as error:
+            notes.append(f"{one_line(str(path))}: {error.strerror or error}")
+        else:
+            keys[key.id] = key
+            files[key.id] = (*files.get(key.id, ()), path)
+    return Signers(keys=keys, files=files, notes=tuple(notes))
+
+
+def signers_of(path: Path) -> Signers:
+    """The holder of one key and nobody else."""
+    key = read_public_key(path)
+    return Signers(keys={key.id: key}, files={key.id: (path,)})
+
+
+def _signer_files(directory: Path, notes: list[str]) -> Sequence[Path]:
+    try:
+        _require_own(directory)
+        paths = sorted(each for each in directory.iterdir() if each.suffix == ".pub")
+    except FileNotFoundError:
+        return []
+    except StoreError as error:
+        notes.append(str(error))
+        return []
+    except OSError as error:
+        notes.append(f"{one_line(str(directory))}: {error.strerror or error}")
+        return []
+    if len(paths) > _SIGNERS_MAX:
+        notes.append(f"{one_line(str(directory))}: only {_SIGNERS_MAX:,} keys were read")
+    return paths[:_SIGNERS_MAX]
+
+
+def _require_own(path: Path) -> None:
+    """Raise if others could have put it there, or put something else in its place."""
+    status = path.stat()
+    is_plain = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
+    if not is_plain or status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
+        raise StoreError(f"{one_line(str(path))} may be written by others; close it: chmod go-w")
+
+
+def add_signer(directory: Path, path: Path) -> PublicKey:
+    """Keep a key among those of the signers whom the user trusts."""
+    key = read_public_key(path)
+    target = directory / f"{key.id}.pub"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _require_own(directory)
+        with path.open("rb") as source:
+            _replace(target, source.read())
+    except OSError as error:
+        raise StoreError(f"{one_line(str(target))}: {error.strerror or error}") from error
+    return key
+
+
+def remove_signer(directory: Path, fingerprint: str) -> bool:
+    """Take a key away. False if there is none of that fingerprint."""
+    files = read_signers(directory).files.get(fingerprint, ())
+    for path in files:
+        path.unlink(missing_ok=True)
+    return bool(files)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, in the place of whatever has its name, be it a link."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".signing-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+# Trust in skills: which of those that were found may be used, and why the others may not.
+
+
+STORE_NAME = "trusted-skills.json"
+SIGNERS_NAME = "trusted-signers"
+
+_UNREADABLE = (SkillNotFound, SkillPathRefused, SkillUnreadable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether a skill may be used: by what, or why not and what to do about it.
+
+    `bundle` has the digest of each file that was looked at; None if none had to be.
+    """
+
+    usable: bool
+    why: str
+    bundle: Bundle | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedSkill:
+    """A skill that was found and may not be used."""
+
+    skill: Skill
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """What may be used of what was found.
+
+    `bundles`, by id, are the files of skills that count by what they hold. Whoever reads such a
+    file later compares its digest: it may have changed since.
+    """
+
+    registry: Registry
+    refused: tuple[RefusedSkill, ...]
+    bundles: Mapping[str, Bundle]
+
+
+class SkillTrust:
+    """Decides which skills count. Reads what is noted, and keys, when it is asked."""
+
+    def __init__(self, directory: Path, *, settings: SkillSettings | None = None) -> None:
+        self._directory = directory
+        self._settings = settings if settings is not None else SkillSettings()
+        self._store = TrustStore(directory, name=STORE_NAME)
+
+    def admitted(self, registry: Registry) -> Admitted:
+        """Sort what was found into what may be used and what may not."""
+        judge = _Judge(self._settings, self._store.noted(), self._directory / SIGNERS_NAME)
+        kept: dict[str, Skill] = {}
+        shadowed: list[Shadowed] = []
+        refused: list[RefusedSkill] = []
+        bundles: dict[str, Bundle] = {}
+        for skill in _in_order(registry):
+            if skill.id in kept:
+                shadowed.append(Shadowed(skill=skill, by=kept[skill.id]))
+                continue
+            verdict = judge.verdict(skill)
+            if not verdict.usable:
+                refused.append(RefusedSkill(skill=skill, why=verdict.why))
+                continue
+            kept[skill.id] = skill
+            if verdict.bundle is not None:
+                bundles[skill.id] = verdict.bundle
+        usable = Registry(
+            skills=tuple(kept[id] for id in sorted(kept)),
+            shadowed=tuple(shadowed),
+            failed=registry.failed,
+            truncated=registry.truncated,
+        )
+        return Admitted(registry=usable, refused=tuple(refused), bundles=bundles)
+
+    def verdict(self, skill: Skill) -> Verdict:
+        """Say whether this one may be used."""
+        judge = _Judge(self._settings, self._store.noted(), self._directory / SIGNERS_NAME)
+        return judge.verdict(skill)
+
+    def note(self, bundles: Mapping[Path, Bundle]) -> None:
+        """Trust these files at these folders, as they were read and shown."""
+        self._store.note({path: each.sha256 for path, each in bundles.items()})
+
+    def forget(self, path: Path) -> bool:
+        """Take trust in a folder back. False if there was none."""
+        return self._store.untrust(path)
+
+    def signers(self) -> Signers:
+        """The keys of those whom the user trusts."""
+        return read_signers(self._directory / SIGNERS_NAME)
+
+    def add_signer(self, path: Path) -> PublicKey:
+        """Trust whatever the holder of this key signed and will sign."""
+        return add_signer(self._directory / SIGNERS_NAME, path)
+
+    def remove_signer(self, fingerprint: str) -> bool:
+        """Take that back. False if there is no such key."""
+        return remove_signer(self._directory / SIGNERS_NAME, fingerprint)
+
+
+class _Judge:
+    """One sitting: what is noted is read once, and keys at most once, if any skill has to do."""
+
+    def __init__(self, settings: SkillSettings, noted: Noted, signers: Path) -> None:
+        self._settings = settings
+        self._noted = noted
+        self._signers_path = signers
+        self._signers: Signers | None = None
+
+    def verdict(self, skill: Skill) -> Verdict:
+        required = self._settings.require_signature or skill.manifest.require_signature
+        if not required and not self._needs_trust(skill.layer):
+            return Verdict(usable=True, why=f"it is of the layer {skill.layer}")
+        try:
+            verdict = self._signed(skill) if required else self._trusted(skill)
+        except _UNREADABLE as error:
+            return Verdict(usable=False, why=f"its files cannot be told: {one_line(str(error))}")
+        file = verdict.bundle.find(skill.file) if verdict.bundle is not None else None
+        if verdict.usable and (file is None or file.sha256 != skill.sha256):
+            return Verdict(usable=False, why=f"its {skill.file} changed while it was looked at")
+        return verdict
+
+    def _needs_trust(self, layer: LayerName) -> bool:
+        return layer == "project" or (layer == "config" and self._settings.of_project)
+
+    def _trusted(self, skill: Skill) -> Verdict:
+        name = one_line(skill.id)
+        has_signature = skill.folder.exists(SIGNATURE_NAME)
+        # Of a skill that nobody trusts and nobody signed, no file has to be read.
+        if skill.folder.path not in self._noted and not has_signature:
+            return Verdict(
+                usable=False,
+                why=f"nobody trusts it yet; to see and trust it: tally skills trust {name}",
+            )
+        bundle = bundle_of(skill.folder)
+        state = self._noted.state(skill.folder.path, bundle.sha256)
+        if state == "trusted":
+            return Verdict(usable=True, why="its files are those that were trusted", bundle=bundle)
+        what = "it changed since it was trusted" if state == "changed" else "nobody trusts it yet"
+        if has_signature and signing_available():
+            report = self._report(skill, bundle)
+            if report.ok:
+                return Verdict(usable=True, why=report.why, bundle=bundle)
+            what = f"{what}, and {report.why}"
+        return Verdict(
+            usable=False,
+            why=f"{what}; to see and trust it: tally skills trust {name}",
+            bundle=bundle,
+        )
+
+    def _signed(self, skill: Skill) -> Verdict:
+        own = not self._settings.require_signature
+        asks = "it asks for a signature itself" if own else "skills_require_signature is set"
+        if not signing_available():
+            return Verdict(
+                usable=False,
+                why=f"{asks}, and signatures cannot be checked: pip install 'tallystick[sign]'",
+            )
+        bundle = bundle_of(skill.folder)
+        report = self._report(skill, bundle)
+        if report.ok:
+            return Verdict(usable=True, why=report.why, bundle=bundle)
+        return Verdict(usable=False, why=f"{asks}, and {report.why}", bundle=bundle)
+
+    def _report(self, skill: Skill, bundle: Bundle) -> SignatureReport:
+        if self._signers is None:
+            self._signers = read_signers(self._signers_path)
+        known = self._signers.keys
+        allowed = {each.lower().removeprefix("sha256:") for each in skill.manifest.trusted_signers}
+        keys = {id: key for id, key in known.items() if not allowed or id in allowed}
+        report = check_signature(skill.folder, keys, bundle=bundle)
+        if report.state != "unknown signer":
+            return report
+        hints = [
+            "the skill names other signers"
+            if report.signer in known
+            else "to trust that signer: tally skills trust --signer FILE.pub",
+            *self._signers.notes,
+        ]
+        return replace(report, why="; ".join([report.why, *hints]))
+
+
+def _in_order(registry: Registry) -> Iterator[Skill]:
+    """All skills, those of the highest layer first, and of one layer as they were found."""
+    found = [*registry.skills, *(each.skill for each in registry.shadowed)]
+    ranks = {name: number for number, name in enumerate(LAYER_ORDER)}
+    return iter(sorted(found, key=lambda skill: ranks[skill.layer]))

@@ -1,0 +1,239 @@
+"""Why a skill was seen, loaded or used in a run, or was not, and whether it is another since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from tallystick.core.errors import LedgerError
+from tallystick.core.json_text import digest
+from tallystick.core.records import (
+    AskModel,
+    AttachmentRef,
+    HostAnswered,
+    Record,
+    RunProgram,
+    RunStarted,
+    SkillLoaded,
+    SkillsGiven,
+    SkillUsed,
+)
+from tallystick.ledger.port import Ledger
+from tallystick.runtime.context.attachments import Shelf
+from tallystick.runtime.runs.history import whole_records
+from tallystick.skills.catalog import CardEvidence, Evidence
+from tallystick.skills.errors import (
+    SkillAmbiguous,
+    SkillNotFound,
+    SkillPathRefused,
+    SkillUnreadable,
+    SkillUntrusted,
+)
+from tallystick.skills.format.manifest import Card
+from tallystick.skills.skills import Skills, cards_again, catalog_of, read_evidence
+
+# Drift: skills that are not any more what a run saw of them.
+
+
+_FILE_BYTES_MAX = 16_000_000
+_GONE = (SkillAmbiguous, SkillNotFound, SkillPathRefused, SkillUnreadable, SkillUntrusted)
+
+
+class SkillDrift(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a skill that changed since a run. `now` is None where it is gone."""
+
+    id: str
+    file: str
+    what: Literal["changed", "gone"]
+    recorded: str
+    now: str | None
+
+    def __str__(self) -> str:
+        said = "has changed since" if self.what == "changed" else "is not found here"
+        return f"skill {self.id!r}: {self.file} {said}"
+
+
+def has_skills(ledger: Ledger, run: str) -> bool:
+    """Whether a run was given skills."""
+    try:
+        first = next(iter(whole_records(ledger, run)), None)
+    except LedgerError:
+        # The replay itself says what is wrong with it.
+        return False
+    return isinstance(first, RunStarted) and first.skills is not None
+
+
+def drift_of(
+    given: SkillsGiven, cards: Sequence[Card], records: Iterable[Record], now: Skills | None
+) -> tuple[SkillDrift, ...]:
+    """What of the skills that a run saw, loaded and used is another now."""
+    seen: dict[tuple[str, str], str] = {(each.id, ""): each.sha256 for each in cards}
+    seen |= {(each.id, ""): each.sha256 for each in given.put}
+    for record in records:
+        touched = record.skill if isinstance(record, HostAnswered) else None
+        match touched:
+            case SkillLoaded():
+                seen[touched.id, ""] = touched.sha256
+            case SkillUsed():
+                path = (
+                    touched.what if touched.how != "function" else touched.what.rpartition(":")[0]
+                )
+                seen[touched.id, path] = touched.sha256
+    found = (_drift(id, file, sha256, now) for (id, file), sha256 in sorted(seen.items()))
+    return tuple(each for each in found if each is not None)
+
+
+def _drift(id: str, file: str, recorded: str, skills: Skills | None) -> SkillDrift | None:
+    now = None
+    shown = file or "SKILL.md"
+    if skills is not None:
+        try:
+            skill = skills.registry.find(id)
+            if skill.id == id:
+                now = digest(skill.folder.read(file or skill.file, bytes_max=_FILE_BYTES_MAX))
+        except _GONE:
+            now = None
+    if now == recorded:
+        return None
+    what: Literal["changed", "gone"] = "gone" if now is None else "changed"
+    return SkillDrift(id=id, file=shown, what=what, recorded=recorded, now=now)
+
+
+# Why a skill was seen, loaded or used in a run, or was not: in a sentence, from the record.
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a skill. `loaded` are turns, 0 for the user; `used` turns and what of it."""
+
+    skill: str
+    sentence: str
+    run: str | None = None
+    card: CardEvidence | None = None
+    loaded: tuple[int, ...] = ()
+    used: tuple[tuple[int, str], ...] = ()
+
+
+def why_in_run(run: str, records: Sequence[Record], shelf: Shelf, name: str) -> Why:
+    """What a run's record says of a skill. Raises `SkillNotFound` if the run had none of it."""
+    started = records[0] if records else None
+    given = started.skills if isinstance(started, RunStarted) else None
+    if given is None:
+        return Why(skill=name, run=run, sentence=f"Run {run} was given no skills.")
+    card = _card_of(cards_again(given, shelf), name)
+    evidence = _first_evidence(records, shelf)
+    loaded, used = _touches(records, given, card.id)
+    if evidence is None:
+        told = "was not listed: no prompt of the run had a catalog"
+        entry = None
+    else:
+        entry = next(each for each in evidence.cards if each.id == card.id)
+        told = f"{_listed(entry, evidence)}; {_matched(entry)}"
+    sentence = f"{card.id} ({card.source}) {told}; {_lived(loaded, used)}."
+    return Why(skill=card.id, run=run, sentence=sentence, card=entry, loaded=loaded, used=used)
+
+
+def why_here(skills: Skills, name: str) -> Why:
+    """What would become of a skill in a run without a task, now."""
+    card = skills.registry.find(name).card
+    given = SkillsGiven(
+        cards=AttachmentRef(id="", media_type="application/json", byte_len=0),
+        rendered="",
+        budget_chars=skills.budget_chars,
+        limit=skills.limit,
+        pinned=skills.pinned,
+        recent=skills.recent,
+    )
+    evidence = catalog_of(given, skills.registry.cards()).evidence
+    entry = next(each for each in evidence.cards if each.id == card.id)
+    sentence = f"{card.id} ({card.source}) {_listed(entry, evidence, now=True)}."
+    return Why(skill=card.id, sentence=sentence, card=entry)
+
+
+def _card_of(cards: Sequence[Card], name: str) -> Card:
+    exact = [each for each in cards if each.id == name]
+    found = exact or [each for each in cards if each.name == name]
+    if not found:
+        raise SkillNotFound(name=name, what="skill in this run of the name")
+    if len(found) > 1:
+        raise SkillAmbiguous(name=name, ids=[each.id for each in found])
+    return found[0]
+
+
+def _first_evidence(records: Sequence[Record], shelf: Shelf) -> Evidence | None:
+    """Of the first prompt that had a catalog: what is listed stays so for the whole run."""
+    for record in records:
+        if isinstance(record, AskModel) and record.evidence is not None:
+            return read_evidence(record.evidence, shelf)
+    return None
+
+
+def _touches(
+    records: Sequence[Record], given: SkillsGiven, id: str
+) -> tuple[tuple[int, ...], tuple[tuple[int, str], ...]]:
+    turns: dict[int, int] = {}
+    loaded = [0] if any(each.id == id for each in given.put) else []
+    used: list[tuple[int, str]] = []
+    for record in records:
+        if isinstance(record, RunProgram):
+            turns[record.intent] = record.turn
+        if not isinstance(record, HostAnswered) or record.skill is None or record.skill.id != id:
+            continue
+        turn = turns.get(record.program, 0)
+        match record.skill:
+            case SkillLoaded():
+                loaded.append(turn)
+            case SkillUsed() as touched:
+                used.append((turn, touched.said))
+    return tuple(dict.fromkeys(loaded)), tuple(dict.fromkeys(used))
+
+
+def _listed(card: CardEvidence, evidence: Evidence, *, now: bool = False) -> str:
+    was, could = ("is", "can") if now else ("was", "could")
+    budget = f"{evidence.effective_budget_chars:,} characters"
+    match card.omitted_reason:
+        case "disable_model_invocation":
+            return (
+                f"{was} not listed: it says that models are not to load it; a user {could}, with "
+                f"--skill {card.id}"
+            )
+        case "catalog_limit":
+            return (
+                f"{was} not listed: the catalog has room for {len(evidence.order):,} skills; "
+                f"programs {could} find it with skills.search"
+            )
+        case "budget":
+            return (
+                f"{was} not listed: the catalog of {budget} was full before its place, "
+                f"{card.rank:,} of {len(evidence.order):,}; programs {could} find it with "
+                f"skills.search"
+            )
+        case None:
+            how = {"full": "in full", "short": "in short", "name": "by its name alone"}
+            less = ""
+            if card.form in ("short", "name"):
+                less = f", since its {card.char_estimate:,} characters did not fit into {budget}"
+            return (
+                f"{was} listed {how.get(card.form, card.form)}{less}, at place {card.rank:,} of "
+                f"{len(evidence.order):,}"
+            )
+
+
+def _matched(card: CardEvidence) -> str:
+    if card.matched is None:
+        return "it was not among those that fit the task best"
+    return f"it fits the task with a score of {card.matched.score:.2f} ({card.matched.reason})"
+
+
+def _lived(loaded: Sequence[int], used: Sequence[tuple[int, str]]) -> str:
+    said = []
+    if 0 in loaded:
+        said.append("the user put it into the prompt")
+    turns = [str(each) for each in loaded if each]
+    if turns:
+        said.append(f"a program loaded it in turn {', '.join(turns)}")
+    if used:
+        what = ", ".join(f"{each} in turn {turn}" for turn, each in used)
+        said.append(f"programs used {what}")
+    return " and ".join(said) if said else "no program loaded or used it"

@@ -1,0 +1,690 @@
+"""A step that was entered: its place in a tree of scopes, what it used, and its chain.
+
+Rule: a scope stays as long as anything in it may still spend: the step's own frame, the steps
+inside it, and the runs it pays for. A task that outlives the step that began it is not lost to the
+budgets around.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from tallystick.core.budget.amount import Amount, Breach, ScopeRow
+from tallystick.core.chain import Head
+from tallystick.core.charge import Charge
+from tallystick.core.errors import LedgerError
+from tallystick.core.records import (
+    NOT_KEPT,
+    RUNS_NAMED_MAX,
+    STEP_SCHEMA,
+    KeptValue,
+    Record,
+    RunNote,
+    StepEntered,
+    StepLeft,
+    StepReceipt,
+    StepStatus,
+    figure,
+    written,
+)
+from tallystick.core.step import (
+    CompletedStep,
+    Escalation,
+    StepBudgetError,
+    StepDefinition,
+    StepExhaustion,
+    StepUsage,
+)
+from tallystick.ledger.port import Ledger
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.runtime.journal.journal import LedgerPen
+from tallystick.runtime.runs.lock import held_run
+from tallystick.runtime.spend.scopes import Account, Place
+from tallystick.sandbox.port import new_id, now_ms
+from tallystick.steps.replay import Served, StepsAgain, charges_of
+
+# The steps that were left, in the order in which they were, until somebody takes them.
+
+
+# Nobody has to take them: a program that runs for months keeps the last of them, and says how many
+# it does not have.
+STEPS_KEPT_MAX = 10_000
+
+
+class StepLog:
+    """Completed steps, shared by whatever runs side by side in one context."""
+
+    def __init__(self, *, records_max: int = STEPS_KEPT_MAX) -> None:
+        self._records: deque[CompletedStep] = deque(maxlen=records_max)
+        self._entered: Counter[str] = Counter()
+        self._guard = threading.Lock()
+        self._dropped = 0
+
+    @property
+    def dropped(self) -> int:
+        """How many were not taken in time, since the last reset."""
+        return self._dropped
+
+    def peek(self) -> list[CompletedStep]:
+        """A copy of what is there."""
+        with self._guard:
+            return list(self._records)
+
+    def drain(self) -> list[CompletedStep]:
+        """Take what is there."""
+        with self._guard:
+            taken = list(self._records)
+            self._records.clear()
+        return taken
+
+    def reset(self) -> None:
+        """Forget everything, also how often a step was entered."""
+        with self._guard:
+            self._records.clear()
+            self._entered.clear()
+            self._dropped = 0
+
+    def add(self, record: CompletedStep) -> None:
+        with self._guard:
+            self._dropped += len(self._records) == self._records.maxlen
+            self._records.append(record)
+
+    def occurrence(self, path: str) -> int:
+        """Count one more step that is entered at a path: 1 for the first."""
+        with self._guard:
+            self._entered[path] += 1
+            return self._entered[path]
+
+
+# Steps on the ledger: for each tree of steps a chain, begun with the first run inside.
+#
+# Rule 1: entering a step writes nothing. That it was entered rides along: with the first run inside
+# it, or else with its receipt.
+# Rule 2: a receipt is committed when its step ends, by whoever leaves it, from any thread. A chain
+# has one head, and a lock under which it is written.
+# Rule 3: a chain that could not be written is given up, since nobody knows where it stands. Whoever
+# ends a step in it hears why. The next run inside begins another, with all that is known so far.
+# Rule 4: what there is to note of a run rides along too: it is written before any other run is
+# begun, and before a step is left. Where a process dies earlier, nothing that is recorded depends
+# on it.
+# Rule 5: a chain that is gone on with is written behind its head, and only what is new: a step that
+# ran again and came to what it had come to leaves nothing. While any of its steps may still write,
+# a chain is held, so that nobody else goes on with it.
+#
+# Rejected: a chain for every step that is entered. A step does not know which ledger its runs will
+# be in, and most hold none.
+
+
+# Steps that were left before a run was begun are held for the chain it makes, the last of them: a
+# step may go on for months with no run in it. How many are not there is written in the chain.
+STEPS_HELD_MAX = 1_000
+
+
+class Standing(Protocol):
+    """A step as it is seen from here."""
+
+    @property
+    def facts(self) -> StepEntered: ...
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is left. True before its receipt is given to the book."""
+        ...
+
+    def chain(self) -> Iterator[Standing]:
+        """This one and those around it."""
+        ...
+
+
+_Left = tuple[Standing, StepLeft]
+
+
+class StepBook:
+    """What is written of the steps in one tree, in the ledger of each run inside.
+
+    With `again` they go on with a chain, or replay it; then nothing is written.
+    """
+
+    def __init__(self, again: StepsAgain | None = None) -> None:
+        self._guard = threading.Lock()
+        self._chains: dict[object, _Chain] = {}
+        self._left: deque[_Left] = deque(maxlen=STEPS_HELD_MAX)
+        self._dropped = 0
+        self._again = again
+        if again is not None and not again.replaying:
+            self._chains[again.key] = _Chain(again.ledger, id=again.chain, again=again)
+
+    def begin(self, step: Standing, ledger: Ledger, note: RunNote | None = None) -> str:
+        """Have the steps around a run on its ledger, before it is. Returns the id of their chain.
+
+        `note` is what there is to say of the run. Raises what the ledger does; then the run is not
+        to begin.
+        """
+        again = self._again
+        if again is not None and again.replaying:
+            return again.chain
+        key = key_of(ledger)
+        with self._guard:
+            chain = self._chains.get(key)
+            if chain is None or (chain.given_up and again is None):
+                *_, outermost = step.chain()
+                # Listed where the steps began, which is before their first run.
+                id = new_id(time_ms=outermost.facts.entered_at)
+                chain = _Chain(ledger, id=id, left=list(self._left), missed=self._dropped)
+                self._replace(key, chain)
+        if note is not None:
+            chain.note(step, note)
+        chain.write(step)
+        return chain.id
+
+    def note(self, step: Standing, ledger: Ledger, note: RunNote) -> None:
+        """Have what there is to say of a run in a step written with whatever comes next."""
+        with self._guard:
+            chain = self._chains.get(key_of(ledger))
+        if chain is not None:
+            chain.note(step, note)
+
+    def end(self, step: Standing, left: StepLeft) -> None:
+        """Commit the receipt of a step that is left, wherever there is a chain.
+
+        Raises what the first ledger does that cannot; the others have it.
+        """
+        with self._guard:
+            chains = list(self._chains.values())
+            self._dropped += len(self._left) == self._left.maxlen
+            # A chain has the value; one that is begun later, in another ledger, has the receipt.
+            held = msgspec.structs.replace(left, value="", value_kind="") if chains else left
+            self._left.append((step, held))
+        unwritten: Exception | None = None
+        for chain in chains:
+            try:
+                chain.write(step, left)
+            except Exception as error:
+                unwritten = unwritten or error
+        if unwritten is not None:
+            raise unwritten
+
+    def close(self) -> None:
+        """Nothing more comes: let others go on with the chains. Twice is the same as once."""
+        with self._guard:
+            for chain in self._chains.values():
+                chain.close()
+
+    def _replace(self, key: object, chain: _Chain) -> None:
+        before = self._chains.get(key)
+        self._chains[key] = chain
+        if before is not None:
+            before.close()
+
+
+class _Chain:
+    """The steps of one tree, in one ledger."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        id: str,
+        left: Sequence[_Left] = (),
+        missed: int = 0,
+        again: StepsAgain | None = None,
+    ) -> None:
+        self.id = id
+        self._ledger = ledger
+        self._left = left
+        self._missed = missed
+        self._again = again
+        self._writing = threading.Lock()
+        self._held = contextlib.ExitStack()
+        self._pen: LedgerPen | None = None
+        self._failed: BaseException | None = None
+        # Paths of the steps that are written as entered and not as left.
+        self._open: set[str] = set()
+        self._notes: list[tuple[Standing, RunNote]] = []
+
+    @property
+    def given_up(self) -> bool:
+        return self._failed is not None
+
+    def note(self, step: Standing, note: RunNote) -> None:
+        with self._writing:
+            self._notes.append((step, note))
+
+    def write(self, step: Standing, left: StepLeft | None = None) -> None:
+        """Commit a receipt, or that a step was entered, and whatever has to stand before it.
+
+        A step that came to what it had come to is not written again.
+        """
+        if left is not None:
+            receipt = msgspec.structs.replace(left.receipt, chain=self.id)
+            left = msgspec.structs.replace(left, receipt=receipt)
+        with self._writing:
+            if self._failed is not None:
+                why = f"steps {self.id} could not be written before: {self._failed}"
+                raise LedgerError(f"{why}; what they cost is in the receipts of their runs")
+            try:
+                self._write(step, left)
+            except BaseException as error:
+                self._failed = error
+                raise
+
+    def close(self) -> None:
+        """Hold the chain no longer."""
+        with self._writing:
+            self._held.close()
+
+    def _write(self, step: Standing, left: StepLeft | None) -> None:
+        notes, self._notes = self._notes, []
+        if left is not None:
+            own = tuple(note for each, note in notes if each is step)
+            left = msgspec.structs.replace(left, notes=own)
+        records: list[Record] = []
+        for earlier, its in self._left:
+            records += self._records(earlier, its)
+        records += self._records(step, left)
+        # Of a step that has ended its receipt has them.
+        told = [(each, note) for each, note in notes if not each.ended]
+        records += [msgspec.structs.replace(each.facts, note=note) for each, note in told]
+        if not records:
+            return
+        self._opened(records).write(records, forced=False).result()
+        self._left = ()
+
+    def _opened(self, records: list[Record]) -> LedgerPen:
+        if self._pen is None:
+            fence, head = 0, Head.of_nothing()
+            if self._again is not None:
+                # Whoever goes on with it has claimed it, and holds it.
+                fence, head = self._again.fence, self._again.history.head
+            else:
+                records[0] = _missing(records[0], self._missed)
+                self._held.enter_context(held_run(self._ledger, self.id))
+                fence = self._ledger.claim(self.id, create=True)
+            self._pen = LedgerPen(self._ledger, run=self.id, fence=fence, head=head)
+        return self._pen
+
+    def _records(self, step: Standing, left: StepLeft | None) -> Iterator[Record]:
+        """What is to be written, in order: each step that is open here once, before its inside."""
+        again = self._again
+        fresh = again is None or left is None or step.facts.path in self._open
+        if again is not None and not fresh and again.has(step.facts, left):
+            return
+        for each in reversed(list(step.chain())):
+            # One that has ended comes with its receipt, or came: its own thread sees to that.
+            others_to_write = each.ended and (left is None or each is not step)
+            if each.facts.path not in self._open and not others_to_write:
+                self._open.add(each.facts.path)
+                if again is None or not again.has(each.facts):
+                    yield each.facts
+        if left is not None:
+            self._open.discard(step.facts.path)
+            yield left
+
+
+def _missing(first: Record, missed: int) -> Record:
+    assert isinstance(first, StepEntered)
+    return msgspec.structs.replace(first, missed=missed) if missed else first
+
+
+def key_of(ledger: Ledger) -> object:
+    """What tells ledgers apart. Sessions may each have opened the same file."""
+    # The id stays taken: a chain holds its ledger.
+    return str(ledger.path.absolute()) if isinstance(ledger, SqliteLedger) else id(ledger)
+
+
+# A step that was entered: its place in a tree of scopes, what it used, and how it is left.
+
+
+_ERROR_CHARS_MAX = 4_096
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ActiveStep:
+    """A step that was entered. `path` names it: the steps around it, its function, which time.
+
+    `facts` are what a ledger is told of it, `book` tells the ledgers, and `runs` are those begun
+    directly in it. `again` has what an earlier life left, where there was one; `kept` is the value
+    that it is left with.
+    """
+
+    definition: StepDefinition
+    depth: int
+    path: str
+    outer: ActiveStep | None
+    account: Account
+    log: StepLog
+    facts: StepEntered
+    book: StepBook
+    again: StepsAgain | None = None
+    frame: tuple[int, int] = (0, 0)
+    kept: KeptValue = NOT_KEPT
+    usage: StepUsage = field(default_factory=StepUsage)
+    ended: bool = False
+    runs: list[str] = field(default_factory=list, repr=False)
+    runs_begun: int = 0
+    inner: Counter[str] = field(default_factory=Counter, repr=False)
+    _holders: int = field(default=1, repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def model(self) -> str | None:
+        """The model of calls that name none."""
+        return self.definition.model
+
+    @property
+    def place(self) -> Place:
+        """The scope that pays; those around it pay with it."""
+        return Place(self.account, self.path)
+
+    @property
+    def escalation(self) -> Escalation:
+        return Escalation(step=self.definition.name, function=self.definition.function)
+
+    def chain(self) -> Iterator[ActiveStep]:
+        """This one and those around it."""
+        each: ActiveStep | None = self
+        while each is not None:
+            yield each
+            each = each.outer
+
+    def note(self, charge: Charge, *, model: str) -> None:
+        """Count a call in this step and all around. The tree has its own sums, for the limits."""
+        with self.account.lock:
+            for each in self.chain():
+                each.usage = each.usage.with_call(charge, model=model)
+
+    def charge(self, charge: Charge, *, model: str) -> None:
+        """Record a call everywhere, and then raise if a limit was passed."""
+        with self.account.lock:
+            self.note(charge, model=model)
+            error = self._error(self.account.tree.spend(self.path, Amount.of_charge(charge)))
+        if error is not None:
+            raise error
+
+    def overdrawn(self) -> StepBudgetError | None:
+        """The first limit that is passed: of the innermost step, tokens before money."""
+        with self.account.lock:
+            return self._error(self.account.tree.spend(self.path, Amount()))
+
+    def rows(self) -> list[ScopeRow]:
+        """Where this one stands, those around it, and whatever else is in their tree."""
+        with self.account.lock:
+            return self.account.tree.rows()
+
+    def recall(self, charge: Charge, *, model: str) -> None:
+        """Count a call of an earlier life everywhere. It is a fact: nothing is raised."""
+        with self.account.lock:
+            self.note(charge, model=model)
+            self.account.tree.spend(self.path, Amount.of_charge(charge))
+
+    def recall_step(self, receipt: StepReceipt) -> None:
+        """Count all that a step inside used in an earlier life, which does not run again."""
+        with self.account.lock:
+            for each in self.chain():
+                each.usage = each.usage.with_step(receipt)
+            used = Amount(
+                tokens=receipt.input_tokens + receipt.output_tokens,
+                usd=receipt.usd,
+                model_calls=receipt.llm_calls,
+            )
+            self.account.tree.spend(self.path, used)
+
+    def is_here(self) -> bool:
+        """Whether its own frame is what runs here, and no task or thread that it began."""
+        return self.frame == _frame()
+
+    def hold(self) -> ActiveStep | None:
+        """Keep this scope, also when the step is left; or, if it was, the next one around.
+
+        Whoever holds lets go, once.
+        """
+        with self.account.lock:
+            found = next((each for each in self.chain() if not each.ended), None)
+            if found is not None:
+                found._holders += 1
+            return found
+
+    def name_run(self, run: str) -> None:
+        """A run is begun in it."""
+        with self.account.lock:
+            self.runs_begun += 1
+            if len(self.runs) < RUNS_NAMED_MAX:
+                self.runs.append(run)
+
+    def forget_run(self, run: str) -> None:
+        """A run was not begun after all. A receipt that names it already stays as it is."""
+        with self.account.lock:
+            self.runs_begun -= 1
+            if run in self.runs:
+                self.runs.remove(run)
+
+    def let_go(self) -> None:
+        """Hold it no longer. With the last holder the scope goes."""
+        with self.account.lock:
+            self._holders -= 1
+            if self._holders:
+                return
+            self.account.tree.leave(self.path)
+            if self.outer is not None:
+                self.outer.let_go()
+        if self.outer is None:
+            self.book.close()
+
+    def end(self, status: StepStatus, error: str | None = None) -> None:
+        """Leave it, and write it down. Twice is the same as once.
+
+        Raises what a ledger does that its receipt cannot be written to. It is left all the same.
+        """
+        kept = self.kept if status == "completed" else NOT_KEPT
+        self._recall_unasked(status, kept)
+        with self.account.lock:
+            if self.ended:
+                return
+            self.ended = True
+            record = CompletedStep.of(
+                self.definition, self.usage, status=status, error=error, path=self.path
+            )
+            receipt = self._receipt(record)
+        self.log.add(record)
+        try:
+            self.book.end(self, StepLeft(receipt=receipt, value=kept.text, value_kind=kept.kind))
+        finally:
+            self.let_go()
+
+    def forget(self) -> None:
+        """Leave it as if it had never been entered."""
+        with self.account.lock:
+            if self.ended:
+                return
+            self.ended = True
+        self.let_go()
+
+    def _recall_unasked(self, status: StepStatus, kept: KeptValue) -> None:
+        if self.again is None or self.ended:
+            return
+        unasked = self.again.leave(self.facts.path, status, kept)
+        for run in unasked.runs:
+            for model, charge in charges_of(self.again.records(run.run), self.again.records):
+                self.recall(charge, model=model)
+        for receipt in unasked.receipts:
+            self.recall_step(receipt)
+
+    def _receipt(self, record: CompletedStep) -> StepReceipt:
+        """The receipt, for a chain that is named later. All but this frame is unfinished."""
+        facts, error = self.facts, record.error
+        return StepReceipt(
+            schema=STEP_SCHEMA,
+            chain="",
+            path=facts.path,
+            name=facts.name,
+            function=facts.function,
+            model=None if record.model is None else written(record.model),
+            input_tokens=figure(record.input_tokens),
+            output_tokens=figure(record.output_tokens),
+            usd=figure(record.usd),
+            unpriced=record.unpriced,
+            llm_calls=record.llm_calls,
+            status=record.status,
+            error=None if error is None else written(error, chars_max=_ERROR_CHARS_MAX),
+            started_at=facts.entered_at,
+            # The clock may have been set back meanwhile.
+            completed_at=max(facts.entered_at, figure(now_ms())),
+            runs=tuple(self.runs),
+            runs_begun=self.runs_begun,
+            unfinished=self._holders - 1,
+        )
+
+    def _error(self, breaches: list[Breach]) -> StepBudgetError | None:
+        if not breaches:
+            return None
+        first = breaches[0]
+        passed = next(each for each in self.chain() if each.path == first.scope.id)
+        spent = next(row.spent for row in self.rows() if row.scope.id == first.scope.id)
+        return StepBudgetError(
+            StepExhaustion(
+                step=passed.definition.name,
+                function=passed.definition.function,
+                limit="max_usd" if first.dimension == "usd" else "max_tokens",
+                limit_value=first.limit,
+                consumed_tokens=spent.tokens,
+                consumed_usd=spent.usd or 0,
+                error_boundary=passed.definition.error_boundary,
+            )
+        )
+
+
+def entered(
+    definition: StepDefinition,
+    *,
+    outer: ActiveStep | None,
+    log: StepLog,
+    depth: int | None = None,
+    key: str = "",
+    arguments: str = "",
+    caller: str = "",
+    again: StepsAgain | None = None,
+) -> ActiveStep | Served:
+    """Enter a step inside another, or on its own. A `depth` of None is one more than outside.
+
+    `arguments` is the digest of what it is called with, `caller` the host call that does. `again`
+    is for the outermost: what an earlier life of it left. One that need not run again is not
+    entered, and given as it was.
+    """
+    account = Account() if outer is None else outer.account
+    # Another thread may have left it meanwhile.
+    outer = None if outer is None else outer.hold()
+    again = again if outer is None else outer.again
+    try:
+        with account.lock:
+            path = _path(definition, outer, log=log, key=key, again=again, caller=caller)
+        facts = _facts(definition, path=path, key=key, arguments=arguments, caller=caller)
+        if again is not None:
+            served = again.enter(facts)
+            if served is not None:
+                _serve(served, outer=outer, log=log)
+                return served
+            facts = again.since(facts)
+        with account.lock:
+            account.tree.enter(
+                path,
+                parent=None if outer is None else outer.path,
+                budget=definition.budget,
+                kind="step",
+                name=definition.name,
+            )
+    except BaseException:
+        if outer is not None:
+            outer.let_go()
+        raise
+    if depth is None:
+        depth = 1 if outer is None else outer.depth + 1
+    return ActiveStep(
+        definition=definition,
+        depth=depth,
+        path=path,
+        outer=outer,
+        account=account,
+        log=log,
+        facts=facts,
+        book=StepBook(again) if outer is None else outer.book,
+        again=again,
+        frame=(0, 0) if again is None else _frame(),
+    )
+
+
+def _serve(served: Served, *, outer: ActiveStep | None, log: StepLog) -> None:
+    log.add(CompletedStep.of_receipt(served.receipt))
+    if outer is not None:
+        outer.recall_step(served.receipt)
+        outer.let_go()
+
+
+def _frame() -> tuple[int, int]:
+    """What tells apart the tasks and threads that a program runs in."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return threading.get_ident(), id(task)
+
+
+def _facts(
+    definition: StepDefinition, *, path: str, key: str, arguments: str, caller: str
+) -> StepEntered:
+    model, budget = definition.model, definition.budget
+    return StepEntered(
+        path=written(path),
+        name=written(definition.name),
+        function=written(definition.function),
+        key=written(key),
+        model=None if model is None else written(model),
+        tokens_max=budget.tokens,
+        usd_max=budget.usd,
+        error_boundary=definition.error_boundary,
+        entered_at=figure(now_ms()),
+        arguments_sha256=arguments,
+        caller=caller,
+    )
+
+
+def _path(
+    definition: StepDefinition,
+    outer: ActiveStep | None,
+    *,
+    log: StepLog,
+    key: str,
+    again: StepsAgain | None,
+    caller: str,
+) -> str:
+    """The path of a step that is entered now, which no other one in its tree has."""
+    part = _escaped(definition.function) + (f"[{_escaped(key)}]" if key else "")
+    if outer is None:
+        if again is not None:
+            return again.root_path(written(part))
+        where, time = "", log.occurrence(part)
+    elif again is not None:
+        where = f"{outer.path}/"
+        time = again.time(written(f"{where}{part}"), caller)
+    else:
+        outer.inner[part] += 1
+        where, time = f"{outer.path}/", outer.inner[part]
+    return f"{where}{part}" if time == 1 else f"{where}{part}#{time}"
+
+
+def _escaped(text: str) -> str:
+    """Without the characters that paths are put together with."""
+    return text.replace("%", "%25").replace("/", "%2F").replace("#", "%23")
+
+
+_: type[Standing] = ActiveStep

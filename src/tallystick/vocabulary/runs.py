@@ -1,0 +1,197 @@
+"""Programs held against a vocabulary before they run: what a run records of it, and the check.
+
+Rule 1: the check follows from the record alone: the functions and skills of the run, its thesaurus
+(kept as an attachment), the programs before. So replay and resume make it again, and compare.
+Rule 2: it is no wall. What programs may do is decided by what they are granted; this finds slips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tallystick.core.machine.native import kind_of
+from tallystick.core.machine.state import RunState
+from tallystick.core.machine.turn import ESCALATED
+from tallystick.core.records import (
+    CheckProgram,
+    PersonDecision,
+    ProgramChecked,
+    Record,
+    RunEnded,
+    RunStarted,
+    VocabularyGiven,
+)
+from tallystick.core.resume_errors import ResumeRefused
+from tallystick.runtime.context.attachments import Shelf
+from tallystick.runtime.journal.world import CheckOf
+
+if TYPE_CHECKING:
+    from tallystick.vocabulary.check import Rules
+    from tallystick.vocabulary.terms import Vocabulary
+
+THESAURUS_LABEL = "thesaurus"
+# Functions of ours: what they are given is data, and no term.
+_OURS = ("attachments.", "budget.", "outputs.", "skills.", "llm_query", "rlm_query")
+# Of every run's programs.
+_ANSWERING = (
+    "FINAL", "FINAL_VAR", "Final", "SHOW_VARS", "answer", "context", "final", "final_answer",
+)  # fmt: skip
+_OF_MEMORY = frozenset({"cite", "recall", "remember", "score"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VocabularyAsked:
+    """How programs are to be checked: the rules, and a thesaurus as it was read."""
+
+    rules: Rules
+    thesaurus: bytes | None = None
+
+
+def read_vocabulary(
+    strictness: str | None, thesaurus: bytes | None, *, name: str
+) -> VocabularyAsked | None:
+    """What was asked for; None if nothing was. A thesaurus alone is at `normal`.
+
+    Raises `UsageError` for a thesaurus that is none.
+    """
+    if strictness is None and thesaurus is None:
+        return None
+    from tallystick.core.errors import UsageError
+    from tallystick.vocabulary.check import NORMAL, PERMISSIVE, STRICT
+    from tallystick.vocabulary.terms import read_thesaurus
+
+    known: dict[str, Rules] = {each.strictness: each for each in (PERMISSIVE, NORMAL, STRICT)}
+    rules = known.get(strictness or "normal")
+    if rules is None:
+        raise UsageError(f"vocabulary {strictness!r:.80}: there are {', '.join(known)}")
+    if thesaurus is not None:
+        read_thesaurus(thesaurus, name=name)
+    return VocabularyAsked(rules=rules, thesaurus=thesaurus)
+
+
+def vocabulary_given(asked: VocabularyAsked | None, shelf: Shelf) -> VocabularyGiven | None:
+    """What a run that begins records of it. The thesaurus is committed with its first records."""
+    if asked is None:
+        return None
+    ref = None
+    if asked.thesaurus is not None:
+        ref = shelf.keep(asked.thesaurus, media_type="text/plain", label=THESAURUS_LABEL)
+    return VocabularyGiven(
+        strictness=asked.rules.strictness,
+        ratio_min=asked.rules.ratio_min,
+        retries_max=asked.rules.retries_max,
+        thesaurus=ref,
+    )
+
+
+def check_again(started: RunStarted, shelf: Shelf) -> CheckOf | None:
+    """The check of a recorded run; None for one without a vocabulary."""
+    if started.vocabulary is None:
+        return None
+    ref = started.vocabulary.thesaurus
+    ids: list[str] = []
+    if started.skills is not None:
+        from tallystick.skills.skills import cards_again
+
+        ids = [each.id for each in cards_again(started.skills, shelf)]
+    return check_for(started, None if ref is None else shelf.read(ref), skills=ids)
+
+
+def check_for(
+    started: RunStarted, raw: bytes | None, *, skills: Sequence[str] = ()
+) -> CheckOf | None:
+    """The check of a run, with its thesaurus and the ids of its skills; None if it has none."""
+    given = started.vocabulary
+    if given is None:
+        return None
+    from tallystick.vocabulary.check import Rules, rules_of
+    from tallystick.vocabulary.terms import Vocabulary, read_thesaurus
+
+    thesaurus = None if raw is None else read_thesaurus(raw, name=THESAURUS_LABEL)
+    names = [name for name, _ in started.functions]
+    ours = [each for each in names if each.startswith(_OURS) or each in _OF_MEMORY]
+    preset = rules_of(given.strictness)
+    return _Check(
+        Vocabulary(
+            functions=ours,
+            tools=[each for each in names if each not in ours],
+            skills=skills,
+            thesaurus=thesaurus,
+        ),
+        Rules(
+            strictness=given.strictness,
+            ratio_min=given.ratio_min,
+            retries_max=given.retries_max,
+            arguments=preset.arguments,
+            connected=preset.connected,
+        ),
+        given=_data_names(started),
+    )
+
+
+def check_decision(run: str, records: Sequence[Record], decision: PersonDecision | None) -> None:
+    """Refuse to go on without a person where one has to decide, and with one where nobody has."""
+    ended = records[-1]
+    waits = isinstance(ended, RunEnded) and ended.detail.startswith(ESCALATED)
+    if waits and decision is None:
+        why = f"waits for a person: tally approve {run}, or tally deny {run}"
+        raise ResumeRefused(run=run, why=why)
+    if decision is not None and not waits:
+        raise ResumeRefused(run=run, why="has no program that waits for a person")
+
+
+class _Check:
+    """Checks the programs of one run, in order: names that one leaves are there for the next."""
+
+    def __init__(self, vocabulary: Vocabulary, rules: Rules, *, given: dict[str, str]) -> None:
+        self._vocabulary = vocabulary
+        self._rules = rules
+        self._given = given
+        # What the program that was checked last leaves, once it has run.
+        self._left: dict[str, str] = {}
+
+    def __call__(self, source: str, state: RunState, asked: CheckProgram) -> ProgramChecked:
+        from tallystick.vocabulary.check import Pass, decide, validate
+        from tallystick.vocabulary.program import read_python
+        from tallystick.vocabulary.shell import read_shell
+
+        rules, retries = self._rules, state.unchecked
+        program = (
+            read_shell(source)
+            if kind_of(state.queue[0]) == "bash"
+            else read_python(source, given=self._given | self._left)
+        )
+        verdict = validate(program, self._vocabulary, rules, retry_count=retries)
+        decision = decide(
+            verdict,
+            strictness=rules.strictness,
+            retry_count=retries,
+            max_retries=rules.retries_max,
+        )
+        if decision.kind not in ("retry", "block"):
+            # What waits for a person may still run.
+            self._left |= program.kept
+        return ProgramChecked(
+            turn=asked.turn,
+            part=asked.part,
+            sha256=asked.sha256,
+            decision=decision.kind,
+            feedback="" if isinstance(decision, Pass) else decision.feedback,
+            is_valid=verdict.is_valid,
+            matched_terms=verdict.matched_terms,
+            unknown_terms=verdict.unknown_terms,
+            suggestions=tuple(sorted(verdict.suggestions.items())),
+            message=verdict.message,
+            retry_count=verdict.retry_count,
+            escalation_required=verdict.escalation_required,
+        )
+
+
+def _data_names(started: RunStarted) -> dict[str, str]:
+    """The names that the programs of a run find beside functions. They say nothing of it."""
+    found = [*_ANSWERING, *started.values, *(each.name for each in started.texts)]
+    found += [each.name for each in started.inputs]
+    found += [each.name for each in started.views]
+    return dict.fromkeys(found, "")

@@ -1,0 +1,167 @@
+"""The working directory as bytes: what is packed comes back, and nothing hostile is laid out."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallystick.core.errors import StoreError
+from tallystick.core.json_text import digest
+from tallystick.runtime.programs.files import (
+    FilesState,
+    KeptEntry,
+    StatesKept,
+    lay_out,
+    packed,
+    unpacked,
+)
+from tallystick.runtime.programs.native import NativeFolder
+
+NAMES = st.binary(min_size=1, max_size=8).filter(
+    lambda name: not {b"/"[0], 0} & set(name) and name not in (b".", b"..")
+)
+
+
+def file(path: bytes, content: bytes, mode: int = 0o644) -> KeptEntry:
+    return KeptEntry(
+        path=path, kind="file", mode=mode, mtime_ns=5, size=len(content), sha256=digest(content)
+    )
+
+
+def directory(path: bytes) -> KeptEntry:
+    return KeptEntry(path=path, kind="directory", mode=0o750, mtime_ns=7)
+
+
+@given(
+    st.dictionaries(NAMES, st.binary(max_size=40), max_size=6),
+    st.dictionaries(st.binary(min_size=1, max_size=5), st.binary(max_size=9), max_size=4),
+    st.one_of(st.none(), st.binary(max_size=9)),
+)
+def test_what_is_packed_comes_back(
+    files: dict[bytes, bytes], exported: dict[bytes, bytes], where: bytes | None
+) -> None:
+    state = FilesState(
+        entries=tuple(file(name, content) for name, content in sorted(files.items())),
+        where=where,
+        exported=tuple(sorted(exported.items())),
+    )
+    contents = {digest(content): content for content in files.values()}
+
+    assert unpacked(packed(state, contents)) == (state, contents)
+
+
+@given(st.data())
+def test_a_changed_byte_is_found_or_changes_only_what_the_header_says(data: st.DataObject) -> None:
+    state = FilesState(entries=(file(b"a", b"content"),))
+    raw = packed(state, {digest(b"content"): b"content"})
+    place = data.draw(st.integers(0, len(raw) - 1))
+    changed = raw[:place] + bytes([raw[place] ^ data.draw(st.integers(1, 255))]) + raw[place + 1 :]
+
+    try:
+        found, contents = unpacked(changed)
+    except StoreError:
+        return
+
+    assert found != state
+    assert contents == {digest(b"content"): b"content"}
+
+
+@given(st.binary(max_size=200))
+def test_what_is_no_archive_is_refused(raw: bytes) -> None:
+    with pytest.raises(StoreError):
+        unpacked(raw)
+
+
+def test_a_state_is_laid_out_as_it_was(tmp_path: Path) -> None:
+    state = FilesState(
+        entries=(
+            directory(b"d"),
+            file(b"d/x\xff", b"one", 0o640),
+            KeptEntry(path=b"d/l", kind="link", mode=0o777, mtime_ns=0, target=b"../../etc"),
+        )
+    )
+
+    lay_out(state, {digest(b"one"): b"one"}, tmp_path)
+
+    made = os.fsencode(tmp_path) + b"/d/x\xff"
+    assert Path(os.fsdecode(made)).read_bytes() == b"one"
+    assert os.stat(made).st_mode & 0o777 == 0o640
+    assert os.stat(made).st_mtime_ns == 5
+    assert os.readlink(tmp_path / "d" / "l") == "../../etc"
+    assert (tmp_path / "d").stat().st_mode & 0o777 == 0o750
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        (file(b"../out", b""),),
+        (file(b"/etc/x", b""),),
+        (file(b"a//b", b""),),
+        (file(b"a/./b", b""), directory(b"a")),
+        (file(b"", b""),),
+        (file(b"a\0b", b""),),
+        (file(b"missing/x", b""),),
+        (file(b"a", b""), file(b"a", b"")),
+        # Nothing is written through a link.
+        (
+            KeptEntry(path=b"a", kind="link", mode=0, mtime_ns=0, target=b"/tmp"),
+            file(b"a/x", b""),
+        ),
+        (KeptEntry(path=b"a", kind="link", mode=0, mtime_ns=0, target=b""),),
+    ],
+)
+def test_hostile_paths_are_refused(tmp_path: Path, entries: tuple[KeptEntry, ...]) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+
+    with pytest.raises(StoreError, match="kept files"):
+        lay_out(FilesState(entries=entries), {digest(b""): b""}, inside)
+
+    assert [each.name for each in tmp_path.iterdir()] == ["inside"]
+
+
+def test_states_share_contents_and_any_of_them_can_be_put_back() -> None:
+    first = FilesState(entries=(file(b"a", b"one"),))
+    second = FilesState(entries=(file(b"a", b"one"), file(b"b", b"two")))
+    raws = [packed(first, {digest(b"one"): b"one"}), packed(second, {digest(b"two"): b"two"})]
+    states = StatesKept()
+    for intent, raw in zip((3, 7), raws, strict=True):
+        states.add(intent, lambda raw=raw: raw)  # type: ignore[misc]
+
+    assert [states.after(intent) for intent in (2, 3, 6, 7)] == [
+        FilesState(),
+        first,
+        first,
+        second,
+    ]
+    assert states.contents(second) == {digest(b"one"): b"one", digest(b"two"): b"two"}
+    missing = FilesState(entries=(file(b"c", b"three"),))
+    with pytest.raises(StoreError, match="is missing"):
+        states.contents(missing)
+
+
+def test_a_folder_of_a_process_that_is_gone_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    mine = NativeFolder()
+    left = tmp_path / "tallystick-native-left"
+    left.mkdir()
+    (left / "lock").touch()
+    made_now = tmp_path / "tallystick-native-now"
+    made_now.mkdir()
+
+    other = NativeFolder()
+
+    assert not left.exists()
+    # One that is used stays, and one that is just being made.
+    assert mine.path.exists()
+    assert made_now.exists()
+    for each in (mine, other, other):
+        each.remove()
+    assert [each.name for each in tmp_path.iterdir()] == ["tallystick-native-now"]

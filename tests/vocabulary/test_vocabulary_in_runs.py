@@ -1,0 +1,244 @@
+"""The vocabulary in runs: told, retried, warned of, blocked, escalated and decided by a person."""
+
+from __future__ import annotations
+
+import pytest
+from tests.runtime.run.cut_runs import (
+    GOAL,
+    KeptAttachments,
+    Planned,
+    World,
+    ledger_of,
+    program,
+    world,
+)
+
+from tallystick.core.errors import UsageError
+from tallystick.core.records import HostAnswered, ProgramChecked, RunProgram, RunResumed
+from tallystick.core.resume_errors import ResumeRefused
+from tallystick.runtime.calls.functions import RunFunction, host_function
+from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.vocabulary.runs import VocabularyAsked, read_vocabulary
+
+THESAURUS = (
+    b'{"term": "invoice", "synonyms": ["bill"], "related": ["customer"]}\n{"term": "customer"}\n'
+)
+
+
+@host_function(policy="read")
+def fetch_invoice(name: str) -> str:
+    """Fetch one."""
+    return f"invoice of {name}"
+
+
+def asked(strictness: str, thesaurus: bytes | None = None) -> VocabularyAsked:
+    read = read_vocabulary(strictness, thesaurus, name="terms.jsonl")
+    assert read is not None
+    return read
+
+
+def checked(here: World, run: str) -> list[ProgramChecked]:
+    return [each for each in here.records(run) if isinstance(each, ProgramChecked)]
+
+
+def decisions(here: World, run: str) -> list[str]:
+    return [each.decision for each in checked(here, run)]
+
+
+def at(sandbox: WasmSandbox, plan: list[Planned], vocabulary: VocabularyAsked | None) -> World:
+    functions: list[RunFunction] = [fetch_invoice]
+    return world(sandbox, plan, bare=True, functions=functions, vocabulary=vocabulary)
+
+
+GOOD = program("n = fetch_invoice('customer')", "print(n)")
+BAD = program("fetch_invioce('customer')")
+END = program("FINAL('done')")
+
+
+def test_without_a_vocabulary_nothing_is_checked(sandbox: WasmSandbox) -> None:
+    here = at(sandbox, [BAD, END], None)
+
+    run = here.session.run(GOAL)
+
+    assert run.answer == "done"
+    assert not checked(here, run.run)
+
+
+def test_permissive_records_and_stops_nothing(sandbox: WasmSandbox) -> None:
+    here = at(sandbox, [BAD, GOOD, END], asked("permissive"))
+
+    run = here.session.run(GOAL)
+
+    assert decisions(here, run.run) == ["pass", "pass", "pass"]
+    assert checked(here, run.run)[0].unknown_terms == ("fetch_invioce",)
+    assert "NameError" in here.model.texts[1]
+
+
+def test_normal_asks_again_with_the_feedback_and_then_warns(sandbox: WasmSandbox) -> None:
+    plan = [BAD, BAD, BAD, BAD, END]
+    here = at(sandbox, plan, asked("normal", THESAURUS))
+
+    run = here.session.run(GOAL)
+
+    assert decisions(here, run.run)[:4] == ["retry", "retry", "retry", "warn"]
+    first = checked(here, run.run)[0]
+    assert here.model.texts[1].startswith(first.feedback)
+    assert first.feedback.splitlines()[:2] == [
+        "Command validation warning:",
+        '  Unknown terms: ["fetch_invioce"]',
+    ]
+    assert "  Instead of 'fetch_invioce', consider: [\"fetch_invoice\"]" in first.feedback
+    assert first.feedback.endswith("Please rephrase to use only known domain terminology.")
+    programs = [each for each in here.records(run.run) if isinstance(each, RunProgram)]
+    # The fourth ran, and failed by itself; FINAL is the fifth.
+    assert len(programs) == 2
+    assert "Command validation warning" in here.model.texts[4]
+    assert run.answer == "done"
+
+
+def test_strict_blocks_and_then_waits_for_a_person(sandbox: WasmSandbox) -> None:
+    here = at(sandbox, [BAD, BAD, BAD, BAD, END], asked("strict"))
+
+    run = here.session.run(GOAL)
+
+    assert (run.stop, run.answer) == ("refused", None)
+    assert "a person has to decide" in (run.detail or "")
+    assert decisions(here, run.run) == ["block", "block", "block", "escalate"]
+    assert not [each for each in here.records(run.run) if isinstance(each, RunProgram)]
+    with pytest.raises(ResumeRefused, match="waits for a person: tally approve"):
+        here.session.resume(run.run)
+    assert here.session.replay(run.run).held
+
+
+def test_a_good_program_gives_the_retries_back(sandbox: WasmSandbox) -> None:
+    here = at(sandbox, [BAD, BAD, GOOD, BAD, BAD, BAD, END], asked("strict"))
+
+    run = here.session.run(GOAL)
+
+    assert run.answer == "done"
+    assert decisions(here, run.run) == ["block"] * 2 + ["pass"] + ["block"] * 3 + ["pass"]
+
+
+def waiting(sandbox: WasmSandbox, then: list[Planned]) -> tuple[World, str]:
+    here = at(sandbox, [BAD, BAD, BAD, BAD, *then], asked("strict"))
+    return here, here.session.run(GOAL).run
+
+
+def test_what_is_approved_runs_and_who_said_so_is_on_the_record(sandbox: WasmSandbox) -> None:
+    here, run = waiting(sandbox, [END])
+
+    again = here.session.resume(run, decision="approve", by="ann")
+
+    assert again.answer == "done"
+    records = here.records(run)
+    resumed = next(each for each in records if isinstance(each, RunResumed))
+    assert (resumed.decision, resumed.by) == ("approve", "ann")
+    # It ran, although nothing of that name is there.
+    assert isinstance(records[records.index(resumed) + 1], RunProgram)
+    assert here.session.replay(run).held
+
+
+def test_what_is_denied_does_not_run_and_the_model_is_told(sandbox: WasmSandbox) -> None:
+    here, run = waiting(sandbox, [GOOD, END])
+
+    again = here.session.resume(run, decision="deny", by="ann")
+
+    assert again.answer == "done"
+    assert "A person looked at this program and did not allow it." in here.model.texts[4]
+    answered = [each for each in here.records(run) if isinstance(each, HostAnswered)]
+    assert [each.name for each in answered] == ["fetch_invoice"]
+    assert here.session.replay(run).held
+
+
+def test_a_second_escalation_waits_again(sandbox: WasmSandbox) -> None:
+    here, run = waiting(sandbox, [BAD, BAD, BAD, BAD, END])
+    denied = here.session.resume(run, decision="deny")
+    assert denied.stop == "refused"
+
+    again = here.session.resume(run, decision="approve")
+
+    assert again.answer == "done"
+    assert decisions(here, run).count("escalate") == 2
+    assert here.session.replay(run).held
+
+
+def test_nobody_decides_where_nothing_waits(sandbox: WasmSandbox) -> None:
+    here = at(sandbox, [GOOD, END], asked("strict"))
+    run = here.session.run(GOAL)
+
+    with pytest.raises(ResumeRefused, match="no program that waits"):
+        here.session.resume(run.run, decision="approve")
+
+
+def test_names_of_earlier_programs_data_and_python_are_known(sandbox: WasmSandbox) -> None:
+    plan = [
+        program("import re, json", "def helper(x):", "    return re.sub('a', 'b', x)"),
+        program("rows = [helper(fetch_invoice(name)) for name in ('customer',)]"),
+        program("total = len(json.dumps(rows))", "print(total, sorted(rows))"),
+        END,
+    ]
+    here = at(sandbox, plan, asked("strict"))
+
+    run = here.session.run(GOAL)
+
+    assert run.answer == "done"
+    assert set(decisions(here, run.run)) == {"pass"}
+
+
+def test_cut_off_anywhere_it_comes_to_the_same(sandbox: WasmSandbox) -> None:
+    kept = KeptAttachments()
+    plan = [BAD, GOOD, BAD, BAD, BAD, BAD, END]
+    given = {
+        "bare": True,
+        "functions": [fetch_invoice],
+        "vocabulary": asked("normal", THESAURUS),
+        "attachments": kept,
+    }
+    here = world(sandbox, plan, **given)  # type: ignore[arg-type]
+    whole = here.session.run(GOAL)
+    records = here.records(whole.run)
+    for cut in range(1, len(records)):
+        again = world(
+            sandbox,
+            plan,
+            ledger=ledger_of(whole.run, records[:cut]),
+            recorded=records[:cut],
+            **given,  # type: ignore[arg-type]
+        )
+
+        run = again.session.resume(whole.run, in_doubt="retry")
+
+        assert run.answer == "done"
+        assert decisions(again, whole.run) == decisions(here, whole.run)
+        assert again.session.replay(whole.run).held
+
+
+def test_children_are_checked_as_well(sandbox: WasmSandbox) -> None:
+    plan = [program("told = rlm_query('a part')"), BAD, GOOD, END, program("FINAL(told)")]
+    here = at(sandbox, plan, asked("strict"))
+
+    run = here.session.run(GOAL)
+
+    assert run.answer == "done"
+    child = next(row.run for row in here.ledger.runs() if row.run != run.run)
+    assert decisions(here, child) == ["block", "pass", "pass"]
+
+
+@pytest.mark.parametrize(
+    ("thesaurus", "said"),
+    [
+        (b"{", "terms.jsonl"),
+        (b'{"term": 5}', "line 1"),
+        (b'{"term": "a"}\n{"term": "a", "denied": true}', "line 2"),
+        (b"\xff", "terms.jsonl"),
+    ],
+)
+def test_a_malformed_thesaurus_is_one_clear_line(thesaurus: bytes, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        asked("normal", thesaurus)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_strictness_is_refused() -> None:
+    with pytest.raises(UsageError, match="there are permissive, normal, strict"):
+        asked("severe")

@@ -1,0 +1,1 @@
+"""Tools of this repository, used to build the package and never shipped in it."""

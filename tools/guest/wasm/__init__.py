@@ -1,0 +1,1 @@
+"""Read, merge and rewrite WebAssembly modules and components, as the guest build needs."""
