@@ -47,8 +47,8 @@ from tallystick.model.http import HttpModel
 from tallystick.model.port import Heard, Model, ModelReply, ModelRequest
 from tallystick.model.price_table import PriceTable, Pricing
 from tallystick.runtime.runs.result import Run
-from tallystick.runtime.spend.door import Teller
-from tallystick.runtime.spend.scopes import Account, Place, Purse
+from tallystick.runtime.spend.door import ModelDoor
+from tallystick.runtime.spend.scopes import RunScopes, ScopeRef, ScopeTree
 
 __all__ = ["BENCHES"]
 
@@ -113,14 +113,14 @@ def reserve(world: World) -> Iterable[Row]:
 def _told() -> float:
     """Microseconds of processor time for a call's part at the teller's."""
     model = _Cent()
-    teller = Teller(Purse([Place(Account(tree=_four_scopes()), "step")]), _PRICING)
+    model_door = ModelDoor(RunScopes([ScopeRef(ScopeTree(tree=_four_scopes()), "step")]), _PRICING)
     messages = (Message(role="user", part="query", text="item 7"),)
     reply = ModelReply(text="ok", usage=_USAGE)
     count = _PAIRS // 10
     began = time.process_time()
     for _ in range(count):
-        ticket = teller.reserve(teller.terms(model), messages, tokens_out_max=200)
-        teller.replied(ticket, reply)
+        reserved_call = model_door.reserve(model_door.terms(model), messages, tokens_out_max=200)
+        model_door.replied(reserved_call, reply)
     return (time.process_time() - began) * 1e6 / count
 
 

@@ -18,7 +18,7 @@ from tallystick.sandbox.scripted import Scripted, ScriptedSession
 Call = tuple[str, Sequence[object]]
 
 
-def told(calls: Sequence[Call], *, answer: str = "", note: str = "") -> str:
+def calling(calls: Sequence[Call], *, answer: str = "", note: str = "") -> str:
     """A model's reply that has these calls made; with an answer, it is the last."""
     line = json.dumps({"calls": calls, "answer": answer})
     return block(f"# {line}\n{note!r}")
@@ -40,7 +40,7 @@ class ToldSession(ScriptedSession):
         return await super().execute(program, context=context, host=host)
 
 
-class ToldSandbox:
+class HostCallSandbox:
     """Opens such sessions, under the name of some guest."""
 
     guest = SimpleNamespace(image=SimpleNamespace(sha256="0" * 64))

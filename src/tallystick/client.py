@@ -32,20 +32,20 @@ from tallystick.model.price_table import Pricing
 from tallystick.runtime.calls.decisions import FindReply
 from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.calls.queries import FindModel
-from tallystick.runtime.context.attachments import Shelf
+from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import Input
 from tallystick.runtime.programs.backends import AUTO, Backends
 from tallystick.runtime.run.assembly import ResumeJob, RunJob, Watch
-from tallystick.runtime.run.children import Family
+from tallystick.runtime.run.children import ChildRuns
 from tallystick.runtime.run.fork import ForkJob, forked
 from tallystick.runtime.run.replay import ReplayReport, replayed
 from tallystick.runtime.run.resume import Parts, resumed
 from tallystick.runtime.runs.history import holder_of, start_now
 from tallystick.runtime.runs.result import Run
-from tallystick.runtime.spend.client_scopes import NO_LIMIT, PRICING, Till
+from tallystick.runtime.spend.client_scopes import NO_LIMIT, PRICING, ClientScopes
 from tallystick.sandbox.port import new_id
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.sessions.runs import in_session
+from tallystick.sessions.runs import run_in_session
 from tallystick.sessions.sessions import Sessions, sessions_of
 from tallystick.sessions.snapshots import snapshots_holder as snapshots_of
 from tallystick.settings.paths import ledger_path
@@ -207,7 +207,7 @@ class Session:
         self._skills = skills
         self._memory = memory
         self._vocabulary = vocabulary
-        self._till = Till(budget=budget, total=total, pricing=pricing)
+        self._client_scopes = ClientScopes(budget=budget, total=total, pricing=pricing)
         self._models = dict(models)
         if attachments is not None and (ledger is None or isinstance(ledger, SqliteLedger)):
             raise UsageError("attachments: a ledger in a file keeps them itself, beside it")
@@ -408,7 +408,7 @@ class Session:
         if self._owns_attachments and isinstance(self._attachments, SqliteAttachments):
             self._attachments.close()
             self._attachments = None
-        self._till.close()
+        self._client_scopes.close()
         self._loop.close()
 
     # -- on the loop ---------------------------------------------------------------------------
@@ -418,7 +418,7 @@ class Session:
             return run_asked(parts, job, steps, model_of=self._model_of, replay=self._replay)
 
         parts = self._parts()
-        return await in_session(parts.sessions, job, steps, asked)
+        return await run_in_session(parts.sessions, job, steps, asked)
 
     def _model_of(self, name: str | None) -> Model:
         """The model to ask: the session's own, or one by a name that was given or is opened."""
@@ -452,25 +452,25 @@ class Session:
     async def _resume(self, run: str, job: ResumeJob, steps: RunSteps) -> Run:
         with steps:
             parts = self._parts()
-            family = Family(parts, watch=job.watch, heard=job.heard, resuming=job)
+            family = ChildRuns(parts, watch=job.watch, heard=job.heard, resuming=job)
             return await resumed(parts, run, job, steps, children=family)
 
     async def _fork(self, run: str, fork: str, job: ForkJob, steps: RunSteps) -> Run:
         with steps:
             parts = self._parts()
-            family = Family(parts, watch=job.watch, heard=job.heard)
+            family = ChildRuns(parts, watch=job.watch, heard=job.heard)
             return await forked(parts, run, fork, job, steps, children=family)
 
     def _parts(self) -> Parts:
         return Parts(
             ledger=self.ledger,
-            till=self._till,
+            client_scopes=self._client_scopes,
             functions=self._functions,
             model=self._recorded_as,
             find_model=lambda own: models_for_programs(own, self._models),
             sandbox=self._backends.wasm,
             backends=self._backends,
-            shelf=self._shelf,
+            run_attachments=self._run_attachments,
             lookup=self._lookup,
             skills=self._skills,
             memory=self._memory,
@@ -483,17 +483,17 @@ class Session:
             run,
             ledger=self.ledger,
             sandbox=self._backends.wasm,
-            shelf_of=self._shelf,
+            shelf_of=self._run_attachments,
             skills=self._skills,
         )
 
-    def shelf_of(self, records: Sequence[Record]) -> Shelf:
+    def shelf_of(self, records: Sequence[Record]) -> RunAttachments:
         """What a recorded run keeps, to be read."""
         started = start_now(records)
-        return self._shelf(holder_of(records), started.grants)
+        return self._run_attachments(holder_of(records), started.grants)
 
-    def _shelf(self, session_id: str, grants: Sequence[str]) -> Shelf:
-        return Shelf(
+    def _run_attachments(self, session_id: str, grants: Sequence[str]) -> RunAttachments:
+        return RunAttachments(
             SessionAttachments(self.attachments, session_id=session_id),
             grants=grants,
             snapshots=SessionAttachments(self.attachments, session_id=snapshots_of(session_id)),

@@ -47,16 +47,16 @@ from tallystick.ledger.memory import MemoryLedger
 from tallystick.model.port import Model, ModelError, ModelReply, ModelRequest
 from tallystick.model.scripted import ScriptedModel
 from tallystick.runtime.calls.functions import host_function
-from tallystick.runtime.calls.queries import LiveDesk, QueryPlace
-from tallystick.runtime.context.attachments import Shelf
-from tallystick.runtime.journal.journal import Writing
-from tallystick.runtime.journal.world import Asked
+from tallystick.runtime.calls.queries import LiveQueryCalls, QueryPlace
+from tallystick.runtime.context.attachments import RunAttachments
+from tallystick.runtime.journal.journal import PendingWrite
+from tallystick.runtime.journal.world import CallLog
 from tallystick.runtime.run import assembly
 from tallystick.runtime.run.live import LiveWorld
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.result import Run as Ended
-from tallystick.runtime.spend.door import Teller
-from tallystick.runtime.spend.scopes import Account, Place, Purse
+from tallystick.runtime.spend.door import ModelDoor
+from tallystick.runtime.spend.scopes import RunScopes, ScopeRef, ScopeTree
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
@@ -77,9 +77,9 @@ class Noted:
         self.called.append(10 + len(self.called))
         return self.called[-1]
 
-    def answered(self, answered: HostAnswered) -> Writing:
+    def answered(self, answered: HostAnswered) -> PendingWrite:
         self.answered_as.append(answered)
-        return Writing()
+        return PendingWrite()
 
 
 class Run:
@@ -99,13 +99,13 @@ class Run:
         limits: BridgeLimits | None = None,
         retries: int = 0,
     ) -> None:
-        self.account = Account()
+        self.scope_tree = ScopeTree()
         budget = Budget(tokens=tokens)
-        self.account.tree.enter("run", parent=None, budget=budget, kind="run", name="")
-        self.purse = Purse([Place(self.account, "run")])
-        self.teller = Teller(self.purse, PRICING)
+        self.scope_tree.tree.enter("run", parent=None, budget=budget, kind="run", name="")
+        self.run_scopes = RunScopes([ScopeRef(self.scope_tree, "run")])
+        self.model_door = ModelDoor(self.run_scopes, PRICING)
         self.notes, self.noted = Notes(), Noted()
-        self.held = Shelf(SessionAttachments(MemoryAttachments(), session_id="0" * 32))
+        self.held = RunAttachments(SessionAttachments(MemoryAttachments(), session_id="0" * 32))
         self._known: dict[str | None, Model] = {None: model}
         self._known.update(models or {})
         self.bridge = Bridge(limits=limits)
@@ -116,13 +116,13 @@ class Run:
                 self.noted,  # type: ignore[arg-type]
                 self.held,
                 program=2,
-                spend=self.purse.spend,
+                spend=self.run_scopes.spend,
             )
         )
         self.door = BridgeDoor(
             self.desk(temperature),
             calls,
-            self.purse,
+            self.run_scopes,
             limits=RunLimits(reply_tokens=500, retries=retries, tokens=tokens),
             ends_at=time.monotonic() + wall_ms / 1000,
             temperature=temperature,
@@ -130,8 +130,10 @@ class Run:
             calls_max=calls_max,
         )
 
-    def desk(self, temperature: float | None) -> LiveDesk:
-        made = LiveDesk("RUN", self.teller, self._find, self.held, temperature=temperature)
+    def desk(self, temperature: float | None) -> LiveQueryCalls:
+        made = LiveQueryCalls(
+            "RUN", self.model_door, self._find, self.held, temperature=temperature
+        )
         made.written = self.notes
         return made
 
@@ -143,7 +145,7 @@ class Run:
     @property
     def left(self) -> Amount:
         """What is still held."""
-        return self.account.tree.rows()[0].reserved
+        return self.scope_tree.tree.rows()[0].reserved
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[IssuedToken]:
@@ -193,7 +195,7 @@ def test_a_query_is_reserved_written_settled_and_answered() -> None:
     assert reply.body["tokens_remaining"] == 100_000 - 110
     assert 50_000 < reply.body["time_remaining_ms"] <= 60_000
     assert run.left == Amount()
-    assert run.account.tree.rows()[0].spent.host_calls == 1
+    assert run.scope_tree.tree.rows()[0].spent.host_calls == 1
 
 
 def test_what_the_provider_reported_is_told_as_it_came() -> None:
@@ -242,7 +244,7 @@ def test_a_batch_is_asked_side_by_side_each_in_a_place_of_its_own() -> None:
         assert len(set(places)) == 10
         assert {intent for intent, _, _ in places} == ({5} if within else set(range(10, 20)))
         total = sum(each["Ok"]["tokens_used"] for each in reply.body["responses"])
-        assert (reply.body["total_tokens_used"], run.account.tree.rows()[0].spent.tokens) == (
+        assert (reply.body["total_tokens_used"], run.scope_tree.tree.rows()[0].spent.tokens) == (
             total, total,
         )  # fmt: skip
         assert reply.body["tokens_remaining"] == 100_000 - total
@@ -332,7 +334,7 @@ def test_a_budget_that_is_used_up_refuses_and_says_what_is_left() -> None:
             return [await run.ask(token, body) for _ in range(4)]
 
     *good, last = ran(play())
-    spent = run.account.tree.rows()[0].spent.tokens
+    spent = run.scope_tree.tree.rows()[0].spent.tokens
     assert good[0].status == 200
     assert (last.status, last.error["type"], last.error["code"]) == (
         402, "TokenBudgetExceeded", -32010,
@@ -354,7 +356,7 @@ def test_a_batch_that_is_not_paid_for_runs_the_part_that_is() -> None:
     kinds = [each and each["type"] for each in reply.body["errors"]]
     assert 0 < kinds.count("TokenBudgetExceeded") < 10
     assert kinds.count(None) == len(run.of(QueryReplied))
-    assert reply.body["tokens_remaining"] == 1_400 - run.account.tree.rows()[0].spent.tokens
+    assert reply.body["tokens_remaining"] == 1_400 - run.scope_tree.tree.rows()[0].spent.tokens
     assert run.left == Amount()
 
 
@@ -407,7 +409,7 @@ def test_attempts_that_failed_in_passing_are_in_what_was_used() -> None:
 
     assert reply.status == 200
     assert reply.body["figures"] == "reserved"
-    assert reply.body["tokens_used"] == run.account.tree.rows()[0].spent.tokens
+    assert reply.body["tokens_used"] == run.scope_tree.tree.rows()[0].spent.tokens
 
 
 @pytest.mark.parametrize("how", ["revoked", "timeout", "closed"])
@@ -585,7 +587,7 @@ class Bridged(LiveWorld):
     now: Bridged
 
     async def run(
-        self, intent: RunProgram, source: str, asked: Asked, **more: Any
+        self, intent: RunProgram, source: str, asked: CallLog, **more: Any
     ) -> ProgramFinished:
         Bridged.now, self.asked, self.program = self, asked, intent.intent
         return await super().run(intent, source, asked, **more)
@@ -597,8 +599,8 @@ async def outside(script: str) -> str:
     world = Bridged.now
     door = BridgeDoor(
         world._desk,  # type: ignore[arg-type]
-        WrittenCalls(world.asked, world._shelf, program=world.program),
-        world._teller.purse,
+        WrittenCalls(world.asked, world._run_attachments, program=world.program),
+        world._model_door.run_scopes,
         limits=world._queries.limits,
         ends_at=world._children.ends_at,
     )

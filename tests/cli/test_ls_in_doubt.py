@@ -31,9 +31,9 @@ import os, sys
 from pathlib import Path
 from tallystick.core.budget.amount import Amount, Budget
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.spend.scopes import SharedPurse, declared
+from tallystick.runtime.spend.scopes import SharedCap, declared
 ledger = SqliteLedger(Path(sys.argv[1]))
-purse = SharedPurse(ledger.file, declared(ledger.file, Budget.of(usd=1)), run=sys.argv[2])
+purse = SharedCap(ledger.file, declared(ledger.file, Budget.of(usd=1)), run=sys.argv[2])
 purse.reserve(Amount(usd=250_000_000, tokens=10, model_calls=1), usd_waived=False)
 os._exit(9)
 """

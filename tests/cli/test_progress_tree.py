@@ -34,7 +34,7 @@ from tallystick.core.charge import Charge, RunLimits, shown_usd
 from tallystick.core.records import Caller, ChildBegun, ChildEnded, HostAnswered, Record, RunEnded
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.runtime.runs.result import Run
-from tallystick.runtime.runs.tree import FamilyTally, Node, tree_of
+from tallystick.runtime.runs.tree import Node, RunTree, tree_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 __all__ = ["tally"]
@@ -176,8 +176,8 @@ def test_children_that_were_stopped_with_the_whole_have_no_line() -> None:
 # -- on a terminal ---------------------------------------------------------------------------------
 
 
-def tally_of(records: list[tuple[str, Record]]) -> FamilyTally:
-    tally = FamilyTally(clock=Clock())
+def tally_of(records: list[tuple[str, Record]]) -> RunTree:
+    tally = RunTree(clock=Clock())
     for run, record in records:
         tally.add(run, record)
     return tally

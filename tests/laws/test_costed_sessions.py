@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.host_call_sandbox import ToldSandbox, told
+from tests.host_call_sandbox import HostCallSandbox, calling
 from tests.laws.costed_world import Books, CostedServer, Mix, VirtualLoopThread, WatchedTree
 from tests.laws.test_price_laws import written
 from tests.scripted_run import block
@@ -34,7 +34,7 @@ from tallystick.model.prices import worst_case
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend import client_scopes
-from tallystick.runtime.spend.scopes import Account
+from tallystick.runtime.spend.scopes import ScopeTree
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 # They take long: CI runs them.
@@ -112,7 +112,7 @@ class World:
         found = [WHO.search(each.text) for each in request.messages]
         return next(each.group(1) for each in found if each is not None)
 
-    def told(self, request: ModelRequest) -> str:
+    def calling(self, request: ModelRequest) -> str:
         """A turn's reply: calls to make, and an answer with the last of them."""
         if request.messages[0].role != "system":
             return "7"
@@ -121,7 +121,7 @@ class World:
         prompts = [f"run {who} asks {each}" for each in range(self.plan.fan_out)]
         fit = self.chance.choice(["part", "whole"])
         calls = [("llm_query_batched", [prompts, None, None, fit]), ("budget.remaining", [])]
-        return told(calls, answer="done" if turn == self.plan.turns else "", note=f"turn {turn}")
+        return calling(calls, answer="done" if turn == self.plan.turns else "", note=f"turn {turn}")
 
     def program(self, request: ModelRequest) -> str:
         """The same as `told`, as a program that is run."""
@@ -146,12 +146,12 @@ def watched() -> Iterator[list[WatchedTree]]:
     """The trees of the sessions that are made meanwhile."""
     made: list[WatchedTree] = []
 
-    def account() -> Account:
+    def scope_tree() -> ScopeTree:
         made.append(WatchedTree())
-        return Account(tree=made[-1])
+        return ScopeTree(tree=made[-1])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client_scopes, "Account", account)
+        patch.setattr(client_scopes, "ScopeTree", scope_tree)
         yield made
 
 
@@ -166,7 +166,7 @@ def played(plan: Plan, sandbox: WasmSandbox | None = None) -> World:
         mix=plan.mix,
         books=world.books,
         places=world.places,
-        program=world.told if sandbox is None else world.program,
+        program=world.calling if sandbox is None else world.program,
         pace=1.0 if sandbox is None else 0.0,
     )
     ledger = MemoryLedger()
@@ -174,7 +174,7 @@ def played(plan: Plan, sandbox: WasmSandbox | None = None) -> World:
         session = Session(
             model=server,
             ledger=ledger,
-            sandbox=sandbox or ToldSandbox(),  # type: ignore[arg-type]
+            sandbox=sandbox or HostCallSandbox(),  # type: ignore[arg-type]
             budget=world.budget(plan.session_calls),
             pricing=Pricing(declared=PriceTable.of_user({NAME: plan.table})),
         )

@@ -29,10 +29,10 @@ from tallystick.model.pacing import Gate
 from tallystick.model.port import Model
 from tallystick.model.price_table import PriceTable, Pricing
 from tallystick.model.prices import worst_case
-from tallystick.runtime.calls.queries import LiveDesk, Queries, QueryPlace, QueryProblem
-from tallystick.runtime.context.attachments import Shelf
-from tallystick.runtime.spend.door import Teller
-from tallystick.runtime.spend.scopes import Account, Place, Purse
+from tallystick.runtime.calls.queries import LiveQueryCalls, Queries, QueryPlace, QueryProblem
+from tallystick.runtime.context.attachments import RunAttachments
+from tallystick.runtime.spend.door import ModelDoor
+from tallystick.runtime.spend.scopes import RunScopes, ScopeRef, ScopeTree
 
 # They take long: CI runs them.
 pytestmark = pytest.mark.slow
@@ -131,7 +131,7 @@ class World:
         self.tables = {**named, UNPRICED: {}}
         self.pricing = Pricing(declared=PriceTable.of_user(named), waived=plan.waived)
         self.trees = [WatchedTree() for _ in range(plan.trees)]
-        self.accounts = [Account(tree=tree) for tree in self.trees]
+        self.accounts = [ScopeTree(tree=tree) for tree in self.trees]
         for tree in self.trees:
             self._grow(tree)
         self.clients = [Client(self, number) for number in range(plan.clients)]
@@ -191,10 +191,14 @@ class Client:
         self.notes = Notes()
         trees = chance.sample(range(plan.trees), chance.randint(1, plan.trees))
         self.places = [(tree, chance.choice(list(world.trees[tree].parents))) for tree in trees]
-        purse = Purse([Place(world.accounts[tree], scope) for tree, scope in self.places])
+        run_scopes = RunScopes(
+            [ScopeRef(world.accounts[tree], scope) for tree, scope in self.places]
+        )
         self.models = {name: self._server(name) for name in world.tables}
         held = SessionAttachments(MemoryAttachments(), session_id=f"{number:032x}")
-        desk = LiveDesk("RUN", Teller(purse, world.pricing), self._find, Shelf(held))
+        desk = LiveQueryCalls(
+            "RUN", ModelDoor(run_scopes, world.pricing), self._find, RunAttachments(held)
+        )
         desk.written = self.notes
         limits = RunLimits(reply_tokens=plan.reply_tokens, retries=plan.retries)
         self.queries = Queries(desk, limits=limits)

@@ -254,7 +254,7 @@ def test_what_all_leaves_used_side_by_side_is_what_the_root_used(mixed: list[Ste
             assert root is not None
             await asyncio.gather(*(arun(each) for each in free))
             everything = [leaf for each in free for leaf in leaves(each)]
-            (row,) = root.account.tree.rows()
+            (row,) = root.scope_tree.tree.rows()
             tokens = sum(each.input + each.output for each in everything)
             assert row.spent.tokens == tokens
             assert row.spent.tokens == root.usage.input_tokens + root.usage.output_tokens

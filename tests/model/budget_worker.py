@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.host_call_sandbox import ToldSandbox  # noqa: E402
+from tests.host_call_sandbox import HostCallSandbox  # noqa: E402
 from tests.model.billing_server import PRICES  # noqa: E402
 
 from tallystick.client import Session  # noqa: E402
@@ -38,7 +38,7 @@ def main(ledger: str, url: str, name: str, usd_total: str, runs: int) -> None:
     session = Session(
         model=HttpModel(where),
         ledger=SqliteLedger(Path(ledger), busy_seconds=60),
-        sandbox=ToldSandbox(),  # type: ignore[arg-type]
+        sandbox=HostCallSandbox(),  # type: ignore[arg-type]
         total=Budget.of(usd=usd_total),
         pricing=Pricing(declared=PriceTable.of_user(PRICES)),
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.host_call_sandbox import ToldSandbox, told
+from tests.host_call_sandbox import HostCallSandbox, calling
 from tests.model.billing_server import PRICES, Bill, is_turn
 from tests.model.fake_server import DIALECTS, FakeServer, Seen, endpoint
 from tests.model.test_failures_in_runs import _Unhurried
@@ -56,7 +56,7 @@ class Reply:
             return "seven"
         turn = self._turns[who] = self._turns.get(who, 0) + 1
         prompts = [f"run {who} asks {number}" for number in range(self._fan_out)]
-        return told(
+        return calling(
             [("llm_query_batched", [prompts])],
             answer="done" if turn == 2 else "",
             note=f"turn {turn}",
@@ -97,7 +97,7 @@ async def _ten_runs(
     session = Session(
         model=model,
         ledger=ledger,
-        sandbox=ToldSandbox(),  # type: ignore[arg-type]
+        sandbox=HostCallSandbox(),  # type: ignore[arg-type]
         budget=budget,
         pricing=PRICING,
     )

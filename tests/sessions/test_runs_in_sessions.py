@@ -555,7 +555,7 @@ def test_what_a_run_spent_that_was_gone_on_with_and_died_is_counted(
     cut = world.run(session, "x = 1\nprint(x)", limits=RunLimits(turns=1))
     before = world.info(session).budget_status.tokens_used
     with monkeypatch.context() as patch:
-        patch.setattr(session_runs.Joined, "over", lambda self: None)  # its process dies
+        patch.setattr(session_runs.SessionLease, "over", lambda self: None)  # its process dies
         with world.client("x = 1\nprint(x)", "FINAL(x)") as client:
             client.resume(cut.run, limits=RunLimits(turns=9))
     assert world.info(session).budget_status.tokens_used == before

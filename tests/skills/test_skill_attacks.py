@@ -764,15 +764,15 @@ def test_evidence_is_what_loads_and_uses_came_to(
     started = run.records[0]
     assert isinstance(started, RunStarted)
     assert started.skills is not None
-    shelf = run.session.shelf_of(run.records)
-    cards = cards_again(started.skills, shelf)
+    run_attachments = run.session.shelf_of(run.records)
+    cards = cards_again(started.skills, run_attachments)
     loaded, used = ["gamma"] * put, list[tuple[str, str]]()
     turns = [each for each in asked(run.records) if each.evidence is not None]
     assert len(turns) == len(sources) + 1
     for turn, steps in zip(turns, [*programs, []], strict=True):
         assert turn.evidence is not None
         expected = SkillState(loaded=tuple(dict.fromkeys(loaded)), used=tuple(dict.fromkeys(used)))
-        found = read_evidence(turn.evidence, shelf)
+        found = read_evidence(turn.evidence, run_attachments)
         assert found == evidence_of(started.skills, cards, expected)
         assert (turn.evidence.shown, turn.evidence.omitted) == (2, 1)
         for what, id, source in steps:

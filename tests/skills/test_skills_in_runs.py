@@ -75,9 +75,9 @@ def skills(root: Path) -> Skills:
 
 
 def evidences(run: Played) -> list[msgspec.Struct]:
-    shelf = run.session.shelf_of(run.records)
+    run_attachments = run.session.shelf_of(run.records)
     return [
-        read_evidence(each.evidence, shelf)
+        read_evidence(each.evidence, run_attachments)
         for each in asked(run.records)
         if each.evidence is not None
     ]
@@ -447,10 +447,10 @@ def test_why_says_in_a_sentence_what_became_of_a_skill(
         "FINAL(1)",
         put=["by-hand"],
     )
-    shelf = run.session.shelf_of(run.records)
+    run_attachments = run.session.shelf_of(run.records)
 
-    shown = why_in_run("r", run.records, shelf, "shelf-codes").sentence
-    hidden = why_in_run("r", run.records, shelf, "by-hand").sentence
+    shown = why_in_run("r", run.records, run_attachments, "shelf-codes").sentence
+    hidden = why_in_run("r", run.records, run_attachments, "by-hand").sentence
 
     assert "was listed in full" in shown
     assert "a program loaded it in turn 1" in shown
@@ -458,7 +458,7 @@ def test_why_says_in_a_sentence_what_became_of_a_skill(
     assert "models are not to load it" in hidden
     assert "the user put it into the prompt" in hidden
     with pytest.raises(SkillNotFound):
-        why_in_run("r", run.records, shelf, "never-seen")
+        why_in_run("r", run.records, run_attachments, "never-seen")
 
 
 # -- later -------------------------------------------------------------------------------------

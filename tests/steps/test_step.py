@@ -23,7 +23,7 @@ from tallystick.core.step import (
     StepDefinition,
     StepUsage,
 )
-from tallystick.runtime.spend.scopes import Purse
+from tallystick.runtime.spend.scopes import RunScopes
 from tallystick.steps.active import ActiveStep, StepLog
 from tallystick.steps.step import (
     charge_step,
@@ -191,20 +191,20 @@ def test_the_places_that_pay_are_the_innermost_scope_and_refuse_for_all_around(
 
     @step("inner", budget={"max_tokens": 100})
     def inner() -> None:
-        purse = Purse(step_places())
-        assert purse.remaining().tokens == 9
+        run_scopes = RunScopes(step_places())
+        assert run_scopes.remaining().tokens == 9
         with pytest.raises(BudgetExhausted, match="9 left in step outer"):
-            purse.reserve(Amount(tokens=10))
-        hold = purse.reserve(Amount(tokens=9))
-        assert purse.remaining().tokens == 0
-        purse.settle(hold, Amount(tokens=3))
-        assert purse.remaining().tokens == 6
+            run_scopes.reserve(Amount(tokens=10))
+        hold = run_scopes.reserve(Amount(tokens=9))
+        assert run_scopes.remaining().tokens == 0
+        run_scopes.settle(hold, Amount(tokens=3))
+        assert run_scopes.remaining().tokens == 6
 
     @step("outer", budget={"max_tokens": 10})
     def outer() -> None:
         charge_step(1, 0, 0)
         inner()
-        assert Purse(step_places()).remaining().tokens == 6
+        assert RunScopes(step_places()).remaining().tokens == 6
 
     outer()
 
@@ -384,7 +384,7 @@ def test_a_task_that_outlives_its_step_is_still_paid_for_by_all_around(log: Step
         @step("outer", budget={"max_tokens": 100})
         async def outer() -> None:
             await inner()
-            tree = here().account.tree
+            tree = here().scope_tree.tree
             assert [row.scope.name for row in tree.rows()] == ["outer", "inner", "late"]
             go.set()
             found = await asyncio.gather(*begun, return_exceptions=True)

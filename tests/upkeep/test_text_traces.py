@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.upkeep.text_traces import TEXT_CHARS_MIN, Needles
+from tallystick.upkeep.text_traces import TEXT_CHARS_MIN, TextForms
 
 texts = st.text(
     st.characters(exclude_categories=["Cs"]), min_size=TEXT_CHARS_MIN, max_size=60
@@ -27,7 +27,7 @@ class Told(msgspec.Struct):
 
 @given(text=texts, before=st.text(max_size=5), after=st.text(max_size=5))
 def test_a_text_is_found_in_texts_json_and_python(text: str, before: str, after: str) -> None:
-    needles = Needles([text])
+    needles = TextForms([text])
     whole = f"{before}{text}{after}"
     once = json.dumps({"said": whole})
 
@@ -41,7 +41,7 @@ def test_a_text_is_found_in_texts_json_and_python(text: str, before: str, after:
 
 @given(text=texts, before=around, after=around)
 def test_a_text_is_found_in_bytes_memory_and_base64(text: str, before: bytes, after: bytes) -> None:
-    needles = Needles([text])
+    needles = TextForms([text])
     raw = text.strip().encode()
 
     assert needles.in_bytes(before + raw + after)
@@ -56,8 +56,8 @@ def test_a_text_is_found_across_pieces(text: str, size: int) -> None:
     data = b"xx" + text.encode() + b"yy"
     pieces = [data[at : at + size] for at in range(0, len(data), size)]
 
-    assert Needles([text]).in_pieces(pieces)
-    assert not Needles([text]).in_pieces([b"xx", b"yy"])
+    assert TextForms([text]).in_pieces(pieces)
+    assert not TextForms([text]).in_pieces([b"xx", b"yy"])
 
 
 @given(text=st.text(st.sampled_from("abcdefghijklmnopqrstuvwxyz ,."), min_size=900, max_size=999))
@@ -67,12 +67,12 @@ def test_of_a_long_line_any_two_hundred_characters_are_found(text: str) -> None:
         part = line[start : start + 200]
         # A part of one letter over and over stands in many texts.
         if min(len(set(part[at : at + 100])) for at in range(101)) >= 12:
-            assert Needles([line]).in_text(f"<{part}>")
+            assert TextForms([line]).in_text(f"<{part}>")
 
 
 @pytest.mark.parametrize("text", ["", "  ", "tea at four", " " * 40 + "tea" + "\n" * 9])
 def test_what_is_short_is_not_looked_for(text: str) -> None:
-    needles = Needles([text])
+    needles = TextForms([text])
 
     assert not needles
     assert not needles.in_text(f"we have {text} here")
@@ -80,14 +80,14 @@ def test_what_is_short_is_not_looked_for(text: str) -> None:
 
 
 def test_a_ruler_or_a_heading_of_a_note_is_not_looked_for() -> None:
-    needles = Needles(["a heading\n" + "-" * 60 + "\nsomething said"])
+    needles = TextForms(["a heading\n" + "-" * 60 + "\nsomething said"])
 
     assert not needles.in_text("a heading\n" + "=" * 60)
     assert not needles.in_text("-" * 80)
 
 
 def test_the_plain_digest_of_a_text_is_found_where_it_is_asked_for() -> None:
-    needles = Needles(["tea at four "])
+    needles = TextForms(["tea at four "])
 
     assert needles.bound_by(Told(inside="sha256:" + _sha256("tea at four")))
     assert needles.bound_by(Told(inside=_sha256("tea at four ")))

@@ -36,14 +36,14 @@ from tallystick.core.resume_errors import ResumeRefused, RunInDoubt
 from tallystick.runtime.calls.queries import (
     ITEMS_MAX,
     Queries,
-    QueryDesk,
+    QueryCalls,
     QueryPlace,
     QueryProblem,
     QueryRequest,
 )
-from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, Shelf
-from tallystick.runtime.journal.world import Asked
-from tallystick.runtime.spend.scopes import Purse
+from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, RunAttachments
+from tallystick.runtime.journal.world import CallLog
+from tallystick.runtime.spend.scopes import RunScopes
 from tallystick.sandbox.host import call_digest, encoded_reply, error_reply
 from tallystick.sandbox.port import new_id
 
@@ -84,15 +84,15 @@ class WrittenCalls:
 
     def __init__(
         self,
-        asked: Asked,
-        shelf: Shelf,
+        asked: CallLog,
+        run_attachments: RunAttachments,
         *,
         program: int,
         indexes: Iterator[int] | None = None,
         spend: Callable[[Amount], None] = lambda amount: None,
     ) -> None:
         self._asked = asked
-        self._shelf = shelf
+        self._run_attachments = run_attachments
         self._program = program
         self._indexes = itertools.count() if indexes is None else indexes
         self._spend = spend
@@ -108,7 +108,7 @@ class WrittenCalls:
     async def end(self, call: BridgeCall, reply: bytes) -> None:
         ref = None
         if len(reply) > INLINE_BYTES_MAX:
-            ref = self._shelf.keep(reply, label=f"answer of {_NAME}")
+            ref = self._run_attachments.keep(reply, label=f"answer of {_NAME}")
         self._spend(Amount(host_calls=1))
         writing = self._asked.answered(
             HostAnswered(
@@ -151,25 +151,25 @@ class BridgeDoor:
 
     def __init__(
         self,
-        desk: QueryDesk,
+        desk: QueryCalls,
         calls: BridgeCalls,
-        purse: Purse,
+        run_scopes: RunScopes,
         *,
         limits: RunLimits,
         ends_at: float,
         temperature: float | None = None,
-        desk_at: Callable[[float], QueryDesk] | None = None,
+        desk_at: Callable[[float], QueryCalls] | None = None,
         calls_max: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._desk = desk
         self._calls = calls
-        self._purse = purse
+        self._run_scopes = run_scopes
         self._limits = limits
         self._ends_at = ends_at
         self._temperature = temperature
         self._desk_at = desk_at
-        self._desks: dict[float, QueryDesk] = {}
+        self._desks: dict[float, QueryCalls] = {}
         self._calls_left = min(limits.host_calls if calls_max is None else calls_max, ITEMS_MAX)
         self._clock = clock
         self.failed: BaseException | None = None
@@ -177,7 +177,7 @@ class BridgeDoor:
     def left(self) -> BridgeLeft:
         """What the run has left to spend."""
         seconds = max(0.0, self._ends_at - self._clock())
-        return BridgeLeft(tokens=self._purse.remaining().tokens, time_ms=int(seconds * 1000))
+        return BridgeLeft(tokens=self._run_scopes.remaining().tokens, time_ms=int(seconds * 1000))
 
     async def ask(self, query: BridgeQuery) -> BridgeAnswer:
         """Ask one question. Raises `BridgeRefused`; a cancel is written down and raised."""
@@ -221,7 +221,7 @@ class BridgeDoor:
             raise self._refused("ConfigError", said)
         return min(each for each in (query.max_tokens, query.cap, most) if each is not None)
 
-    def _desk_for(self, temperature: float | None) -> QueryDesk:
+    def _desk_for(self, temperature: float | None) -> QueryCalls:
         if temperature is None or temperature == self._temperature:
             return self._desk
         if self._desk_at is None:
@@ -268,7 +268,7 @@ class BridgeDoor:
 class _Heard:
     """A desk before the real one: gives items their numbers, and keeps what was settled."""
 
-    def __init__(self, desk: QueryDesk, *, first: int) -> None:
+    def __init__(self, desk: QueryCalls, *, first: int) -> None:
         self._desk = desk
         self._first = first
         self.tokens_used = 0
@@ -311,7 +311,7 @@ def _request(query: BridgeQuery) -> bytes:
     return msgspec.json.encode([_NAME, [query.prompt], named])
 
 
-_: type[QueryDesk] = _Heard
+_: type[QueryCalls] = _Heard
 _calls: tuple[type[BridgeCalls], ...] = (WrittenCalls, CallUnderWay)
 
 
@@ -334,20 +334,20 @@ class ShellBridge:
     folder: BridgeFolder
     run: str
     session_id: str
-    desk: QueryDesk
-    purse: Purse
-    shelf: Shelf
+    desk: QueryCalls
+    run_scopes: RunScopes
+    run_attachments: RunAttachments
     temperature: float | None
 
     @contextlib.asynccontextmanager
     async def open(
-        self, asked: Asked, *, program: int, limits: RunLimits, ends_at: float, calls_max: int
+        self, asked: CallLog, *, program: int, limits: RunLimits, ends_at: float, calls_max: int
     ) -> AsyncIterator[dict[str, str]]:
         """Inside, what is in these variables asks models. Raises what broke the run's record."""
         door = BridgeDoor(
             self.desk,
-            WrittenCalls(asked, self.shelf, program=program, spend=self.purse.spend),
-            self.purse,
+            WrittenCalls(asked, self.run_attachments, program=program, spend=self.run_scopes.spend),
+            self.run_scopes,
             limits=limits,
             ends_at=ends_at,
             temperature=self.temperature,

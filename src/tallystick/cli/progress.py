@@ -32,7 +32,7 @@ from tallystick.core.records import (
     RunEnded,
     RunProgram,
 )
-from tallystick.runtime.runs.tree import Branch, FamilyTally
+from tallystick.runtime.runs.tree import RunNode, RunTree
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -97,9 +97,9 @@ def _about_usd(nano: int | None) -> str:
     return "<$0.0001" if 0 < nano < _LEAST_SHOWN else f"${nano / 1e9:,.4f}"
 
 
-def rows_of(tally: FamilyTally, *, rows_max: int, width: int) -> list[str]:
+def rows_of(tally: RunTree, *, rows_max: int, width: int) -> list[str]:
     """The live runs below the root, each under the one that began it, and a sum of the others."""
-    chosen: list[Branch] = []
+    chosen: list[RunNode] = []
     waiting = list(reversed(tally.root.live.values()))
     while waiting and len(chosen) < rows_max:
         chosen.append(waiting.pop())
@@ -121,7 +121,7 @@ def rows_of(tally: FamilyTally, *, rows_max: int, width: int) -> list[str]:
     return [*shown, fitted(f"  … {rest}", width).rstrip()] if rest else shown
 
 
-def counts_of(tally: FamilyTally, *, shown: int = 0) -> str:
+def counts_of(tally: RunTree, *, shown: int = 0) -> str:
     """The runs that have no row, in numbers; nothing, where there are none."""
     more = tally.live - shown
     named = (
@@ -134,7 +134,7 @@ def counts_of(tally: FamilyTally, *, shown: int = 0) -> str:
     return ", ".join(text for count, text in named if count > 0)
 
 
-def state_of(branch: Branch) -> str:
+def state_of(branch: RunNode) -> str:
     """What a run does, in a few words."""
     inside = len(branch.live) + branch.waiting
     asked = len(branch.batch.asked)
@@ -283,7 +283,7 @@ def progress_for(
     if quiet:
         return _Silent()
     stream = sys.stderr if stream is None else stream
-    tally = FamilyTally(before, inside, clock=clock)
+    tally = RunTree(before, inside, clock=clock)
     if stream.isatty() and environ.get("TERM", "") not in ("", "dumb"):
         return _Live(stream, tally, before, plain="NO_COLOR" in environ, clock=clock)
     say = _said_to(stream)
@@ -342,7 +342,7 @@ class _Lines:
     def __init__(
         self,
         say: Callable[[str], None],
-        tally: FamilyTally,
+        tally: RunTree,
         before: Sequence[Record] = (),
         *,
         children: bool,
@@ -391,7 +391,7 @@ class _Lines:
             lines += [] if own is None else [own]
         return lines
 
-    def _child(self, child: Branch, record: ChildEnded) -> list[str]:
+    def _child(self, child: RunNode, record: ChildEnded) -> list[str]:
         """A child that ended; or a sum, where there were many and one is due."""
         if record.stop == "cancelled":
             # The end of the whole says so.
@@ -426,12 +426,12 @@ class _Lines:
                 return (
                     f"turn {record.turn:<3} program {counted(self.programs.lines, 'line'):<10}"
                     f"{counted(record.host_calls, 'host call'):<14}{self._tokens():<14}  "
-                    f"{self._so_far()}{outcome(record)}"
+                    f"{self._spent()}{outcome(record)}"
                 )
             case _:
                 return None
 
-    def _so_far(self) -> str:
+    def _spent(self) -> str:
         """What the run has cost, where that is known and anything."""
         usd = self.tally.root.used.usd
         return f"{shown_usd(usd)} so far  " if usd else ""
@@ -441,7 +441,7 @@ class _Lines:
         return f"{self.programs.tokens:,} tokens{estimated}"
 
 
-def _child_line(child: Branch, record: ChildEnded, *, number: int) -> str:
+def _child_line(child: RunNode, record: ChildEnded, *, number: int) -> str:
     charge = record.charge
     spent = charge.tokens_in + charge.tokens_out
     cost = "" if charge.usd is None else f"  {shown_usd(charge.usd)}"
@@ -459,7 +459,7 @@ class _Live:
     def __init__(
         self,
         stream: TextIO,
-        tally: FamilyTally,
+        tally: RunTree,
         before: Sequence[Record] = (),
         *,
         plain: bool,
@@ -526,7 +526,7 @@ class _Live:
             return [whole]
         return [fitted(doing, width).rstrip(), *rows, *budget]
 
-    def _doing(self, root: Branch) -> str:
+    def _doing(self, root: RunNode) -> str:
         if self._stopping:
             return "stopping; Ctrl-C again leaves at once"
         if root.doing == "asking" and self._chars:

@@ -71,7 +71,7 @@ def transcript_lines(record: Record) -> list[str]:
         case FilesKept() | NetworkAttempted():
             return [_native(record)]
         case RunEnded() | RunResumed() | RunForked() | RunPruned():
-            return [f"run       {_passage(record)}"]
+            return [f"run       {_continuation(record)}"]
         case StepEntered() | StepLeft():
             return [f"step      {_step(record)}"]
 
@@ -158,7 +158,7 @@ def _program(record: RunProgram | ProgramFinished) -> str:
     return f"finished   {outcome(record)}"
 
 
-def _passage(record: RunEnded | RunResumed | RunForked | RunPruned) -> str:
+def _continuation(record: RunEnded | RunResumed | RunForked | RunPruned) -> str:
     match record:
         case RunEnded():
             kind = "partial" if record.partial else "answer"

@@ -64,7 +64,7 @@ from tallystick.interop.trajectory_events import (
     CommandParsed,
     CommandParseFailed,
     ErrorSeen,
-    Given,
+    GivenText,
     LlmCall,
     LlmResponse,
     QueryComplete,
@@ -329,7 +329,7 @@ class _Told:
             case RunStarted() as record:
                 yield from self._started(run, place, record)
             case RunResumed() | RunForked() as record:
-                yield self._gone_on(run, place, record)
+                yield self._continued(run, place, record)
             case ChildBegun() | ChildEnded() as record:
                 yield from self._child(run, place, record)
             case RunEnded() as record:
@@ -398,7 +398,7 @@ class _Told:
                 grants=record.grants,
                 functions=tuple(name for name, _ in record.functions),
             )
-        given = [Given(name=each.name, sha256=each.sha256, bytes=each.bytes)
+        given = [GivenText(name=each.name, sha256=each.sha256, bytes=each.bytes)
                  for each in record.contexts]  # fmt: skip
         yield QueryStart(
             **run.at(place),
@@ -412,7 +412,7 @@ class _Told:
             contexts=tuple(given),
         )
 
-    def _gone_on(self, run: _Run, place: Placed, record: RunResumed | RunForked) -> QueryStart:
+    def _continued(self, run: _Run, place: Placed, record: RunResumed | RunForked) -> QueryStart:
         run.ended, model = None, None
         if isinstance(record, RunForked):
             model, run.session_id = record.model, record.session_id

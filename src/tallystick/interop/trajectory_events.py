@@ -145,7 +145,7 @@ def termination_of(stop: str, detail: str, *, variable: str | None = None) -> Te
     return next((name for each, name in TERMINATIONS.items() if each == stop), "Error")
 
 
-class Given(msgspec.Struct, frozen=True, kw_only=True):
+class GivenText(msgspec.Struct, frozen=True, kw_only=True):
     """A text that a run was given, by its digest."""
 
     name: str
@@ -201,7 +201,7 @@ class QueryStart(_Event, frozen=True, kw_only=True, tag="query_start"):
     goal: Content | None = None
     model: str | None = None
     limits: RunLimits | None = None
-    contexts: tuple[Given, ...] = ()
+    contexts: tuple[GivenText, ...] = ()
 
 
 class LlmCall(_Event, frozen=True, kw_only=True, tag="llm_call"):

@@ -404,7 +404,7 @@ class Transactions:
     @contextlib.contextmanager
     def of(self, db: sqlite3.Connection, *, forced: bool, busy_seconds: float) -> Iterator[None]:
         """One transaction of the connection, by whoever holds it."""
-        with self._watched():
+        with self._errors_translated():
             self._set(db, forced=forced, busy_seconds=busy_seconds)
             if self._suspect:
                 self._mend(db)
@@ -420,12 +420,12 @@ class Transactions:
     @contextlib.contextmanager
     def none(self, *, busy_seconds: float) -> Iterator[sqlite3.Connection]:
         """The connection outside of any transaction."""
-        with self.access.held() as db, self._watched():
+        with self.access.held() as db, self._errors_translated():
             self._set(db, forced=True, busy_seconds=busy_seconds)
             yield db
 
     @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _errors_translated(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.OperationalError as error:

@@ -83,7 +83,9 @@ def appended(row: RunRow | None, run: str, *, expected: Head, fence: int, head: 
         raise LedgerConflict(run=run, field="fence", expected=fence, found=row.fence)
     _owned(row)
     if row.head != expected:
-        raise LedgerConflict(run=run, field="head", expected=_told(expected), found=_told(row.head))
+        raise LedgerConflict(
+            run=run, field="head", expected=_entries(expected), found=_entries(row.head)
+        )
     return msgspec.structs.replace(row, head=head)
 
 
@@ -112,14 +114,15 @@ def known_head(row: RunRow | None, header: ExportHeader) -> Head | None:
     if owned or not (header.moved or longer):
         raise _refused(
             header.run,
-            f"that run is here and another: {_told(row.head)} here, {_told(header.head)} in it",
+            f"that run is here and another: {_entries(row.head)} here, "
+            f"{_entries(header.head)} in it",
         )
     if row.moved and row.fence >= header.fence:
         raise _refused(header.run, "the run moved on after it; only a later export brings it back")
     if row.head.count > header.count:
         raise _refused(
             header.run,
-            f"that run is longer here: {_told(row.head)} here, {_told(header.head)} in it",
+            f"that run is longer here: {_entries(row.head)} here, {_entries(header.head)} in it",
         )
     return row.head
 
@@ -141,8 +144,8 @@ def shared_head(
         return row.head
     raise _refused(
         run,
-        f"run {ancestor.run}, which it grew from, is shorter here: {_told(row.head)} here, "
-        f"{_told(ancestor.head)} in it",
+        f"run {ancestor.run}, which it grew from, is shorter here: {_entries(row.head)} here, "
+        f"{_entries(ancestor.head)} in it",
     )
 
 
@@ -240,5 +243,5 @@ def _parted(run: str, of: str, seq: int) -> TransferRefused:
     return _refused(run, f"{which} is here and parts from it at or before entry {seq}")
 
 
-def _told(head: Head) -> str:
+def _entries(head: Head) -> str:
     return f"{head.count} entries ending in {head.hash[:12]}"

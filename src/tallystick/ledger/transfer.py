@@ -223,7 +223,7 @@ class StreamReader:
             for _ in pieces:
                 pass
 
-    def so_far(self) -> bytes:
+    def digest_of_read(self) -> bytes:
         """The digest of what was read until now."""
         return self._digest.digest()
 
@@ -483,7 +483,7 @@ def _checked(file: Readable, name: str, receiver: Receiver) -> _Checked:
         own = run == header.run
         why = receiver.entry(seq, entry) if own else receiver.shared(run, seq, entry)
         _accept(why, name)
-    digest = reader.so_far()
+    digest = reader.digest_of_read()
     for carried in reader.attachments(header):
         _accept(receiver.attachment(carried), name)
     reader.end()
@@ -510,7 +510,7 @@ def _entries_again(reader: StreamReader, name: str, first: _Checked) -> Iterator
     """The entries that were checked, up to the attachments; to the very end if there are none."""
     for _, _, entry in reader.entries(first.header):
         yield entry
-    if reader.so_far() != first.digest:
+    if reader.digest_of_read() != first.digest:
         raise _changed(name)
     if not first.header.attachments:
         reader.end()

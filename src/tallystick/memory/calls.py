@@ -28,7 +28,7 @@ from tallystick.runtime.calls.functions import RunFunction, effect_key
 WRITE = "memory.write"
 
 
-class MemoryDesk:
+class MemoryCalls:
     """Serves the programs of one run. `records` are what it has done already."""
 
     def __init__(self, memory: Memory, *, session_id: str, records: Iterable[Record] = ()) -> None:
@@ -224,24 +224,24 @@ def memory_given(memory: Memory | None, *, goal: str, has_data: bool) -> MemoryG
     )
 
 
-def desk_of(
+def memory_calls_of(
     memory: Memory | None, *, session_id: str, records: Iterable[Record] = ()
-) -> MemoryDesk | None:
+) -> MemoryCalls | None:
     """The desk of a run; None for one without memory."""
     if memory is None:
         return None
 
-    return MemoryDesk(memory, session_id=session_id, records=records)
+    return MemoryCalls(memory, session_id=session_id, records=records)
 
 
-def functions_of(desk: MemoryDesk | None) -> list[RunFunction]:
+def functions_of(desk: MemoryCalls | None) -> list[RunFunction]:
     """The functions of memory that a run has."""
     return [] if desk is None else desk.functions()
 
 
-def desk_again(
+def memory_calls_again(
     run: str, started: RunStarted, memory: Memory | None, records: Iterable[Record]
-) -> MemoryDesk | None:
+) -> MemoryCalls | None:
     """The desk of a run that is gone on with. Raises `ResumeRefused` for another memory."""
     given = started.memory
     if given is None:
@@ -252,4 +252,4 @@ def desk_again(
     if memory.store.identity() != given.store or memory.agent_id != given.agent_id:
         why = f"has the memory {given.tenant!r} of {given.agent_id!r}, and this is another one"
         raise ResumeRefused(run=run, why=why)
-    return desk_of(memory, session_id=started.session_id, records=records)
+    return memory_calls_of(memory, session_id=started.session_id, records=records)

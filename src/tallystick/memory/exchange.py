@@ -44,7 +44,7 @@ from tallystick.memory.store.records import (
     NoteSighted,
     NoteState,
 )
-from tallystick.memory.store.sqlite import Pen, SqliteMemory
+from tallystick.memory.store.sqlite import LogWriter, SqliteMemory
 from tallystick.memory.suspicion import SIGNS, TextScreen
 
 _T = TypeVar("_T")
@@ -101,18 +101,20 @@ def export_notes(
     """
     if not label.strip():
         raise NoteInvalid(field="label", why="say where it goes, for whoever must erase it")
-    with memory.writing() as pen:
-        rows = select_notes(pen.db, reader=reader, filters=filters, seq=pen.head.count, at=pen.at)
-        head, store = pen.head, pen.store
-        lines = _lines(pen, rows, private=reader is None)
+    with memory.writing() as writer:
+        rows = select_notes(
+            writer.db, reader=reader, filters=filters, seq=writer.head.count, at=writer.at
+        )
+        head, store = writer.head, writer.store
+        lines = _lines(writer, rows, private=reader is None)
         ids = tuple(row.note.id for row in rows)
         record = NotesExported(
-            at=pen.at,
+            at=writer.at,
             label=label,
             count=len(ids),
             ids=ids if len(ids) <= _NAMED_IDS_MAX else None,
         )
-        pen.append(record)
+        writer.append(record)
     return _written(
         _First(format=EXPORT_FORMAT, store=store, seq=head.count, hash=head.hash), lines
     )
@@ -123,20 +125,20 @@ def import_notes(
 ) -> Imported:
     """Take in the notes of an export, all of them or with `ImportRefused` none."""
     taken = _Taken(trusted=trusted)
-    with memory.writing() as pen:
+    with memory.writing() as writer:
         for number, line in enumerate(_read(lines), start=2):
             try:
-                taken.one(pen, line, number)
+                taken.one(writer, line, number)
             except NoteInvalid as error:
                 raise ImportRefused(line=number, why=str(error)) from error
-        taken.tie(pen)
+        taken.tie(writer)
     return taken.report()
 
 
 # -- out ---------------------------------------------------------------------------------------
 
 
-def _lines(pen: Pen, rows: list[Row], *, private: bool) -> list[_Line]:
+def _lines(writer: LogWriter, rows: list[Row], *, private: bool) -> list[_Line]:
     there = {row.note.id for row in rows}
     made: list[_Line] = []
     for row in rows:
@@ -149,21 +151,21 @@ def _lines(pen: Pen, rows: list[Row], *, private: bool) -> list[_Line]:
                 note=note,
                 state=row.state,
                 sightings=_column(
-                    pen, "SELECT at FROM sighting WHERE number = ? ORDER BY seq", row
+                    writer, "SELECT at FROM sighting WHERE number = ? ORDER BY seq", row
                 ),
-                relations=_relations(pen, row, there),
-                shares=_shares(pen, row) if private else (),
+                relations=_relations(writer, row, there),
+                shares=_shares(writer, row) if private else (),
             )
         )
     return made
 
 
-def _column(pen: Pen, question: str, row: Row) -> tuple[int, ...]:
-    return tuple(value for (value,) in pen.db.execute(question, (row.number,)))
+def _column(writer: LogWriter, question: str, row: Row) -> tuple[int, ...]:
+    return tuple(value for (value,) in writer.db.execute(question, (row.number,)))
 
 
-def _relations(pen: Pen, row: Row, there: set[str]) -> tuple[tuple[str, str, float], ...]:
-    found = pen.db.execute(
+def _relations(writer: LogWriter, row: Row, there: set[str]) -> tuple[tuple[str, str, float], ...]:
+    found = writer.db.execute(
         "SELECT relation, target, weight FROM relation WHERE number = ? AND seq_from != ? "
         "ORDER BY seq_from",
         (row.number, row.body_seq),
@@ -171,8 +173,8 @@ def _relations(pen: Pen, row: Row, there: set[str]) -> tuple[tuple[str, str, flo
     return tuple(each for each in found if each[1] in there)
 
 
-def _shares(pen: Pen, row: Row) -> tuple[tuple[str, Permission], ...]:
-    found = pen.db.execute(
+def _shares(writer: LogWriter, row: Row) -> tuple[tuple[str, Permission], ...]:
+    found = writer.db.execute(
         "SELECT agent_id, permission FROM share WHERE number = ? AND seq_to = ? ORDER BY agent_id",
         (row.number, OPEN),
     )
@@ -247,58 +249,58 @@ class _Taken:
             quarantined=tuple(self.quarantined),
         )
 
-    def one(self, pen: Pen, line: _Line, number: int) -> None:
+    def one(self, writer: LogWriter, line: _Line, number: int) -> None:
         self.notes += 1
         note = line.note
         _check(line)
-        if _was_erased(pen, note):
+        if _was_erased(writer, note):
             self.erased.append(note.id)
             return
-        if _is_present(pen, note):
+        if _is_present(writer, note):
             self.present.append(note.id)
             return
-        here = tuple(id for id in note.related_to if _can_be_tied(pen, id))
-        self._append(pen, msgspec.structs.replace(note, related_to=here), line)
+        here = tuple(id for id in note.related_to if _can_be_tied(writer, id))
+        self._append(writer, msgspec.structs.replace(note, related_to=here), line)
         for relation, to, weight in line.relations:
             record = NoteRelated(to=to, relation=relation, weight=weight)
             self._ties.append((number, note.id, record))
         self.imported.append(note.id)
 
-    def tie(self, pen: Pen) -> None:
+    def tie(self, writer: LogWriter) -> None:
         """Relations may point forward, so they come when all notes are there."""
         for number, id, record in self._ties:
             try:
-                if _can_be_tied(pen, record.to):
-                    pen.append(record, note=id)
+                if _can_be_tied(writer, record.to):
+                    writer.append(record, note=id)
             except NoteInvalid as error:
                 raise ImportRefused(line=number, why=str(error)) from error
 
-    def _append(self, pen: Pen, note: Note, line: _Line) -> None:
-        state = self._state(pen, note, line.state)
+    def _append(self, writer: LogWriter, note: Note, line: _Line) -> None:
+        state = self._state(writer, note, line.state)
         ended, valid_to = supersession(
-            pen.db, msgspec.structs.replace(note, valid_to=state.valid_to)
+            writer.db, msgspec.structs.replace(note, valid_to=state.valid_to)
         )
         if state.quarantine:
             ended = []  # What is held back takes nobody's place until it is released.
         if valid_to != state.valid_to:
             state = msgspec.structs.replace(state, valid_to=valid_to)
-        pen.append(NoteRemembered(note=note), note=note.id)
+        writer.append(NoteRemembered(note=note), note=note.id)
         for at in line.sightings:
             record = NoteSighted(at=at, importance=state.importance, expires_at=state.expires_at)
-            pen.append(record, note=note.id)
+            writer.append(record, note=note.id)
         for agent, permission in line.shares:
-            pen.append(NoteShared(agent_id=agent, permission=permission), note=note.id)
-        pen.append(NoteRestored(state=state), note=note.id)
+            writer.append(NoteShared(agent_id=agent, permission=permission), note=note.id)
+        writer.append(NoteRestored(state=state), note=note.id)
         for id, end in ended:
-            pen.append(NoteClosed(valid_to=end, by=note.id), note=id)
+            writer.append(NoteClosed(valid_to=end, by=note.id), note=id)
         if state.quarantine:
             self.quarantined.append(note.id)
 
-    def _state(self, pen: Pen, note: Note, state: NoteState) -> NoteState:
+    def _state(self, writer: LogWriter, note: Note, state: NoteState) -> NoteState:
         if self._trusted:
             return state
         stranger = msgspec.structs.replace(note, source_type=SourceType.IMPORT)
-        signs, _ = self._screen.look(pen.db, stranger, now=pen.at)
+        signs, _ = self._screen.look(writer.db, stranger, now=writer.at)
         held = tuple(dict.fromkeys((*state.quarantine, *signs)))
         return msgspec.structs.replace(state, quarantine=held)
 
@@ -335,30 +337,30 @@ def _check_ties(line: _Line) -> None:
             raise NoteInvalid(field="relations", why="ids of notes", given=to)
 
 
-def _was_erased(pen: Pen, note: Note) -> bool:
-    if pen.db.execute("SELECT 1 FROM erased WHERE id = ?", (note.id,)).fetchone():
+def _was_erased(writer: LogWriter, note: Note) -> bool:
+    if writer.db.execute("SELECT 1 FROM erased WHERE id = ?", (note.id,)).fetchone():
         return True
-    row = pen.db.execute("SELECT redacted FROM note WHERE id = ?", (note.id,)).fetchone()
+    row = writer.db.execute("SELECT redacted FROM note WHERE id = ?", (note.id,)).fetchone()
     return row is not None and row[0] > 0 and note.content != REDACTED
 
 
-def _is_present(pen: Pen, note: Note) -> bool:
-    row = pen.db.execute(
+def _is_present(writer: LogWriter, note: Note) -> bool:
+    row = writer.db.execute(
         "SELECT body_seq FROM note JOIN state USING (number) WHERE id = ? AND seq_to = ?",
         (note.id, OPEN),
     ).fetchone()
     if row is None:
         return False
-    found = note_at(pen.db, row[0])
+    found = note_at(writer.db, row[0])
     if found is None or (found.agent_id, found.content) != (note.agent_id, note.content):
         raise NoteInvalid(field="id", why="it is here, and says something else", given=note.id)
     return True
 
 
-def _can_be_tied(pen: Pen, id: str) -> bool:
+def _can_be_tied(writer: LogWriter, id: str) -> bool:
     """Whether a note is here to be pointed at; False if it was erased here, and is left out."""
-    if pen.db.execute("SELECT 1 FROM note WHERE id = ?", (id,)).fetchone():
+    if writer.db.execute("SELECT 1 FROM note WHERE id = ?", (id,)).fetchone():
         return True
-    if pen.db.execute("SELECT 1 FROM erased WHERE id = ?", (id,)).fetchone():
+    if writer.db.execute("SELECT 1 FROM erased WHERE id = ?", (id,)).fetchone():
         return False
     raise NoteInvalid(field="related_to", why="a note that is not here", given=id)

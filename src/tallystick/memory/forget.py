@@ -62,7 +62,7 @@ from tallystick.memory.store.records import (
     NotesForgotten,
     decode_memory_record,
 )
-from tallystick.memory.store.sqlite import EntryHeader, Pen, SqliteMemory, read_entry_header
+from tallystick.memory.store.sqlite import EntryHeader, LogWriter, SqliteMemory, read_entry_header
 
 # Decay: how much a note still matters after some hours, by its own function.
 
@@ -203,14 +203,14 @@ def decay_pass(
         raise NoteInvalid(field="forget_below", why="from 0 to `archive_below`, which is up to 1")
     archived: list[str] = []
     forgotten: list[str] = []
-    with memory.writing() as pen:
-        counts = dict(pen.db.execute("SELECT number, count(*) FROM access GROUP BY number"))
-        for row in living(pen.db, pen.head.count, pen.at):
+    with memory.writing() as writer:
+        counts = dict(writer.db.execute("SELECT number, count(*) FROM access GROUP BY number"))
+        for row in living(writer.db, writer.head.count, writer.at):
             if row.note.memory_type is MemoryType.PROCEDURAL:
                 continue
             left = effective_importance(
                 row.state.importance,
-                hours=(pen.at - row.note.created_at) / _HOUR_MS,
+                hours=(writer.at - row.note.created_at) / _HOUR_MS,
                 access_count=counts.get(row.number, 0),
                 rate=row.note.decay_rate,
                 function=row.note.decay_function,
@@ -218,7 +218,7 @@ def decay_pass(
             if left < archive_below:
                 gone = left < forget_below
                 state = ConsolidationState.FORGOTTEN if gone else ConsolidationState.ARCHIVED
-                pen.append(NoteArchived(state=state), note=row.note.id)
+                writer.append(NoteArchived(state=state), note=row.note.id)
                 (forgotten if gone else archived).append(row.note.id)
     return tuple(archived), tuple(forgotten)
 
@@ -228,8 +228,8 @@ def decay_pass(
 
 def begin_forgetting(memory: SqliteMemory, ids: Sequence[str], *, runs: Sequence[str]) -> None:
     """Write down which runs are erased with notes. On disk when this returns."""
-    with memory.writing() as pen:
-        pen.append(NotesForgetting(ids=tuple(ids), runs=tuple(runs), at=pen.at))
+    with memory.writing() as writer:
+        writer.append(NotesForgetting(ids=tuple(ids), runs=tuple(runs), at=writer.at))
 
 
 def runs_begun(memory: SqliteMemory, ids: Collection[str]) -> frozenset[str]:
@@ -263,17 +263,19 @@ class Done:
 
 
 def erase_note(
-    pen: Pen, row: Row, *, why: str, by: str | None, origin: str | None
+    writer: LogWriter, row: Row, *, why: str, by: str | None, origin: str | None
 ) -> tuple[int, ...]:
     """Leave nothing of a note but its id and its places. Returns those."""
-    places = entries_of(pen.db, row.number)
+    places = entries_of(writer.db, row.number)
     seqs = tuple(seq for seq, _ in places)
-    pen.append(NoteErasedRecord(entries=seqs, why=why, by=by), note=row.note.id, origin=origin)
-    _empty(pen, row.number, seqs)
+    writer.append(NoteErasedRecord(entries=seqs, why=why, by=by), note=row.note.id, origin=origin)
+    _empty(writer, row.number, seqs)
     return seqs
 
 
-def redact_note(pen: Pen, row: Row, *, by: str | None, origin: str | None) -> tuple[int, ...]:
+def redact_note(
+    writer: LogWriter, row: Row, *, by: str | None, origin: str | None
+) -> tuple[int, ...]:
     """Leave of a note who it belonged to and where it stood. Returns the places that are empty."""
     left = msgspec.structs.replace(
         row.note,
@@ -285,10 +287,10 @@ def redact_note(pen: Pen, row: Row, *, by: str | None, origin: str | None) -> tu
         key=None,
         source_id=None,
     )
-    seqs = tuple(seq for seq, tag in entries_of(pen.db, row.number) if tag in _TELLING)
+    seqs = tuple(seq for seq, tag in entries_of(writer.db, row.number) if tag in _TELLING)
     record = NoteRedacted(note=left, state=row.state, entries=seqs, by=by)
-    pen.append(record, note=row.note.id, origin=origin)
-    _empty(pen, row.number, seqs)
+    writer.append(record, note=row.note.id, origin=origin)
+    _empty(writer, row.number, seqs)
     return seqs
 
 
@@ -336,9 +338,9 @@ def done_under(db: sqlite3.Connection, origin: str) -> Done | None:
     return Done(ids=tuple(ids), erased=erased, receipt=receipt)
 
 
-def _empty(pen: Pen, number: int, seqs: Collection[int]) -> None:
-    pen.empty(list(seqs))
-    pen.db.execute("DELETE FROM vector WHERE number = ?", (number,))
+def _empty(writer: LogWriter, number: int, seqs: Collection[int]) -> None:
+    writer.empty(list(seqs))
+    writer.db.execute("DELETE FROM vector WHERE number = ?", (number,))
 
 
 # Forgetting: less important, out of sight, without its words, or without a trace of them.
@@ -509,36 +511,36 @@ class _Act:
     def ids(self) -> tuple[str, ...]:
         return tuple(each.id for each in self.forgotten)
 
-    def one(self, pen: Pen, id: str) -> None:
+    def one(self, writer: LogWriter, id: str) -> None:
         try:
-            row = _found(pen.db, id, self.actor, seq=pen.head.count, at=pen.at)
+            row = _found(writer.db, id, self.actor, seq=writer.head.count, at=writer.at)
         except NoteErased as error:
             if self.runs is None:
                 raise
-            self.forgotten.append(_gone(pen, error))
+            self.forgotten.append(_gone(writer, error))
             return
         named = ForgottenNote(id=id, seq=row.body_seq, content_hash=row.content_hash)
         match self.strategy:
             case ForgetStrategy.HARD_DELETE:
-                gone = erase_note(pen, row, why=self.why, by=self.actor, origin=self.origin)
+                gone = erase_note(writer, row, why=self.why, by=self.actor, origin=self.origin)
                 self.entries.extend(gone)
             case ForgetStrategy.REDACT:
-                gone = redact_note(pen, row, by=self.actor, origin=self.origin)
+                gone = redact_note(writer, row, by=self.actor, origin=self.origin)
                 self.entries.extend(gone)
             case _:
-                record = _marked(row, self.strategy, at=pen.at, by=self.actor)
-                pen.append(record, note=id, origin=self.origin)
+                record = _marked(row, self.strategy, at=writer.at, by=self.actor)
+                writer.append(record, note=id, origin=self.origin)
         self.forgotten.append(named)
 
-    def receipt(self, pen: Pen) -> ForgetReceipt | None:
+    def receipt(self, writer: LogWriter) -> ForgetReceipt | None:
         """Sign what was done, and put it into the log."""
         if self.key is None or not self.forgotten:
             return None
         given = issue_forget(
             key=self.key,
-            link=link_of(pen.db),
-            forget_id=pen.new_id(),
-            store=pen.store,
+            link=link_of(writer.db),
+            forget_id=writer.new_id(),
+            store=writer.store,
             agent_id=self.actor or "",
             strategy=self.strategy,
             asked={"by": self.by, "why": self.why},
@@ -550,13 +552,13 @@ class _Act:
                 if is_note_id(each.id)
             ],
             entries=sorted(self.entries),
-            exports=exports_of(pen.db, self.ids) if self.strategy.erases else (),
+            exports=exports_of(writer.db, self.ids) if self.strategy.erases else (),
             runs=None if self.runs is None else self.runs.runs,
             attachments_left=0 if self.runs is None else self.runs.attachments_left,
-            ts=pen.at,
+            ts=writer.at,
         )
         text = receipt_bytes(given).decode()
-        pen.append(NotesForgotten(receipt=text), origin=self.origin)
+        writer.append(NotesForgotten(receipt=text), origin=self.origin)
         return given
 
 
@@ -565,15 +567,15 @@ def _forget(memory: SqliteMemory, ids: Iterable[str], act: _Act, *, scrub: bool)
     asked = tuple(dict.fromkeys(ids))
     if len(asked) > NOTES_MAX:
         raise NoteInvalid(field="ids", why=f"at most {NOTES_MAX:,} in one request")
-    with memory.writing() as pen:
-        before = None if act.origin is None else done_under(pen.db, act.origin)
+    with memory.writing() as writer:
+        before = None if act.origin is None else done_under(writer.db, act.origin)
         if before is None:
             for id in asked:
                 try:
-                    act.one(pen, id)
+                    act.one(writer, id)
                 except TallystickError as error:
                     act.errors.append(Failure(id=id, code=error.code, message=str(error)))
-            receipt = act.receipt(pen)
+            receipt = act.receipt(writer)
     if before is not None:
         return _answered(memory, before)
     scrubbed: bool | None = None
@@ -623,12 +625,12 @@ def _found(db: sqlite3.Connection, id: str, actor: str | None, *, seq: int, at: 
     raise NoteNotFound(id=id)
 
 
-def _gone(pen: Pen, error: NoteErased) -> ForgottenNote:
+def _gone(writer: LogWriter, error: NoteErased) -> ForgottenNote:
     """What the log still has of a note that was erased: where it stood, and what binds it."""
-    number, data = pen.db.execute(
+    number, data = writer.db.execute(
         "SELECT number, header FROM erased JOIN log ON log.seq = number WHERE id = ?", (error.id,)
     ).fetchone()
-    header = read_entry_header(data, store=pen.store, seq=number)
+    header = read_entry_header(data, store=writer.store, seq=number)
     if isinstance(header, str):
         raise error
     return ForgottenNote(id=error.id, seq=number, content_hash=header.body_sha256)

@@ -39,7 +39,7 @@ from tallystick.memory.store.records import (
     NoteSighted,
     NotesRecalled,
 )
-from tallystick.memory.store.sqlite import Pen, SqliteMemory
+from tallystick.memory.store.sqlite import LogWriter, SqliteMemory
 from tallystick.memory.suspicion import Screen, Screening
 
 # Sharing: what others may do with a note, and what ties notes together.
@@ -61,13 +61,13 @@ def share(
 ) -> int:
     """Let somebody do so much with a shared note; None takes it back. Returns the place."""
     check_agent(with_agent, field="with_agent")
-    with memory.writing() as pen:
-        check_may(pen.db, id, actor=actor, needs=Permission.SHARE)
-        (scope,) = pen.db.execute("SELECT scope FROM note WHERE id = ?", (id,)).fetchone()
+    with memory.writing() as writer:
+        check_may(writer.db, id, actor=actor, needs=Permission.SHARE)
+        (scope,) = writer.db.execute("SELECT scope FROM note WHERE id = ?", (id,)).fetchone()
         if scope != NoteScope.SHARED:
             raise NoteInvalid(field="scope", why="only a note of scope shared is", given=scope)
         record = NoteShared(agent_id=with_agent, permission=permission, by=actor)
-        seq, _ = pen.append(record, note=id)
+        seq, _ = writer.append(record, note=id)
         return seq
 
 
@@ -82,11 +82,11 @@ def relate(
 ) -> int:
     """Tie a note to another one that the actor can see. Returns the place."""
     check_relation(relation, weight)
-    with memory.writing() as pen:
-        check_may(pen.db, id, actor=actor, needs=Permission.WRITE)
-        check_may(pen.db, to, actor=actor, needs=Permission.READ)
+    with memory.writing() as writer:
+        check_may(writer.db, id, actor=actor, needs=Permission.WRITE)
+        check_may(writer.db, to, actor=actor, needs=Permission.READ)
         record = NoteRelated(to=to, relation=relation, weight=weight)
-        seq, _ = pen.append(record, note=id)
+        seq, _ = writer.append(record, note=id)
         return seq
 
 
@@ -186,8 +186,8 @@ def remember_all(
             check_origin(name)
     if not news:
         return []
-    with memory.writing() as pen:
-        desk = _Desk(pen, screening or Screen())
+    with memory.writing() as writer:
+        desk = _Intake(writer, screening or Screen())
         return [desk.take(new, name) for new, name in zip(news, names, strict=True)]
 
 
@@ -200,8 +200,8 @@ def recalled(memory: SqliteMemory, ids: Sequence[str]) -> int:
     for id in ids:
         if not is_note_id(id):
             raise NoteInvalid(field="ids", why="ids of notes", given=id)
-    with memory.writing() as pen:
-        seq, _ = pen.append(NotesRecalled(ids=tuple(dict.fromkeys(ids)), at=pen.at))
+    with memory.writing() as writer:
+        seq, _ = writer.append(NotesRecalled(ids=tuple(dict.fromkeys(ids)), at=writer.at))
         return seq
 
 
@@ -221,22 +221,22 @@ class _Living:
     quarantine: str
 
 
-class _Desk:
+class _Intake:
     """Takes the notes of one transaction."""
 
-    def __init__(self, pen: Pen, screening: Screening) -> None:
-        self._pen = pen
-        self._db = pen.db
+    def __init__(self, writer: LogWriter, screening: Screening) -> None:
+        self._writer = writer
+        self._db = writer.db
         self._screening = screening
         self._positions: dict[str, int] = {}
 
     def take(self, new: NewNote, origin: str | None) -> Remembered:
         if origin is not None and (before := self._answered(origin)) is not None:
             return before
-        now = self._pen.at
+        now = self._writer.at
         for id in new.related_to:
             _check_seen(self._db, id, new.agent_id)
-        told = sameness(new, secret=self._pen.secret)
+        told = sameness(new, secret=self._writer.secret)
         same = self._same(new, told, now)
         if same is not None:
             return self._sight(new, same, origin)
@@ -248,11 +248,11 @@ class _Desk:
         if reasons:
             superseded = []  # What is held back takes nobody's place until it is released.
         record = NoteRemembered(note=note)
-        seq, digest = self._pen.append(record, note=note.id, origin=origin, same=told)
+        seq, digest = self._writer.append(record, note=note.id, origin=origin, same=told)
         for id, end in superseded:
-            self._pen.append(NoteClosed(valid_to=end, by=note.id), note=id)
+            self._writer.append(NoteClosed(valid_to=end, by=note.id), note=id)
         if reasons:
-            self._pen.append(NoteQuarantined(reasons=reasons, score=score), note=note.id)
+            self._writer.append(NoteQuarantined(reasons=reasons, score=score), note=note.id)
         return Remembered(
             id=note.id,
             seq=seq,
@@ -340,10 +340,10 @@ class _Desk:
         return None
 
     def _sight(self, new: NewNote, same: _Living, origin: str | None) -> Remembered:
-        expires = _expiry(new, self._pen.at)
+        expires = _expiry(new, self._writer.at)
         kept = same.expires_at
         record = NoteSighted(
-            at=_created(new, self._pen.at),
+            at=_created(new, self._writer.at),
             importance=max(same.importance, _importance(new)),
             expires_at=None if expires is None or kept is None else max(expires, kept),
             thread_id=new.thread_id,
@@ -351,7 +351,7 @@ class _Desk:
             session_id=new.session_id,
             created_by=new.created_by,
         )
-        seq, _ = self._pen.append(record, note=same.id, origin=origin)
+        seq, _ = self._writer.append(record, note=same.id, origin=origin)
         return Remembered(
             id=same.id,
             seq=seq,
@@ -364,7 +364,7 @@ class _Desk:
         if new.valid_to is not None and new.valid_to < _begin(new, now):
             raise NoteInvalid(field="valid_to", why="it is before `valid_from`", given=new.valid_to)
         return Note(
-            id=self._pen.new_id(),
+            id=self._writer.new_id(),
             agent_id=new.agent_id,
             content=new.content,
             created_at=_created(new, now),

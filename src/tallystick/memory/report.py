@@ -23,7 +23,7 @@ from tallystick.memory.store.records import NoteState
 from tallystick.memory.store.vectors import count_unembedded, model_of
 from tallystick.memory.store.verify import VerifyReport, verify_memory
 
-Standing = Literal[
+NoteStatus = Literal[
     "current",
     "held_back",
     "superseded",
@@ -45,7 +45,7 @@ class Listed:
 
     note: Note
     state: NoteState
-    standing: Standing
+    standing: NoteStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ def list_notes(memory: Memory, filters: Filters, *, offset: int = 0, limit: int 
             Listed(
                 note=seen.note(id),
                 state=seen.state(id),
-                standing=standing(seen.note(id), seen.state(id), now=seen.at),
+                standing=note_status(seen.note(id), seen.state(id), now=seen.at),
             )
             for id in ids[offset : offset + limit]
         ),
@@ -118,13 +118,13 @@ def list_notes(memory: Memory, filters: Filters, *, offset: int = 0, limit: int 
     )
 
 
-def standing(note: Note, state: NoteState, *, now: int) -> Standing:
+def note_status(note: Note, state: NoteState, *, now: int) -> NoteStatus:
     """How a note stands, in a word. Of several that are true, the one that weighs most."""
     redacted = note.content == REDACTED and note.metadata.get("redacted") is True
     return _standing(redacted, state, note.valid_from, now=now)
 
 
-def _standing(redacted: bool, state: NoteState, valid_from: int, *, now: int) -> Standing:
+def _standing(redacted: bool, state: NoteState, valid_from: int, *, now: int) -> NoteStatus:
     if state.deleted_at is not None:
         return "deleted"
     if redacted:
@@ -140,7 +140,7 @@ def _standing(redacted: bool, state: NoteState, valid_from: int, *, now: int) ->
             return _in_time(state, valid_from, now=now)
 
 
-def _in_time(state: NoteState, valid_from: int, *, now: int) -> Standing:
+def _in_time(state: NoteState, valid_from: int, *, now: int) -> NoteStatus:
     if state.expires_at is not None and state.expires_at <= now:
         return "expired"
     if state.valid_to is not None and state.valid_to <= now:

@@ -21,7 +21,7 @@ from tallystick.memory.errors import NoteInvalid, NoteNotFound
 from tallystick.memory.note import Note, SourceType
 from tallystick.memory.store.projection import OPEN, note_at
 from tallystick.memory.store.records import NoteClosed, NoteReviewed, Verdict
-from tallystick.memory.store.sqlite import Pen, SqliteMemory
+from tallystick.memory.store.sqlite import LogWriter, SqliteMemory
 
 QUARANTINE_AT = 0.5
 SIGNS = {
@@ -158,8 +158,8 @@ def review(memory: SqliteMemory, id: str, verdict: Verdict, *, by: str) -> int:
     """
     if not by.strip():
         raise NoteInvalid(field="by", why="who reviews is part of the record")
-    with memory.writing() as pen:
-        row = pen.db.execute(
+    with memory.writing() as writer:
+        row = writer.db.execute(
             "SELECT quarantine FROM note JOIN state USING (number) WHERE id = ? AND seq_to = ?",
             (id, OPEN),
         ).fetchone()
@@ -167,37 +167,37 @@ def review(memory: SqliteMemory, id: str, verdict: Verdict, *, by: str) -> int:
             raise NoteNotFound(id=id)
         if not row[0]:
             raise NoteInvalid(field="id", why="a note that is held back", given=id)
-        seq, _ = pen.append(NoteReviewed(verdict=verdict, by=by), note=id)
+        seq, _ = writer.append(NoteReviewed(verdict=verdict, by=by), note=id)
         if verdict is Verdict.RELEASED:
-            _take_place(pen, id)
+            _take_place(writer, id)
         return seq
 
 
-def _take_place(pen: Pen, id: str) -> None:
+def _take_place(writer: LogWriter, id: str) -> None:
     """End who was so until a released note begins, and the note where the next one begins."""
     from tallystick.memory.remember import supersession  # It imports this module.
 
-    body_seq, valid_to, deleted_at = pen.db.execute(
+    body_seq, valid_to, deleted_at = writer.db.execute(
         "SELECT body_seq, valid_to, deleted_at FROM note JOIN state USING (number) "
         "WHERE id = ? AND seq_to = ?",
         (id, OPEN),
     ).fetchone()
-    note = note_at(pen.db, body_seq)
+    note = note_at(writer.db, body_seq)
     if note is None or deleted_at is not None:
         return
     note = msgspec.structs.replace(note, valid_to=valid_to)
-    ended, end = supersession(pen.db, note)
+    ended, end = supersession(writer.db, note)
     for other, at in ended:
         if other != id:
-            pen.append(NoteClosed(valid_to=at, by=id), note=other)
+            writer.append(NoteClosed(valid_to=at, by=id), note=other)
     if end is not None and end != valid_to:
-        (following,) = pen.db.execute(
+        (following,) = writer.db.execute(
             "SELECT id FROM note JOIN state USING (number) WHERE agent_id = ? AND key = ? "
             "AND valid_from = ? AND seq_to = ? AND deleted_at IS NULL AND quarantine = '' "
             "ORDER BY number DESC LIMIT 1",
             (note.agent_id, note.key, end, OPEN),
         ).fetchone()
-        pen.append(NoteClosed(valid_to=end, by=following), note=id)
+        writer.append(NoteClosed(valid_to=end, by=following), note=id)
 
 
 def _verdict(signs: list[str]) -> tuple[tuple[str, ...], float]:

@@ -291,13 +291,13 @@ class Pricing:
     tokenizer_of: str = ""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
-    def terms(self, model: Model, *, usd_capped: bool) -> Terms:
+    def terms(self, model: Model, *, usd_capped: bool) -> CallTerms:
         """On which terms a model is asked."""
         endpoint = getattr(model, "endpoint", None)
         base_url = endpoint.base_url if isinstance(endpoint, Endpoint) else None
         found = find_price(model.name, declared=self.declared, base_url=base_url, at=self.now())
         decision = decided(found, usd_capped=usd_capped, waived=self.waived)
-        return Terms(
+        return CallTerms(
             model=model.name,
             dialect=endpoint.dialect if isinstance(endpoint, Endpoint) else "openai",
             decision=decision,
@@ -307,7 +307,7 @@ class Pricing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class CallTerms:
     """How a model's calls are counted and priced."""
 
     model: str

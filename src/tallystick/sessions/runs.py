@@ -36,8 +36,8 @@ from tallystick.core.machine.state import RunState
 from tallystick.core.records import CONTEXT_VARIABLES, Record, RunForked, RunStarted, SessionGiven
 from tallystick.ledger.port import find_row
 from tallystick.runtime.calls.functions import RunFunction
-from tallystick.runtime.context.attachments import Shelf
-from tallystick.runtime.context.inputs import Given, Input
+from tallystick.runtime.context.attachments import RunAttachments
+from tallystick.runtime.context.inputs import Input, RunInputs
 from tallystick.runtime.programs.native import NativeSession
 from tallystick.runtime.runs.history import spent_so_far
 from tallystick.runtime.runs.result import Run
@@ -64,7 +64,7 @@ _KEYS_CHARS_MAX = 400
 _EARLIER_MAX = 20
 
 
-class Joined:
+class SessionLease:
     """A run inside its session, which is held as long. `charge` is what it has spent, once known.
 
     `given` is what its start says of the session, None of a run that is gone on with.
@@ -134,7 +134,7 @@ class Joined:
             )
 
 
-async def in_session(
+async def run_in_session(
     sessions: Callable[[], Sessions] | None,
     job: RunJob,
     steps: RunSteps,
@@ -150,17 +150,19 @@ async def in_session(
     assert sessions is not None
     with contextlib.ExitStack() as stack:
         try:
-            joined, limits = stack.enter_context(_entered(sessions(), job, steps.run))
+            lease, limits = stack.enter_context(_entered(sessions(), job, steps.run))
         except BaseException:
             with steps:  # Whoever does the work would have let go of them.
                 raise
-        return await watched(joined, work(dataclasses.replace(job, limits=limits, joined=joined)))
+        return await watched_by_session(
+            lease, work(dataclasses.replace(job, limits=limits, lease=lease))
+        )
 
 
 @contextlib.contextmanager
-def rejoined(
+def lease_again(
     sessions: Callable[[], Sessions] | None, run: str, records: Sequence[Record], *, steal: bool
-) -> Iterator[Joined | None]:
+) -> Iterator[SessionLease | None]:
     """The session of a run that is gone on with, held; None if it has none, or none here.
 
     An expired one is reopened. Raises `BudgetExhausted` if its other runs have used it up.
@@ -188,13 +190,13 @@ def rejoined(
         _count_cut_off(kept, given.session)
         _check_others(kept, given.session, run)
         kept.book.kept.begin_run(given.session, run)
-        joined = Joined(kept, session=given.session, run=run)
-        stack.callback(joined.over)
-        yield joined
+        lease = SessionLease(kept, session=given.session, run=run)
+        stack.callback(lease.over)
+        yield lease
 
 
 @contextlib.contextmanager
-def _entered(sessions: Sessions, job: RunJob, run: str) -> Iterator[tuple[Joined, RunLimits]]:
+def _entered(sessions: Sessions, job: RunJob, run: str) -> Iterator[tuple[SessionLease, RunLimits]]:
     assert job.session is not None
     session = sessions.find(job.session)
     book = sessions.book
@@ -205,7 +207,7 @@ def _entered(sessions: Sessions, job: RunJob, run: str) -> Iterator[tuple[Joined
         limits = _within(job.limits, info.budget_status, session)
         given = _given(sessions, info)
         book.kept.begin_run(session, run)
-        joined = Joined(
+        lease = SessionLease(
             sessions,
             session=session,
             run=run,
@@ -214,16 +216,16 @@ def _entered(sessions: Sessions, job: RunJob, run: str) -> Iterator[tuple[Joined
             backend=info.backend,
         )
         try:
-            yield joined, limits
+            yield lease, limits
         finally:
-            joined.over()
+            lease.over()
 
 
 def _count_cut_off(sessions: Sessions, session: str) -> None:
     """Note what runs have spent whose process died, and let go of what it left half done."""
     for each in sessions.runs(session):
         if not each.ended:
-            Joined(sessions, session=session, run=each.run).over()
+            SessionLease(sessions, session=session, run=each.run).over()
     sessions.free(session)
 
 
@@ -278,9 +280,9 @@ def _left(used: int, budget: int | None, dimension: Dimension, session: str) -> 
     return budget - used
 
 
-async def watched(joined: Joined | None, work: Coroutine[Any, Any, Run]) -> Run:
+async def watched_by_session(lease: SessionLease | None, work: Coroutine[Any, Any, Run]) -> Run:
     """Do the work, and cancel it if somebody removes the session: it writes that down and ends."""
-    if joined is None:
+    if lease is None:
         return await work
     task = asyncio.ensure_future(work)
     cancelled = False
@@ -290,7 +292,7 @@ async def watched(joined: Joined | None, work: Coroutine[Any, Any, Run]) -> Run:
         except asyncio.CancelledError:
             # Whoever cancels us means the work. What it makes of that is returned.
             task.cancel()
-        if not cancelled and not task.done() and joined.gone:
+        if not cancelled and not task.done() and lease.gone:
             cancelled = True
             task.cancel()
     return task.result()
@@ -306,14 +308,14 @@ _LISTED, _NONE = "Variables: ", "none yet"
 
 
 def given_in_session(
-    given: Given,
-    joined: Joined | None,
+    given: RunInputs,
+    lease: SessionLease | None,
     *,
     inputs: Iterable[Input],
     functions: Iterable[RunFunction],
-) -> tuple[Given, dict[str, object], SessionGiven | None]:
+) -> tuple[RunInputs, dict[str, object], SessionGiven | None]:
     """What a run in a session is given: the data, the values and the session of its start."""
-    if joined is None:
+    if lease is None:
         return given, {}, None
     taken = {each.variable for each in inputs}
     taken |= {each.name.partition(".")[0] for each in functions}
@@ -323,32 +325,34 @@ def given_in_session(
             f"another"
         )
     # In the order in which the record gives them back.
-    variables = dict(sorted(joined.variables.items()))
+    variables = dict(sorted(lease.variables.items()))
     values: dict[str, object] = {CONTEXT_VARIABLES: variables}
-    return dataclasses.replace(given, values={**values, **given.values}), values, joined.given
+    return dataclasses.replace(given, values={**values, **given.values}), values, lease.given
 
 
-def share_image(joined: Joined | None, shelf: Shelf) -> None:
+def share_image(lease: SessionLease | None, run_attachments: RunAttachments) -> None:
     """Have a run that begins hold the interpreter that it goes on with, with its first records."""
-    if joined is None or joined.given is None or joined.given.image is None:
+    if lease is None or lease.given is None or lease.given.image is None:
         return
     try:
-        shelf.share([joined.given.image])
+        run_attachments.share([lease.given.image])
     except AttachmentError as error:
         raise StoreError(
-            f"session {joined.session}: its interpreter cannot be read ({error}); restore one of "
-            f"its snapshots (tally snapshot ls {joined.session})"
+            f"session {lease.session}: its interpreter cannot be read ({error}); restore one of "
+            f"its snapshots (tally snapshot ls {lease.session})"
         ) from error
 
 
-async def load_image(session: WasmSession, started: RunStarted, shelf: Shelf) -> None:
+async def load_image(
+    session: WasmSession, started: RunStarted, run_attachments: RunAttachments
+) -> None:
     """Put a run's interpreter to where its session stood when it began."""
     given = started.session
     ref = None if given is None else given.image
     if given is None or ref is None:
         return
     try:
-        _, image = await asyncio.to_thread(lambda: unpacked([shelf.read(ref)]))
+        _, image = await asyncio.to_thread(lambda: unpacked([run_attachments.read(ref)]))
     except AttachmentError as error:
         raise StoreError(
             f"the interpreter that the run began with, of session {given.session}, cannot be "
@@ -364,29 +368,29 @@ async def load_image(session: WasmSession, started: RunStarted, shelf: Shelf) ->
 
 
 async def leave_session(
-    joined: Joined | None, session: WasmSession | NativeSession, state: RunState
+    lease: SessionLease | None, session: WasmSession | NativeSession, state: RunState
 ) -> None:
     """Keep the interpreter of a run that has ended for the next one.
 
     A run without programs has changed nothing. Raises `SessionNotKept` if it cannot be kept.
     """
-    if joined is None:
+    if lease is None:
         return
-    joined.charge = state.charge
+    lease.charge = state.charge
     if isinstance(session, NativeSession):
-        await _leave_native(joined, session)
+        await _leave_native(lease, session)
         return
     if not state.charge.fuel:
         return
     try:
         image = await session.image()
         names = await _names(session)
-        await asyncio.to_thread(lambda: joined.keep(image, names=names))
+        await asyncio.to_thread(lambda: lease.keep(image, names=names))
     except (BackendError, LedgerError) as error:
-        raise SessionNotKept(session=joined.session, run=joined.run, why=str(error)) from error
+        raise SessionNotKept(session=lease.session, run=lease.run, why=str(error)) from error
 
 
-async def _leave_native(joined: Joined, session: NativeSession) -> None:
+async def _leave_native(lease: SessionLease, session: NativeSession) -> None:
     """Keep the files of a run that has ended for the next one, the shell's state and variables.
 
     Variables that cannot be kept are named.
@@ -397,9 +401,9 @@ async def _leave_native(joined: Joined, session: NativeSession) -> None:
         saved = await session.saved()
         raw = await asyncio.to_thread(session.archive, saved)
         names = _native_names(saved)
-        await asyncio.to_thread(lambda: joined.keep(raw, names=names))
+        await asyncio.to_thread(lambda: lease.keep(raw, names=names))
     except (BackendError, LedgerError) as error:
-        raise SessionNotKept(session=joined.session, run=joined.run, why=str(error)) from error
+        raise SessionNotKept(session=lease.session, run=lease.run, why=str(error)) from error
 
 
 def _native_names(saved: Saved) -> str:

@@ -34,7 +34,7 @@ _CHARS_PER_TOKEN = 4
 SCRIPTED = ("skills.run", "skills.call")
 
 
-class SkillDesk:
+class SkillCalls:
     """Serves the programs of one run."""
 
     def __init__(
@@ -199,18 +199,18 @@ def _found(card: Card) -> dict[str, str]:
     return {"id": card.id, "description": card.description, **when, "load": load}
 
 
-def desk_for(
+def skill_calls_for(
     given: SkillsGiven | None, skills: Skills | None, *, session_id: str, scripts: Scripts
-) -> SkillDesk | None:
+) -> SkillCalls | None:
     """The desk of a run whose prompt names skills; None for another."""
     if given is None or not (given.rendered or given.put):
         return None
     put = [each.id for each in given.put]
-    return SkillDesk(skills or NO_SKILLS, session_id=session_id, scripts=scripts, put=put)
+    return SkillCalls(skills or NO_SKILLS, session_id=session_id, scripts=scripts, put=put)
 
 
 def policies_of(
-    functions: Sequence[RunFunction], desk: SkillDesk | None
+    functions: Sequence[RunFunction], desk: SkillCalls | None
 ) -> dict[str, FunctionPolicy]:
     """What is written of each call, and when."""
     own: dict[str, FunctionPolicy] = {each.name: each.policy for each in functions}

@@ -25,7 +25,7 @@ from tallystick.core.records import (
     SkillMatch,
     SkillsGiven,
 )
-from tallystick.runtime.context.attachments import Shelf
+from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import Input
 from tallystick.runtime.journal.world import EvidenceOf, no_evidence
 from tallystick.skills.catalog import Catalog, Evidence, fit_catalog
@@ -196,7 +196,7 @@ def skills_asked(
     *,
     goal: str,
     inputs: Sequence[Input],
-    shelf: Shelf,
+    run_attachments: RunAttachments,
     session: str,
 ) -> SkillsGiven | None:
     """What a run is given of skills; None if there are none. Raises if some are asked for then."""
@@ -205,7 +205,9 @@ def skills_asked(
             raise UsageError(f"there are no skills here to load {put[0][:80]!r} from")
         return None
     files = [each.name for each in inputs]
-    return given_skills(skills, goal=goal, put=put, files=files, shelf=shelf, session=session)
+    return given_skills(
+        skills, goal=goal, put=put, files=files, run_attachments=run_attachments, session=session
+    )
 
 
 def given_skills(
@@ -214,7 +216,7 @@ def given_skills(
     goal: str,
     put: Sequence[str],
     files: Sequence[str],
-    shelf: Shelf,
+    run_attachments: RunAttachments,
     session: str,
 ) -> SkillsGiven:
     """What a new run records of its skills. The cards are committed with its first records."""
@@ -230,7 +232,7 @@ def given_skills(
     loaded = tuple(_put(skills, each, session=session) for each in put)
     raw = canonical(cards)
     given = SkillsGiven(
-        cards=shelf.keep(raw, media_type="application/json", label=CARDS_LABEL),
+        cards=run_attachments.keep(raw, media_type="application/json", label=CARDS_LABEL),
         rendered="",
         budget_chars=skills.budget_chars,
         limit=skills.limit,
@@ -263,9 +265,9 @@ def _begin(matched: Sequence[Match], catalog: Catalog, *, goal: str, has_data: b
     return f"print(skills.search({' '.join(goal.split())[:_GOAL_CHARS_MAX]!r}))"
 
 
-def cards_again(given: SkillsGiven, shelf: Shelf) -> tuple[Card, ...]:
+def cards_again(given: SkillsGiven, run_attachments: RunAttachments) -> tuple[Card, ...]:
     """The cards of a recorded run, checked against their digest."""
-    return msgspec.json.decode(shelf.read(given.cards), type=tuple[Card, ...])
+    return msgspec.json.decode(run_attachments.read(given.cards), type=tuple[Card, ...])
 
 
 def catalog_of(
@@ -376,7 +378,11 @@ _LABEL = "skill evidence"
 
 
 def kept_evidence(
-    given: SkillsGiven | None, shelf: Shelf, *, cards: Sequence[Card] = (), live: bool = True
+    given: SkillsGiven | None,
+    run_attachments: RunAttachments,
+    *,
+    cards: Sequence[Card] = (),
+    live: bool = True,
 ) -> EvidenceOf:
     """Evidence of a run's turns. `live`, its bytes are committed with the next record.
 
@@ -389,7 +395,7 @@ def kept_evidence(
 
     def keep(raw: bytes) -> AttachmentRef:
         if live:
-            return shelf.keep(raw, media_type=MEDIA_TYPE, label=_LABEL)
+            return run_attachments.keep(raw, media_type=MEDIA_TYPE, label=_LABEL)
         declared = Declared(media_type=MEDIA_TYPE, label=_LABEL)
         return described(
             id=digest(raw), byte_len=len(raw), head=raw[:HEAD_BYTES], declared=declared
@@ -400,7 +406,7 @@ def kept_evidence(
             # Its prompt has no catalog.
             return None
         if not held:
-            held.extend(cards_again(given, shelf))
+            held.extend(cards_again(given, run_attachments))
         key = (state.skills.loaded, state.skills.used)
         if key not in made:
             evidence = evidence_of(given, held, state.skills)
@@ -418,6 +424,6 @@ def evidence_of(given: SkillsGiven, cards: Sequence[Card], skills: SkillState) -
     return catalog_of(given, cards, loaded=skills.loaded, used=skills.used).evidence
 
 
-def read_evidence(ref: EvidenceRef, shelf: Shelf) -> Evidence:
+def read_evidence(ref: EvidenceRef, run_attachments: RunAttachments) -> Evidence:
     """The evidence that a turn recorded."""
-    return msgspec.json.decode(shelf.read(ref.ref), type=Evidence)
+    return msgspec.json.decode(run_attachments.read(ref.ref), type=Evidence)

@@ -21,7 +21,7 @@ from tallystick.core.records import (
     SkillUsed,
 )
 from tallystick.ledger.port import Ledger
-from tallystick.runtime.context.attachments import Shelf
+from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.runs.history import whole_records
 from tallystick.skills.catalog import CardEvidence, Evidence
 from tallystick.skills.errors import (
@@ -115,14 +115,16 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     used: tuple[tuple[int, str], ...] = ()
 
 
-def why_in_run(run: str, records: Sequence[Record], shelf: Shelf, name: str) -> Why:
+def why_in_run(
+    run: str, records: Sequence[Record], run_attachments: RunAttachments, name: str
+) -> Why:
     """What a run's record says of a skill. Raises `SkillNotFound` if the run had none of it."""
     started = records[0] if records else None
     given = started.skills if isinstance(started, RunStarted) else None
     if given is None:
         return Why(skill=name, run=run, sentence=f"Run {run} was given no skills.")
-    card = _card_of(cards_again(given, shelf), name)
-    evidence = _first_evidence(records, shelf)
+    card = _card_of(cards_again(given, run_attachments), name)
+    evidence = _first_evidence(records, run_attachments)
     loaded, used = _touches(records, given, card.id)
     if evidence is None:
         told = "was not listed: no prompt of the run had a catalog"
@@ -161,11 +163,11 @@ def _card_of(cards: Sequence[Card], name: str) -> Card:
     return found[0]
 
 
-def _first_evidence(records: Sequence[Record], shelf: Shelf) -> Evidence | None:
+def _first_evidence(records: Sequence[Record], run_attachments: RunAttachments) -> Evidence | None:
     """Of the first prompt that had a catalog: what is listed stays so for the whole run."""
     for record in records:
         if isinstance(record, AskModel) and record.evidence is not None:
-            return read_evidence(record.evidence, shelf)
+            return read_evidence(record.evidence, run_attachments)
     return None
 
 

@@ -45,11 +45,11 @@ from tallystick.core.step import (
 )
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.journal.journal import LedgerPen
+from tallystick.runtime.journal.journal import LedgerJournal
 from tallystick.runtime.runs.lock import held_run
-from tallystick.runtime.spend.scopes import Account, Place
+from tallystick.runtime.spend.scopes import ScopeRef, ScopeTree
 from tallystick.sandbox.port import new_id, now_ms
-from tallystick.steps.replay import Served, StepsAgain, charges_of
+from tallystick.steps.replay import Served, StepReplay, charges_of
 
 # The steps that were left, in the order in which they were, until somebody takes them.
 
@@ -128,7 +128,7 @@ class StepLog:
 STEPS_HELD_MAX = 1_000
 
 
-class Standing(Protocol):
+class StepView(Protocol):
     """A step as it is seen from here."""
 
     @property
@@ -139,12 +139,12 @@ class Standing(Protocol):
         """Whether it is left. True before its receipt is given to the book."""
         ...
 
-    def chain(self) -> Iterator[Standing]:
+    def chain(self) -> Iterator[StepView]:
         """This one and those around it."""
         ...
 
 
-_Left = tuple[Standing, StepLeft]
+_Left = tuple[StepView, StepLeft]
 
 
 class StepBook:
@@ -153,7 +153,7 @@ class StepBook:
     With `again` they go on with a chain, or replay it; then nothing is written.
     """
 
-    def __init__(self, again: StepsAgain | None = None) -> None:
+    def __init__(self, again: StepReplay | None = None) -> None:
         self._guard = threading.Lock()
         self._chains: dict[object, _Chain] = {}
         self._left: deque[_Left] = deque(maxlen=STEPS_HELD_MAX)
@@ -162,7 +162,7 @@ class StepBook:
         if again is not None and not again.replaying:
             self._chains[again.key] = _Chain(again.ledger, id=again.chain, again=again)
 
-    def begin(self, step: Standing, ledger: Ledger, note: RunNote | None = None) -> str:
+    def begin(self, step: StepView, ledger: Ledger, note: RunNote | None = None) -> str:
         """Have the steps around a run on its ledger, before it is. Returns the id of their chain.
 
         `note` is what there is to say of the run. Raises what the ledger does; then the run is not
@@ -185,14 +185,14 @@ class StepBook:
         chain.write(step)
         return chain.id
 
-    def note(self, step: Standing, ledger: Ledger, note: RunNote) -> None:
+    def note(self, step: StepView, ledger: Ledger, note: RunNote) -> None:
         """Have what there is to say of a run in a step written with whatever comes next."""
         with self._guard:
             chain = self._chains.get(key_of(ledger))
         if chain is not None:
             chain.note(step, note)
 
-    def end(self, step: Standing, left: StepLeft) -> None:
+    def end(self, step: StepView, left: StepLeft) -> None:
         """Commit the receipt of a step that is left, wherever there is a chain.
 
         Raises what the first ledger does that cannot; the others have it.
@@ -235,7 +235,7 @@ class _Chain:
         id: str,
         left: Sequence[_Left] = (),
         missed: int = 0,
-        again: StepsAgain | None = None,
+        again: StepReplay | None = None,
     ) -> None:
         self.id = id
         self._ledger = ledger
@@ -244,21 +244,21 @@ class _Chain:
         self._again = again
         self._writing = threading.Lock()
         self._held = contextlib.ExitStack()
-        self._pen: LedgerPen | None = None
+        self._pen: LedgerJournal | None = None
         self._failed: BaseException | None = None
         # Paths of the steps that are written as entered and not as left.
         self._open: set[str] = set()
-        self._notes: list[tuple[Standing, RunNote]] = []
+        self._notes: list[tuple[StepView, RunNote]] = []
 
     @property
     def given_up(self) -> bool:
         return self._failed is not None
 
-    def note(self, step: Standing, note: RunNote) -> None:
+    def note(self, step: StepView, note: RunNote) -> None:
         with self._writing:
             self._notes.append((step, note))
 
-    def write(self, step: Standing, left: StepLeft | None = None) -> None:
+    def write(self, step: StepView, left: StepLeft | None = None) -> None:
         """Commit a receipt, or that a step was entered, and whatever has to stand before it.
 
         A step that came to what it had come to is not written again.
@@ -281,7 +281,7 @@ class _Chain:
         with self._writing:
             self._held.close()
 
-    def _write(self, step: Standing, left: StepLeft | None) -> None:
+    def _write(self, step: StepView, left: StepLeft | None) -> None:
         notes, self._notes = self._notes, []
         if left is not None:
             own = tuple(note for each, note in notes if each is step)
@@ -298,7 +298,7 @@ class _Chain:
         self._opened(records).write(records, forced=False).result()
         self._left = ()
 
-    def _opened(self, records: list[Record]) -> LedgerPen:
+    def _opened(self, records: list[Record]) -> LedgerJournal:
         if self._pen is None:
             fence, head = 0, Head.of_nothing()
             if self._again is not None:
@@ -308,10 +308,10 @@ class _Chain:
                 records[0] = _missing(records[0], self._missed)
                 self._held.enter_context(held_run(self._ledger, self.id))
                 fence = self._ledger.claim(self.id, create=True)
-            self._pen = LedgerPen(self._ledger, run=self.id, fence=fence, head=head)
+            self._pen = LedgerJournal(self._ledger, run=self.id, fence=fence, head=head)
         return self._pen
 
-    def _records(self, step: Standing, left: StepLeft | None) -> Iterator[Record]:
+    def _records(self, step: StepView, left: StepLeft | None) -> Iterator[Record]:
         """What is to be written, in order: each step that is open here once, before its inside."""
         again = self._again
         fresh = again is None or left is None or step.facts.path in self._open
@@ -359,11 +359,11 @@ class ActiveStep:
     depth: int
     path: str
     outer: ActiveStep | None
-    account: Account
+    scope_tree: ScopeTree
     log: StepLog
     facts: StepEntered
     book: StepBook
-    again: StepsAgain | None = None
+    again: StepReplay | None = None
     frame: tuple[int, int] = (0, 0)
     kept: KeptValue = NOT_KEPT
     usage: StepUsage = field(default_factory=StepUsage)
@@ -383,9 +383,9 @@ class ActiveStep:
         return self.definition.model
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ScopeRef:
         """The scope that pays; those around it pay with it."""
-        return Place(self.account, self.path)
+        return ScopeRef(self.scope_tree, self.path)
 
     @property
     def escalation(self) -> Escalation:
@@ -400,37 +400,37 @@ class ActiveStep:
 
     def note(self, charge: Charge, *, model: str) -> None:
         """Count a call in this step and all around. The tree has its own sums, for the limits."""
-        with self.account.lock:
+        with self.scope_tree.lock:
             for each in self.chain():
                 each.usage = each.usage.with_call(charge, model=model)
 
     def charge(self, charge: Charge, *, model: str) -> None:
         """Record a call everywhere, and then raise if a limit was passed."""
-        with self.account.lock:
+        with self.scope_tree.lock:
             self.note(charge, model=model)
-            error = self._error(self.account.tree.spend(self.path, Amount.of_charge(charge)))
+            error = self._error(self.scope_tree.tree.spend(self.path, Amount.of_charge(charge)))
         if error is not None:
             raise error
 
     def overdrawn(self) -> StepBudgetError | None:
         """The first limit that is passed: of the innermost step, tokens before money."""
-        with self.account.lock:
-            return self._error(self.account.tree.spend(self.path, Amount()))
+        with self.scope_tree.lock:
+            return self._error(self.scope_tree.tree.spend(self.path, Amount()))
 
     def rows(self) -> list[ScopeRow]:
         """Where this one stands, those around it, and whatever else is in their tree."""
-        with self.account.lock:
-            return self.account.tree.rows()
+        with self.scope_tree.lock:
+            return self.scope_tree.tree.rows()
 
     def recall(self, charge: Charge, *, model: str) -> None:
         """Count a call of an earlier life everywhere. It is a fact: nothing is raised."""
-        with self.account.lock:
+        with self.scope_tree.lock:
             self.note(charge, model=model)
-            self.account.tree.spend(self.path, Amount.of_charge(charge))
+            self.scope_tree.tree.spend(self.path, Amount.of_charge(charge))
 
     def recall_step(self, receipt: StepReceipt) -> None:
         """Count all that a step inside used in an earlier life, which does not run again."""
-        with self.account.lock:
+        with self.scope_tree.lock:
             for each in self.chain():
                 each.usage = each.usage.with_step(receipt)
             used = Amount(
@@ -438,7 +438,7 @@ class ActiveStep:
                 usd=receipt.usd,
                 model_calls=receipt.llm_calls,
             )
-            self.account.tree.spend(self.path, used)
+            self.scope_tree.tree.spend(self.path, used)
 
     def is_here(self) -> bool:
         """Whether its own frame is what runs here, and no task or thread that it began."""
@@ -449,7 +449,7 @@ class ActiveStep:
 
         Whoever holds lets go, once.
         """
-        with self.account.lock:
+        with self.scope_tree.lock:
             found = next((each for each in self.chain() if not each.ended), None)
             if found is not None:
                 found._holders += 1
@@ -457,25 +457,25 @@ class ActiveStep:
 
     def name_run(self, run: str) -> None:
         """A run is begun in it."""
-        with self.account.lock:
+        with self.scope_tree.lock:
             self.runs_begun += 1
             if len(self.runs) < RUNS_NAMED_MAX:
                 self.runs.append(run)
 
     def forget_run(self, run: str) -> None:
         """A run was not begun after all. A receipt that names it already stays as it is."""
-        with self.account.lock:
+        with self.scope_tree.lock:
             self.runs_begun -= 1
             if run in self.runs:
                 self.runs.remove(run)
 
     def let_go(self) -> None:
         """Hold it no longer. With the last holder the scope goes."""
-        with self.account.lock:
+        with self.scope_tree.lock:
             self._holders -= 1
             if self._holders:
                 return
-            self.account.tree.leave(self.path)
+            self.scope_tree.tree.leave(self.path)
             if self.outer is not None:
                 self.outer.let_go()
         if self.outer is None:
@@ -488,7 +488,7 @@ class ActiveStep:
         """
         kept = self.kept if status == "completed" else NOT_KEPT
         self._recall_unasked(status, kept)
-        with self.account.lock:
+        with self.scope_tree.lock:
             if self.ended:
                 return
             self.ended = True
@@ -504,7 +504,7 @@ class ActiveStep:
 
     def forget(self) -> None:
         """Leave it as if it had never been entered."""
-        with self.account.lock:
+        with self.scope_tree.lock:
             if self.ended:
                 return
             self.ended = True
@@ -573,7 +573,7 @@ def entered(
     key: str = "",
     arguments: str = "",
     caller: str = "",
-    again: StepsAgain | None = None,
+    again: StepReplay | None = None,
 ) -> ActiveStep | Served:
     """Enter a step inside another, or on its own. A `depth` of None is one more than outside.
 
@@ -581,12 +581,12 @@ def entered(
     is for the outermost: what an earlier life of it left. One that need not run again is not
     entered, and given as it was.
     """
-    account = Account() if outer is None else outer.account
+    scope_tree = ScopeTree() if outer is None else outer.scope_tree
     # Another thread may have left it meanwhile.
     outer = None if outer is None else outer.hold()
     again = again if outer is None else outer.again
     try:
-        with account.lock:
+        with scope_tree.lock:
             path = _path(definition, outer, log=log, key=key, again=again, caller=caller)
         facts = _facts(definition, path=path, key=key, arguments=arguments, caller=caller)
         if again is not None:
@@ -595,8 +595,8 @@ def entered(
                 _serve(served, outer=outer, log=log)
                 return served
             facts = again.since(facts)
-        with account.lock:
-            account.tree.enter(
+        with scope_tree.lock:
+            scope_tree.tree.enter(
                 path,
                 parent=None if outer is None else outer.path,
                 budget=definition.budget,
@@ -614,7 +614,7 @@ def entered(
         depth=depth,
         path=path,
         outer=outer,
-        account=account,
+        scope_tree=scope_tree,
         log=log,
         facts=facts,
         book=StepBook(again) if outer is None else outer.book,
@@ -664,7 +664,7 @@ def _path(
     *,
     log: StepLog,
     key: str,
-    again: StepsAgain | None,
+    again: StepReplay | None,
     caller: str,
 ) -> str:
     """The path of a step that is entered now, which no other one in its tree has."""
@@ -687,4 +687,4 @@ def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace("/", "%2F").replace("#", "%23")
 
 
-_: type[Standing] = ActiveStep
+_: type[StepView] = ActiveStep

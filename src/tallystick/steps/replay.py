@@ -425,7 +425,7 @@ class Unasked:
     receipts: list[StepReceipt] = field(default_factory=list)
 
 
-class StepsAgain:
+class StepReplay:
     """One life of a program on the record of another. Shared by all its steps and runs.
 
     `key` tells the ledger of the chain from others, `fence` is of whoever goes on with it.

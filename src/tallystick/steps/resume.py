@@ -23,7 +23,7 @@ from tallystick.ledger.verify import verify_ledger
 from tallystick.model.port import Model
 from tallystick.runtime.programs.native import native_for
 from tallystick.runtime.run.assembly import ResumeJob, RunJob, run_live
-from tallystick.runtime.run.children import Family
+from tallystick.runtime.run.children import ChildRuns
 from tallystick.runtime.run.replay import ReplayReport
 from tallystick.runtime.run.resume import Parts, ended_run, resumed
 from tallystick.runtime.runs.history import holder_of, skip_answered, start_now, whole_records
@@ -36,7 +36,7 @@ from tallystick.steps.replay import (
     RunAsked,
     StepDivergence,
     StepHistory,
-    StepsAgain,
+    StepReplay,
     StepsReport,
     inputs_digest,
 )
@@ -52,7 +52,7 @@ def steps_for(
 ) -> RunSteps:
     """The steps around a run that is asked for here, held; and which run it is."""
 
-    def asked(again: StepsAgain, model: str | None) -> RunAsked:
+    def asked(again: StepReplay, model: str | None) -> RunAsked:
         name = None if again.replaying else model_of(job.model or model).name
         return RunAsked(
             goal=job.goal,
@@ -93,9 +93,12 @@ async def run_asked(
 async def _new(
     parts: Parts, job: RunJob, steps: RunSteps, model_of: Callable[[str | None], Model]
 ) -> Run:
-    ledger, till, run = parts.ledger, parts.till, steps.run
+    ledger, client_scopes, run = parts.ledger, parts.client_scopes, steps.run
     session_id = new_id()
-    with held_run(ledger, run), till.run(run, job.limits, ledger, steps=steps) as teller:
+    with (
+        held_run(ledger, run),
+        client_scopes.run(run, job.limits, ledger, steps=steps) as model_door,
+    ):
         model = model_of(job.model or steps.model)
         _skip_answered(steps.again, model)
         ended, _ = await run_live(
@@ -104,19 +107,19 @@ async def _new(
             session_id=session_id,
             model=model,
             sandbox=parts.sandbox,
-            native=await native_for(parts.backends, job.joined),
+            native=await native_for(parts.backends, job.lease),
             ledger=ledger,
             functions=[steps.inside(each) for each in parts.functions],
-            shelf=parts.shelf(session_id, job.grants),
-            teller=teller,
+            run_attachments=parts.run_attachments(session_id, job.grants),
+            model_door=model_door,
             find_model=parts.find_model(model),
             steps=steps,
-            children=Family(parts, watch=job.watch, heard=job.heard),
+            children=ChildRuns(parts, watch=job.watch, heard=job.heard),
             skills=parts.skills,
             memory=parts.memory,
             vocabulary=parts.vocabulary,
         )
-        return steps.checked(ended, stopped_by=teller.stopped_by, rows=till.rows)
+        return steps.checked(ended, stopped_by=model_door.stopped_by, rows=client_scopes.rows)
 
 
 async def _recorded(
@@ -133,7 +136,7 @@ async def _recorded(
     if not _is_over(found, records, limits_changed=steps.limits_changed):
         if again.replaying:
             again.cut_off(steps.path, found.run)
-        return await _gone_on_with(parts, job, steps, model_of)
+        return await _continue_run(parts, job, steps, model_of)
     if again.replaying:
         again.replayed(steps.path, _divergence(await replay(found.run)))
     steps.recall(parts.ledger, records)
@@ -142,10 +145,10 @@ async def _recorded(
     if found.note.refused is not None:
         refused = msgspec.convert(found.note.refused, PreflightRefusal)
         raise StepBudgetError(refused, run=run.run, answer=run.answer)
-    return steps.checked(run, stopped_by=None, rows=parts.till.rows)
+    return steps.checked(run, stopped_by=None, rows=parts.client_scopes.rows)
 
 
-async def _gone_on_with(
+async def _continue_run(
     parts: Parts, job: RunJob, steps: RunSteps, model_of: Callable[[str | None], Model]
 ) -> Run:
     again, found = steps.again, steps.recorded
@@ -164,11 +167,11 @@ async def _gone_on_with(
         found.run,
         resuming,
         steps,
-        children=Family(parts, watch=job.watch, heard=job.heard, resuming=resuming),
+        children=ChildRuns(parts, watch=job.watch, heard=job.heard, resuming=resuming),
     )
 
 
-def _skip_answered(again: StepsAgain | None, model: Model) -> None:
+def _skip_answered(again: StepReplay | None, model: Model) -> None:
     """Put a model that answers by position, as those of tests do, behind all calls it answered."""
     skip = getattr(model, "skip", None)
     if again is not None and skip is not None:
@@ -229,8 +232,8 @@ def run_of_ref(parts: Parts, ref: RunRef) -> Run | None:
 
 
 def _ended(parts: Parts, run: str, records: Sequence[Record]) -> Run:
-    shelf = parts.shelf(holder_of(records), start_now(records).grants)
-    return ended_run(run, records, ledger=parts.ledger, shelf=shelf)
+    run_attachments = parts.run_attachments(holder_of(records), start_now(records).grants)
+    return ended_run(run, records, ledger=parts.ledger, run_attachments=run_attachments)
 
 
 def _divergence(report: ReplayReport) -> StepDivergence | None:
@@ -252,7 +255,7 @@ def resumed_steps(parts: Parts, chain: str, *, in_doubt: InDoubt) -> Iterator[No
     _check_outside()
     ledger = parts.ledger
     with held_run(ledger, chain):
-        again = StepsAgain(
+        again = StepReplay(
             StepHistory.read(ledger, chain),
             ledger=ledger,
             key=key_of(ledger),
@@ -270,7 +273,7 @@ def replayed_steps(parts: Parts, chain: str) -> Iterator[StepsReport]:
     """Have the next outermost step run again on a chain, with nothing live. Writes nothing."""
     _check_outside()
     report = StepsReport(chain=chain)
-    again = StepsAgain(
+    again = StepReplay(
         StepHistory.read(parts.ledger, chain),
         ledger=parts.ledger,
         key=key_of(parts.ledger),
@@ -294,8 +297,8 @@ def _count(parts: Parts, runs: Sequence[RecordedRun]) -> None:
     """Have the session know what runs of an earlier life have cost."""
     for each in runs:
         if each.ended is not None:
-            with parts.till.run(each.run, each.started.limits, parts.ledger) as teller:
-                teller.recalled(each.started.model, each.ended.charge)
+            with parts.client_scopes.run(each.run, each.started.limits, parts.ledger) as model_door:
+                model_door.recalled(each.started.model, each.ended.charge)
 
 
 def _is_divergence(error: BaseException, chain: str) -> bool:

@@ -22,10 +22,10 @@ from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.door import RefusedCall
-from tallystick.runtime.spend.scopes import Place
+from tallystick.runtime.spend.scopes import ScopeRef
 from tallystick.sandbox.port import new_id
 from tallystick.steps.active import ActiveStep, key_of
-from tallystick.steps.replay import RecordedRun, RunAsked, StepsAgain, charges_of
+from tallystick.steps.replay import RecordedRun, RunAsked, StepReplay, charges_of
 from tallystick.steps.step import call_around, current_step, refuse_if_replaying, within_step
 
 
@@ -65,7 +65,7 @@ class RunSteps:
         cls,
         goal: str,
         ledger: Callable[[], Ledger],
-        asked: Callable[[StepsAgain, str | None], RunAsked],
+        asked: Callable[[StepReplay, str | None], RunAsked],
     ) -> RunSteps:
         """The same for a run that is asked for here: a new one, or one of an earlier life.
 
@@ -126,7 +126,7 @@ class RunSteps:
             self._active.recall(charge, model=model)
 
     @property
-    def again(self) -> StepsAgain | None:
+    def again(self) -> StepReplay | None:
         """What an earlier life of the steps left."""
         return None if self._active is None else self._active.again
 
@@ -148,7 +148,7 @@ class RunSteps:
         return None if self._active is None else self._active.model
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[ScopeRef, ...]:
         """What has to pay beside the session."""
         return () if self._active is None else (self._active.place,)
 

@@ -36,9 +36,9 @@ from tallystick.core.step import (
 )
 from tallystick.runtime.calls.functions import effect_key
 from tallystick.runtime.runs.result import Run
-from tallystick.runtime.spend.scopes import Place
+from tallystick.runtime.spend.scopes import ScopeRef
 from tallystick.steps.active import ActiveStep, StepLog, entered
-from tallystick.steps.replay import Served, StepsAgain
+from tallystick.steps.replay import Served, StepReplay
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -48,7 +48,7 @@ _LOG: ContextVar[StepLog | None] = ContextVar("tallystick_step_log", default=Non
 # The step that a program calls host functions in, while one runs.
 _CALLED_IN: ContextVar[ActiveStep | None] = ContextVar("tallystick_called_in", default=None)
 # What the next outermost step goes on with.
-_AGAIN: ContextVar[StepsAgain | None] = ContextVar("tallystick_steps_again", default=None)
+_AGAIN: ContextVar[StepReplay | None] = ContextVar("tallystick_steps_again", default=None)
 
 
 def current_step() -> ActiveStep | None:
@@ -115,7 +115,7 @@ def reset_steps(registry: StepRegistry) -> None:
 
 
 @contextmanager
-def running_again(again: StepsAgain) -> Iterator[None]:
+def running_again(again: StepReplay) -> Iterator[None]:
     """Have the next outermost step go on with what an earlier life of it left."""
     before = _AGAIN.get()
     _AGAIN.set(again)
@@ -270,7 +270,7 @@ class StepFrame:
         return _left(active, error)
 
 
-def _again_for(definition: StepDefinition) -> StepsAgain | None:
+def _again_for(definition: StepDefinition) -> StepReplay | None:
     """What the outermost step that is entered here goes on with."""
     again = _AGAIN.get()
     if again is None or again.take():
@@ -342,7 +342,7 @@ StepKey = str | Callable[..., str]
 # -- what stands around this point ---------------------------------------------------------------
 
 
-def step_places() -> list[Place]:
+def step_places() -> list[ScopeRef]:
     """The scopes that what is begun here has to pay from, none outside of steps."""
     active = current_step()
     return [] if active is None else [active.place]

@@ -54,8 +54,8 @@ from tallystick.upkeep.prune import Kept, Pruned, Pruner
 from tallystick.upkeep.text_traces import (
     TEXT_CHARS_MIN,
     Because,
-    Needles,
     Survey,
+    TextForms,
     blobs_with,
     has_text,
     is_said_in,
@@ -226,12 +226,12 @@ class Erasure:
         except (LedgerError, AttachmentError) as error:
             return Kept(run=run, why=f"cannot be pruned: {error}")
 
-    def _found(self) -> tuple[Needles, Survey, tuple[str, ...]]:
+    def _found(self) -> tuple[TextForms, Survey, tuple[str, ...]]:
         """What is looked for, where it was found, and the ids of the notes that may go."""
         may = forgettable(self._memory, self._ids, actor=self._actor, strategy=self._strategy)
         ids = (*(note.id for note in may.notes), *may.gone)
         texts = {note.id: note.content for note in may.notes if note.content != REDACTED}
-        needles = Needles(texts.values())
+        needles = TextForms(texts.values())
         unsaid = [id for id in ids if len(texts.get(id, "").strip()) < TEXT_CHARS_MIN]
         saying = saying_ids(self._memory, needles.in_bytes) if needles else []
         saying = visible_ids(self._memory, saying, reader=self._actor)
@@ -328,7 +328,7 @@ class Erasure:
         else:
             self._runs[run] = msgspec.structs.replace(self._runs[run], how="removed")
 
-    def _reset(self, needles: Needles, found: Survey) -> tuple[str | None, Collection[str]]:
+    def _reset(self, needles: TextForms, found: Survey) -> tuple[str | None, Collection[str]]:
         """Have sessions go on without it. Gives what is to be said, and the images that stay."""
         if not book_path(self._ledger.path).exists():
             return None, ()
@@ -345,7 +345,7 @@ class Erasure:
         )
         return note, sessions.images_of(blobs, runs=found.runs)
 
-    def _freed(self, needles: Needles, found: Survey) -> None:
+    def _freed(self, needles: TextForms, found: Survey) -> None:
         """Free what nobody holds any more, also what somebody left who died in the middle."""
         ids = sorted(found.blobs | found.held)
         count = self._made.attachments
@@ -361,12 +361,12 @@ class Erasure:
             pass  # what is left is found by the look that follows
         self._set(attachments=count)
 
-    def _left(self, needles: Needles, found: Survey) -> tuple[str, ...]:
+    def _left(self, needles: TextForms, found: Survey) -> tuple[str, ...]:
         """The attachments that have the text all the same, by id or by the name of a file."""
         strays = [path.name for path in strays_with(self._attachments, needles)]
         return (*sorted(blobs_with(self._attachments, needles, among=found.blobs)), *strays)
 
-    def _unlinked(self, needles: Needles, found: Survey) -> None:
+    def _unlinked(self, needles: TextForms, found: Survey) -> None:
         going = [run for run, each in self._runs.items() if each.how != "kept"]
         count, left = 0, []
         for path in self._spilled(needles, found, going):
@@ -411,7 +411,7 @@ class Erasure:
             scrubbed=done.scrubbed,
         )
 
-    def _late(self, ids: Sequence[str], needles: Needles, found: Survey) -> None:
+    def _late(self, ids: Sequence[str], needles: TextForms, found: Survey) -> None:
         """Name the runs that came to the notes while this went on, and write them down."""
         late = touched_since(found, self._ledger, ids=ids, needles=needles)
         if not late:
@@ -429,7 +429,7 @@ class Erasure:
 
     # -- output --------------------------------------------------------------------------------
 
-    def _spilled(self, needles: Needles, found: Survey, going: Collection[str]) -> list[Path]:
+    def _spilled(self, needles: TextForms, found: Survey, going: Collection[str]) -> list[Path]:
         """Files of output that go: those of runs that do, and those that have the text."""
         ours = set(self._of_sessions(found, going))
         busy = {found.sessions.get(run) for run in found.runs if is_running(self._ledger, run)}

@@ -60,7 +60,7 @@ _PART_CHARS = 100
 _PARTS_MAX = 200
 
 
-class Needles:
+class TextForms:
     """Several texts, looked for together."""
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -212,7 +212,7 @@ def spilled_files(folder: Path) -> list[tuple[Path, str]]:
     return [(path, found[1]) for path, found in matched if found is not None]
 
 
-def has_text(path: Path, needles: Needles) -> bool:
+def has_text(path: Path, needles: TextForms) -> bool:
     """Whether a file has one of the texts."""
     try:
         with path.open("rb") as file:
@@ -263,7 +263,7 @@ def survey(
     attachments: SqliteAttachments,
     *,
     ids: Collection[str],
-    needles: Needles,
+    needles: TextForms,
     known: Collection[str] = (),
     by_text: bool = True,
 ) -> Survey:
@@ -306,7 +306,7 @@ def survey(
 
 
 def touched_since(
-    before: Survey, ledger: SqliteLedger, *, ids: Collection[str], needles: Needles
+    before: Survey, ledger: SqliteLedger, *, ids: Collection[str], needles: TextForms
 ) -> dict[str, Because]:
     """The runs that began or went on since, and have to do with the notes now, and had not then."""
     late: dict[str, Because] = {}
@@ -319,7 +319,7 @@ def touched_since(
     return late
 
 
-def is_said_in(ledger: SqliteLedger, run: str, needles: Needles) -> bool:
+def is_said_in(ledger: SqliteLedger, run: str, needles: TextForms) -> bool:
     """Whether what is left of a run has a text, or its plain digest."""
     return any(
         needles.in_bytes(entry.body) if record is None else needles.bound_by(record)
@@ -329,7 +329,7 @@ def is_said_in(ledger: SqliteLedger, run: str, needles: Needles) -> bool:
 
 
 def blobs_with(
-    attachments: SqliteAttachments, needles: Needles, *, among: Collection[str] | None = None
+    attachments: SqliteAttachments, needles: TextForms, *, among: Collection[str] | None = None
 ) -> set[str]:
     """The attachments that have a text, in their bytes or in what they are called."""
     if not needles:
@@ -345,7 +345,7 @@ def blobs_with(
     return {id for id in wanted if id in called or _has(attachments, id, needles)}
 
 
-def strays_with(attachments: SqliteAttachments, needles: Needles) -> list[Path]:
+def strays_with(attachments: SqliteAttachments, needles: TextForms) -> list[Path]:
     """Files of attachments that no row names, left by who died while putting one."""
     if not needles:
         return []
@@ -360,7 +360,7 @@ def strays_with(attachments: SqliteAttachments, needles: Needles) -> list[Path]:
 # -- inside ------------------------------------------------------------------------------------
 
 
-def _looked(ledger: SqliteLedger, run: str, *, ids: frozenset[str], needles: Needles) -> _Seen:
+def _looked(ledger: SqliteLedger, run: str, *, ids: frozenset[str], needles: TextForms) -> _Seen:
     found = _Seen()
     for entry, record in _entries(ledger, run):
         match record:
@@ -421,7 +421,7 @@ def _with_kin(because: dict[str, Because], seen: dict[str, _Seen]) -> None:
                 waiting.append(other)
 
 
-def _has(attachments: SqliteAttachments, id: str, needles: Needles) -> bool:
+def _has(attachments: SqliteAttachments, id: str, needles: TextForms) -> bool:
     try:
         with attachments.chunks(id) as chunks:
             first = next(chunks, b"")

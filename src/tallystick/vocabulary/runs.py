@@ -24,7 +24,7 @@ from tallystick.core.records import (
     VocabularyGiven,
 )
 from tallystick.core.resume_errors import ResumeRefused
-from tallystick.runtime.context.attachments import Shelf
+from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.journal.world import CheckOf
 
 if TYPE_CHECKING:
@@ -71,13 +71,15 @@ def read_vocabulary(
     return VocabularyAsked(rules=rules, thesaurus=thesaurus)
 
 
-def vocabulary_given(asked: VocabularyAsked | None, shelf: Shelf) -> VocabularyGiven | None:
+def vocabulary_given(
+    asked: VocabularyAsked | None, run_attachments: RunAttachments
+) -> VocabularyGiven | None:
     """What a run that begins records of it. The thesaurus is committed with its first records."""
     if asked is None:
         return None
     ref = None
     if asked.thesaurus is not None:
-        ref = shelf.keep(asked.thesaurus, media_type="text/plain", label=THESAURUS_LABEL)
+        ref = run_attachments.keep(asked.thesaurus, media_type="text/plain", label=THESAURUS_LABEL)
     return VocabularyGiven(
         strictness=asked.rules.strictness,
         ratio_min=asked.rules.ratio_min,
@@ -86,7 +88,7 @@ def vocabulary_given(asked: VocabularyAsked | None, shelf: Shelf) -> VocabularyG
     )
 
 
-def check_again(started: RunStarted, shelf: Shelf) -> CheckOf | None:
+def check_again(started: RunStarted, run_attachments: RunAttachments) -> CheckOf | None:
     """The check of a recorded run; None for one without a vocabulary."""
     if started.vocabulary is None:
         return None
@@ -95,8 +97,8 @@ def check_again(started: RunStarted, shelf: Shelf) -> CheckOf | None:
     if started.skills is not None:
         from tallystick.skills.skills import cards_again
 
-        ids = [each.id for each in cards_again(started.skills, shelf)]
-    return check_for(started, None if ref is None else shelf.read(ref), skills=ids)
+        ids = [each.id for each in cards_again(started.skills, run_attachments)]
+    return check_for(started, None if ref is None else run_attachments.read(ref), skills=ids)
 
 
 def check_for(

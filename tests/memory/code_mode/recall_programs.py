@@ -30,7 +30,7 @@ NOTES = (
 )
 
 
-class Shelf:
+class WordStore:
     """A store that ranks by shared words. It writes down what it was asked."""
 
     def __init__(self, *notes: str) -> None:
@@ -73,7 +73,7 @@ def play(
     return asyncio.run(
         run_python(
             source,
-            Shelf() if host is None else host,
+            WordStore() if host is None else host,
             sandbox=sandbox,
             budget=budget,
             tokenizer=tokenizer,

@@ -39,7 +39,7 @@ from tallystick.memory.code_mode.operations import (
 )
 
 
-class Shelf:
+class WordStore:
     """A host with a few notes. It writes down what it was asked."""
 
     def __init__(self, *contents: str) -> None:
@@ -105,7 +105,7 @@ def document(*operations: object) -> bytes:
 
 
 def test_operations_are_done_in_order_and_their_results_are_kept() -> None:
-    host = Shelf()
+    host = WordStore()
 
     bundle = run(
         program(RECALL, Score(memory_id="m0"), Cite(memory_id="m1"), RECALL), host, clock=still
@@ -122,7 +122,7 @@ def test_operations_are_done_in_order_and_their_results_are_kept() -> None:
 def test_scores_put_notes_in_another_order_and_each_of_them_once() -> None:
     bundle = run(
         program(RECALL, RECALL, Score(memory_id="m0"), Score(memory_id="m1")),
-        Shelf(),
+        WordStore(),
         clock=still,
     )
 
@@ -131,14 +131,14 @@ def test_scores_put_notes_in_another_order_and_each_of_them_once() -> None:
 
 
 def test_the_answer_is_counted_by_the_tokenizer_that_is_named() -> None:
-    bundle = run(program(RECALL), Shelf(), clock=still, tokenizer=Words())
+    bundle = run(program(RECALL), WordStore(), clock=still, tokenizer=Words())
 
     assert bundle.answer_tokens is not None
     assert (bundle.answer_tokens.tokens, bundle.answer_tokens.tokenizer) == (12, "words")
     assert bundle.guest_token_cost_by == "estimated_reference"
 
 
-def ended(program: Program, host: Shelf, budget: Budget) -> Bundle | Halted:
+def ended(program: Program, host: WordStore, budget: Budget) -> Bundle | Halted:
     try:
         return run(program, host, clock=still, budget=budget)
     except Halted as halted:
@@ -147,7 +147,7 @@ def ended(program: Program, host: Shelf, budget: Budget) -> Bundle | Halted:
 
 @given(operations=operations, fuel=st.integers(0, 16_000_000))
 def test_fuel_pays_for_whole_operations_and_no_more(operations: list[Operation], fuel: int) -> None:
-    host = Shelf()
+    host = WordStore()
     paid = min(len(operations), fuel // HOST_CALL_FUEL)
 
     end = ended(Program(operations=tuple(operations)), host, Budget(fuel=fuel))
@@ -166,7 +166,7 @@ def test_fuel_pays_for_whole_operations_and_no_more(operations: list[Operation],
 
 
 def test_no_fuel_halts_at_the_first_operation() -> None:
-    host = Shelf()
+    host = WordStore()
 
     with pytest.raises(Halted) as raised:
         run(program(RECALL), host, clock=still, budget=Budget(fuel=0))
@@ -184,17 +184,17 @@ def test_fuel_stays_at_its_end() -> None:
 
 def test_fuel_is_looked_at_before_time() -> None:
     with pytest.raises(Halted):
-        run(program(RECALL), Shelf(), clock=still, budget=Budget(fuel=0, wall_ms=0))
+        run(program(RECALL), WordStore(), clock=still, budget=Budget(fuel=0, wall_ms=0))
 
 
 def test_exactly_the_time_is_allowed() -> None:
-    bundle = run(program(RECALL), Shelf(), clock=ticking(100, 150, 150))
+    bundle = run(program(RECALL), WordStore(), clock=ticking(100, 150, 150))
 
     assert len(bundle.recalled) == 2
 
 
 def test_more_than_the_time_ends_it_before_the_next_operation() -> None:
-    host = Shelf()
+    host = WordStore()
 
     with pytest.raises(WallTimeExceeded) as raised:
         run(program(RECALL, Score(memory_id="m0")), host, clock=ticking(100, 100, 150.5))
@@ -206,14 +206,14 @@ def test_more_than_the_time_ends_it_before_the_next_operation() -> None:
 
 def test_time_is_looked_at_behind_the_last_operation_too() -> None:
     with pytest.raises(WallTimeExceeded) as raised:
-        run(program(RECALL), Shelf(), clock=ticking(0, 0, 51))
+        run(program(RECALL), WordStore(), clock=ticking(0, 0, 51))
 
     assert raised.value.partial is not None
     assert raised.value.partial.final_answer.startswith("- tea is at four")
 
 
 def test_no_time_is_no_time_for_every_clock() -> None:
-    host = Shelf()
+    host = WordStore()
 
     for clock in (still, ticking(5, 4), ticking(0, 1)):
         with pytest.raises(WallTimeExceeded):
@@ -223,7 +223,7 @@ def test_no_time_is_no_time_for_every_clock() -> None:
 
 
 def test_a_host_that_gives_up_in_time_ends_the_program_as_time_does() -> None:
-    class Slow(Shelf):
+    class Slow(WordStore):
         def score(self, memory_id: str) -> float:
             raise TimeoutError
 
@@ -236,7 +236,7 @@ def test_a_host_that_gives_up_in_time_ends_the_program_as_time_does() -> None:
 
 def test_pages_bound_what_a_program_gathers() -> None:
     # Id and content of the first fill the page to its last byte.
-    host = Shelf("x" * (PAGE_BYTES - 2), "y")
+    host = WordStore("x" * (PAGE_BYTES - 2), "y")
 
     with pytest.raises(SandboxViolation) as raised:
         run(program(RECALL), host, clock=still, budget=Budget(mem_pages=1))
@@ -252,12 +252,12 @@ def test_pages_bound_what_a_program_gathers() -> None:
 
 def test_receipts_take_room_as_well() -> None:
     with pytest.raises(SandboxViolation):
-        run(program(Cite(memory_id="m0")), Shelf(), clock=still, budget=Budget(mem_pages=0))
+        run(program(Cite(memory_id="m0")), WordStore(), clock=still, budget=Budget(mem_pages=0))
 
 
 def test_what_the_store_refuses_names_the_operation_and_keeps_what_there_is() -> None:
     with pytest.raises(OperationFailed) as raised:
-        run(program(RECALL, Cite(memory_id="m9")), Shelf(), clock=still)
+        run(program(RECALL, Cite(memory_id="m9")), WordStore(), clock=still)
 
     assert str(raised.value) == "operation 2 (cite): note m9 was not recalled here"
     assert isinstance(raised.value.__cause__, Refused)
@@ -268,7 +268,7 @@ def test_what_the_store_refuses_names_the_operation_and_keeps_what_there_is() ->
 
 def test_an_empty_program_is_refused_before_its_budget_is_looked_at() -> None:
     with pytest.raises(EmptyProgram):
-        run(program(), Shelf(), clock=still, budget=Budget(fuel=0, wall_ms=0))
+        run(program(), WordStore(), clock=still, budget=Budget(fuel=0, wall_ms=0))
 
 
 @pytest.mark.parametrize("field", ["fuel", "mem_pages", "wall_ms"])
@@ -284,7 +284,7 @@ def test_a_limit_that_is_none_is_an_error(field: str, given: object) -> None:
 def test_a_bundle_is_data_and_comes_back_the_same() -> None:
     bundle = run(
         program(RECALL, Score(memory_id="m1"), Cite(memory_id="m0")),
-        Shelf(),
+        WordStore(),
         clock=still,
         tokenizer=Words(),
     )
@@ -293,7 +293,7 @@ def test_a_bundle_is_data_and_comes_back_the_same() -> None:
 
 
 def test_a_program_that_answers_itself_emits_only_what_its_answer_holds() -> None:
-    hits = Shelf().recall("tea", 2)
+    hits = WordStore().recall("tea", 2)
 
     bundle = bundle_of(hits, operations=1, fuel_used=9, answer="Tea: tea is at four.")
 
@@ -313,9 +313,9 @@ def test_a_program_that_answers_itself_emits_only_what_its_answer_holds() -> Non
 def test_a_program_run_again_says_where_it_differs(
     contents: Sequence[str], operations: tuple[Operation, ...], said: str | None
 ) -> None:
-    recorded = run(program(RECALL), Shelf(), clock=still)
+    recorded = run(program(RECALL), WordStore(), clock=still)
 
-    found = first_difference(recorded, run(program(*operations), Shelf(*contents), clock=still))
+    found = first_difference(recorded, run(program(*operations), WordStore(*contents), clock=still))
 
     assert found is None if said is None else (found or "").startswith(said)
 
@@ -346,7 +346,7 @@ def test_an_empty_program_can_be_read_and_is_refused_when_it_runs() -> None:
     read = read_program(document())
 
     with pytest.raises(EmptyProgram):
-        run(read, Shelf(), clock=still)
+        run(read, WordStore(), clock=still)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_what_is_no_program_is_refused_in_one_line(raw: bytes, said: str) -> Non
 def test_k_is_from_1_to_100_however_a_program_comes(k: int) -> None:
     said = rf"operation 2: k is {k}; it is a whole number from 1 to 100"
     fine, bad = ({"op": "recall", "query": "t", "k": each} for each in (1, k))
-    host = Shelf()
+    host = WordStore()
 
     with pytest.raises(InvalidProgram, match=said):
         read_program(document(fine, bad))
@@ -415,7 +415,7 @@ def test_k_is_from_1_to_100_however_a_program_comes(k: int) -> None:
 def test_a_program_made_in_python_is_checked_like_one_from_a_file(
     operation: Operation, said: str
 ) -> None:
-    host = Shelf()
+    host = WordStore()
 
     with pytest.raises(InvalidProgram, match=said):
         run(program(operation), host, clock=still)

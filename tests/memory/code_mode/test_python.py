@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.memory.code_mode.recall_programs import NOTES, Shelf, ends, partial, play
+from tests.memory.code_mode.recall_programs import NOTES, WordStore, ends, partial, play
 
 from tallystick.core.errors import LedgerError, Refused
 from tallystick.memory.code_mode import python
@@ -68,7 +68,7 @@ class Words:
         return len(text.split())
 
 
-class Slow(Shelf):
+class Slow(WordStore):
     """A store whose scores come when they are let."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ def fuelled(fuel: int) -> Budget:
 
 
 def test_what_one_recall_gave_is_the_query_of_the_next(sandbox: WasmSandbox) -> None:
-    host = Shelf()
+    host = WordStore()
 
     bundle = play(sandbox, HOPS, host)
 
@@ -116,7 +116,7 @@ def test_a_program_has_three_functions_and_the_names_that_answer(sandbox: WasmSa
 
 
 def test_a_recall_gives_dictionaries_and_ten_unless_told(sandbox: WasmSandbox) -> None:
-    host = Shelf(*(f"tea {n}" for n in range(20)))
+    host = WordStore(*(f"tea {n}" for n in range(20)))
 
     bundle = play(sandbox, "notes = recall('tea')\nprint(len(notes), notes[0])", host)
 
@@ -150,7 +150,7 @@ def test_an_answer_is_what_was_given_else_printed_else_assembled(
 
 
 def test_nothing_recalled_is_said(sandbox: WasmSandbox) -> None:
-    class Nothing(Shelf):
+    class Nothing(WordStore):
         def recall(self, query: str, k: int) -> list[RecallHit]:
             return []
 
@@ -158,7 +158,7 @@ def test_nothing_recalled_is_said(sandbox: WasmSandbox) -> None:
 
 
 def test_a_bundle_has_all_that_the_calls_gave(sandbox: WasmSandbox) -> None:
-    host = Shelf()
+    host = WordStore()
     source = """
 first = recall("tea key", 2)
 again = recall("tea", 1)
@@ -252,7 +252,7 @@ def as_python(operations: list[Operation]) -> str:
 def test_operations_written_in_python_gather_what_they_do_as_operations(
     sandbox: WasmSandbox, operations: list[Operation]
 ) -> None:
-    by_list = run(Program(operations=tuple(operations)), Shelf(), clock=lambda: 0.0)
+    by_list = run(Program(operations=tuple(operations)), WordStore(), clock=lambda: 0.0)
 
     by_python = play(sandbox, as_python(operations))
 
@@ -295,7 +295,7 @@ def test_exactly_the_fuel_is_allowed_and_one_less_halts(sandbox: WasmSandbox) ->
 
 
 def test_a_call_that_cannot_be_paid_is_charged_and_not_done(sandbox: WasmSandbox) -> None:
-    host = Shelf()
+    host = WordStore()
 
     halted = ends(Halted, sandbox, MANY_CALLS, host, budget=fuelled(5_500_000))
 
@@ -316,7 +316,7 @@ def whole(sandbox: WasmSandbox) -> int:
 def test_no_program_ends_well_that_used_more_fuel_than_it_had(
     sandbox: WasmSandbox, whole: int, fuel: int
 ) -> None:
-    host = Shelf()
+    host = WordStore()
 
     if fuel < whole:
         ends(Halted, sandbox, MANY_CALLS, host, budget=fuelled(fuel))
@@ -338,7 +338,7 @@ def test_what_a_program_does_after_its_last_call_is_paid_too(
 
 @pytest.mark.parametrize("fuel", [1, 100_000])
 def test_a_program_without_the_fuel_to_begin_halts(sandbox: WasmSandbox, fuel: int) -> None:
-    host = Shelf()
+    host = WordStore()
 
     assert ends(Halted, sandbox, HOPS, host, budget=fuelled(fuel)).fuel_used == fuel
     assert host.asked == []
@@ -360,7 +360,7 @@ def test_the_largest_fuel_is_a_limit_too(sandbox: WasmSandbox) -> None:
 
 
 def test_no_time_is_over_before_the_first_operation(sandbox: WasmSandbox) -> None:
-    host = Shelf()
+    host = WordStore()
 
     over = ends(
         WallTimeExceeded,
@@ -376,7 +376,7 @@ def test_no_time_is_over_before_the_first_operation(sandbox: WasmSandbox) -> Non
 
 
 def test_no_fuel_is_found_before_no_time(sandbox: WasmSandbox) -> None:
-    host = Shelf()
+    host = WordStore()
 
     halted = ends(Halted, sandbox, HOPS, host, budget=Budget(fuel=0, wall_ms=0))
 
@@ -416,7 +416,7 @@ def test_time_interrupts_a_store_that_does_not_answer(sandbox: WasmSandbox, slow
 def test_fuel_then_time_is_looked_at_before_a_call_is_done(
     fuel: int, ends_at: float, stop: str
 ) -> None:
-    host = Shelf()
+    host = WordStore()
     gathered = Gathered(bytes_max=9_999, answer_bytes_max=9_999)
     calls = Calls(host, gathered, fuel=fuel, ends_at=ends_at)
 
@@ -429,7 +429,7 @@ def test_fuel_then_time_is_looked_at_before_a_call_is_done(
 
 
 def test_a_store_that_gives_up_in_time_ends_the_program_as_time_does(sandbox: WasmSandbox) -> None:
-    class GivesUp(Shelf):
+    class GivesUp(WordStore):
         def score(self, memory_id: str) -> float:
             raise TimeoutError
 
@@ -476,7 +476,7 @@ def test_pages_count_above_the_interpreters_own(sandbox: WasmSandbox) -> None:
 
 def test_what_the_store_gives_takes_room_as_well(sandbox: WasmSandbox) -> None:
     # Id and content of the first fill the page to its last byte.
-    host = Shelf("x" * (PAGE_BYTES - 2), "y")
+    host = WordStore("x" * (PAGE_BYTES - 2), "y")
     budget = Budget(fuel=10**9, mem_pages=1, wall_ms=2_000)
     source = "try:\n    recall('x', {})\nexcept BaseException: pass\nprint(1)"
 
@@ -570,7 +570,7 @@ def test_another_error_after_a_refusal_is_that_error(sandbox: WasmSandbox) -> No
 def test_a_fault_of_the_store_is_not_the_programs_to_handle(
     sandbox: WasmSandbox, error: Exception
 ) -> None:
-    class Faulty(Shelf):
+    class Faulty(WordStore):
         def score(self, memory_id: str) -> float:
             raise error
 
@@ -594,7 +594,7 @@ def test_a_fault_of_the_store_is_not_the_programs_to_handle(
     ],
 )
 def test_what_is_no_python_is_not_run(sandbox: WasmSandbox, source: str, said: str) -> None:
-    host = Shelf()
+    host = WordStore()
 
     invalid = ends(InvalidProgram, sandbox, source, host)
 
@@ -604,7 +604,7 @@ def test_what_is_no_python_is_not_run(sandbox: WasmSandbox, source: str, said: s
 
 def test_an_answer_is_bounded_in_whatever_way_it_is_given(sandbox: WasmSandbox) -> None:
     note = "é" * 1_000
-    host = Shelf(*(f"{note}{n:03}" for n in range(100)))
+    host = WordStore(*(f"{note}{n:03}" for n in range(100)))
     long = f"x = 'x' * {ANSWER_BYTES_MAX}"
     programs = [
         f"recall('a', 1)\n{long}\nFINAL(x + 'x')",

@@ -7,7 +7,7 @@ import time
 
 import msgspec
 import pytest
-from tests.memory.code_mode.recall_programs import NOTES, Shelf, ends, partial, play
+from tests.memory.code_mode.recall_programs import NOTES, WordStore, ends, partial, play
 
 from tallystick.memory.code_mode.operations import (
     FUEL_MAX,
@@ -137,7 +137,7 @@ def test_a_forged_violation_is_one_short_line(sandbox: WasmSandbox) -> None:
 def test_an_argument_that_cannot_be_meant_never_gets_to_the_store(
     sandbox: WasmSandbox, call: str, why: str
 ) -> None:
-    host = Shelf()
+    host = WordStore()
     name = call.partition("(")[0]
 
     caught = play(sandbox, f"try:\n    {call}\nexcept HostError as error: print(error)", host)
@@ -169,7 +169,7 @@ def test_an_argument_that_cannot_be_meant_never_gets_to_the_store(
     ],
 )
 def test_a_call_that_is_none_fails_in_the_program_alone(sandbox: WasmSandbox, call: str) -> None:
-    host = Shelf()
+    host = WordStore()
 
     failed = ends(CodeModeError, sandbox, call, host)
 
@@ -220,7 +220,7 @@ def test_using_up_whatever_there_is_ends_the_program(
 
 
 def test_a_flood_of_hits_is_counted_in_bearable_time(sandbox: WasmSandbox) -> None:
-    class Flood(Shelf):
+    class Flood(WordStore):
         def recall(self, query: str, k: int) -> list[RecallHit]:
             return [
                 RecallHit(id=f"{query}-{n}", content=f"{query} {n} {'word ' * 8}", score=1.0)
@@ -309,7 +309,7 @@ def test_hits_changed_by_a_program_stay_as_the_store_gave_them(sandbox: WasmSand
 
 
 def test_calls_of_threads_come_one_at_a_time_and_count_alike(sandbox: WasmSandbox) -> None:
-    class Busy(Shelf):
+    class Busy(WordStore):
         def __init__(self) -> None:
             super().__init__()
             self.inside = threading.Lock()
@@ -363,7 +363,7 @@ def test_programs_share_nothing(sandbox: WasmSandbox) -> None:
 def test_a_note_is_data(sandbox: WasmSandbox, content: str) -> None:
     note = RecallHit(id="m0", content=content, score=1.0)
 
-    class One(Shelf):
+    class One(WordStore):
         def recall(self, query: str, k: int) -> list[RecallHit]:
             return [note]
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from tallystick.core.charge import Charge, RunLimits
 from tallystick.core.records import ChildEnded, QueryRefused
-from tallystick.runtime.calls.children import ChildDesk, Children, ChildRequest
-from tallystick.runtime.calls.queries import Queries, QueryDesk, QueryProblem, Written
+from tallystick.runtime.calls.children import ChildCalls, Children, ChildRequest
+from tallystick.runtime.calls.queries import CallJournal, Queries, QueryCalls, QueryProblem
 from tallystick.runtime.spend.slots import ChildSlots
 
 Result = TypeVar("Result")
@@ -86,14 +86,14 @@ class Counts:
 
 
 @dataclass
-class PlayedDesk:
+class ScriptedChildCalls:
     """Where the children of one of them are begun."""
 
     children: tuple[Child, ...]
     slots: ChildSlots
     counts: Counts
     depth: int = 0
-    written: Written | None = None
+    written: CallJournal | None = None
     ends_at: float = 0.0
     names: list[str] = field(default_factory=list)
 
@@ -129,7 +129,7 @@ class PlayedDesk:
         await asyncio.sleep(child.works)
         if not child.inside:
             return name
-        desk = PlayedDesk(child.inside, self.slots, self.counts, self.depth + 1)
+        desk = ScriptedChildCalls(child.inside, self.slots, self.counts, self.depth + 1)
         self.counts.change(live=-1)
         try:
             told = await batch(desk, name)
@@ -139,13 +139,13 @@ class PlayedDesk:
         return str(told)
 
 
-async def batch(desk: PlayedDesk, name: str) -> dict[str, object]:
-    queries = Queries(cast(QueryDesk, None), limits=RunLimits())
+async def batch(desk: ScriptedChildCalls, name: str) -> dict[str, object]:
+    queries = Queries(cast(QueryCalls, None), limits=RunLimits())
     prompts = [f"{name}.{number}" for number in range(len(desk.children))]
     return await Children(desk, queries).batched(prompts)
 
 
-_: type[ChildDesk] = PlayedDesk
+_: type[ChildCalls] = ScriptedChildCalls
 
 
 def expected(children: tuple[Child, ...], name: str) -> dict[str, object]:
@@ -185,7 +185,7 @@ def test_any_tree_of_batches_ends_with_its_answers_in_order(
     children: tuple[Child, ...], most: int, begun_most: int
 ) -> None:
     counts = Counts()
-    desk = PlayedDesk(children, ChildSlots(most, begun_most), counts)
+    desk = ScriptedChildCalls(children, ChildSlots(most, begun_most), counts)
 
     told = run_virtually(batch(desk, "0"))
 
@@ -204,12 +204,12 @@ def test_a_tree_that_is_left_in_the_middle_gives_every_place_back(
     slots = ChildSlots(most, 6)
 
     async def scene() -> dict[str, object]:
-        going = asyncio.ensure_future(batch(PlayedDesk(children, slots, counts), "0"))
+        going = asyncio.ensure_future(batch(ScriptedChildCalls(children, slots, counts), "0"))
         await asyncio.sleep(left_at)
         going.cancel()
         await asyncio.gather(going, return_exceptions=True)
         assert (counts.live, counts.begun) == (0, 0)
-        return await batch(PlayedDesk((Child(1),) * 9, slots, after), "1")
+        return await batch(ScriptedChildCalls((Child(1),) * 9, slots, after), "1")
 
     run_virtually(scene())
 

@@ -712,10 +712,14 @@ def test_the_record_says_what_was_decided_before_it_says_what_came_of_it(
     made.session.resume(whole.id, in_doubt=policy, watch=lambda run, record: watched.append(record))
 
     records = made.records(whole.id)
-    passage = records[len(before)]
-    assert isinstance(passage, RunResumed)
-    assert (passage.in_doubt, passage.limits, passage.stolen) == (policy, None, False)
-    assert passage.fence == 2
+    continuation = records[len(before)]
+    assert isinstance(continuation, RunResumed)
+    assert (continuation.in_doubt, continuation.limits, continuation.stolen) == (
+        policy,
+        None,
+        False,
+    )
+    assert continuation.fence == 2
     # Who watches sees what is new, and all of it.
     assert watched == records[len(before) :]
     assert in_doubt(records) or kind == "effect"

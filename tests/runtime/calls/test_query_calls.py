@@ -18,37 +18,37 @@ from tallystick.core.charge import ModelUsage, RunLimits, nano_usd
 from tallystick.core.machine.prompt import Message
 from tallystick.core.records import QueryAsked, QueryFailed
 from tallystick.model.port import ModelError, ModelReply, ModelRequest
-from tallystick.runtime.calls.queries import LiveDesk, Queries, QueryPlace
-from tallystick.runtime.context.attachments import Shelf
-from tallystick.runtime.spend.door import Teller
-from tallystick.runtime.spend.scopes import Account, Place, Purse
+from tallystick.runtime.calls.queries import LiveQueryCalls, Queries, QueryPlace
+from tallystick.runtime.context.attachments import RunAttachments
+from tallystick.runtime.spend.door import ModelDoor
+from tallystick.runtime.spend.scopes import RunScopes, ScopeRef, ScopeTree
 
 PROMPT = (Message(role="user", part="query", text="x" * 100),)
 
 
-class Till:
+class PricedWorld:
     """A run that costs something, without a session around it."""
 
     def __init__(self, model: Costed, *, usd: str = "1", reply_tokens: int = 100) -> None:
-        self.account = Account()
+        self.scope_tree = ScopeTree()
         budget = Budget(usd=nano_usd(usd))
-        self.account.tree.enter("run", parent=None, budget=budget, kind="run", name="")
-        self.teller = Teller(Purse([Place(self.account, "run")]), PRICING)
+        self.scope_tree.tree.enter("run", parent=None, budget=budget, kind="run", name="")
+        self.model_door = ModelDoor(RunScopes([ScopeRef(self.scope_tree, "run")]), PRICING)
         self.model = model
         self.notes = Notes()
         held = SessionAttachments(MemoryAttachments(), session_id="0" * 32)
-        desk = LiveDesk("RUN", self.teller, lambda name: model, Shelf(held))
+        desk = LiveQueryCalls("RUN", self.model_door, lambda name: model, RunAttachments(held))
         desk.written = self.notes
         self.queries = Queries(desk, limits=RunLimits(reply_tokens=reply_tokens, retries=0))
         self.queries.place = QueryPlace(intent=1, program=0)
 
     @property
     def reserved(self) -> Amount:
-        return self.account.tree.rows()[0].reserved
+        return self.scope_tree.tree.rows()[0].reserved
 
     @property
     def spent(self) -> Amount:
-        return self.account.tree.rows()[0].spent
+        return self.scope_tree.tree.rows()[0].spent
 
 
 def done(work: Coroutine[Any, Any, Any]) -> Any:
@@ -81,35 +81,48 @@ def reply(**raw: object) -> ModelReply:
     ],
 )
 def test_a_report_that_contradicts_itself_is_charged_as_reserved(raw: dict[str, object]) -> None:
-    till = Till(Costed())
-    ticket = till.teller.reserve(till.teller.terms(till.model), PROMPT, tokens_out_max=50)
+    client_scopes = PricedWorld(Costed())
+    reserved_call = client_scopes.model_door.reserve(
+        client_scopes.model_door.terms(client_scopes.model), PROMPT, tokens_out_max=50
+    )
 
-    settled = till.teller.replied(ticket, reply(prompt_tokens=10, completion_tokens=5, **raw))
+    settled = client_scopes.model_door.replied(
+        reserved_call, reply(prompt_tokens=10, completion_tokens=5, **raw)
+    )
 
     assert (settled.figures, settled.flags) == ("reserved", ("usage_impossible",))
-    assert (settled.usd, till.spent.usd) == (ticket.reserved.usd, ticket.reserved.usd)
+    assert (settled.usd, client_scopes.spent.usd) == (
+        reserved_call.reserved.usd,
+        reserved_call.reserved.usd,
+    )
 
 
 def test_reasoning_that_is_counted_beside_the_output_is_charged_too() -> None:
-    till = Till(Costed())
-    ticket = till.teller.reserve(till.teller.terms(till.model), PROMPT, tokens_out_max=50)
+    client_scopes = PricedWorld(Costed())
+    reserved_call = client_scopes.model_door.reserve(
+        client_scopes.model_door.terms(client_scopes.model), PROMPT, tokens_out_max=50
+    )
     apart = {"completion_tokens_details": {"reasoning_tokens": 20}, "total_tokens": 35}
 
-    settled = till.teller.replied(ticket, reply(prompt_tokens=10, completion_tokens=5, **apart))
+    settled = client_scopes.model_door.replied(
+        reserved_call, reply(prompt_tokens=10, completion_tokens=5, **apart)
+    )
 
     assert (settled.figures, settled.tokens_out, settled.usd) == ("reported", 25, 110_000)
-    assert till.spent.tokens == 35
+    assert client_scopes.spent.tokens == 35
 
 
 def test_a_report_in_a_format_of_its_own_has_its_sums() -> None:
-    till = Till(Costed())
-    ticket = till.teller.reserve(till.teller.terms(till.model), PROMPT, tokens_out_max=50)
+    client_scopes = PricedWorld(Costed())
+    reserved_call = client_scopes.model_door.reserve(
+        client_scopes.model_door.terms(client_scopes.model), PROMPT, tokens_out_max=50
+    )
     odd = reply(prompt_tokens=10, completion_tokens=5)
     odd = msgspec.structs.replace(
         odd, usage=msgspec.structs.replace(odd.usage, raw={"read": 10, "made": 5})
     )
 
-    settled = till.teller.replied(ticket, odd)
+    settled = client_scopes.model_door.replied(reserved_call, odd)
 
     assert (settled.figures, settled.usd, settled.flags) == ("reported", 30_000, ())
 
@@ -127,18 +140,20 @@ class Breaking(Costed):
 
 
 def test_a_backend_that_breaks_has_failed_once_and_may_have_been_paid() -> None:
-    till = Till(Breaking())
+    client_scopes = PricedWorld(Breaking())
 
-    found = done(till.queries.batched(["a", "b", "c"]))
+    found = done(client_scopes.queries.batched(["a", "b", "c"]))
 
-    (failed,) = [each for each in till.notes.records if isinstance(each, QueryFailed)]
+    (failed,) = [each for each in client_scopes.notes.records if isinstance(each, QueryFailed)]
     (asked,) = [
-        each for each in till.notes.records if isinstance(each, QueryAsked) and each.prompt == "b"
+        each
+        for each in client_scopes.notes.records
+        if isinstance(each, QueryAsked) and each.prompt == "b"
     ]
     told = [1, "ModelError", "unknown: the backend broke (RuntimeError)"]
     assert found == {"answers": ["ok", None, "ok"], "errors": [told]}
     assert (failed.settled.figures, failed.settled.usd) == ("reserved", asked.reserved.usd)
-    assert till.reserved == Amount()
+    assert client_scopes.reserved == Amount()
 
 
 # -- what is held -------------------------------------------------------------------------------
@@ -147,10 +162,10 @@ def test_a_backend_that_breaks_has_failed_once_and_may_have_been_paid() -> None:
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
 def test_a_whole_batch_that_is_left_gives_back_what_it_had_not_begun(seconds: float) -> None:
     """Cancelled at once, its calls have not even been tried."""
-    till = Till(Costed(delay=1.0))
+    client_scopes = PricedWorld(Costed(delay=1.0))
 
     async def leave() -> None:
-        work = till.queries.batched(["x"] * 20, fit="whole")
+        work = client_scopes.queries.batched(["x"] * 20, fit="whole")
         task = asyncio.ensure_future(work)
         await asyncio.sleep(0)
         if seconds:
@@ -160,54 +175,54 @@ def test_a_whole_batch_that_is_left_gives_back_what_it_had_not_begun(seconds: fl
 
     done(leave())
 
-    charged, _ = till.notes.quiet()
-    assert till.reserved == Amount()
-    assert till.spent.usd == charged
+    charged, _ = client_scopes.notes.quiet()
+    assert client_scopes.reserved == Amount()
+    assert client_scopes.spent.usd == charged
     assert bool(charged) == bool(seconds)
 
 
 def test_those_who_wait_are_called_one_at_a_time() -> None:
     """A hundred calls for which three can be paid at once take about a look at the budget each."""
-    till = Till(Costed(delay=1.0), usd="0.003")
+    client_scopes = PricedWorld(Costed(delay=1.0), usd="0.003")
     looks = 0
-    reserve = till.teller.reserve
+    reserve = client_scopes.model_door.reserve
 
     def counted(*args: Any, **more: Any) -> Any:
         nonlocal looks
         looks += 1
         return reserve(*args, **more)
 
-    till.teller.reserve = counted  # type: ignore[method-assign]
-    found = done(till.queries.batched(["x"] * 100))
+    client_scopes.model_door.reserve = counted  # type: ignore[method-assign]
+    found = done(client_scopes.queries.batched(["x"] * 100))
 
     assert found == {"answers": ["ok"] * 100, "errors": []}
-    assert till.model.most_at_once < 10
-    assert till.model.asked == ["x"] * 100
+    assert client_scopes.model.most_at_once < 10
+    assert client_scopes.model.asked == ["x"] * 100
     assert looks < 300
 
 
 def test_calls_that_wait_begin_in_their_order() -> None:
-    till = Till(Costed(delay=1.0), usd="0.003")
+    client_scopes = PricedWorld(Costed(delay=1.0), usd="0.003")
     prompts = [f"{number:03}" for number in range(50)]
 
-    done(till.queries.batched(prompts))
+    done(client_scopes.queries.batched(prompts))
 
-    assert till.model.asked == prompts
+    assert client_scopes.model.asked == prompts
 
 
 def test_one_that_is_refused_does_not_leave_the_others_waiting() -> None:
     """The first asks for more than there is, behind one that is under way."""
-    till = Till(Costed(delay=1.0), usd="0.0012")
-    found = done(till.queries.batched(["x", "y" * 5_000, "z"]))
+    client_scopes = PricedWorld(Costed(delay=1.0), usd="0.0012")
+    found = done(client_scopes.queries.batched(["x", "y" * 5_000, "z"]))
 
     assert found["answers"] == ["ok", None, "ok"]
     assert [(item, kind) for item, kind, _ in found["errors"]] == [(1, "BudgetExhausted")]
-    assert till.reserved == Amount()
+    assert client_scopes.reserved == Amount()
 
 
 def test_one_that_fails_calls_the_next() -> None:
     failures = [ModelError(reason="invalid_request", message="no", status=400, billed=False)] * 3
-    till = Till(Costed(delay=1.0, failures=failures), usd="0.001")
-    found = done(till.queries.batched(["x"] * 6))
+    client_scopes = PricedWorld(Costed(delay=1.0, failures=failures), usd="0.001")
+    found = done(client_scopes.queries.batched(["x"] * 6))
 
     assert found["answers"][3:] == ["ok"] * 3

@@ -23,7 +23,7 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.port import ModelReply, ModelRequest, estimated_usage
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.calls.functions import host_function
-from tallystick.runtime.context.attachments import Shelf, with_pictures
+from tallystick.runtime.context.attachments import RunAttachments, with_pictures
 from tallystick.runtime.context.inputs import given_text, read_inputs
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
@@ -374,15 +374,17 @@ def test_wrong_use_is_the_programs_own_error(sandbox: WasmSandbox, call: str, sa
 
 
 def test_what_a_run_may_keep_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    shelf = Shelf(SessionAttachments(MemoryAttachments(), session_id="s"), grants=BOTH)
+    run_attachments = RunAttachments(
+        SessionAttachments(MemoryAttachments(), session_id="s"), grants=BOTH
+    )
     for number in range(16):
-        shelf.put(bytes([number]) * 4_000_000)
+        run_attachments.put(bytes([number]) * 4_000_000)
     with pytest.raises(UsageError, match="at most 64,000,000 bytes"):
-        shelf.put(b"one more")
+        run_attachments.put(b"one more")
 
     monkeypatch.setattr("tallystick.runtime.context.attachments.PUT_COUNT_MAX", 16)
     with pytest.raises(UsageError, match="at most 16 attachments"):
-        shelf.put(b"")
+        run_attachments.put(b"")
 
 
 # -- pictures ----------------------------------------------------------------------------------
@@ -460,7 +462,7 @@ def test_a_picture_whose_bytes_are_gone_fails_the_request_before_it_is_sent(
 
 def test_pictures_are_resolved_as_agreed() -> None:
     """No reference: left. Bytes there already: left. Otherwise read, with the stored type."""
-    store = Shelf(SessionAttachments(MemoryAttachments(), session_id="s"))
+    store = RunAttachments(SessionAttachments(MemoryAttachments(), session_id="s"))
     ref = store.keep(PNG, label="p")
     plain = Image(media_type="image/gif", data=b"GIF")
     there = Image(media_type="image/gif", data=b"other", ref=ref)

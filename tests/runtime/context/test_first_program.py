@@ -11,7 +11,7 @@ from tests.sandbox.wasm.test_given_data import Given
 from tests.wasm_session import open_session
 
 from tallystick.runtime.context.description import first_program
-from tallystick.runtime.context.inputs import Layout, given_text, layout_of
+from tallystick.runtime.context.inputs import InputLayout, given_text, layout_of
 from tallystick.runtime.context.shapes import shape_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
@@ -183,4 +183,4 @@ def test_several_texts_lie_under_their_names_with_every_view_by_its_key(
 def test_without_inputs_nothing_is_laid_out() -> None:
     layout = layout_of([])
 
-    assert layout == Layout()
+    assert layout == InputLayout()

@@ -41,7 +41,7 @@ from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.port import ModelRequest
 from tallystick.runtime.runs.history import whole_records
-from tallystick.runtime.spend.scopes import DEPLOYMENT, SharedPurse, declared
+from tallystick.runtime.spend.scopes import DEPLOYMENT, SharedCap, declared
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 pytestmark = pytest.mark.slow
@@ -65,7 +65,7 @@ def check_conserves(row: ScopeRow) -> None:
 
 
 def spent_of(session: Session, kind: str) -> Amount:
-    (row,) = [each for each in session._till.rows() if each.scope.kind == kind]
+    (row,) = [each for each in session._client_scopes.rows() if each.scope.kind == kind]
     return row.spent
 
 
@@ -257,12 +257,15 @@ def test_what_was_never_sent_is_given_back_and_what_had_ended_is_settled(
         records = whole_records(ledger, dead.run)
         ended = next(each for each in records if isinstance(each, ModelReplied))
         assert ended.settled is not None
-        purse = SharedPurse(ledger.file, declared(ledger.file, TOTAL), run=dead.run)
+        run_scopes = SharedCap(ledger.file, declared(ledger.file, TOTAL), run=dead.run)
         before = total(dead).spent.usd
-        purse.go_on(40)
-        never = purse.reserve(Amount(usd=7_000_000, tokens=9, model_calls=1), usd_waived=False)
-        purse._numbers = iter([1])  # type: ignore[assignment]
-        assert purse.reserve(Amount(usd=5_000_000, tokens=9, model_calls=1), usd_waived=False) == 1
+        run_scopes.go_on(40)
+        never = run_scopes.reserve(Amount(usd=7_000_000, tokens=9, model_calls=1), usd_waived=False)
+        run_scopes._numbers = iter([1])  # type: ignore[assignment]
+        assert (
+            run_scopes.reserve(Amount(usd=5_000_000, tokens=9, model_calls=1), usd_waived=False)
+            == 1
+        )
     assert holds(dead) == [1, 2, never]
     made = dead.reopened(sandbox, total=TOTAL)
     opened.append(made)
@@ -361,7 +364,7 @@ def test_a_run_that_began_without_a_total_may_go_on_under_one(
     run = made.session.resume(stopped.id, limits=ROOMY)
 
     assert run.stop == "answered"
-    (row,) = [each for each in made.session._till.rows() if each.scope.id == DEPLOYMENT]
+    (row,) = [each for each in made.session._client_scopes.rows() if each.scope.id == DEPLOYMENT]
     assert row.spent.usd == (run.charge.usd or 0) - (stopped.run.charge.usd or 0)
     made.session.close()
     stopped.world.session.close()

@@ -41,7 +41,7 @@ from tallystick.ledger.verify import verify_ledger
 from tallystick.model.port import ModelReply, ModelRequest
 from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.runs.history import records_of
-from tallystick.runtime.runs.in_doubt import close_calls, doubt_of, runs_in_doubt, standing_of
+from tallystick.runtime.runs.in_doubt import close_calls, doubt_of, runs_in_doubt, status_of
 from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.spend.scopes import DEPLOYMENT
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
@@ -196,7 +196,7 @@ def test_only_runs_that_were_left_are_in_doubt(tmp_path: Path) -> None:
 
         with held_run(ledger, run_id(5)):
             found = runs_in_doubt(ledger)
-            rows = {row.run: standing_of(ledger, row) for row in ledger.runs()}
+            rows = {row.run: status_of(ledger, row) for row in ledger.runs()}
 
     assert [each.run for each in found] == [run_id(1), run_id(4)]
     (call,) = found[0].open

@@ -32,7 +32,7 @@ from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.verify import verify_ledger
 from tallystick.model.port import ModelReply, ModelRequest
 from tallystick.runtime.runs.history import whole_records
-from tallystick.runtime.runs.tree import FamilyTally, Node, open_records, tree_of
+from tallystick.runtime.runs.tree import Node, RunTree, open_records, tree_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 MIXED = (
@@ -55,7 +55,7 @@ def opened(
     )
 
 
-def counting(tally: FamilyTally) -> Callable[[str, Record], None]:
+def counting(tally: RunTree) -> Callable[[str, Record], None]:
     def watch(run: str, record: Record) -> None:
         tally.add(run, record)
 
@@ -72,7 +72,7 @@ def nodes_of(node: Node) -> list[Node]:
 def test_at_every_record_the_sum_is_of_all_calls_so_far_and_at_the_end_the_charge(
     sandbox: WasmSandbox, model: Costed, goal: str
 ) -> None:
-    tally, paid, guard = FamilyTally(), [Charge()], threading.Lock()
+    tally, paid, guard = RunTree(), [Charge()], threading.Lock()
     wrong: list[tuple[Record, Charge]] = []
 
     def watch(run: str, record: Record) -> None:
@@ -103,7 +103,7 @@ def test_at_every_record_the_sum_is_of_all_calls_so_far_and_at_the_end_the_charg
 def test_a_watcher_is_told_how_many_wait_for_a_place(sandbox: WasmSandbox) -> None:
     class Watcher:
         def __init__(self) -> None:
-            self.tally, self.most = FamilyTally(), 0
+            self.tally, self.most = RunTree(), 0
 
         def __call__(self, run: str, record: Record) -> None:
             self.tally.add(run, record)
@@ -136,7 +136,7 @@ def test_what_was_spent_before_a_crash_is_counted_once(sandbox: WasmSandbox, sta
         records = whole_records(before, run.run)
         if not records:
             continue
-        tally = FamilyTally(records, open_records(before, records))
+        tally = RunTree(records, open_records(before, records))
         spent = tally.root.used
         ended = opened(sandbox, Tree(), before, attachments).resume(
             run.run, in_doubt="retry", watch=counting(tally)
@@ -202,7 +202,7 @@ def test_a_tree_that_was_stopped_goes_on_where_each_of_its_runs_was(
     assert stopped.stop == "cancelled"
     stops = [each.stop for each in before if isinstance(each, ChildEnded)]
     assert sorted(stops) == ["answered", "cancelled", "cancelled"]
-    tally = FamilyTally(before, open_records(ledger, before))
+    tally = RunTree(before, open_records(ledger, before))
     assert tally.root.used == stopped.charge
     model = Slow("", waits=False)
     session = opened(sandbox, model, ledger, attachments)
@@ -285,7 +285,7 @@ def test_a_watcher_that_fails_at_everything_ends_the_run_and_loses_nothing(
 
 
 def test_a_program_that_is_left_has_no_live_children_any_more(sandbox: WasmSandbox) -> None:
-    tally = FamilyTally()
+    tally = RunTree()
     model = Says("FINAL(1)", child=block("while True: pass"))
     session = opened(sandbox, model)
     run = session.run("the root", limits=WIDE, watch=counting(tally))

@@ -33,7 +33,7 @@ from tallystick.core.views.difference import (
     Verdict,
     difference_of,
 )
-from tallystick.core.views.outline import End, Passage, Spend
+from tallystick.core.views.outline import End, RunAct, Spend
 from tallystick.core.views.receipt import Tally, harn_step_fields, holds_steps, step_lines
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.sqlite import SqliteLedger
@@ -341,10 +341,10 @@ def _heads(runs: Pair[str], found: RunDifference) -> Iterator[str]:
     )
     for side, mark, run, model, end, passages in sides:
         yield f"{side}  {mark}      {run}  {_stop(end)}  {plain(model) or 'model unknown'}"
-        yield from (f"{side}         {_passage(each)}" for each in passages)
+        yield from (f"{side}         {_act_line(each)}" for each in passages)
 
 
-def _passage(passage: Passage) -> str:
+def _act_line(passage: RunAct) -> str:
     if passage.kind == "pruned":
         return f"pruned: {passage.removed:,} bodies are gone, and are not compared"
     where = f"after turn {passage.after_turn}" if passage.after_turn else "before its first turn"

@@ -35,7 +35,7 @@ from tallystick.runtime.runs.in_doubt import (
     DoubtfulRun,
     close_calls,
     runs_in_doubt,
-    standing_of,
+    status_of,
 )
 from tallystick.sandbox.port import now_ms
 from tallystick.settings.paths import ledger_path
@@ -166,7 +166,7 @@ def _read(ledger: Ledger, row: RunRow) -> _Listed:
         entries=row.head.count,
         goal=started.goal if started else "",
         model=started.model if started else "",
-        stop=ended.stop if ended else standing_of(ledger, row),
+        stop=ended.stop if ended else status_of(ledger, row),
         answer=ended.answer if ended else None,
         usd=ended.charge.usd if ended else None,
     )

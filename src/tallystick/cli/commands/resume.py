@@ -98,10 +98,10 @@ def resume_command(**given: Any) -> int:  # noqa: ANN401 (the options, as they a
     Example:
         tally resume last --max-usd 2
     """
-    return gone_on_with(**given)
+    return resume_run(**given)
 
 
-def gone_on_with(
+def resume_run(
     *,
     run: str,
     model: str | None,
@@ -183,7 +183,7 @@ def approve_command(**given: Any) -> int:  # noqa: ANN401 (the options, as they 
         tally inspect last
         tally approve last
     """
-    return gone_on_with(**given, decision="approve", by=_who())
+    return resume_run(**given, decision="approve", by=_who())
 
 
 @click.command("deny")
@@ -195,7 +195,7 @@ def deny_command(**given: Any) -> int:  # noqa: ANN401 (the options, as they are
     Example:
         tally deny last
     """
-    return gone_on_with(**given, decision="deny", by=_who())
+    return resume_run(**given, decision="deny", by=_who())
 
 
 def _who() -> str:

@@ -21,9 +21,9 @@ import msgspec
 from tallystick.core.citation.claims import (
     SPAN_BYTES_MAX,
     Claim,
+    ClaimedLines,
     Documents,
     Names,
-    Place,
     TooMuch,
     claims_in,
     without_claims,
@@ -367,7 +367,7 @@ def _checked(claim: Claim, names: Names, documents: Documents) -> Citation | str
 
 
 def _checked_place(
-    claim: Claim, place: Place, names: Names, documents: Documents
+    claim: Claim, place: ClaimedLines, names: Names, documents: Documents
 ) -> Citation | str | None:
     name = names.whose(place.name)
     if name is None:
@@ -388,7 +388,7 @@ def _checked_place(
     return _elsewhere(documents, name, claim.words)
 
 
-def _unknown(claim: Claim, place: Place, names: Names, documents: Documents) -> str | None:
+def _unknown(claim: Claim, place: ClaimedLines, names: Names, documents: Documents) -> str | None:
     if names.is_known(place.name):
         return f"{place.name} is the name of several documents"
     said = claim.said.strip("[]()`").encode("utf-8", "surrogatepass")

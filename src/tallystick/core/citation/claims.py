@@ -270,7 +270,7 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ClaimedLines:
     """Lines of a document, as the answer names it."""
 
     name: str
@@ -289,7 +289,7 @@ class Claim:
     said: str
     span: tuple[int, int]
     words: str | None = None
-    place: Place | None = None
+    place: ClaimedLines | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +298,7 @@ class _Quote:
     end: int
     mark: str
     words: str
-    places: tuple[Place, ...] = ()
+    places: tuple[ClaimedLines, ...] = ()
 
 
 def claims_in(answer: str, *, question: str, names: Names) -> list[Claim]:
@@ -322,7 +322,7 @@ def without_claims(answer: str, claims: Sequence[Claim]) -> str:
 
 
 def _claim(
-    answer: str, *, words: str | None, span: tuple[int, int], place: Place | None = None
+    answer: str, *, words: str | None, span: tuple[int, int], place: ClaimedLines | None = None
 ) -> Claim:
     span = _bracketed(answer, *span)
     return Claim(said=answer[slice(*span)], span=span, words=words, place=place)
@@ -411,8 +411,8 @@ def _plain(text: str) -> str:
 # -- places ------------------------------------------------------------------------------------
 
 
-def _places(text: str, names: Names) -> list[Place]:
-    found: list[Place] = []
+def _places(text: str, names: Names) -> list[ClaimedLines]:
+    found: list[ClaimedLines] = []
     for match in itertools.islice(_NUMBERED.finditer(text), _FOUND_MAX):
         named = _named_before(text, match.start(), names) or _named_behind(text, match.end(), names)
         if named is not None:
@@ -424,10 +424,10 @@ def _places(text: str, names: Names) -> list[Place]:
     return sorted(found, key=lambda place: place.span)
 
 
-def _place(match: re.Match[str], named: tuple[str, int, int]) -> Place:
+def _place(match: re.Match[str], named: tuple[str, int, int]) -> ClaimedLines:
     name, low, high = named
     first = int(match[1])
-    return Place(
+    return ClaimedLines(
         name=name,
         first=first,
         last=int(match[2] or first),
@@ -487,10 +487,12 @@ def _last_part(name: str) -> str:
 # -- which belong together ---------------------------------------------------------------------
 
 
-def _apart(quotes: list[_Quote], places: list[Place]) -> tuple[list[_Quote], list[Place]]:
+def _apart(
+    quotes: list[_Quote], places: list[ClaimedLines]
+) -> tuple[list[_Quote], list[ClaimedLines]]:
     """Without quotations that are a place, and places that are inside a quotation."""
     kept: list[_Quote] = []
-    inside: set[Place] = set()
+    inside: set[ClaimedLines] = set()
     for quote in quotes:
         within = [p for p in places if p.span[0] < quote.end and quote.start < p.span[1]]
         if not within:
@@ -502,10 +504,10 @@ def _apart(quotes: list[_Quote], places: list[Place]) -> tuple[list[_Quote], lis
 
 
 def _joined(
-    text: str, quotes: list[_Quote], places: list[Place]
-) -> tuple[list[_Quote], list[Place]]:
+    text: str, quotes: list[_Quote], places: list[ClaimedLines]
+) -> tuple[list[_Quote], list[ClaimedLines]]:
     """The quotations with their places, and the places that are none's."""
-    alone: list[Place] = []
+    alone: list[ClaimedLines] = []
     made = list(quotes)
     for place in places:
         before = [n for n, quote in enumerate(made) if _reach(quote) <= place.span[0]]
@@ -528,6 +530,6 @@ def _reach(quote: _Quote) -> int:
     return max([quote.end, *(place.span[1] for place in quote.places)])
 
 
-def _follows(text: str, quote: _Quote, place: Place) -> bool:
+def _follows(text: str, quote: _Quote, place: ClaimedLines) -> bool:
     between = _NEXT_PLACE if quote.places else _TO_PLACE
     return between.fullmatch(text, _reach(quote), place.span[0]) is not None

@@ -89,15 +89,15 @@ _WAIT_MS = 250
 # Ends that other limits may undo.
 _BY_LIMITS = frozenset({"budget", "max_turns", "deadline"})
 
-_GONE_ON: frozenset[type[Event]] = frozenset({RunResumed, RunForked})
+_CONTINUED: frozenset[type[Event]] = frozenset({RunResumed, RunForked})
 
 TRANSITIONS: dict[Phase, frozenset[type[Event]]] = {
-    Phase.ASKING: _GONE_ON | {ModelReplied, ModelFailed, ModelRefused},
-    Phase.CHECKING: _GONE_ON | {ProgramChecked},
-    Phase.RUNNING: _GONE_ON
+    Phase.ASKING: _CONTINUED | {ModelReplied, ModelFailed, ModelRefused},
+    Phase.CHECKING: _CONTINUED | {ProgramChecked},
+    Phase.RUNNING: _CONTINUED
     | {HostAnswered, QueryReplied, QueryFailed, QueryRefused, ChildEnded, ProgramFinished},
-    Phase.ENDING: _GONE_ON | {RunEnded},
-    Phase.DONE: _GONE_ON,
+    Phase.ENDING: _CONTINUED | {RunEnded},
+    Phase.DONE: _CONTINUED,
 }
 
 
@@ -130,7 +130,7 @@ def advance(state: RunState, event: Event) -> tuple[RunState, tuple[Intent, ...]
         case RunEnded():
             return msgspec.structs.replace(state, phase=Phase.DONE, ended=event), ()
         case RunResumed() | RunForked():
-            return _gone_on(state, event)
+            return _continued(state, event)
         case _:
             assert_never(event)
 
@@ -344,7 +344,9 @@ def _nudge(state: RunState, problem: str, intent: int) -> tuple[RunState, tuple[
 # -- going on ----------------------------------------------------------------------------------
 
 
-def _gone_on(state: RunState, event: RunResumed | RunForked) -> tuple[RunState, tuple[Intent, ...]]:
+def _continued(
+    state: RunState, event: RunResumed | RunForked
+) -> tuple[RunState, tuple[Intent, ...]]:
     """Go on under what it says is another. What is under way stays so; an end may be undone."""
     state = native.restarted(state, event)
     state = msgspec.structs.replace(state, started=changed(state.started, event))

@@ -347,4 +347,4 @@ def intent_of(record: Record) -> int | None:
 
 
 # A record by which a run is gone on with, or begins as another's continuation.
-Passage = RunResumed | RunForked
+Continuation = RunResumed | RunForked

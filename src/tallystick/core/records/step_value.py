@@ -57,7 +57,7 @@ class _Unfit(Exception):
 
 def kept_value(value: object, refer: Callable[[object], RunRef | None]) -> KeptValue:
     """A value as it is kept. `refer` names the parts of it that are runs."""
-    writing = _Writing(refer)
+    writing = _ValueWriter(refer)
     try:
         form = writing.form(value, 0)
         kind: ValueKind = "runs" if writing.runs else "json"
@@ -76,7 +76,7 @@ def value_of(kept: KeptValue, find: Callable[[RunRef], object]) -> object:
     return _with_runs(read, find) if kept.kind == "runs" else read
 
 
-class _Writing:
+class _ValueWriter:
     def __init__(self, refer: Callable[[object], RunRef | None]) -> None:
         self._refer = refer
         self._bytes = 0

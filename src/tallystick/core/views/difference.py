@@ -21,7 +21,7 @@ from tallystick.core.views.outline import (
     Call,
     End,
     Outline,
-    Passage,
+    RunAct,
     Spend,
     Turn,
     commands_of,
@@ -131,7 +131,7 @@ def _without(marks: list[str], other: str) -> int:
 
 Verdict = Literal["same", "other", "only_a", "only_b", "none"]
 Value = TypeVar("Value")
-_Place = tuple[int, int]
+_CallKey = tuple[int, int]
 
 
 class Pair(msgspec.Struct, Generic[Value], frozen=True):
@@ -233,7 +233,7 @@ class RunDifference(msgspec.Struct, frozen=True, kw_only=True):
     started: Verdict
     given: tuple[FieldDifference, ...]
     models: Pair[str]
-    passages: Pair[tuple[Passage, ...]]
+    passages: Pair[tuple[RunAct, ...]]
     turns: tuple[TurnDifference, ...]
     end: EndDifference
     spend: Pair[Spend]
@@ -397,11 +397,11 @@ def _added(outline: Outline, asked: AskModel) -> dict[str, object]:
         elif kind == "nudge" and turn is not None:
             made[name] = None
         else:
-            made[part] = _opening(outline.started, part)
+            made[part] = _start_part(outline.started, part)
     return made
 
 
-def _opening(started: RunStarted | None, part: str) -> object:
+def _start_part(started: RunStarted | None, part: str) -> object:
     """What the fixed part or the task is made of. Other parts are known by their names only."""
     if started is None or part not in ("system", "task"):
         return None
@@ -444,7 +444,7 @@ def _texts(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[TextDifference, 
     )
 
 
-def _calls(ours: Mapping[_Place, Call], theirs: Mapping[_Place, Call]) -> CallsDifference:
+def _calls(ours: Mapping[_CallKey, Call], theirs: Mapping[_CallKey, Call]) -> CallsDifference:
     """Compare calls in the order in which programs made them: they are answered in any."""
     a, b = ([calls[place] for place in sorted(calls)] for calls in (ours, theirs))
     count = Pair(len(a), len(b))

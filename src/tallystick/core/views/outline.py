@@ -56,7 +56,7 @@ class Spend(msgspec.Struct, frozen=True, kw_only=True):
     unpriced: int = 0
 
 
-class Passage(msgspec.Struct, frozen=True, kw_only=True):
+class RunAct(msgspec.Struct, frozen=True, kw_only=True):
     """An act upon a run, and the turn it came after. What is not None is another from there on."""
 
     kind: Literal["forked", "resumed", "pruned"]
@@ -129,7 +129,7 @@ class Outline:
     started: RunStarted | None = None
     turns: dict[int, Turn] = field(default_factory=dict)
     places: dict[str, tuple[int, int | None]] = field(default_factory=dict)
-    passages: list[Passage] = field(default_factory=list)
+    passages: list[RunAct] = field(default_factory=list)
     end: End | None = None
     total: Spend | None = None
     model: str = ""
@@ -248,13 +248,13 @@ def _add_query(turn: Turn, record: QueryRecord) -> None:
 
 def _add_passage(outline: Outline, record: RunResumed | RunForked | RunPruned) -> None:
     if isinstance(record, RunPruned):
-        gone = Passage(kind="pruned", after_turn=outline.turn, removed=record.removed)
+        gone = RunAct(kind="pruned", after_turn=outline.turn, removed=record.removed)
         outline.passages.append(gone)
         return
     # An end that it was gone on from is none.
     outline.end = outline.total = None
     limits = record.limits
-    passage = Passage(
+    passage = RunAct(
         kind="forked" if isinstance(record, RunForked) else "resumed",
         after_turn=outline.turn,
         model=record.model if isinstance(record, RunForked) else None,

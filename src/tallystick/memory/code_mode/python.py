@@ -302,10 +302,10 @@ class Calls:
             raise
 
 
-Asked = TypeVar("Asked", Recall, Score, Cite)
+Operation = TypeVar("Operation", Recall, Score, Cite)
 
 
-def _asked(kind: type[Asked], **fields: object) -> Asked:
+def _asked(kind: type[Operation], **fields: object) -> Operation:
     """An operation of what a program gave. Raises `UsageError`, which says what it may be."""
     try:
         made = msgspec.convert({"op": kind.__name__.lower(), **fields}, type=kind)

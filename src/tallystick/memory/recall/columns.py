@@ -267,13 +267,13 @@ class NoteColumns:
         latest = max(row.valid_from for row in rows)
         self._valid_from_latest = max(self._valid_from_latest, latest)
 
-    def think(self, place: int, state: StateRow) -> None:
+    def set_state(self, place: int, state: StateRow) -> None:
         """Say what is thought of a note now."""
         for column, values in self._thoughts([state]):
             column.values[place] = values[0]
         self._bound([state])
 
-    def thought(self, places: Sequence[int], states: Sequence[StateRow]) -> None:
+    def add_past(self, places: Sequence[int], states: Sequence[StateRow]) -> None:
         """Say what was thought of notes before."""
         self._past.add(places, states)
 
@@ -289,7 +289,7 @@ class NoteColumns:
             self._shared_with.setdefault(number, set()).add(agent)
         self._spans.clear()
 
-    def kill(self, place: int) -> None:
+    def drop(self, place: int) -> None:
         """Take a note out of every mask."""
         self.flags.values[place] |= DEAD
         self._spans.clear()

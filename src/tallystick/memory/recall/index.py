@@ -326,7 +326,7 @@ class StandingIndex:
     def _remember_past(self, rows: Sequence[tuple[int, ...]]) -> None:
         found = [(self._notes.place(row[0]), StateRow(*row[1:])) for row in rows]  # type: ignore[arg-type]
         kept = [(place, state) for place, state in found if place is not None]
-        self._notes.thought([place for place, _ in kept], [state for _, state in kept])
+        self._notes.add_past([place for place, _ in kept], [state for _, state in kept])
 
     def _tag(self, number: int, tag: str) -> None:
         place = self._notes.place(number)
@@ -338,7 +338,7 @@ class StandingIndex:
         place = self._notes.place(number)
         row = db.execute(f"{_NOTES} WHERE note.number = ?", (number,)).fetchone()
         if place is not None and (row is None or _body(row) != self._body_at(place)):
-            self._notes.kill(place)
+            self._notes.drop(place)
             self._dead += 1
             place = None
         if row is None:
@@ -350,7 +350,7 @@ class StandingIndex:
             for (tag,) in db.execute("SELECT tag FROM tag WHERE number = ?", (number,)):
                 self._tag(number, tag)
         else:
-            self._notes.think(place, StateRow(*row[len(NoteRow._fields) : -1]))
+            self._notes.set_state(place, StateRow(*row[len(NoteRow._fields) : -1]))
         past = db.execute(
             f"SELECT state.number, {_STATE} FROM state "
             f"WHERE number = ? AND seq_from >= ? AND seq_to < {OPEN}",

@@ -150,7 +150,7 @@ _SPAN = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ParsedQuery:
     """`text` is the query without names, `terms` what is looked for, `named` the authors in it."""
 
     text: str
@@ -165,7 +165,7 @@ class Asked:
         return left if terms(left) else self.text
 
 
-def ask(query: str, *, authors: Iterable[str]) -> Asked:
+def ask(query: str, *, authors: Iterable[str]) -> ParsedQuery:
     """Take a query apart. Where nothing but names would be left, they stay in."""
     # Half a character is none; models and hashes need text that can be written as UTF-8.
     text = query[:QUERY_CHARS_MAX].encode("utf-8", "replace").decode("utf-8")
@@ -176,7 +176,7 @@ def ask(query: str, *, authors: Iterable[str]) -> Asked:
     looked_for = asked_terms(without)
     if hidden and not looked_for:
         without, looked_for = text, asked_terms(text)
-    return Asked(
+    return ParsedQuery(
         text=without,
         terms=looked_for,
         named=frozenset(author for author, found in names.items() if found),
@@ -256,7 +256,7 @@ def rank(
     embedder: Embedder | None = None,
     now: int | None = None,
     statistics: Statistics | None = None,
-    asked: Asked | None = None,
+    asked: ParsedQuery | None = None,
 ) -> Ranked:
     """The best `k` notes of a scope.
 
@@ -293,7 +293,7 @@ class _Ranking:
         scope: Scope,
         profile: Profile,
         statistics: Statistics | None,
-        asked: Asked | None,
+        asked: ParsedQuery | None,
     ) -> None:
         self._scope = scope
         self._profile = profile

@@ -352,25 +352,25 @@ def recall(
             whole = looked.tokens(count, made, tokenizer=tokenizer)
             tokens = _tokens(query, hits, seen, count, whole=whole, name=tokenizer)
     derived = tuple(_derived(hit, seen) for hit in hits)
-    with memory.writing() as pen:
-        link = link_of(pen.db)
+    with memory.writing() as writer:
+        link = link_of(writer.db)
         receipt = issue(
             key=key,
             link=link,
-            read_id=pen.new_id(),
+            read_id=writer.new_id(),
             agent_id=asking.agent_id,
             query=query,
-            scope=_scope(seen, asking, rules=made.rules, store=pen.store),
+            scope=_scope(seen, asking, rules=made.rules, store=writer.store),
             as_of=seen.seq,
             profile=profile.digest,
             model=ranked.model or None,
             k=asking.k,
             derived_from=derived,
             tokens=tokens,
-            ts=pen.at,
+            ts=writer.at,
         )
         ids = tuple(hit.id for hit in hits)
-        pen.append(NotesRecalled(ids=ids, at=pen.at, receipt=receipt_bytes(receipt).decode()))
+        writer.append(NotesRecalled(ids=ids, at=writer.at, receipt=receipt_bytes(receipt).decode()))
     return Recalled(
         hits=hits,
         notes={hit.id: seen.note(hit.id) for hit in hits},

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from tallystick.core.errors import UsageError
-from tallystick.memory.recall.rank import QUERY_CHARS_MAX, Asked, ask, common_terms
+from tallystick.memory.recall.rank import QUERY_CHARS_MAX, ParsedQuery, ask, common_terms
 from tallystick.memory.recall.scope import Embedded, Embedder, NoteFields, Profile, Scope
 from tallystick.memory.recall.selection import Filters, in_batches, scope_numbers
 from tallystick.memory.recall.words import Bm25, Statistics, count_statistics, words
@@ -28,7 +28,7 @@ from tallystick.memory.store.vectors import model_at, tokens_at, vector_rows_at,
 # good.
 #
 # Rule 1: of equally good notes, those with the smaller ids are taken. So it does not matter how the
-# lists are made: by an index that has followed the log for days (`standing`), or by reading the
+# lists are made: by an index that has followed the log for days (`index`), or by reading the
 # file for this one query (`scan`).
 # Rule 2: what is figured here is named by `RULES`, which stands in receipts. Whoever changes what
 # comes out, by another limit too, changes the name.
@@ -92,7 +92,7 @@ class Shortlist:
     numbers: tuple[int, ...]
     counts: Mapping[int, Mapping[str, int]]
     statistics: Statistics
-    asked: Asked
+    asked: ParsedQuery
 
     def with_more(self, numbers: Collection[int], whole: Whole) -> Shortlist:
         """The same list with further notes of the same scope."""
@@ -142,7 +142,7 @@ def full_list(query: str, whole: Whole, numbers: Sequence[int]) -> Shortlist:
     )
 
 
-def _asked(query: str, whole: Whole) -> Asked:
+def _asked(query: str, whole: Whole) -> ParsedQuery:
     text = query[:QUERY_CHARS_MAX].encode("utf-8", "replace").decode("utf-8")
     return ask(query, authors=whole.authors(frozenset(words(text))))
 

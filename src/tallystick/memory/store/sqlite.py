@@ -201,7 +201,7 @@ class HeadRow:
     scrub: bool
 
 
-class Pen:
+class LogWriter:
     """A transaction that appends. Made by `SqliteMemory.writing`, and over with it."""
 
     def __init__(
@@ -363,22 +363,22 @@ class SqliteMemory:
     # -- writing -------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def writing(self, *, forced: bool = True) -> Iterator[Pen]:
+    def writing(self, *, forced: bool = True) -> Iterator[LogWriter]:
         """One transaction: entries and what follows from them, all or nothing."""
         self._prepare()
         with self._file.writing(forced=forced) as db:
             row = head_row(db, self.path)
-            pen = Pen(db, row, now=self.clock(), entropy=self._entropy)
-            yield pen
-            if pen.head != row.head:
+            writer = LogWriter(db, row, now=self.clock(), entropy=self._entropy)
+            yield writer
+            if writer.head != row.head:
                 db.execute(
                     "UPDATE head SET count = ?, hash = ?, at = ?, projected = ?, scrub = ?",
                     (
-                        pen.head.count,
-                        bytes.fromhex(pen.head.hash),
-                        pen.at,
-                        pen.head.count,
-                        pen.scrub,
+                        writer.head.count,
+                        bytes.fromhex(writer.head.hash),
+                        writer.at,
+                        writer.head.count,
+                        writer.scrub,
                     ),
                 )
 

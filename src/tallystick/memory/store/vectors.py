@@ -97,8 +97,8 @@ def choose_model(
         raise NoteInvalid(
             field="dimensions", why=f"from 1 to {_DIMENSIONS_MAX:,}", given=dimensions
         )
-    with memory.writing() as pen:
-        found = pen.db.execute(
+    with memory.writing() as writer:
+        found = writer.db.execute(
             "SELECT seq, digest, dimensions FROM model ORDER BY seq DESC LIMIT 1"
         )
         row = found.fetchone()
@@ -106,8 +106,8 @@ def choose_model(
             return int(row[0])
         if row is not None and not replace:
             raise ModelMismatch(found=row[1], given=model)
-        pen.db.execute("DELETE FROM vector")
-        seq, _ = pen.append(ModelChosen(model=model, dimensions=dimensions))
+        writer.db.execute("DELETE FROM vector")
+        seq, _ = writer.append(ModelChosen(model=model, dimensions=dimensions))
         return seq
 
 
@@ -120,25 +120,25 @@ def keep_vectors(
     not here; then none of them is kept. A note that has vectors keeps those it has.
     """
     kept = 0
-    with memory.writing() as pen:
-        found = model_at(pen.db, OPEN)
+    with memory.writing() as writer:
+        found = model_at(writer.db, OPEN)
         if found is None:
             raise NoteInvalid(field="model", why="choose the store's model first")
         if found[0] != model:
             raise ModelMismatch(found=found[0], given=model)
         for id, vectors in made:
-            row = pen.db.execute(
+            row = writer.db.execute(
                 "SELECT number, body_seq FROM note JOIN state USING (number) "
                 "WHERE id = ? AND seq_to = ?",
                 (id, OPEN),
             ).fetchone()
-            note = None if row is None else note_at(pen.db, row[1])
+            note = None if row is None else note_at(writer.db, row[1])
             if row is None or note is None:
                 raise NoteNotFound(id=id)
             if len(vectors) != len(windows(note.content)):
                 why = f"one for each of the {len(windows(note.content))} windows of {id}"
                 raise NoteInvalid(field="vectors", why=why, given=len(vectors))
-            if pen.db.execute("SELECT 1 FROM vector WHERE number = ?", (row[0],)).fetchone():
+            if writer.db.execute("SELECT 1 FROM vector WHERE number = ?", (row[0],)).fetchone():
                 continue
             record = NoteEmbedded(
                 model=model,
@@ -147,8 +147,8 @@ def keep_vectors(
                     None if each.tokens is None else _digest(each.tokens) for each in vectors
                 ),
             )
-            seq, _ = pen.append(record, note=id)
-            pen.db.executemany(
+            seq, _ = writer.append(record, note=id)
+            writer.db.executemany(
                 "INSERT INTO vector VALUES (?, ?, ?, ?, ?)",
                 [
                     (row[0], window, seq, each.vector, each.tokens)

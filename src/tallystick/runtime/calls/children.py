@@ -36,16 +36,16 @@ from tallystick.runtime.calls.queries import (
     BATCH_MAX,
     MODEL,
     WHOLE,
+    CallJournal,
     Queries,
     QueryPlace,
     QueryProblem,
-    Written,
     checked_text,
     problem_of_refusal,
 )
-from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, Shelf
+from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, RunAttachments
 from tallystick.runtime.runs.result import Run
-from tallystick.runtime.spend.door import Teller
+from tallystick.runtime.spend.door import ModelDoor
 from tallystick.runtime.spend.slots import ChildSlots
 from tallystick.sandbox.host import HostFunction
 from tallystick.sandbox.port import new_id
@@ -75,7 +75,7 @@ class ChildRequest:
     model: str | None
 
 
-class ChildDesk(Protocol):
+class ChildCalls(Protocol):
     """Where children are begun."""
 
     @property
@@ -100,14 +100,14 @@ class ChildDesk(Protocol):
         ...
 
     # For each program: where what is done is written, and when the run's time is over.
-    written: Written | None
+    written: CallJournal | None
     ends_at: float
 
 
 class Children:
     """The children of one run's programs."""
 
-    def __init__(self, desk: ChildDesk, queries: Queries) -> None:
+    def __init__(self, desk: ChildCalls, queries: Queries) -> None:
         self.desk = desk
         self._queries = queries
 
@@ -259,7 +259,7 @@ class Parent:
     """What a run hands on to its children."""
 
     run: str
-    teller: Teller
+    model_door: ModelDoor
     limits: RunLimits
     grants: Sequence[str]
     seed: int
@@ -304,23 +304,25 @@ class ChildRunner(Protocol):
 # Where children are begun, served from the record, or gone on with.
 
 
-_Place = tuple[int, int]
+_CallKey = tuple[int, int]
 # Each time that a child was begun or gone on with, and what came of it.
 _Attempts = list[tuple[ChildBegun, ChildEnded | None]]
 
 
-class LiveChildDesk:
+class LiveChildCalls:
     """Begins the children of one run. `ends_at` is when the run's time is over."""
 
-    def __init__(self, parent: Parent, runner: ChildRunner, shelf: Shelf) -> None:
+    def __init__(
+        self, parent: Parent, runner: ChildRunner, run_attachments: RunAttachments
+    ) -> None:
         self._parent = parent
         self._runner = runner
         self._slots = runner.slots
-        self._shelf = shelf
+        self._run_attachments = run_attachments
         self._depth = parent.depth
         self._under_way: set[asyncio.Task[object]] = set()
         self.ends_at = 0.0
-        self.written: Written | None = None
+        self.written: CallJournal | None = None
 
     @property
     def depth(self) -> int:
@@ -435,7 +437,9 @@ class LiveChildDesk:
         answer, ref = run.answer or "", None
         if len(answer) > INLINE_BYTES_MAX:
             raw = answer.encode("utf-8", "surrogatepass")
-            ref = self._shelf.keep(raw, media_type="text/plain", label="answer of a child")
+            ref = self._run_attachments.keep(
+                raw, media_type="text/plain", label="answer of a child"
+            )
         ended = ChildEnded(
             intent=begun.intent,
             item=begun.item,
@@ -455,15 +459,15 @@ class LiveChildDesk:
         return msgspec.structs.replace(ended, answer=answer)
 
 
-class RecordedChildDesk:
+class RecordedChildCalls:
     """Serves the children of a recorded run."""
 
-    def __init__(self, records: Sequence[Record], shelf: Shelf) -> None:
+    def __init__(self, records: Sequence[Record], run_attachments: RunAttachments) -> None:
         self.ends_at = 0.0
-        self._begun: dict[_Place, list[ChildBegun]] = {}
+        self._begun: dict[_CallKey, list[ChildBegun]] = {}
         self._ended: dict[tuple[int, int, int], ChildEnded] = {}
         self._answered: set[int] = set()
-        self._refused: dict[_Place, QueryRefused] = {}
+        self._refused: dict[_CallKey, QueryRefused] = {}
         for record in records:
             if isinstance(record, ChildBegun):
                 self._begun.setdefault((record.intent, record.item), []).append(record)
@@ -473,11 +477,11 @@ class RecordedChildDesk:
                 self._answered.add(record.intent)
             elif isinstance(record, QueryRefused):
                 self._refused[record.intent, record.item] = record
-        self._shelf = shelf
+        self._run_attachments = run_attachments
         started = records[0]
         assert isinstance(started, RunStarted)
         self.depth = 0 if started.caller is None else started.caller.depth
-        self.written: Written | None = None
+        self.written: CallJournal | None = None
 
     def waiting(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()
@@ -524,7 +528,7 @@ class RecordedChildDesk:
                 index=request.item, field="child", recorded=None, now=request.prompt[:80]
             )
         if ended.answer_ref is not None:
-            answer = self._shelf.read(ended.answer_ref).decode("utf-8", "surrogatepass")
+            answer = self._run_attachments.read(ended.answer_ref).decode("utf-8", "surrogatepass")
             return msgspec.structs.replace(ended, answer=answer)
         return ended
 
@@ -540,20 +544,22 @@ class RecordedChildDesk:
         return last
 
 
-class ResumingChildDesk:
+class ResumedChildCalls:
     """Serves recorded children, goes on with one that was cut off, begins others."""
 
-    def __init__(self, recorded: RecordedChildDesk, live: LiveChildDesk, teller: Teller) -> None:
+    def __init__(
+        self, recorded: RecordedChildCalls, live: LiveChildCalls, model_door: ModelDoor
+    ) -> None:
         self._recorded = recorded
         self._live = live
-        self._teller = teller
+        self._model_door = model_door
 
     @property
-    def written(self) -> Written | None:
+    def written(self) -> CallJournal | None:
         return self._live.written
 
     @written.setter
-    def written(self, written: Written | None) -> None:
+    def written(self, written: CallJournal | None) -> None:
         self._live.written = self._recorded.written = written
 
     @property
@@ -591,7 +597,7 @@ class ResumingChildDesk:
         for _, each in attempts:
             charged += Charge() if each is None else each.charge
         if ended is not None and (ended.stop not in CUT_OFF or self._recorded.is_told(request)):
-            self._teller.recalled("", charge_of_child(charged))
+            self._model_door.recalled("", charge_of_child(charged))
             return await self._recorded.run(request)
         # What it has spent is counted by the child, which runs again on its record.
         await self._recorded.note(request)
@@ -649,6 +655,6 @@ def _more_than(before: Charge, now: Charge) -> Charge:
     )
 
 
-_live: type[ChildDesk] = LiveChildDesk
-_recorded: type[ChildDesk] = RecordedChildDesk
-_resuming: type[ChildDesk] = ResumingChildDesk
+_live: type[ChildCalls] = LiveChildCalls
+_recorded: type[ChildCalls] = RecordedChildCalls
+_resuming: type[ChildCalls] = ResumedChildCalls

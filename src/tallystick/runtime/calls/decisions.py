@@ -19,13 +19,13 @@ from tallystick.core.records import AskModel, CallHost, InDoubt, Record, RunProg
 from tallystick.core.resume_errors import RunInDoubt
 from tallystick.core.views.open_calls import Lookup, OpenCall, call_key, open_calls, open_intents
 from tallystick.model.port import ModelReply
-from tallystick.model.price_table import Terms
+from tallystick.model.price_table import CallTerms
 from tallystick.runtime.calls.functions import RunFunction
-from tallystick.runtime.spend.door import Teller
+from tallystick.runtime.spend.door import ModelDoor
 
 # Asks a provider what came of a call, by the model's name and the call's key.
 FindReply = Callable[[str, str], Awaitable[ModelReply | Lookup]]
-_Place = tuple[int, int]
+_CallKey = tuple[int, int]
 
 
 class Decision(Enum):
@@ -40,7 +40,7 @@ class Decision(Enum):
 class Decisions:
     """By intent and place in its batch: what was found, or what is done."""
 
-    paid: dict[_Place, ModelReply | Decision] = field(default_factory=dict)
+    paid: dict[_CallKey, ModelReply | Decision] = field(default_factory=dict)
     effects: dict[int, object | Decision] = field(default_factory=dict)
 
 
@@ -139,14 +139,14 @@ _MADE_AGAIN = "its outcome is unknown; it is made again"
 
 
 def settled_doubt(
-    teller: Teller, terms: Terms, reserved: Reserved | None, found: ModelReply | Decision
+    model_door: ModelDoor, terms: CallTerms, reserved: Reserved | None, found: ModelReply | Decision
 ) -> tuple[Settled, str]:
     """How a call that was in doubt is settled, and what is said of it where it has no reply."""
     reserved = reserved or Reserved(tokens_in=0, tokens_out=0)
     if isinstance(found, ModelReply):
-        return teller.recovered(terms, reserved, AttemptReplied(usage=found.usage)), ""
+        return model_door.recovered(terms, reserved, AttemptReplied(usage=found.usage)), ""
     sent = found is not Decision.AGAIN
-    settled = teller.recovered(terms, reserved, AttemptCancelled(sent=sent))
+    settled = model_door.recovered(terms, reserved, AttemptCancelled(sent=sent))
     said = {
         Decision.AGAIN: _NEVER_ARRIVED,
         Decision.RETRY: _MADE_AGAIN,

@@ -11,16 +11,16 @@ from tallystick.core.records import HostAnswered
 from tallystick.core.views.open_calls import call_key
 from tallystick.runtime.calls.functions import FunctionPolicy, under_key
 from tallystick.runtime.calls.queries import Queries, QueryPlace
-from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, Shelf, is_pure
-from tallystick.runtime.journal.journal import Writing
-from tallystick.runtime.journal.world import Asked
+from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, RunAttachments, is_pure
+from tallystick.runtime.journal.journal import PendingWrite
+from tallystick.runtime.journal.world import CallLog
 from tallystick.sandbox.host import Blocking, HostTable, call_digest, error_reply
 from tallystick.sandbox.port import HostCall, HostNames
-from tallystick.skills.calls import SCRIPTED, SkillDesk
+from tallystick.skills.calls import SCRIPTED, SkillCalls
 from tallystick.skills.errors import SkillToolDenied
 
 if TYPE_CHECKING:
-    from tallystick.memory.calls import MemoryDesk
+    from tallystick.memory.calls import MemoryCalls
 
 
 _ERROR_TAG = b"1"
@@ -28,7 +28,7 @@ _ERROR_TAG = b"1"
 Tools = tuple[tuple[str, ...], ...]
 
 
-class WrittenHost:
+class RecordingHost:
     """Serves the calls of one program."""
 
     def __init__(
@@ -36,21 +36,21 @@ class WrittenHost:
         table: HostTable,
         names: HostNames,
         policies: Mapping[str, FunctionPolicy],
-        asked: Asked,
-        shelf: Shelf,
+        asked: CallLog,
+        run_attachments: RunAttachments,
         queries: Queries,
         *,
         run: str,
         program: int,
-        desk: SkillDesk | None = None,
-        memory: MemoryDesk | None = None,
+        desk: SkillCalls | None = None,
+        memory: MemoryCalls | None = None,
         tools: Tools = (),
     ) -> None:
         self._desk = desk
         self._memory = memory
         self._tools = tools
         self._run = run
-        self._shelf = shelf
+        self._run_attachments = run_attachments
         self._queries = queries
         self._table = table
         self._names = names
@@ -105,13 +105,13 @@ class WrittenHost:
         self._noted(call, intent, reply).result()
         return reply
 
-    def _noted(self, call: HostCall, intent: int, reply: bytes) -> Writing:
+    def _noted(self, call: HostCall, intent: int, reply: bytes) -> PendingWrite:
         ref, reply_sha256 = None, None
         ok = not reply.startswith(_ERROR_TAG)
         if is_pure(call.name, ok=ok):
             reply_sha256 = digest(reply)
         elif len(reply) > INLINE_BYTES_MAX:
-            ref = self._shelf.keep(reply, label=f"answer of {call.name}")
+            ref = self._run_attachments.keep(reply, label=f"answer of {call.name}")
         return self._asked.answered(
             HostAnswered(
                 intent=intent,

@@ -33,11 +33,11 @@ from tallystick.core.records import (
 from tallystick.core.schema import check_schema, found_in, problem_of
 from tallystick.core.views.open_calls import call_key
 from tallystick.model.port import Model, ModelError, ModelReply, ModelRequest, readable
-from tallystick.model.price_table import Terms
+from tallystick.model.price_table import CallTerms
 from tallystick.runtime.calls.decisions import Decision, Decisions, settled_doubt
-from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, Shelf
+from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, RunAttachments
 from tallystick.runtime.runs.history import spent_by
-from tallystick.runtime.spend.door import REPLY_TOKENS_LEAST, Teller, Ticket
+from tallystick.runtime.spend.door import REPLY_TOKENS_LEAST, ModelDoor, ReservedCall
 from tallystick.sandbox.host import HostFunction
 
 # Model calls of programs: `llm_query` and `llm_query_batched`.
@@ -100,7 +100,7 @@ class QueryRequest:
     wait_ms: int = 0
 
 
-class QueryDesk(Protocol):
+class QueryCalls(Protocol):
     """Where attempts are made."""
 
     async def begin(self, requests: Sequence[QueryRequest], *, whole: bool) -> None:
@@ -119,7 +119,7 @@ class QueryDesk(Protocol):
 class Queries:
     """The model calls of one run's programs. `limits` are those that a program was begun under."""
 
-    def __init__(self, desk: QueryDesk, *, limits: RunLimits) -> None:
+    def __init__(self, desk: QueryCalls, *, limits: RunLimits) -> None:
         self.desk = desk
         self.limits = limits
         self._items = 0
@@ -315,7 +315,7 @@ def checked_text(prompt: object, item: int) -> str:
 FindModel = Callable[[str | None], Model]
 
 
-class Written(Protocol):
+class CallJournal(Protocol):
     """How a desk writes down what it does; the driver's part."""
 
     async def asked(self, record: QueryAsked) -> None:
@@ -335,49 +335,49 @@ class Written(Protocol):
         ...
 
 
-class WrittenDesk(Protocol):
+class JournaledCalls(Protocol):
     """A desk that is told, for each program, where what it does is written."""
 
-    written: Written | None
+    written: CallJournal | None
 
 
-class LiveDesk:
+class LiveQueryCalls:
     """Makes the attempts of one run's programs."""
 
     def __init__(
         self,
         run: str,
-        teller: Teller,
+        model_door: ModelDoor,
         find_model: FindModel,
-        shelf: Shelf,
+        run_attachments: RunAttachments,
         *,
         temperature: float | None = None,
     ) -> None:
         self._run = run
         self._temperature = temperature
-        self._teller = teller
+        self._model_door = model_door
         self._find_model = find_model
-        self._shelf = shelf
+        self._run_attachments = run_attachments
         self._under_way = 0
         self._line: deque[asyncio.Future[None]] = deque()
         self._called: asyncio.Future[None] | None = None
-        self._held: dict[tuple[int, int], Ticket] = {}
-        self.written: Written | None = None
+        self._held: dict[tuple[int, int], ReservedCall] = {}
+        self.written: CallJournal | None = None
 
     async def begin(self, requests: Sequence[QueryRequest], *, whole: bool) -> None:
-        made: dict[tuple[int, int], Ticket] = {}
+        made: dict[tuple[int, int], ReservedCall] = {}
         try:
-            terms = self._teller.terms(self._find_model(requests[0].model))
+            terms = self._model_door.terms(self._find_model(requests[0].model))
             for request in requests if whole else ():
-                made[request.place.intent, request.item] = self._teller.reserve(
+                made[request.place.intent, request.item] = self._model_door.reserve(
                     terms,
                     request.messages,
                     tokens_out_max=request.tokens_out_max,
                     tokens_out_min=request.tokens_out_max,
                 )
         except BaseException as error:
-            for ticket in made.values():
-                self._teller.release(ticket)
+            for reserved_call in made.values():
+                self._model_door.release(reserved_call)
             if not isinstance(error, BudgetExhausted | BudgetUnpriced | UsageError):
                 raise
             batch = dataclasses.replace(requests[0], item=WHOLE, attempt=0)
@@ -388,7 +388,7 @@ class LiveDesk:
 
     def let_go(self, place: QueryPlace) -> None:
         for key in [key for key in self._held if key[0] == place.intent]:
-            self._teller.release(self._held.pop(key))
+            self._model_door.release(self._held.pop(key))
         self._call()
 
     async def ask(self, request: QueryRequest) -> QueryReplied | QueryFailed | QueryRefused:
@@ -400,15 +400,15 @@ class LiveDesk:
             await asyncio.sleep(request.wait_ms / 1000)
         async with model.admitted():
             try:
-                ticket = await self._reserved(request, model)
+                reserved_call = await self._reserved(request, model)
             except (BudgetExhausted, BudgetUnpriced) as error:
                 return await self._refuse(request, error)
             self._under_way += 1
             try:
-                return await self._attempt(request, model, ticket)
+                return await self._attempt(request, model, reserved_call)
             finally:
                 self._under_way -= 1
-                self._teller.release(ticket)
+                self._model_door.release(reserved_call)
                 self._call()
 
     async def _refuse(
@@ -418,11 +418,11 @@ class LiveDesk:
         await self._written().ended(refused)
         return refused
 
-    async def _reserved(self, request: QueryRequest, model: Model) -> Ticket:
+    async def _reserved(self, request: QueryRequest, model: Model) -> ReservedCall:
         held = self._held.pop((request.place.intent, request.item), None)
         if held is not None:
             return held
-        terms = self._teller.terms(model)
+        terms = self._model_door.terms(model)
         called = False
         try:
             while True:
@@ -430,7 +430,7 @@ class LiveDesk:
                     # While others are under way, what they give back may pay for a whole reply.
                     least = request.tokens_out_max if self._under_way else REPLY_TOKENS_LEAST
                     try:
-                        return self._teller.reserve(
+                        return self._model_door.reserve(
                             terms,
                             request.messages,
                             tokens_out_max=request.tokens_out_max,
@@ -468,17 +468,17 @@ class LiveDesk:
                 self._called.set_result(None)
 
     async def _attempt(
-        self, request: QueryRequest, model: Model, ticket: Ticket
+        self, request: QueryRequest, model: Model, reserved_call: ReservedCall
     ) -> QueryReplied | QueryFailed:
         began = time.monotonic()
         sent = False
         try:
-            await self._written().asked(self._asked(request, model, ticket))
+            await self._written().asked(self._asked(request, model, reserved_call))
             sent = True
             said = await model.ask(
                 ModelRequest(
                     messages=request.messages,
-                    tokens_out_max=ticket.tokens_out_max,
+                    tokens_out_max=reserved_call.tokens_out_max,
                     temperature=self._temperature,
                     key=call_key(
                         self._run,
@@ -496,34 +496,36 @@ class LiveDesk:
                 raise
             failure = error if isinstance(error, ModelError) else _broken(error)
             event: QueryReplied | QueryFailed = _failed(
-                request, failure, self._teller.failed(ticket, failure), began
+                request, failure, self._model_door.failed(reserved_call, failure), began
             )
         except asyncio.CancelledError:
             left = ModelError(reason="unknown", message="left in the middle", billed=sent)
-            settled = self._teller.cancelled(ticket, sent=sent)
+            settled = self._model_door.cancelled(reserved_call, sent=sent)
             self._written().now(_failed(request, left, settled, began, reason=LEFT))
             raise
         else:
-            settled = self._teller.replied(ticket, reply)
+            settled = self._model_door.replied(reserved_call, reply)
             event = self.replied(request, reply, settled, wall_ms=_since(began))
         await self._written().ended(event)
         if isinstance(event, QueryReplied) and event.text_ref is not None:
             return msgspec.structs.replace(event, text=reply.text)
         return event
 
-    def _asked(self, request: QueryRequest, model: Model, ticket: Ticket) -> QueryAsked:
+    def _asked(
+        self, request: QueryRequest, model: Model, reserved_call: ReservedCall
+    ) -> QueryAsked:
         asked = asked_of(
             request,
             model.name,
-            ticket.reserved,
-            ticket.tokens_out_max,
+            reserved_call.reserved,
+            reserved_call.tokens_out_max,
             temperature=self._temperature,
         )
         prompt = asked.prompt
         if len(prompt) <= INLINE_BYTES_MAX:
             return asked
         raw = prompt.encode("utf-8", "surrogatepass")
-        ref = self._shelf.keep(raw, media_type="text/plain", label="prompt")
+        ref = self._run_attachments.keep(raw, media_type="text/plain", label="prompt")
         return msgspec.structs.replace(asked, prompt="", prompt_ref=ref)
 
     def replied(
@@ -532,7 +534,7 @@ class LiveDesk:
         """What is written of a reply. A long one is kept apart."""
         ref = None
         if len(reply.text) > INLINE_BYTES_MAX:
-            ref = self._shelf.keep(
+            ref = self._run_attachments.keep(
                 reply.text.encode("utf-8", "surrogatepass"), media_type="text/plain", label="reply"
             )
         return QueryReplied(
@@ -549,7 +551,7 @@ class LiveDesk:
             finish=reply.finish,
         )
 
-    def _written(self) -> Written:
+    def _written(self) -> CallJournal:
         assert self.written is not None, "programs run under a driver"
         return self.written
 
@@ -630,7 +632,7 @@ def _since(began: float) -> int:
     return round((time.monotonic() - began) * 1000)
 
 
-_live_desk_is_a_query_desk: type[QueryDesk] = LiveDesk
+_live_desk_is_a_query_desk: type[QueryCalls] = LiveQueryCalls
 
 
 # The desk of a replay: what was asked is compared, and what was answered is served.
@@ -639,10 +641,10 @@ _live_desk_is_a_query_desk: type[QueryDesk] = LiveDesk
 _Key = tuple[int, int, int]
 
 
-class RecordedDesk:
+class RecordedQueryCalls:
     """Serves the model calls of recorded programs."""
 
-    def __init__(self, records: Sequence[Record], shelf: Shelf) -> None:
+    def __init__(self, records: Sequence[Record], run_attachments: RunAttachments) -> None:
         self._asked: dict[_Key, QueryAsked] = {}
         self._ended: dict[_Key, QueryReplied | QueryFailed | QueryRefused] = {}
         for record in records:
@@ -650,8 +652,8 @@ class RecordedDesk:
                 self._asked[record.intent, record.item, record.attempt] = record
             elif isinstance(record, QueryReplied | QueryFailed | QueryRefused):
                 self._ended[record.intent, record.item, record.attempt] = record
-        self._shelf = shelf
-        self.written: Written | None = None
+        self._run_attachments = run_attachments
+        self.written: CallJournal | None = None
 
     def found(
         self, request: QueryRequest
@@ -688,7 +690,7 @@ class RecordedDesk:
             await self.written.asked(self.again(request, asked))
         await self.written.ended(ended)
         if isinstance(ended, QueryReplied) and ended.text_ref is not None:
-            text = self._shelf.read(ended.text_ref).decode("utf-8", "surrogatepass")
+            text = self._run_attachments.read(ended.text_ref).decode("utf-8", "surrogatepass")
             return msgspec.structs.replace(ended, text=text)
         return ended
 
@@ -716,36 +718,36 @@ def _key(request: QueryRequest) -> _Key:
     return request.place.intent, request.item, request.attempt
 
 
-_recorded_desk_is_a_query_desk: type[QueryDesk] = RecordedDesk
+_recorded_desk_is_a_query_desk: type[QueryCalls] = RecordedQueryCalls
 
 
 # The desk of a run that is gone on with: recorded calls are served, open ones decided.
 
 
-class ResumingDesk:
+class ResumedQueryCalls:
     """Serves the model calls of programs, before and after the place where the run was cut off."""
 
     def __init__(
         self,
         *,
-        recorded: RecordedDesk,
-        live: LiveDesk,
+        recorded: RecordedQueryCalls,
+        live: LiveQueryCalls,
         decisions: Decisions,
-        teller: Teller,
-        terms_of: Callable[[str], Terms],
+        model_door: ModelDoor,
+        terms_of: Callable[[str], CallTerms],
     ) -> None:
         self._recorded = recorded
         self._live = live
         self._decisions = decisions
-        self._teller = teller
+        self._model_door = model_door
         self._terms_of = terms_of
 
     @property
-    def written(self) -> Written | None:
+    def written(self) -> CallJournal | None:
         return self._live.written
 
     @written.setter
-    def written(self, written: Written | None) -> None:
+    def written(self, written: CallJournal | None) -> None:
         self._live.written = self._recorded.written = written
 
     async def begin(self, requests: Sequence[QueryRequest], *, whole: bool) -> None:
@@ -759,7 +761,7 @@ class ResumingDesk:
         asked, ended = self._recorded.found(request)
         if ended is not None:
             if asked is not None and not isinstance(ended, QueryRefused):
-                self._teller.recalled(asked.model, spent_by(ended))
+                self._model_door.recalled(asked.model, spent_by(ended))
             return await self._recorded.ask(request)
         if asked is None:
             return await self._live.ask(request)
@@ -779,7 +781,7 @@ class ResumingDesk:
     def _doubted(self, request: QueryRequest, asked: QueryAsked) -> QueryReplied | QueryFailed:
         found = self._decisions.paid[asked.intent, asked.item]
         settled, failure = settled_doubt(
-            self._teller, self._terms_of(asked.model), asked.reserved, found
+            self._model_door, self._terms_of(asked.model), asked.reserved, found
         )
         if isinstance(found, ModelReply):
             return self._live.replied(request, found, settled, wall_ms=0)
@@ -795,4 +797,4 @@ class ResumingDesk:
         )
 
 
-_resuming_desk_is_a_query_desk: type[QueryDesk] = ResumingDesk
+_resuming_desk_is_a_query_desk: type[QueryCalls] = ResumedQueryCalls

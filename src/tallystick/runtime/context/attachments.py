@@ -65,7 +65,7 @@ def is_pure(name: str, *, ok: bool) -> bool:
     return name in _QUERIES or (ok and name.startswith(("text.", _OUTPUT)))
 
 
-class Shelf:
+class RunAttachments:
     """The attachments of one run, in its session."""
 
     def __init__(

@@ -34,7 +34,7 @@ from tallystick.core.records import (
     TextRef,
     ViewRef,
 )
-from tallystick.runtime.context.attachments import Shelf
+from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.description import (
     FILES_SHOWN,
     Placed,
@@ -185,7 +185,7 @@ def _check_texts(inputs: Sequence[Input]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class InputLayout:
     """How the inputs of a run lie in its programs' namespace, and what the model is told of them.
 
     Variables of up to 4 MB in all are `values`, with views of what they are made of; others are
@@ -201,14 +201,14 @@ class Layout:
     files: tuple[tuple[str, str, str | None], ...] = ()
 
 
-def layout_of(inputs: Sequence[Input], *, question: str = "") -> Layout:
+def layout_of(inputs: Sequence[Input], *, question: str = "") -> InputLayout:
     """Lay out the inputs: one in a variable is that itself, several are a dictionary by name.
 
     What the model is told of them depends a little on the question.
     """
     variables = _by_variable(inputs)
     if not variables:
-        return Layout()
+        return InputLayout()
     on_host = _on_host(variables)
     laid = _Laying(alone=len(variables) == 1, question=question)
     for place, (variable, held) in enumerate(variables.items()):
@@ -303,10 +303,10 @@ class _Laying:
         self._texts[variable] = held[0].text if single else texts
         self._contexts.append(_ref(variable, held, told))
 
-    def layout(self) -> Layout:
+    def layout(self) -> InputLayout:
         program = program_over(self._placed) if self._placed else None
         asking = asking_over(self._placed, question=self._question)
-        return Layout(
+        return InputLayout(
             contexts=self._shown(program),
             asking=() if asking is None else self._shown(asking),
             values=self._values,
@@ -364,7 +364,7 @@ _Texts = dict[str, HostText | dict[str, HostText]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class RunInputs:
     """The data of a run: `values` go into the guest, `texts` stay on the host."""
 
     values: Mapping[str, object] = field(default_factory=dict)
@@ -375,7 +375,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredInputs:
     """Inputs that are kept. Their texts are of the copies: nobody else changes those."""
 
     inputs: tuple[Input, ...]
@@ -389,18 +389,18 @@ class Stored:
         return tuple(found.items())
 
 
-def stored(inputs: Sequence[Input], shelf: Shelf) -> Stored:
+def stored(inputs: Sequence[Input], run_attachments: RunAttachments) -> StoredInputs:
     """Keep the inputs of a new run. They are committed with its first records."""
-    batch = shelf.batch()
+    batch = run_attachments.batch()
     refs: dict[tuple[str, str], AttachmentRef] = {}
     held: list[Input] = []
     for each in inputs:
-        refs[each.variable, each.name], text = _kept(each, batch, shelf)
+        refs[each.variable, each.name], text = _kept(each, batch, run_attachments)
         held.append(dataclasses.replace(each, text=text, path=None))
-    return Stored(inputs=tuple(held), refs=refs)
+    return StoredInputs(inputs=tuple(held), refs=refs)
 
 
-def given_of(store: Stored, layout: Layout) -> Given:
+def given_of(store: StoredInputs, layout: InputLayout) -> RunInputs:
     """The data of a new run, as it is laid out."""
     refs = store.refs
     only = {each.variable: each.name for each in store.inputs if not each.is_picture}
@@ -414,7 +414,7 @@ def given_of(store: Stored, layout: Layout) -> Given:
                     name=variable, key=key, id=len(numbered), bytes=ref.byte_len, attachment=ref
                 )
             )
-    return Given(
+    return RunInputs(
         values=layout.values,
         texts=layout.texts,
         inputs=tuple(
@@ -426,17 +426,17 @@ def given_of(store: Stored, layout: Layout) -> Given:
     )
 
 
-def given_again(started: RunStarted, shelf: Shelf) -> Given:
+def given_again(started: RunStarted, run_attachments: RunAttachments) -> RunInputs:
     """The data of a recorded run, each text checked against its digest."""
     values: dict[str, object] = dict(started.values)
     for each in started.inputs:
-        text = HostText(shelf.read(each.attachment))
+        text = HostText(run_attachments.read(each.attachment))
         _place(values, each.name, each.key, text.slice(0, text.length()))
     texts: _Texts = {}
     for ref in started.texts:
         if ref.attachment is not None:
-            _place(texts, ref.name, ref.key, shelf.text(ref.attachment.id))
-    return Given(
+            _place(texts, ref.name, ref.key, run_attachments.text(ref.attachment.id))
+    return RunInputs(
         values=values,
         texts=texts,
         inputs=started.inputs,
@@ -470,7 +470,9 @@ def named_texts(started: RunStarted, values: Mapping[str, object]) -> dict[str, 
     return held
 
 
-def _kept(given: Input, batch: Batch, shelf: Shelf) -> tuple[AttachmentRef, HostText]:
+def _kept(
+    given: Input, batch: Batch, run_attachments: RunAttachments
+) -> tuple[AttachmentRef, HostText]:
     # A name from a directory may hold bytes that are no text.
     label = given.name.encode("utf-8", "replace").decode()[-_LABEL_CHARS_MAX:]
     declared = None if given.media_type is not None else "text/plain"
@@ -485,9 +487,9 @@ def _kept(given: Input, batch: Batch, shelf: Shelf) -> tuple[AttachmentRef, Host
     except OSError as error:
         raise UsageError(f"{given.path}: {error.strerror or error}") from error
     with file:
-        if os.fstat(file.fileno()).st_size > _PIECE_BYTES and shelf.durable:
+        if os.fstat(file.fileno()).st_size > _PIECE_BYTES and run_attachments.durable:
             ref = batch.add(file, media_type=declared, label=label)
-            text = shelf.own_text(ref)
+            text = run_attachments.own_text(ref)
             if text is not None:
                 return ref, text
             file.seek(0)
@@ -509,7 +511,9 @@ def _place(held: dict[str, object] | _Texts, name: str, key: str | None, value: 
 # The documents of a run, as they are stored, and its answer checked against them.
 
 
-def cited(ended: RunEnded | None, started: RunStarted, given: Given, shelf: Shelf) -> Cited:
+def cited(
+    ended: RunEnded | None, started: RunStarted, given: RunInputs, run_attachments: RunAttachments
+) -> Cited:
     """Where the answer stands in what the run was given, and what it claims in vain.
 
     Follows from the record and the stored bytes: the same for a run that is looked at again.
@@ -521,7 +525,7 @@ def cited(ended: RunEnded | None, started: RunStarted, given: Given, shelf: Shel
         return cited_in(
             ended.answer,
             question=started.goal,
-            documents=Documents(_documents(started, given, shelf)),
+            documents=Documents(_documents(started, given, run_attachments)),
             claimed=answered,
             typed=answered and started.schema is not None,
         )
@@ -530,15 +534,17 @@ def cited(ended: RunEnded | None, started: RunStarted, given: Given, shelf: Shel
 
 
 async def cited_aside(
-    ended: RunEnded | None, started: RunStarted, given: Given, shelf: Shelf
+    ended: RunEnded | None, started: RunStarted, given: RunInputs, run_attachments: RunAttachments
 ) -> Cited:
     """The same; long texts are gone through in a thread, for the loop is others' too."""
     if given.texts:
-        return await asyncio.to_thread(cited, ended, started, given, shelf)
-    return cited(ended, started, given, shelf)
+        return await asyncio.to_thread(cited, ended, started, given, run_attachments)
+    return cited(ended, started, given, run_attachments)
 
 
-def _documents(started: RunStarted, given: Given, shelf: Shelf) -> dict[str, HostText]:
+def _documents(
+    started: RunStarted, given: RunInputs, run_attachments: RunAttachments
+) -> dict[str, HostText]:
     """By name. What programs had whole is read from its copy, what stays on the host in place."""
     # Runs from before there were attachments have their texts in their first record.
     older = named_texts(started, started.values)
@@ -552,7 +558,7 @@ def _documents(started: RunStarted, given: Given, shelf: Shelf) -> dict[str, Hos
         found[name if name not in found else f"{ref.name}={name}"] = text
 
     for each in started.inputs:
-        hold(each, HostText(shelf.read(each.attachment)))
+        hold(each, HostText(run_attachments.read(each.attachment)))
     for ref in started.texts:
         held = given.texts.get(ref.name)
         text = held if isinstance(held, HostText) or held is None else held.get(ref.key or "")

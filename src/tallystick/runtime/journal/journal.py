@@ -14,8 +14,8 @@ from tallystick.core.chain import Draft, Head
 from tallystick.core.records import (
     ChildBegun,
     ChildEnded,
+    Continuation,
     NetworkAttempted,
-    Passage,
     QueryAsked,
     QueryFailed,
     QueryRecord,
@@ -45,7 +45,7 @@ from tallystick.ledger.port import Also, Ledger
 _HELD_MAX = 256
 
 
-class Writing:
+class PendingWrite:
     """A write that was begun."""
 
     def __init__(self, future: Future[None] | None = None) -> None:
@@ -82,19 +82,19 @@ def _woken_by(future: Future[None]) -> asyncio.Future[None]:
     return waiting
 
 
-class Pen(Protocol):
+class Journal(Protocol):
     """Where a driver writes. While it is not `live`, everything is on the record already."""
 
     @property
     def live(self) -> bool: ...
 
-    def ride(self, record: Record) -> None: ...
+    def append_later(self, record: Record) -> None: ...
 
-    def write(self, records: Sequence[Record], *, forced: bool) -> Writing:
+    def write(self, records: Sequence[Record], *, forced: bool) -> PendingWrite:
         """Begin to write several in one transaction, behind all that rides along."""
         ...
 
-    def passage(self, *, ending: bool) -> tuple[Passage, RunEnded | None] | None:
+    def continuation(self, *, ending: bool) -> tuple[Continuation, RunEnded | None] | None:
         """Whether a run is gone on with here, between what it asks for, or `ending` it.
 
         With it, how it had ended from outside, if it had: that is not the machine's doing.
@@ -105,12 +105,12 @@ class Pen(Protocol):
         """Compare how a run had ended from outside, as `passage` said, with how it would now."""
         ...
 
-    def on_passage(self, hear: Callable[[Passage], None]) -> None:
+    def on_passage(self, hear: Callable[[Continuation], None]) -> None:
         """Have somebody hear of one that stands in the middle of what is being done."""
         ...
 
 
-class LedgerPen:
+class LedgerJournal:
     """Writes to a ledger that this process has claimed a run of. Used from any thread."""
 
     def __init__(
@@ -137,24 +137,24 @@ class LedgerPen:
         """Where the run stands once all that was begun is written."""
         return self._head
 
-    def ride(self, record: Record) -> None:
+    def append_later(self, record: Record) -> None:
         with self._guard:
             self._held.append(_draft(record))
             if len(self._held) >= _HELD_MAX:
                 self._submit(forced=False)
 
-    def write(self, records: Sequence[Record], *, forced: bool) -> Writing:
+    def write(self, records: Sequence[Record], *, forced: bool) -> PendingWrite:
         with self._guard:
             self._held.extend(map(_draft, records))
-            return Writing(self._submit(forced=forced))
+            return PendingWrite(self._submit(forced=forced))
 
-    def passage(self, *, ending: bool) -> tuple[Passage, RunEnded | None] | None:
+    def continuation(self, *, ending: bool) -> tuple[Continuation, RunEnded | None] | None:
         return None
 
     def compare(self, ended: Sequence[Record]) -> None:
         """There is nothing to compare in a run that is new."""
 
-    def on_passage(self, hear: Callable[[Passage], None]) -> None:
+    def on_passage(self, hear: Callable[[Continuation], None]) -> None:
         """There is none in a run that is new."""
 
     def _submit(self, *, forced: bool) -> Future[None]:
@@ -187,7 +187,7 @@ def _draft(record: Record) -> Draft:
     return Draft(tag=tag_of(record), intent=intent_of(record), body=encode_record(record))
 
 
-_ledger_pen_is_a_pen: type[Pen] = LedgerPen
+_ledger_pen_is_a_pen: type[Journal] = LedgerJournal
 
 
 # Records of calls that run side by side, written together: one wait for the disk for many.
@@ -199,11 +199,11 @@ _ledger_pen_is_a_pen: type[Pen] = LedgerPen
 _Waiting = list[tuple[QueryRecord, asyncio.Future[None]]]
 
 
-class Together:
+class CallBatch:
     """Gathers records on the event loop."""
 
-    def __init__(self, pen: Pen) -> None:
-        self._pen = pen
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
         self._waiting: _Waiting = []
         self._forced = False
 
@@ -219,7 +219,7 @@ class Together:
     def now(self, record: QueryRecord) -> None:
         """Begin to write at once, behind all that waits. The next write tells of a failure."""
         self.flush()
-        self._pen.write([record], forced=False)
+        self._journal.write([record], forced=False)
 
     def flush(self) -> None:
         """Begin to write what waits, now."""
@@ -228,7 +228,7 @@ class Together:
         if not waiting:
             return
         try:
-            writing = self._pen.write([record for record, _ in waiting], forced=forced)
+            writing = self._journal.write([record for record, _ in waiting], forced=forced)
         except BaseException as error:
             _wake(waiting, error)
             return
@@ -260,7 +260,7 @@ class QueryWriter:
     """
 
     def __init__(
-        self, together: Together, count: Callable[[QueryRecord], None], over: Callable[[], bool]
+        self, together: CallBatch, count: Callable[[QueryRecord], None], over: Callable[[], bool]
     ) -> None:
         self._together = together
         self._count = count
@@ -376,14 +376,14 @@ class Recording:
         """Whether it is of a program's model call and recorded, made again by now or not."""
         return isinstance(record, QueryRecord) and _key(record) in self._known
 
-    def passage(self, *, ending: bool) -> tuple[Passage | None, RunEnded | None] | None:
+    def continuation(self, *, ending: bool) -> tuple[Continuation | None, RunEnded | None] | None:
         """Take the record that the run was gone on with here, if it is the next one.
 
         A driver that is not `ending` the run takes an end that is none of the machine's as well;
         where that is the last of the record, nobody has gone on with it yet.
         """
         found = self._at(0)
-        if isinstance(found, Passage):
+        if isinstance(found, Continuation):
             self._place += 1
             return found, None
         ended, resumed = self._at(1), self._at(2)
@@ -453,13 +453,13 @@ def _shown(value: object) -> object:
 # The pen of a replay: compares what would be written with what was, and writes nothing.
 
 
-class ComparingPen:
+class ComparingJournal:
     """Compares with a recorded run."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._first: Divergence | None = None
-        self._hear: Callable[[Passage], None] = lambda passage: None
+        self._hear: Callable[[Continuation], None] = lambda continuation: None
         # What ended a run from outside ends it again.
         self.live = True
 
@@ -468,27 +468,27 @@ class ComparingPen:
         """The first difference that was seen."""
         return self._first
 
-    def ride(self, record: Record) -> None:
+    def append_later(self, record: Record) -> None:
         ending = isinstance(record, ReceiptIssued | RunEnded)
-        while (passed := self.passage(ending=ending)) is not None:
+        while (passed := self.continuation(ending=ending)) is not None:
             self._hear(passed[0])
         self._first = self._first or self._recording.take(record)
 
-    def write(self, records: Sequence[Record], *, forced: bool) -> Writing:
+    def write(self, records: Sequence[Record], *, forced: bool) -> PendingWrite:
         for record in records:
-            self.ride(record)
-        return Writing()
+            self.append_later(record)
+        return PendingWrite()
 
-    def passage(self, *, ending: bool) -> tuple[Passage, RunEnded | None] | None:
+    def continuation(self, *, ending: bool) -> tuple[Continuation, RunEnded | None] | None:
         # An end from outside that nobody went on from is made again, not passed over.
-        found = self._recording.passage(ending=ending or self._recording.ends_here)
+        found = self._recording.continuation(ending=ending or self._recording.ends_here)
         return None if found is None or found[0] is None else (found[0], found[1])
 
     def compare(self, ended: Sequence[Record]) -> None:
         self._first = self._first or self._recording.compare_end(ended)
 
-    def on_passage(self, hear: Callable[[Passage], None]) -> None:
+    def on_passage(self, hear: Callable[[Continuation], None]) -> None:
         self._hear = hear
 
 
-_comparing_pen_is_a_pen: type[Pen] = ComparingPen
+_comparing_pen_is_a_pen: type[Journal] = ComparingJournal

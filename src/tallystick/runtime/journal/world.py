@@ -32,7 +32,7 @@ from tallystick.core.records import (
     SnapshotTaken,
 )
 from tallystick.model.port import ModelError
-from tallystick.runtime.journal.journal import QueryWriter, Writing
+from tallystick.runtime.journal.journal import PendingWrite, QueryWriter
 from tallystick.sandbox.port import ExecutionResult
 
 # What a driver needs of everything outside it, and how that reports back.
@@ -42,7 +42,7 @@ from tallystick.sandbox.port import ExecutionResult
 Kept = SnapshotTaken | FilesKept
 
 
-class Asked(Protocol):
+class CallLog(Protocol):
     """How a world reports the host calls of a program it runs."""
 
     def calling(self, *, index: int, name: str, request_sha256: str, effect: bool) -> int:
@@ -56,7 +56,7 @@ class Asked(Protocol):
         """Note that an effect whose outcome nobody knows is begun once more."""
         ...
 
-    def answered(self, answered: HostAnswered) -> Writing:
+    def answered(self, answered: HostAnswered) -> PendingWrite:
         """Note what it was answered. Of an effect that is to be committed before it is told."""
         ...
 
@@ -104,7 +104,7 @@ class World(Protocol):
         ...
 
     async def run(
-        self, intent: RunProgram, source: str, asked: Asked, *, state: RunState
+        self, intent: RunProgram, source: str, asked: CallLog, *, state: RunState
     ) -> ProgramFinished: ...
 
     def check_begun(self, intent: RunProgram) -> None:

@@ -59,10 +59,10 @@ from tallystick.core.records import (
 )
 from tallystick.core.resume_errors import LeftInDoubt
 from tallystick.ledger.port import Ledger, find_row
-from tallystick.model.price_table import Terms
+from tallystick.model.price_table import CallTerms
 from tallystick.runtime.calls.decisions import Decision, Decisions, settled_doubt
-from tallystick.runtime.context.attachments import SNAPSHOT_TYPE, Shelf
-from tallystick.runtime.journal.world import Asked, cut_off
+from tallystick.runtime.context.attachments import SNAPSHOT_TYPE, RunAttachments
+from tallystick.runtime.journal.world import CallLog, cut_off
 from tallystick.runtime.programs.backends import Backends, network_of
 from tallystick.runtime.programs.files import (
     WORK,
@@ -77,7 +77,7 @@ from tallystick.runtime.programs.files import (
     state_of,
 )
 from tallystick.runtime.runs.history import RunRecords, spent_so_far
-from tallystick.runtime.spend.door import Teller
+from tallystick.runtime.spend.door import ModelDoor
 from tallystick.sandbox.host import HostTable, error_reply
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, ProgramError
 from tallystick.sandbox.snapshot import check_snapshot_name
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from tallystick.sandbox.process.proxy import Attempt, NetworkGrant
     from tallystick.sandbox.process.sandbox import ProcessSandbox
     from tallystick.sandbox.process.session import ProcessSession, Saved
-    from tallystick.sessions.runs import Joined
+    from tallystick.sessions.runs import SessionLease
 
 
 # Directories that a box begins with: made private, and gone with their process, however it ends.
@@ -152,7 +152,7 @@ class NativeSession:
         *,
         session_id: str,
         seed: int,
-        shelf: Shelf,
+        run_attachments: RunAttachments,
         network: NetworkGrant | None = None,
         states: StatesKept | None = None,
         begins_after: int = 0,
@@ -163,7 +163,7 @@ class NativeSession:
         self._sandbox = sandbox
         self._session_id = session_id
         self._seed = seed
-        self._shelf = shelf
+        self._run_attachments = run_attachments
         self._network = network
         self._states = StatesKept() if states is None else states
         self._state = self._states.after(begins_after)
@@ -340,13 +340,13 @@ class NativeSession:
         try:
             raw = packed(state, fresh)
             ref = await asyncio.to_thread(
-                lambda: self._shelf.keep(
+                lambda: self._run_attachments.keep(
                     raw, media_type=SNAPSHOT_TYPE, label=f"files after program {finished.intent}"
                 )
             )
         except (AttachmentError, StoreError) as error:
             return self._not_kept(finished, str(error))
-        self._states.add(finished.intent, lambda: self._shelf.read(ref), raw)
+        self._states.add(finished.intent, lambda: self._run_attachments.read(ref), raw)
         self._state, self._known = state, self._known | set(fresh)
         return FilesKept(
             intent=finished.intent,
@@ -491,14 +491,14 @@ class NativeBackend:
         return f"{_PYTHON} without {without}" if without else _PYTHON
 
     async def begin(
-        self, started: RunStarted, shelf: Shelf, records: Sequence[Record] = ()
+        self, started: RunStarted, run_attachments: RunAttachments, records: Sequence[Record] = ()
     ) -> NativeSession:
         """A session for a run: with the files of its session, or of the last program recorded."""
         states = StatesKept()
         image = None if started.session is None else started.session.image
         for intent, ref in [(0, image), *((each.intent, each.archive) for each in kept(records))]:
             if ref is not None:
-                states.add(intent, _loader(shelf, ref))
+                states.add(intent, _loader(run_attachments, ref))
         programs = [each.intent for each in records if isinstance(each, RunProgram)]
         if programs:
             states.forget_variables()
@@ -506,7 +506,7 @@ class NativeBackend:
             self.sandbox,
             session_id=started.session_id,
             seed=started.seed,
-            shelf=shelf,
+            run_attachments=run_attachments,
             network=network_of(started.grants),
             states=states,
             begins_after=max(programs, default=0),
@@ -521,15 +521,15 @@ class NativeBackend:
         return session
 
 
-async def native_for(backends: Backends | None, joined: Joined | None) -> NativeBackend | None:
+async def native_for(backends: Backends | None, lease: SessionLease | None) -> NativeBackend | None:
     """What runs the programs of a run that begins; None for the WASM sandbox.
 
     A run in a session has the sandbox of that session.
     """
     if backends is None:
         return None
-    name = joined.backend if joined is not None else await backends.chosen()
-    if joined is not None and backends.explicit and await backends.chosen() != name:
+    name = lease.backend if lease is not None else await backends.chosen()
+    if lease is not None and backends.explicit and await backends.chosen() != name:
         raise NotSupported(
             backend=await backends.chosen(), operation=f"a session of the {name} sandbox"
         )
@@ -550,10 +550,10 @@ async def _native(backends: Backends, name: str) -> NativeBackend | None:
     return NativeBackend(sandbox=backends.process(), bridges=backends.bridges_of_process())
 
 
-def _loader(shelf: Shelf, ref: AttachmentRef) -> Callable[[], bytes]:
+def _loader(run_attachments: RunAttachments, ref: AttachmentRef) -> Callable[[], bytes]:
     def load() -> bytes:
         try:
-            return shelf.read(ref)
+            return run_attachments.read(ref)
         except AttachmentError as error:
             raise StoreError(f"the files of the run cannot be read: {error}") from error
 
@@ -614,13 +614,13 @@ class CutOff:
         records: RunRecords,
         decisions: Decisions,
         *,
-        teller: Teller,
-        terms_of: Callable[[str], Terms],
+        model_door: ModelDoor,
+        terms_of: Callable[[str], CallTerms],
         ledger: Ledger,
     ) -> None:
         self._records = records
         self._decisions = decisions
-        self._teller = teller
+        self._model_door = model_door
         self._terms_of = terms_of
         self._ledger = ledger
 
@@ -629,7 +629,7 @@ class CutOff:
         known, ended = self._records.programs, self._records.finished
         return intent.effect and intent.intent in known and intent.intent not in ended
 
-    def ended(self, intent: RunProgram, asked: Asked) -> ProgramFinished:
+    def ended(self, intent: RunProgram, asked: CallLog) -> ProgramFinished:
         """End a program whose recorded calls are noted by now."""
         ended = {
             (each.intent, each.item, each.attempt)
@@ -664,7 +664,7 @@ class CutOff:
     def _query(self, asked: QueryAsked) -> QueryFailed:
         found = self._decisions.paid[asked.intent, asked.item]
         settled, failure = settled_doubt(
-            self._teller, self._terms_of(asked.model), asked.reserved, found
+            self._model_door, self._terms_of(asked.model), asked.reserved, found
         )
         return QueryFailed(
             intent=asked.intent,
@@ -692,5 +692,5 @@ class CutOff:
             hash="" if row is None else row.head.hash,
             attempt=begun.attempt,
         )
-        self._teller.recalled("", charge_of(ended))
+        self._model_door.recalled("", charge_of(ended))
         return ended

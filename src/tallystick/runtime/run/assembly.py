@@ -19,9 +19,9 @@ from tallystick.core.machine.prompt import TEMPLATE
 from tallystick.core.machine.turn import changed
 from tallystick.core.records import (
     Caller,
+    Continuation,
     HostAnswered,
     InDoubt,
-    Passage,
     PersonDecision,
     Record,
     RunProgram,
@@ -31,29 +31,29 @@ from tallystick.core.records import (
 )
 from tallystick.core.strategy import AskedStrategy
 from tallystick.ledger.port import Ledger
-from tallystick.memory.calls import desk_again, desk_of, functions_of, memory_given
+from tallystick.memory.calls import functions_of, memory_calls_again, memory_calls_of, memory_given
 from tallystick.model.port import Heard, Model
 from tallystick.runtime.calls.children import (
     Children,
     ChildRunner,
-    LiveChildDesk,
+    LiveChildCalls,
     Parent,
-    RecordedChildDesk,
-    ResumingChildDesk,
+    RecordedChildCalls,
+    ResumedChildCalls,
 )
 from tallystick.runtime.calls.decisions import Decisions
 from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.calls.queries import (
     FindModel,
-    LiveDesk,
+    LiveQueryCalls,
     Queries,
-    RecordedDesk,
-    ResumingDesk,
+    RecordedQueryCalls,
+    ResumedQueryCalls,
 )
-from tallystick.runtime.context.attachments import Shelf
+from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import (
-    Given,
     Input,
+    RunInputs,
     cited_aside,
     given_again,
     given_of,
@@ -62,23 +62,23 @@ from tallystick.runtime.context.inputs import (
     texts_of,
 )
 from tallystick.runtime.context.namespace import check_variables, names_of
-from tallystick.runtime.journal.journal import LedgerPen, Recording
-from tallystick.runtime.journal.world import Asked
+from tallystick.runtime.journal.journal import LedgerJournal, Recording
+from tallystick.runtime.journal.world import CallLog
 from tallystick.runtime.programs.backends import check_grants, without_network
 from tallystick.runtime.programs.native import GUEST, CutOff, NativeBackend, NativeSession
 from tallystick.runtime.run.driver import Driver
 from tallystick.runtime.run.live import LiveWorld
 from tallystick.runtime.run.recorded import (
-    NotedHost,
     RecordedWorld,
-    ResumingPen,
+    ReplayingHost,
+    ResumingJournal,
     ResumingWorld,
     note_call,
 )
 from tallystick.runtime.run.strategy import check_strategy, window_of, with_strategy
 from tallystick.runtime.runs.history import RunRecords, start_now
 from tallystick.runtime.runs.result import Run, run_of
-from tallystick.runtime.spend.door import Teller
+from tallystick.runtime.spend.door import ModelDoor
 from tallystick.runtime.spend.scopes import remaining_of
 from tallystick.sandbox.host import HostFunction, HostTable
 from tallystick.sandbox.port import Host, now_ms
@@ -86,13 +86,13 @@ from tallystick.sandbox.snapshot import unpacked
 from tallystick.sandbox.wasm.engine import ENGINE
 from tallystick.sandbox.wasm.sandbox import CLOCK_NS, WasmSandbox, WasmSession
 from tallystick.sessions.runs import (
-    Joined,
+    SessionLease,
     given_in_session,
     leave_session,
     load_image,
     share_image,
 )
-from tallystick.skills.calls import SkillDesk, desk_for, policies_of
+from tallystick.skills.calls import SkillCalls, policies_of, skill_calls_for
 from tallystick.skills.scripts import Scripts
 from tallystick.skills.skills import Skills, kept_evidence, skills_asked
 from tallystick.steps.runs import RunSteps
@@ -127,7 +127,7 @@ class RunJob:
     put_skills: Sequence[str] = ()
     # By its id, None for a run of its own; then as it is joined.
     session: str | None = None
-    joined: Joined | None = None
+    lease: SessionLease | None = None
 
 
 async def run_live(
@@ -139,8 +139,8 @@ async def run_live(
     sandbox: Callable[[], WasmSandbox],
     ledger: Ledger,
     functions: Sequence[RunFunction],
-    shelf: Shelf,
-    teller: Teller,
+    run_attachments: RunAttachments,
+    model_door: ModelDoor,
     find_model: FindModel,
     steps: RunSteps,
     children: ChildRunner,
@@ -156,23 +156,23 @@ async def run_live(
     """
     check_strategy(job.strategy, job.inputs)
     check_grants(job.grants, native=native is not None)
-    memory_desk = desk_of(memory, session_id=session_id)
+    memory_calls = memory_calls_of(memory, session_id=session_id)
     own = functions
-    functions = [*functions, *functions_of(memory_desk)]
+    functions = [*functions, *functions_of(memory_calls)]
     check_variables(
         (each.variable for each in job.inputs), functions=(each.name for each in functions)
     )
-    store = stored(job.inputs, shelf)
+    store = stored(job.inputs, run_attachments)
     layout = layout_of(store.inputs, question=job.goal)
     given, values, in_session = given_in_session(
-        given_of(store, layout), job.joined, inputs=job.inputs, functions=functions
+        given_of(store, layout), job.lease, inputs=job.inputs, functions=functions
     )
-    share_image(job.joined, shelf)
-    desk = LiveDesk(run, teller, find_model, shelf, temperature=job.temperature)
+    share_image(job.lease, run_attachments)
+    desk = LiveQueryCalls(run, model_door, find_model, run_attachments, temperature=job.temperature)
     queries = Queries(desk, limits=job.limits)
     parent_of = Parent(
         run=run,
-        teller=teller,
+        model_door=model_door,
         limits=job.limits,
         grants=without_network(job.grants),
         seed=job.seed,
@@ -182,16 +182,16 @@ async def run_live(
         depth=0 if caller is None else caller.depth,
         compact_at=job.compact_at,
     )
-    child_desk = LiveChildDesk(parent_of, children, shelf)
+    child_desk = LiveChildCalls(parent_of, children, run_attachments)
     skill_given = skills_asked(
         skills,
         job.put_skills,
         goal=job.goal,
         inputs=job.inputs,
-        shelf=shelf,
+        run_attachments=run_attachments,
         session=session_id,
     )
-    skill_desk = desk_for(
+    skill_calls = skill_calls_for(
         skill_given,
         skills,
         session_id=session_id,
@@ -200,18 +200,18 @@ async def run_live(
             functions,
             granted=job.grants,
             seed=job.seed,
-            spend=teller.purse.spend,
+            spend=model_door.run_scopes.spend,
         ),
     )
     table = host_table(
         functions,
-        shelf=shelf,
+        run_attachments=run_attachments,
         queries=queries,
         children=Children(child_desk, queries),
-        teller=teller,
+        model_door=model_door,
         given=given,
         grants=job.grants,
-        skills=skill_desk,
+        skills=skill_calls,
     )
     planned = with_strategy(
         RunStarted(
@@ -242,24 +242,24 @@ async def run_live(
             schema=job.schema,
             skills=skill_given,
             memory=memory_given(memory, goal=job.goal, has_data=bool(job.inputs)),
-            vocabulary=vocabulary_given(vocabulary, shelf),
+            vocabulary=vocabulary_given(vocabulary, run_attachments),
             session=in_session,
         ),
         job.strategy,
         layout=layout,
         model=model,
-        teller=teller,
+        model_door=model_door,
     )
     # What is refused is refused before anything is written.
-    session = await begun_session(planned, sandbox, native, shelf)
+    session = await begun_session(planned, sandbox, native, run_attachments)
     parent, step = steps.begin(ledger)
     started = _canonical(msgspec.structs.replace(planned, parent=parent, step=step))
-    pen = LedgerPen(
+    journal = LedgerJournal(
         ledger,
         run=run,
         fence=_claimed(ledger, run, child=caller is not None),
         head=Head.of_nothing(),
-        to_commit=shelf.to_commit,
+        to_commit=run_attachments.to_commit,
     )
     world = LiveWorld(
         run=run,
@@ -268,24 +268,24 @@ async def run_live(
         native=session if isinstance(session, NativeSession) else None,
         table=table,
         names=names_of(started, given.values),
-        policies=policies_of(functions, skill_desk),
-        shelf=shelf,
-        teller=teller,
+        policies=policies_of(functions, skill_calls),
+        run_attachments=run_attachments,
+        model_door=model_door,
         desk=desk,
         queries=queries,
         children=child_desk,
-        skills=skill_desk,
-        memory=memory_desk,
+        skills=skill_calls,
+        memory=memory_calls,
         heard=job.heard,
     )
     cards = () if skills is None else skills.registry.cards()
     driver = Driver(
         started,
         world=world,
-        pen=pen,
+        journal=journal,
         texts=texts_of(given.values),
         watch=lambda record: job.watch(run, record),
-        evidence=kept_evidence(started.skills, shelf, cards=cards),
+        evidence=kept_evidence(started.skills, run_attachments, cards=cards),
         check=check_for(
             started,
             None if vocabulary is None else vocabulary.thesaurus,
@@ -298,26 +298,26 @@ async def run_live(
         except asyncio.CancelledError:
             if driver.state.ended is None:
                 raise
-        await leave_session(job.joined, session, driver.state)
+        await leave_session(job.lease, session, driver.state)
     finally:
         await session.close()
-    shelf.run_over(driver.state.ended)
+    run_attachments.run_over(driver.state.ended)
     ended = run_of(
         run,
         driver.state,
         ledger=path_of(ledger),
-        cited=await cited_aside(driver.state.ended, started, given, shelf),
+        cited=await cited_aside(driver.state.ended, started, given, run_attachments),
         parent=parent,
         step=step,
     )
-    return ended, pen.head
+    return ended, journal.head
 
 
 async def begun_session(
     started: RunStarted,
     sandbox: Callable[[], WasmSandbox],
     native: NativeBackend | None,
-    shelf: Shelf,
+    run_attachments: RunAttachments,
     records: Sequence[Record] = (),
 ) -> WasmSession | NativeSession:
     """The session that the programs of a run have, as it stands before the next of them.
@@ -325,30 +325,30 @@ async def begun_session(
     `records` are what is recorded of it: those of the WASM sandbox are run again on that.
     """
     if native is not None:
-        return await native.begin(started, shelf, records)
+        return await native.begin(started, run_attachments, records)
     session = await sandbox().open(
         session_id=started.session_id, seed=started.seed, clock_ns=started.clock_ns
     )
-    await load_image(session, started, shelf)
+    await load_image(session, started, run_attachments)
     return session
 
 
 def host_table(
     functions: Sequence[RunFunction],
     *,
-    shelf: Shelf,
+    run_attachments: RunAttachments,
     queries: Queries,
     children: Children,
-    teller: Teller,
-    given: Given,
+    model_door: ModelDoor,
+    given: RunInputs,
     grants: Sequence[str],
-    skills: SkillDesk | None = None,
+    skills: SkillCalls | None = None,
 ) -> HostTable:
     """What the programs of a run may call."""
-    remaining = remaining_of(teller.purse)
+    remaining = remaining_of(model_door.run_scopes)
     return HostTable(
         [
-            *shelf.functions(),
+            *run_attachments.functions(),
             *queries.functions(),
             *children.functions(),
             HostFunction(name="budget.remaining", function=remaining, local=True),
@@ -358,7 +358,7 @@ def host_table(
         texts=given.texts,
         granted=frozenset(grants),
         answering=True,
-        find_text=shelf.find_text,
+        find_text=run_attachments.find_text,
     )
 
 
@@ -410,49 +410,51 @@ class ResumeJob:
         return dataclasses.replace(self, limits=None, decision=None)
 
 
-async def driven_again(
+async def drive_continued(
     job: ResumeJob,
     *,
     run: str,
     records: Sequence[Record],
-    passage: Passage,
-    pen: LedgerPen,
+    continuation: Continuation,
+    journal: LedgerJournal,
     model: Model,
     session: WasmSession | NativeSession,
     ledger: Ledger,
     functions: Sequence[RunFunction],
-    shelf: Shelf,
-    teller: Teller,
+    run_attachments: RunAttachments,
+    model_door: ModelDoor,
     find_model: FindModel,
     decisions: Decisions,
     children: ChildRunner,
     sandbox: Callable[[], WasmSandbox],
     skills: Skills | None = None,
     memory: Memory | None = None,
-    joined: Joined | None = None,
+    lease: SessionLease | None = None,
 ) -> Run:
     """Go on with a run to its end. A cancel ends it too, written down."""
     started = records[0]
     assert isinstance(started, RunStarted)
-    given = given_again(started, shelf)
+    given = given_again(started, run_attachments)
     found = RunRecords(records)
     own = functions
-    memory_desk = desk_again(run, started, memory, records)
-    functions = [*functions, *functions_of(memory_desk)]
-    now = changed(start_now(records), passage)
-    live_desk = LiveDesk(run, teller, find_model, shelf, temperature=now.temperature)
-    recorded_desk = RecordedDesk(records, shelf)
-    desk = ResumingDesk(
+    memory_calls = memory_calls_again(run, started, memory, records)
+    functions = [*functions, *functions_of(memory_calls)]
+    now = changed(start_now(records), continuation)
+    live_queries = LiveQueryCalls(
+        run, model_door, find_model, run_attachments, temperature=now.temperature
+    )
+    recorded_desk = RecordedQueryCalls(records, run_attachments)
+    desk = ResumedQueryCalls(
         recorded=recorded_desk,
-        live=live_desk,
+        live=live_queries,
         decisions=decisions,
-        teller=teller,
-        terms_of=lambda name: teller.terms(find_model(name)),
+        model_door=model_door,
+        terms_of=lambda name: model_door.terms(find_model(name)),
     )
     queries = Queries(desk, limits=started.limits)
     parent = Parent(
         run=run,
-        teller=teller,
+        model_door=model_door,
         limits=job.limits or now.limits,
         grants=without_network(started.grants),
         seed=started.seed,
@@ -462,10 +464,10 @@ async def driven_again(
         depth=0 if started.caller is None else started.caller.depth,
         compact_at=started.compact_at,
     )
-    live_children = LiveChildDesk(parent, children, shelf)
-    recorded_children = RecordedChildDesk(records, shelf)
-    child_desk = ResumingChildDesk(recorded_children, live_children, teller)
-    skill_desk = desk_for(
+    live_children = LiveChildCalls(parent, children, run_attachments)
+    recorded_children = RecordedChildCalls(records, run_attachments)
+    child_desk = ResumedChildCalls(recorded_children, live_children, model_door)
+    skill_calls = skill_calls_for(
         started.skills,
         skills,
         session_id=started.session_id,
@@ -474,18 +476,18 @@ async def driven_again(
             functions,
             granted=started.grants,
             seed=started.seed,
-            spend=teller.purse.spend,
+            spend=model_door.run_scopes.spend,
         ),
     )
     table = host_table(
         functions,
-        shelf=shelf,
+        run_attachments=run_attachments,
         queries=queries,
         children=Children(child_desk, queries),
-        teller=teller,
+        model_door=model_door,
         given=given,
         grants=started.grants,
-        skills=skill_desk,
+        skills=skill_calls,
     )
     _check_functions(run, started, {each.name for each in table.names.functions})
     names = names_of(started, given.values)
@@ -496,14 +498,14 @@ async def driven_again(
         native=session if isinstance(session, NativeSession) else None,
         table=table,
         names=names,
-        policies=policies_of(functions, skill_desk),
-        shelf=shelf,
-        teller=teller,
+        policies=policies_of(functions, skill_calls),
+        run_attachments=run_attachments,
+        model_door=model_door,
         desk=desk,
         queries=queries,
         children=child_desk,
-        skills=skill_desk,
-        memory=memory_desk,
+        skills=skill_calls,
+        memory=memory_calls,
         heard=job.heard,
     )
     recorded = RecordedWorld(
@@ -511,25 +513,25 @@ async def driven_again(
         None if isinstance(session, NativeSession) else session,
         names=names,
         table=table,
-        shelf=shelf,
+        run_attachments=run_attachments,
         desk=desk,
         queries=queries,
         children=child_desk,
     )
 
-    def host_of(program: RunProgram, asked: Asked, then: Host) -> Host:
-        return NotedHost(
+    def host_of(program: RunProgram, asked: CallLog, then: Host) -> Host:
+        return ReplayingHost(
             found.answers.get(program.intent, []),
             names,
-            lambda answer: _noted(found, answer, asked, skill_desk),
+            lambda answer: _noted(found, answer, asked, skill_calls),
             again=table,
-            read=shelf.read,
+            read=run_attachments.read,
             queries=queries,
             then=then,
         )
 
-    restored = await _restored(session, found, shelf)
-    resuming = ResumingPen(Recording(records), pen, passage, run=run)
+    restored = await _restored(session, found, run_attachments)
+    resuming = ResumingJournal(Recording(records), journal, continuation, run=run)
     driver = Driver(
         started,
         world=ResumingWorld(
@@ -537,42 +539,44 @@ async def driven_again(
             recorded=recorded,
             live=live,
             decisions=decisions,
-            teller=teller,
-            terms=teller.terms(model),
+            model_door=model_door,
+            terms=model_door.terms(model),
             host_of=host_of,
             cut_off=CutOff(
                 found,
                 decisions,
-                teller=teller,
-                terms_of=lambda name: teller.terms(find_model(name)),
+                model_door=model_door,
+                terms_of=lambda name: model_door.terms(find_model(name)),
                 ledger=ledger,
             ),
             restored=restored,
         ),
-        pen=resuming,
+        journal=resuming,
         texts=texts_of(given.values),
         watch=lambda record: job.watch(run, record) if resuming.is_new(record) else None,
-        evidence=kept_evidence(started.skills, shelf),
-        check=check_again(started, shelf),
+        evidence=kept_evidence(started.skills, run_attachments),
+        check=check_again(started, run_attachments),
     )
     try:
         await driver.drive()
     except asyncio.CancelledError:
         if driver.state.ended is None:
             raise
-    await leave_session(joined, session, driver.state)
-    shelf.run_over(driver.state.ended)
+    await leave_session(lease, session, driver.state)
+    run_attachments.run_over(driver.state.ended)
     return run_of(
         run,
         driver.state,
         ledger=path_of(ledger),
-        cited=await cited_aside(driver.state.ended, started, given, shelf),
+        cited=await cited_aside(driver.state.ended, started, given, run_attachments),
         parent=started.parent,
         step=started.step,
     )
 
 
-async def _restored(session: WasmSession | NativeSession, records: RunRecords, shelf: Shelf) -> int:
+async def _restored(
+    session: WasmSession | NativeSession, records: RunRecords, run_attachments: RunAttachments
+) -> int:
     """Load the last snapshot. Gives the program it was taken after, 0 if there is none to load.
 
     Of native programs all that are recorded are served: their files are there already.
@@ -581,7 +585,7 @@ async def _restored(session: WasmSession | NativeSession, records: RunRecords, s
         return max(records.programs, default=0)
     for intent, taken in sorted(records.snapshots.items(), reverse=True):
         try:
-            with shelf.read_snapshot(taken.image) as chunks:
+            with run_attachments.read_snapshot(taken.image) as chunks:
                 _, image = unpacked(chunks)
             await session.load(image)
         except (AttachmentError, BackendError):
@@ -592,7 +596,7 @@ async def _restored(session: WasmSession | NativeSession, records: RunRecords, s
 
 
 def _noted(
-    records: RunRecords, answer: HostAnswered, asked: Asked, skills: SkillDesk | None
+    records: RunRecords, answer: HostAnswered, asked: CallLog, skills: SkillCalls | None
 ) -> None:
     note_call(records, answer, asked)
     asked.answered(answer)

@@ -28,7 +28,7 @@ from tallystick.sandbox.port import new_id
 from tallystick.steps.runs import RunSteps
 
 
-class Family:
+class ChildRuns:
     """The runs below one root: they share its session, its watcher and its places."""
 
     def __init__(
@@ -53,10 +53,10 @@ class Family:
         self, parent: Parent, request: ChildRequest
     ) -> BudgetExhausted | BudgetUnpriced | None:
         """As a child's first call would be refused; what is only held now may be given back."""
-        teller = parent.teller
-        terms = teller.terms(self._parts.find_model(parent.model)(request.model))
+        model_door = parent.model_door
+        terms = model_door.terms(self._parts.find_model(parent.model)(request.model))
         try:
-            left = teller.purse.remaining()
+            left = model_door.run_scopes.remaining()
             affordable_output(
                 left,
                 tokens_in=prompt_figure(terms, _shortest(request.prompt)).tokens,
@@ -70,7 +70,7 @@ class Family:
                     dimension="model_calls", scope=left.by["model_calls"], needed=1, left=0
                 )
         except BudgetExhausted as error:
-            return None if teller.purse.is_held(error.scope.id, error.dimension) else error
+            return None if model_door.run_scopes.is_held(error.scope.id, error.dimension) else error
         except BudgetUnpriced as error:
             return error
         return None
@@ -112,7 +112,9 @@ class Family:
         )
         with (
             held_run(parts.ledger, run),
-            parts.till.child(parent.teller, run, limits, parent=parent.run) as teller,
+            parts.client_scopes.child(
+                parent.model_door, run, limits, parent=parent.run
+            ) as model_door,
         ):
             return await run_live(
                 job,
@@ -122,8 +124,8 @@ class Family:
                 sandbox=parts.sandbox,
                 ledger=parts.ledger,
                 functions=parent.functions,
-                shelf=parts.shelf(session_id, parent.grants),
-                teller=teller,
+                run_attachments=parts.run_attachments(session_id, parent.grants),
+                model_door=model_door,
                 find_model=find_model,
                 steps=RunSteps(None),
                 children=self,
@@ -139,8 +141,10 @@ class Family:
         row = find_row(parts.ledger, run)
         if row is None or row.head.count == 0:
             # Its process died before anything of it was written, and so before it sent anything.
-            with parts.till.child(parent.teller, run, parent.limits, parent=parent.run) as teller:
-                teller.purse.reconcile({}, ())
+            with parts.client_scopes.child(
+                parent.model_door, run, parent.limits, parent=parent.run
+            ) as model_door:
+                model_door.run_scopes.reconcile({}, ())
             return await self.begin(parent, run, request, caller, wall_ms=wall_ms)
         records = whole_records(parts.ledger, run)
         last = records[-1]
@@ -148,9 +152,11 @@ class Family:
             last.stop not in CUT_OFF or over(start_now(records).limits, last.charge) is not None
         ):
             # It had ended, and its parent was not told; or it may do nothing more.
-            shelf = parts.shelf(holder_of(records), parent.grants)
-            parent.teller.recalled("", charge_of_child(last.charge))
-            return ended_run(run, records, ledger=parts.ledger, shelf=shelf), row.head
+            run_attachments = parts.run_attachments(holder_of(records), parent.grants)
+            parent.model_door.recalled("", charge_of_child(last.charge))
+            return ended_run(
+                run, records, ledger=parts.ledger, run_attachments=run_attachments
+            ), row.head
         assert self._resuming is not None
         job = dataclasses.replace(self._resuming.for_child(), watch=self._tell)
         ended = await resumed(parts, run, job, RunSteps(None), children=self, parent=parent)
@@ -184,7 +190,7 @@ def _unspent(parent: Parent, dimension: Dimension) -> int | None:
     """The limit less what is spent, in the tightest scope; None where there is no limit."""
     left = [
         limit - (getattr(row.spent, dimension) or 0)
-        for row in parent.teller.purse.rows()
+        for row in parent.model_door.run_scopes.rows()
         if (limit := getattr(row.limit, dimension)) is not None
     ]
     return max(0, min(left)) if left else None
@@ -220,4 +226,4 @@ def _inputs(context: Context) -> Sequence[Input]:
     return [given_text(text, name=name) for name, text in context.items()]
 
 
-_: type[ChildRunner] = Family
+_: type[ChildRunner] = ChildRuns

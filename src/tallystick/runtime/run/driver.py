@@ -22,6 +22,7 @@ from tallystick.core.records import (
     CallHost,
     CheckProgram,
     ChildBegun,
+    Continuation,
     Event,
     HostAnswered,
     Intent,
@@ -29,7 +30,6 @@ from tallystick.core.records import (
     ModelRefused,
     ModelReplied,
     NetworkAttempted,
-    Passage,
     ProgramFinished,
     QueryAsked,
     QueryRecord,
@@ -40,9 +40,9 @@ from tallystick.core.records import (
     RunStarted,
 )
 from tallystick.core.views.receipt import Tally
-from tallystick.runtime.journal.journal import Pen, QueryWriter, Together, Writing
+from tallystick.runtime.journal.journal import CallBatch, Journal, PendingWrite, QueryWriter
 from tallystick.runtime.journal.world import (
-    Asked,
+    CallLog,
     CallRefused,
     CheckOf,
     EvidenceOf,
@@ -61,7 +61,7 @@ class Driver:
         started: RunStarted,
         *,
         world: World,
-        pen: Pen,
+        journal: Journal,
         texts: tuple[str, ...] = (),
         watch: Callable[[Record], None] = lambda record: None,
         evidence: EvidenceOf = no_evidence,
@@ -70,17 +70,17 @@ class Driver:
         self._world = world
         self._check = check
         self._evidence = evidence
-        self._pen = pen
+        self._journal = journal
         self._watch = watch
         self._in_doubt: str | None = None
         self._performed: Event | None = None
-        self._together = Together(pen)
+        self._together = CallBatch(journal)
         self._tally = Tally()
         self._watch_failed: Exception | None = None
         # Held while an attempt to reach something is written, which the end is not to overtake.
         self._reaching = threading.Lock()
         self._state, self._next = begin(started, texts)
-        pen.on_passage(self._passed)
+        journal.on_passage(self._passed)
 
     @property
     def state(self) -> RunState:
@@ -88,9 +88,9 @@ class Driver:
 
     async def drive(self) -> RunState:
         """Go on until the machine asks for nothing more. A cancel ends the run and is written."""
-        self._ride(self._state.started)
+        self._append_later(self._state.started)
         if self._state.started.skills is not None:
-            self._ride(matched_record(self._state.started.skills))
+            self._append_later(matched_record(self._state.started.skills))
         while self._state.phase is not Phase.DONE:
             await self._go_on()
             await self._finish()
@@ -117,13 +117,13 @@ class Driver:
         except WaitedTooLong as error:
             self._state, self._next = ending(self._state, "deadline", str(error)), ()
         except SandboxError as error:
-            if not self._pen.live:
+            if not self._journal.live:
                 raise
             self._state, self._next = ending(self._state, "sandbox_error", str(error)), ()
 
     async def _left(self) -> None:
         """End a run that is cancelled, unless nothing was done yet that is not on the record."""
-        if not self._pen.live:
+        if not self._journal.live:
             return
         if self._performed is not None:
             # It is written, and only nobody was there to go on from it.
@@ -161,17 +161,17 @@ class Driver:
 
     def _pass_on(self) -> None:
         """Go on where the run is gone on with, between what it asks for."""
-        while (found := self._pen.passage(ending=not self._next)) is not None:
-            passage, ended = found
+        while (found := self._journal.continuation(ending=not self._next)) is not None:
+            continuation, ended = found
             if ended is not None:
-                self._pen.compare(self._end_of(ending(self._state, ended.stop, ended.detail)))
-            self._state, self._next = passed_between(self._state, passage, self._next)
-            self._written(passage)
+                self._journal.compare(self._end_of(ending(self._state, ended.stop, ended.detail)))
+            self._state, self._next = passed_between(self._state, continuation, self._next)
+            self._written(continuation)
 
-    def _passed(self, passage: Passage) -> None:
+    def _passed(self, continuation: Continuation) -> None:
         """The run is gone on with while something is under way, which stays so."""
-        self._state, _ = advance(self._state, passage)
-        self._written(passage)
+        self._state, _ = advance(self._state, continuation)
+        self._written(continuation)
 
     async def _perform(self, intent: Intent) -> Event:
         match intent:
@@ -179,13 +179,13 @@ class Driver:
                 return await self._ask(intent)
             case RunProgram():
                 self._world.check_begun(intent)
-                asked = _Asked(self, intent)
+                asked = _DriverCallLog(self, intent)
                 if intent.effect:
                     return await self._run_once(intent, asked)
-                self._ride(intent)
+                self._append_later(intent)
                 finished = await self._run(intent, asked)
                 # It can be run again with the answers that are written: it need not wait.
-                self._ride(finished)
+                self._append_later(finished)
                 self._performed = finished
                 kept = await self._world.kept(finished, state=self._state)
                 if kept is not None:
@@ -194,7 +194,7 @@ class Driver:
             case CheckProgram():
                 assert self._check is not None, "a run with a vocabulary has its check"
                 checked = self._check(program_of(self._state), self._state, intent)
-                self._ride(checked)
+                self._append_later(checked)
                 self._performed = checked
                 return checked
             case CallHost():
@@ -202,7 +202,7 @@ class Driver:
             case _:
                 assert_never(intent)
 
-    async def _run(self, intent: RunProgram, asked: _Asked) -> ProgramFinished:
+    async def _run(self, intent: RunProgram, asked: _DriverCallLog) -> ProgramFinished:
         try:
             self._check_watched()
             finished = await self._world.run(
@@ -213,7 +213,7 @@ class Driver:
             self._in_doubt = asked.close()
         return finished
 
-    async def _run_once(self, intent: RunProgram, asked: _Asked) -> ProgramFinished:
+    async def _run_once(self, intent: RunProgram, asked: _DriverCallLog) -> ProgramFinished:
         """Run a program that is an effect: on disk before it begins, its end with what it left."""
         try:
             await self._wrote(intent, forced=True)
@@ -275,15 +275,15 @@ class Driver:
     def _wall_ms_left(self) -> int:
         return max(0, self._state.started.limits.wall_ms - self._state.charge.wall_ms)
 
-    def _ride(self, record: Record) -> None:
-        self._pen.ride(record)
+    def _append_later(self, record: Record) -> None:
+        self._journal.append_later(record)
         self._written(record)
 
     async def _wrote(self, *records: Record, forced: bool = False) -> None:
         """Write, and be done when it is committed, or forced."""
         left: asyncio.CancelledError | None = None
         try:
-            await self._pen.write(records, forced=forced).done()
+            await self._journal.write(records, forced=forced).done()
         except asyncio.CancelledError as error:
             left = error
         for record in records:
@@ -301,7 +301,7 @@ class Driver:
                 self._watch_failed = error
 
 
-class _Asked:
+class _DriverCallLog:
     """Host calls of one program, noted in the run. Called in the program's thread."""
 
     def __init__(self, driver: Driver, program: RunProgram) -> None:
@@ -364,22 +364,22 @@ class _Asked:
             policy="effect",
             attempt=self._attempts[intent],
         )
-        self._driver._pen.write([call], forced=True).result()
+        self._driver._journal.write([call], forced=True).result()
         self._driver._written(call)
         self._open[intent] = name
 
-    def answered(self, answered: HostAnswered) -> Writing:
+    def answered(self, answered: HostAnswered) -> PendingWrite:
         driver = self._driver
         with self._guard:
             known = self._calls.pop(answered.intent, None) is not None
             if self._closed or (self._program.effect and not known):
-                return Writing()
+                return PendingWrite()
             effect = self._open.pop(answered.intent, None) is not None
             if effect:
-                writing = driver._pen.write([answered], forced=False)
+                writing = driver._journal.write([answered], forced=False)
             else:
-                driver._pen.ride(answered)
-                writing = Writing()
+                driver._journal.append_later(answered)
+                writing = PendingWrite()
             driver._state, _ = advance(driver._state, answered)
             driver._written(answered)
             return writing
@@ -394,8 +394,8 @@ class _Asked:
         with driver._reaching:
             if driver._state.phase in (Phase.ENDING, Phase.DONE):
                 raise TallystickError("the run has ended")
-            driver._pen.write([attempt], forced=False).result()
+            driver._journal.write([attempt], forced=False).result()
             driver._written(attempt)
 
 
-_: type[Asked] = _Asked
+_: type[CallLog] = _DriverCallLog

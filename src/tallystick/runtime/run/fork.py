@@ -31,7 +31,7 @@ from tallystick.model.port import Heard
 from tallystick.runtime.calls.children import ChildRunner
 from tallystick.runtime.programs.native import files_missing
 from tallystick.runtime.run.assembly import ResumeJob, Watch
-from tallystick.runtime.run.resume import Parts, gone_on_with
+from tallystick.runtime.run.resume import Parts, continue_run
 from tallystick.runtime.runs.history import (
     awaited_children,
     holder_of,
@@ -110,7 +110,7 @@ async def forked(
         temperature=job.temperature,
         files_missing=files_missing(shared),
     )
-    shelf = parts.shelf(record.session_id, before.grants)
+    run_attachments = parts.run_attachments(record.session_id, before.grants)
 
     def claim() -> int:
         fence = ledger.claim(fork, create=True, grown_from=root.hash)
@@ -123,8 +123,8 @@ async def forked(
         return fence
 
     with held_run(ledger, fork):
-        shelf.share(_needed(parts, shared))
-        return await gone_on_with(
+        run_attachments.share(_needed(parts, shared))
+        return await continue_run(
             parts,
             fork,
             ResumeJob(
@@ -133,10 +133,10 @@ async def forked(
             steps,
             records=shared,
             head=Head(count=0, hash=root.hash),
-            shelf=shelf,
+            run_attachments=run_attachments,
             started=changed(before, record),
             claim=claim,
-            passage=lambda fence: record,
+            continuation=lambda fence: record,
             children=children,
         )
 
@@ -191,7 +191,7 @@ def _needed(parts: Parts, shared: Sequence[Record]) -> list[AttachmentRef]:
     """What the shared records refer to, and what programs had put by then."""
     put = {id for record in shared if (id := _put_id(record)) is not None}
     found = {ref.id: ref for record in shared for ref in references_in(record)}
-    for each in parts.shelf(holder_of(shared), ()).references():
+    for each in parts.run_attachments(holder_of(shared), ()).references():
         if each.ref.id in put:
             found.setdefault(each.ref.id, each.ref)
     return list(found.values())

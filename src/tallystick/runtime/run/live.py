@@ -26,13 +26,18 @@ from tallystick.core.records import (
 )
 from tallystick.core.views.open_calls import call_key
 from tallystick.model.port import Heard, Model, ModelError, ModelRequest, readable
-from tallystick.runtime.calls.children import ChildDesk
+from tallystick.runtime.calls.children import ChildCalls
 from tallystick.runtime.calls.functions import FunctionPolicy
-from tallystick.runtime.calls.host import WrittenHost
-from tallystick.runtime.calls.queries import Queries, WrittenDesk
-from tallystick.runtime.context.attachments import PUT_BYTES_MAX, WRITE, Shelf, with_pictures
+from tallystick.runtime.calls.host import RecordingHost
+from tallystick.runtime.calls.queries import JournaledCalls, Queries
+from tallystick.runtime.context.attachments import (
+    PUT_BYTES_MAX,
+    WRITE,
+    RunAttachments,
+    with_pictures,
+)
 from tallystick.runtime.journal.world import (
-    Asked,
+    CallLog,
     CallRefused,
     Kept,
     WaitedTooLong,
@@ -44,15 +49,15 @@ from tallystick.runtime.journal.world import (
     output_files,
     refused_by,
 )
-from tallystick.runtime.spend.door import Teller, Ticket
+from tallystick.runtime.spend.door import ModelDoor, ReservedCall
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, HostNames, Limits
 from tallystick.sandbox.snapshot import SnapshotId, packed
 from tallystick.sandbox.wasm.sandbox import WasmSession
-from tallystick.skills.calls import SkillDesk
+from tallystick.skills.calls import SkillCalls
 
 if TYPE_CHECKING:
-    from tallystick.memory.calls import MemoryDesk
+    from tallystick.memory.calls import MemoryCalls
     from tallystick.runtime.programs.native import NativeSession
 
 
@@ -79,13 +84,13 @@ class LiveWorld:
         table: HostTable,
         names: HostNames,
         policies: Mapping[str, FunctionPolicy],
-        shelf: Shelf,
-        teller: Teller,
-        desk: WrittenDesk,
+        run_attachments: RunAttachments,
+        model_door: ModelDoor,
+        desk: JournaledCalls,
         queries: Queries,
-        children: ChildDesk,
-        skills: SkillDesk | None = None,
-        memory: MemoryDesk | None = None,
+        children: ChildCalls,
+        skills: SkillCalls | None = None,
+        memory: MemoryCalls | None = None,
         heard: Heard = lambda chars: None,
         native: NativeSession | None = None,
     ) -> None:
@@ -94,12 +99,12 @@ class LiveWorld:
         self._skills = skills
         self._memory = memory
         self._run = run
-        self._shelf = shelf
-        self._teller = teller
+        self._run_attachments = run_attachments
+        self._model_door = model_door
         self._desk = desk
         self._queries = queries
-        self._terms = teller.terms(model)
-        self._ticket: Ticket | None = None
+        self._terms = model_door.terms(model)
+        self._ticket: ReservedCall | None = None
         self._fuel_since_kept = 0
         self._heard = heard
         self._asking_since = 0.0
@@ -128,13 +133,13 @@ class LiveWorld:
                 yield self._written(intent, messages, self._ticket)
             finally:
                 # Settled by then, unless the call was never made.
-                self._teller.release(self._ticket)
+                self._model_door.release(self._ticket)
         finally:
             await place.__aexit__(None, None, None)
 
     async def _reserved(
         self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
-    ) -> Ticket:
+    ) -> ReservedCall:
         """What pays for the call. Others under the same cap may still give something back."""
         ends_at = self._asking_since + wall_ms_left / 1000
         while True:
@@ -142,38 +147,40 @@ class LiveWorld:
                 return self._ticket_for(intent, messages)
             except CallRefused as refused:
                 error = refused.__cause__
-                waits = isinstance(error, BudgetExhausted) and self._teller.purse.is_held(
+                waits = isinstance(error, BudgetExhausted) and self._model_door.run_scopes.is_held(
                     error.scope.id, error.dimension
                 )
                 if not waits or time.monotonic() >= ends_at:
                     raise
             await asyncio.sleep(_PAUSE_SECONDS)
 
-    def _ticket_for(self, intent: AskModel, messages: tuple[Message, ...]) -> Ticket:
+    def _ticket_for(self, intent: AskModel, messages: tuple[Message, ...]) -> ReservedCall:
         try:
-            return self._teller.reserve(
+            return self._model_door.reserve(
                 self._terms,
                 messages,
                 tokens_out_max=intent.tokens_out_max,
                 turns=1,
             )
         except (BudgetExhausted, BudgetUnpriced) as error:
-            self._teller.stopped_by = self._teller.refused
+            self._model_door.stopped_by = self._model_door.refused
             refused = refused_by(error, intent)
             if isinstance(error, BudgetUnpriced):
                 why = f"usd: {self._terms.decision.why}"
                 refused = msgspec.structs.replace(refused, message=why)
             raise CallRefused(refused) from error
 
-    def _written(self, intent: AskModel, messages: tuple[Message, ...], ticket: Ticket) -> AskModel:
+    def _written(
+        self, intent: AskModel, messages: tuple[Message, ...], reserved_call: ReservedCall
+    ) -> AskModel:
         """The intent with what is reserved for it, and the cap of its reply as it is sent."""
-        cap = ticket.tokens_out_max
+        cap = reserved_call.tokens_out_max
         if cap == intent.tokens_out_max:
-            return msgspec.structs.replace(intent, reserved=ticket.reserved)
+            return msgspec.structs.replace(intent, reserved=reserved_call.reserved)
         return msgspec.structs.replace(
             intent,
             tokens_out_max=cap,
-            reserved=ticket.reserved,
+            reserved=reserved_call.reserved,
             request_sha256=prompt.request_digest(
                 self._model.name, messages, tokens_out_max=cap, temperature=intent.temperature
             ),
@@ -183,7 +190,7 @@ class LiveWorld:
         said = "left in the middle by a cancel" if sent else "left by a cancel before it was sent"
         error = ModelError(reason="unknown", message=said, billed=sent)
         assert self._ticket is not None
-        settled = self._teller.cancelled(self._ticket, sent=sent)
+        settled = self._model_door.cancelled(self._ticket, sent=sent)
         event = failed_of(intent, error, self._asking_since, settled)
         return msgspec.structs.replace(event, reason=LEFT)
 
@@ -192,7 +199,7 @@ class LiveWorld:
     ) -> ModelReplied | ModelFailed:
         began = self._asking_since
         try:
-            messages = with_pictures(messages, self._shelf.read)
+            messages = with_pictures(messages, self._run_attachments.read)
         except AttachmentError as error:
             missing = ModelError(reason="invalid_request", message=str(error), billed=False)
             return self._failed(intent, missing)
@@ -216,7 +223,7 @@ class LiveWorld:
             broken = ModelError(reason="unknown", message=said, kind="terminal")
             return self._failed(intent, broken)
         assert self._ticket is not None
-        self._teller.purse.spend(Amount(wall_ms=ms_since(began)))
+        self._model_door.run_scopes.spend(Amount(wall_ms=ms_since(began)))
         return ModelReplied(
             intent=intent.intent,
             turn=intent.turn,
@@ -226,25 +233,25 @@ class LiveWorld:
             wall_ms=ms_since(began),
             served_by=reply.served_by,
             finish=reply.finish,
-            settled=self._teller.replied(self._ticket, reply),
+            settled=self._model_door.replied(self._ticket, reply),
         )
 
     def _failed(self, intent: AskModel, error: ModelError) -> ModelFailed:
         assert self._ticket is not None
-        settled = self._teller.failed(self._ticket, error)
+        settled = self._model_door.failed(self._ticket, error)
         return failed_of(intent, error, self._asking_since, settled)
 
     async def run(
         self,
         intent: RunProgram,
         source: str,
-        asked: Asked,
+        asked: CallLog,
         *,
         state: RunState,
-        behind: Callable[[WrittenHost], Host] = lambda host: host,
+        behind: Callable[[RecordingHost], Host] = lambda host: host,
     ) -> ProgramFinished:
         """Run a program. `behind` is a host in front of the live one."""
-        self._shelf.outputs = state.outputs
+        self._run_attachments.outputs = state.outputs
         self._desk.written = asked.queries
         self._queries.limits = state.started.limits
         self._temperature = state.started.temperature
@@ -255,12 +262,12 @@ class LiveWorld:
             self._skills.begin(
                 self._children.ends_at, context.limits.host_calls, state.skills.tools
             )
-        host = WrittenHost(
+        host = RecordingHost(
             self._table,
             self._names,
             self._policies,
             asked,
-            self._shelf,
+            self._run_attachments,
             self._queries,
             run=self._run,
             program=intent.intent,
@@ -273,10 +280,10 @@ class LiveWorld:
         finally:
             await self._children.over()
         outputs = tuple(
-            self._shelf.keep_output(path, label=label)
+            self._run_attachments.keep_output(path, label=label)
             for path, label in output_files(intent, result)
         )
-        self._teller.purse.spend(
+        self._model_door.run_scopes.spend(
             Amount(
                 fuel=result.charge.fuel,
                 host_calls=result.charge.host_calls,
@@ -292,7 +299,7 @@ class LiveWorld:
         source: str,
         context: ExecutionContext,
         host: Host,
-        asked: Asked,
+        asked: CallLog,
     ) -> ExecutionResult:
         if self._native is not None:
             self._native.on_attempt = asked.attempted
@@ -303,7 +310,7 @@ class LiveWorld:
         return await self._session.execute(source, context=context, host=host)
 
     def _bridged(
-        self, intent: RunProgram, asked: Asked, context: ExecutionContext
+        self, intent: RunProgram, asked: CallLog, context: ExecutionContext
     ) -> AbstractAsyncContextManager[dict[str, str]]:
         """By what a command of a shell asks models. A program in Python has functions for it."""
         native = self._native
@@ -317,8 +324,8 @@ class LiveWorld:
             run=self._run,
             session_id=native.session_id,
             desk=self._queries.desk,
-            purse=self._teller.purse,
-            shelf=self._shelf,
+            run_scopes=self._model_door.run_scopes,
+            run_attachments=self._run_attachments,
             temperature=self._temperature,
         )
         return bridge.open(
@@ -348,7 +355,9 @@ class LiveWorld:
             id=f"{finished.intent}", name="run", session_id=self._session.session_id, created_at=0
         )
         # Compressed elsewhere: others on this loop need not wait for it.
-        ref = await asyncio.to_thread(lambda: self._shelf.keep_snapshot(packed(snapshot, image)))
+        ref = await asyncio.to_thread(
+            lambda: self._run_attachments.keep_snapshot(packed(snapshot, image))
+        )
         if ref is None:
             return None
         self._fuel_since_kept = 0

@@ -28,10 +28,10 @@ from tallystick.core.records import (
     AttachmentRef,
     CallHost,
     ChildEnded,
+    Continuation,
     HostAnswered,
     ModelFailed,
     ModelReplied,
-    Passage,
     ProgramFinished,
     QueryAsked,
     QueryFailed,
@@ -45,22 +45,22 @@ from tallystick.core.records import (
 )
 from tallystick.core.resume_errors import LeftInDoubt, ResumeDiverged
 from tallystick.model.port import ModelReply
-from tallystick.model.price_table import Terms
-from tallystick.runtime.calls.children import ChildDesk
+from tallystick.model.price_table import CallTerms
+from tallystick.runtime.calls.children import ChildCalls
 from tallystick.runtime.calls.decisions import ABANDONED, Decision, Decisions, settled_doubt
-from tallystick.runtime.calls.host import WrittenHost
-from tallystick.runtime.calls.queries import Queries, QueryPlace, WrittenDesk
-from tallystick.runtime.context.attachments import Shelf, described_file
+from tallystick.runtime.calls.host import RecordingHost
+from tallystick.runtime.calls.queries import JournaledCalls, Queries, QueryPlace
+from tallystick.runtime.context.attachments import RunAttachments, described_file
 from tallystick.runtime.journal.journal import (
     Divergence,
-    LedgerPen,
+    Journal,
+    LedgerJournal,
     NothingMore,
-    Pen,
+    PendingWrite,
     Recording,
-    Writing,
 )
 from tallystick.runtime.journal.world import (
-    Asked,
+    CallLog,
     CallRefused,
     Kept,
     WaitedTooLong,
@@ -71,7 +71,7 @@ from tallystick.runtime.journal.world import (
 from tallystick.runtime.programs.native import CutOff
 from tallystick.runtime.run.live import LiveWorld, program_context
 from tallystick.runtime.runs.history import RunRecords, spent_by
-from tallystick.runtime.spend.door import Teller
+from tallystick.runtime.spend.door import ModelDoor
 from tallystick.sandbox.host import (
     Answer,
     Blocking,
@@ -104,15 +104,15 @@ class RecordedWorld:
         *,
         names: HostNames,
         table: HostTable,
-        shelf: Shelf,
-        desk: WrittenDesk,
+        run_attachments: RunAttachments,
+        desk: JournaledCalls,
         queries: Queries,
-        children: ChildDesk,
+        children: ChildCalls,
     ) -> None:
         self._children = children
         self._records = records
         self._table = table
-        self._shelf = shelf
+        self._run_attachments = run_attachments
         self._desk = desk
         self._queries = queries
         self._session = session
@@ -144,13 +144,13 @@ class RecordedWorld:
         if reply is None:
             raise self._ended_here()
         was_left = isinstance(reply, ModelFailed) and reply.reason == LEFT
-        if was_left and not self._records.gone_on_after(intent.intent):
+        if was_left and not self._records.continued_after(intent.intent):
             self.cancelled = True
             raise asyncio.CancelledError
         return reply
 
     async def run(
-        self, intent: RunProgram, source: str, asked: Asked, *, state: RunState
+        self, intent: RunProgram, source: str, asked: CallLog, *, state: RunState
     ) -> ProgramFinished:
         recorded = self._records.finished.get(intent.intent)
         if recorded is None:
@@ -160,20 +160,20 @@ class RecordedWorld:
             self.served += 1
             self.note_all(intent, asked)
             left = intent.effect and recorded.stop == LEFT
-            if left and not self._records.gone_on_after(intent.intent):
+            if left and not self._records.continued_after(intent.intent):
                 self.cancelled = True
                 raise asyncio.CancelledError
             return recorded
         self.programs += 1
-        self._shelf.outputs = state.outputs
+        self._run_attachments.outputs = state.outputs
         self._desk.written = self._children.written = asked.queries
         self._queries.limits = state.started.limits
-        host = NotedHost(
+        host = ReplayingHost(
             self._records.answers.get(intent.intent, []),
             self._names,
             lambda answer: self._note(answer, asked),
             again=self._table,
-            read=self._shelf.read,
+            read=self._run_attachments.read,
             queries=self._queries,
         )
         result = await self._session.execute(
@@ -198,13 +198,13 @@ class RecordedWorld:
         found: Kept | None = self._records.snapshots.get(finished.intent)
         return found or self._records.files.get(finished.intent)
 
-    def serve(self, intent: RunProgram, asked: Asked) -> ProgramFinished:
+    def serve(self, intent: RunProgram, asked: CallLog) -> ProgramFinished:
         """A program as it was recorded, not run."""
         self.served += 1
         self.note_all(intent, asked)
         return self._records.finished[intent.intent]
 
-    def note_all(self, intent: RunProgram, asked: Asked) -> None:
+    def note_all(self, intent: RunProgram, asked: CallLog) -> None:
         """Note a program's calls in their order, also those that were never answered."""
         for query in self._records.queries.get(intent.intent, ()):
             asked.queries.now(query)
@@ -233,7 +233,7 @@ class RecordedWorld:
             return WaitedTooLong(ended.detail)
         return SandboxError(ended.detail)
 
-    def _note(self, answer: HostAnswered, asked: Asked) -> None:
+    def _note(self, answer: HostAnswered, asked: CallLog) -> None:
         note_call(self._records, answer, asked)
         asked.answered(answer)
 
@@ -258,7 +258,7 @@ def asked_again(
     )
 
 
-def note_call(records: RunRecords, call: HostAnswered | CallHost, asked: Asked) -> int:
+def note_call(records: RunRecords, call: HostAnswered | CallHost, asked: CallLog) -> int:
     """Note that a recorded call was made, as often as it was begun."""
     begun = records.effects.get(call.intent, 0)
     intent = asked.calling(
@@ -272,7 +272,7 @@ def note_call(records: RunRecords, call: HostAnswered | CallHost, asked: Asked) 
     return intent
 
 
-class NotedHost:
+class ReplayingHost:
     """Recorded answers by position, each noted as it is served.
 
     One that was only named is made again from the run's attachments, and compared. `then` serves
@@ -347,42 +347,44 @@ _: type[World] = RecordedWorld
 # The world of a run that is gone on with: its record as far as that goes, then the live one.
 
 
-class ResumingPen:
+class ResumingJournal:
     """Compares with the record while it lasts, and then writes behind it.
 
     The first thing that is written is the `passage`: that the run is gone on with. A difference is
     raised at once, before anything is written.
     """
 
-    def __init__(self, recording: Recording, pen: LedgerPen, passage: Passage, *, run: str) -> None:
+    def __init__(
+        self, recording: Recording, journal: LedgerJournal, continuation: Continuation, *, run: str
+    ) -> None:
         self._recording = recording
-        self._pen = pen
-        self._passage = passage
+        self._journal = journal
+        self._continuation = continuation
         self._run = run
         self._guard = threading.RLock()
-        self._hear: Callable[[Passage], None] = lambda passage: None
+        self._hear: Callable[[Continuation], None] = lambda continuation: None
         self.live = False
 
-    def ride(self, record: Record) -> None:
+    def append_later(self, record: Record) -> None:
         with self._guard:
             if not self._is_recorded(record):
-                self._pen.ride(record)
+                self._journal.append_later(record)
 
-    def write(self, records: Sequence[Record], *, forced: bool) -> Writing:
+    def write(self, records: Sequence[Record], *, forced: bool) -> PendingWrite:
         with self._guard:
             fresh = [record for record in records if not self._is_recorded(record)]
-            return self._pen.write(fresh, forced=forced) if fresh else Writing()
+            return self._journal.write(fresh, forced=forced) if fresh else PendingWrite()
 
-    def passage(self, *, ending: bool) -> tuple[Passage, RunEnded | None] | None:
+    def continuation(self, *, ending: bool) -> tuple[Continuation, RunEnded | None] | None:
         with self._guard:
             if self.live:
                 return None
-            found = self._recording.passage(ending=ending)
+            found = self._recording.continuation(ending=ending)
             if found is not None:
-                passage, ended = found
-                if passage is None:
+                continuation, ended = found
+                if continuation is None:
                     self._begin()
-                return passage or self._passage, ended
+                return continuation or self._continuation, ended
             if not self._recording.exhausted:
                 return None
             left = self._recording.left
@@ -390,7 +392,7 @@ class ResumingPen:
                 # Between programs there are no model calls of programs left.
                 self._check(Divergence(seq=left[0], field="calls", recorded="made", now=None))
             self._begin()
-            return self._passage, None
+            return self._continuation, None
 
     def compare(self, ended: Sequence[Record]) -> None:
         self._check(self._recording.compare_end(ended))
@@ -399,7 +401,7 @@ class ResumingPen:
         """Whether a record that was just made was not there before."""
         return self.live and not self._recording.had_query(record)
 
-    def on_passage(self, hear: Callable[[Passage], None]) -> None:
+    def on_passage(self, hear: Callable[[Continuation], None]) -> None:
         self._hear = hear
 
     def _is_recorded(self, record: Record) -> bool:
@@ -409,7 +411,7 @@ class ResumingPen:
         ):
             return False
         ending = isinstance(record, ReceiptIssued | RunEnded)
-        while (passed := self._recording.passage(ending=ending)) is not None:
+        while (passed := self._recording.continuation(ending=ending)) is not None:
             if passed[0] is None:
                 break
             self._hear(passed[0])
@@ -428,12 +430,12 @@ class ResumingPen:
                 )
             )
         self._begin()
-        self._hear(self._passage)
+        self._hear(self._continuation)
         return False
 
     def _begin(self) -> None:
         self.live = True
-        self._pen.ride(self._passage)
+        self._journal.append_later(self._continuation)
 
     def _check(self, found: Divergence | None) -> None:
         if found is not None:
@@ -459,9 +461,9 @@ class ResumingWorld:
         recorded: RecordedWorld,
         live: LiveWorld,
         decisions: Decisions,
-        teller: Teller,
-        terms: Terms,
-        host_of: Callable[[RunProgram, Asked, Host], Host],
+        model_door: ModelDoor,
+        terms: CallTerms,
+        host_of: Callable[[RunProgram, CallLog, Host], Host],
         cut_off: CutOff,
         restored: int = 0,
     ) -> None:
@@ -470,7 +472,7 @@ class ResumingWorld:
         self._recorded = recorded
         self._live = live
         self._decisions = decisions
-        self._teller = teller
+        self._model_door = model_door
         self._terms = terms
         self._host_of = host_of
         self._restored = restored
@@ -493,7 +495,7 @@ class ResumingWorld:
         if reply is None:
             return self._doubted(asked)
         turns = int(isinstance(reply, ModelReplied))
-        self._teller.recalled(
+        self._model_door.recalled(
             self._terms.model, spent_by(reply) + Charge(turns=turns, wall_ms=reply.wall_ms)
         )
         return reply
@@ -502,12 +504,12 @@ class ResumingWorld:
         return self._live.left(intent, sent=sent)
 
     async def run(
-        self, intent: RunProgram, source: str, asked: Asked, *, state: RunState
+        self, intent: RunProgram, source: str, asked: CallLog, *, state: RunState
     ) -> ProgramFinished:
         finished = self._records.finished.get(intent.intent)
         if self._cut_off.is_open(intent):
             answers = self._records.answers.get(intent.intent, ())
-            self._teller.recalled(self._terms.model, Charge(host_calls=len(answers)))
+            self._model_door.recalled(self._terms.model, Charge(host_calls=len(answers)))
             self._recall_calls(intent)
             self._recorded.note_all(intent, asked)
             return self._cut_off.ended(intent, asked)
@@ -520,10 +522,10 @@ class ResumingWorld:
                 behind=lambda host: self._host_of(
                     intent,
                     asked,
-                    _DoubtfulHost(host, intent, asked, self._records, self._decisions),
+                    _InDoubtHost(host, intent, asked, self._records, self._decisions),
                 ),
             )
-        self._teller.recalled(
+        self._model_door.recalled(
             self._terms.model,
             Charge(fuel=finished.fuel, host_calls=finished.host_calls, wall_ms=finished.wall_ms),
         )
@@ -553,21 +555,23 @@ class ResumingWorld:
                 models[each.intent, each.item, each.attempt] = each.model
             elif isinstance(each, QueryReplied | QueryFailed):
                 model = models[each.intent, each.item, each.attempt]
-                self._teller.recalled(model, spent_by(each))
+                self._model_door.recalled(model, spent_by(each))
             elif isinstance(each, ChildEnded):
-                self._teller.recalled("", charge_of(each))
+                self._model_door.recalled("", charge_of(each))
 
     def _recall_scripts(self, program: RunProgram) -> None:
         """Count what scripts of skills used: that is in no program's own figures."""
         for each in self._records.answers.get(program.intent, ()):
             if isinstance(each.skill, SkillUsed) and each.skill.fuel:
                 used = charge_of(each)
-                self._teller.recalled("", Charge(fuel=used.fuel, host_calls=used.host_calls - 1))
+                self._model_door.recalled(
+                    "", Charge(fuel=used.fuel, host_calls=used.host_calls - 1)
+                )
 
     def _doubted(self, asked: AskModel) -> ModelReplied | ModelFailed:
         """What is written of the call that the run was cut off in."""
         found = self._decisions.paid[asked.intent, -1]
-        settled, failure = settled_doubt(self._teller, self._terms, asked.reserved, found)
+        settled, failure = settled_doubt(self._model_door, self._terms, asked.reserved, found)
         if isinstance(found, ModelReply):
             return ModelReplied(
                 intent=asked.intent,
@@ -590,14 +594,14 @@ class ResumingWorld:
         )
 
 
-class _DoubtfulHost:
+class _InDoubtHost:
     """In front of the live host: the one effect that the program was cut off in."""
 
     def __init__(
         self,
-        host: WrittenHost,
+        host: RecordingHost,
         program: RunProgram,
-        asked: Asked,
+        asked: CallLog,
         records: RunRecords,
         decisions: Decisions,
     ) -> None:
@@ -634,5 +638,5 @@ class _DoubtfulHost:
         return self._host.told(call, intent, encoded_reply(found))
 
 
-_pen: type[Pen] = ResumingPen
+_journal: type[Journal] = ResumingJournal
 _world: type[World] = ResumingWorld

@@ -21,12 +21,12 @@ from tallystick.core.step import StepsNotReplayed
 from tallystick.core.views.receipt import holds_steps
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import BadEntry, bad_entry_of, verify_ledger
-from tallystick.runtime.calls.children import Children, RecordedChildDesk
-from tallystick.runtime.calls.queries import Queries, RecordedDesk
-from tallystick.runtime.context.attachments import Shelf
+from tallystick.runtime.calls.children import Children, RecordedChildCalls
+from tallystick.runtime.calls.queries import Queries, RecordedQueryCalls
+from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import given_again, texts_of
 from tallystick.runtime.context.namespace import names_of
-from tallystick.runtime.journal.journal import ComparingPen, Divergence, NothingMore, Recording
+from tallystick.runtime.journal.journal import ComparingJournal, Divergence, NothingMore, Recording
 from tallystick.runtime.run.driver import Driver
 from tallystick.runtime.run.recorded import RecordedWorld
 from tallystick.runtime.runs.history import (
@@ -59,16 +59,20 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def replay_records(
-    run: str, records: Sequence[Record], *, session: WasmSession | None, shelf: Shelf
+    run: str,
+    records: Sequence[Record],
+    *,
+    session: WasmSession | None,
+    run_attachments: RunAttachments,
 ) -> ReplayReport:
     """Drive the recorded run again. Without a session, programs are served, not run."""
     if not records or not isinstance(records[0], RunStarted):
         raise LedgerError(f"run {run} does not begin with its start")
     started = records[0]
-    given = given_again(started, shelf)
-    desk = RecordedDesk(records, shelf)
+    given = given_again(started, run_attachments)
+    desk = RecordedQueryCalls(records, run_attachments)
     queries = Queries(desk, limits=started.limits)
-    children = RecordedChildDesk(records, shelf)
+    children = RecordedChildCalls(records, run_attachments)
     recording = Recording(records)
     world = RecordedWorld(
         RunRecords(records),
@@ -78,21 +82,25 @@ async def replay_records(
         children=children,
         names=names_of(started, given.values),
         table=HostTable(
-            [*shelf.functions(), *queries.functions(), *Children(children, queries).functions()],
+            [
+                *run_attachments.functions(),
+                *queries.functions(),
+                *Children(children, queries).functions(),
+            ],
             texts=given.texts,
             granted=frozenset(started.grants),
-            find_text=shelf.find_text,
+            find_text=run_attachments.find_text,
         ),
-        shelf=shelf,
+        run_attachments=run_attachments,
     )
-    pen = ComparingPen(recording)
+    journal = ComparingJournal(recording)
     driver = Driver(
         started,
         world=world,
-        pen=pen,
+        journal=journal,
         texts=texts_of(given.values),
-        evidence=kept_evidence(started.skills, shelf, live=False),
-        check=check_again(started, shelf),
+        evidence=kept_evidence(started.skills, run_attachments, live=False),
+        check=check_again(started, run_attachments),
     )
     divergence: Divergence | None = None
     try:
@@ -106,7 +114,7 @@ async def replay_records(
         divergence = Divergence(
             seq=recording.seq, field=error.field, recorded=error.recorded, now=error.now
         )
-    divergence = pen.first or divergence
+    divergence = journal.first or divergence
     if divergence is None and isinstance(records[-1], RunEnded) and recording.left is not None:
         seq, record = recording.left
         divergence = Divergence(seq=seq, field="entries", recorded=tag_of(record), now=None)
@@ -152,7 +160,7 @@ async def replayed(
     *,
     ledger: Ledger,
     sandbox: Callable[[], WasmSandbox],
-    shelf_of: Callable[[str, Sequence[str]], Shelf],
+    shelf_of: Callable[[str, Sequence[str]], RunAttachments],
     skills: Skills | None,
 ) -> ReplayReport:
     """Run it again from its record, and compare; its skills too, with those there are now."""
@@ -167,19 +175,23 @@ async def replayed(
         raise RunNotFound(run=run)
     started = records[0]
     refuse_foreign(run, started)
-    shelf = shelf_of(holder_of(records), started.grants)
+    run_attachments = shelf_of(holder_of(records), started.grants)
     drift: tuple[SkillDrift, ...] = ()
     if started.skills is not None and skills is not None:
-        drift = drift_of(started.skills, cards_again(started.skills, shelf), records, skills)
+        drift = drift_of(
+            started.skills, cards_again(started.skills, run_attachments), records, skills
+        )
     if is_native_run(started) or not rerunnable(started, sandbox().guest.image.sha256):
-        report = await replay_records(run, records, session=None, shelf=shelf)
+        report = await replay_records(run, records, session=None, run_attachments=run_attachments)
         return msgspec.structs.replace(report, drift=drift)
     session = await sandbox().open(
         session_id=started.session_id, seed=started.seed, clock_ns=started.clock_ns
     )
     try:
-        await load_image(session, started, shelf)
-        report = await replay_records(run, records, session=session, shelf=shelf)
+        await load_image(session, started, run_attachments)
+        report = await replay_records(
+            run, records, session=session, run_attachments=run_attachments
+        )
         return msgspec.structs.replace(report, drift=drift)
     finally:
         await session.close()

@@ -19,7 +19,7 @@ from tallystick.core.machine.answer import value_of
 from tallystick.core.machine.prompt import TEMPLATE
 from tallystick.core.machine.turn import over
 from tallystick.core.records import (
-    Passage,
+    Continuation,
     QueryAsked,
     Record,
     RunEnded,
@@ -32,18 +32,18 @@ from tallystick.core.views.open_calls import UNKNOWN, Lookup, OpenIntent, of_chi
 from tallystick.core.views.receipt import holds_steps
 from tallystick.ledger.port import Ledger, find_row
 from tallystick.ledger.verify import bad_entry_of
-from tallystick.memory.calls import desk_of, functions_of
+from tallystick.memory.calls import functions_of, memory_calls_of
 from tallystick.model.port import Model, ModelReply
 from tallystick.runtime.calls.children import ChildRunner, Parent
 from tallystick.runtime.calls.decisions import Decisions, FindReply, decided
 from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.calls.queries import FindModel
-from tallystick.runtime.context.attachments import Shelf
+from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import cited, given_again
-from tallystick.runtime.journal.journal import LedgerPen
+from tallystick.runtime.journal.journal import LedgerJournal
 from tallystick.runtime.programs.backends import Backends
 from tallystick.runtime.programs.native import files_missing, native_again
-from tallystick.runtime.run.assembly import ResumeJob, begun_session, driven_again, path_of
+from tallystick.runtime.run.assembly import ResumeJob, begun_session, drive_continued, path_of
 from tallystick.runtime.run.replay import rerunnable
 from tallystick.runtime.runs.history import (
     awaited_children,
@@ -56,11 +56,11 @@ from tallystick.runtime.runs.history import (
 )
 from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.runs.result import Run
-from tallystick.runtime.spend.client_scopes import Till
-from tallystick.runtime.spend.door import Teller
+from tallystick.runtime.spend.client_scopes import ClientScopes
+from tallystick.runtime.spend.door import ModelDoor
 from tallystick.sandbox.port import now_ms
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.sessions.runs import Joined, rejoined, watched
+from tallystick.sessions.runs import SessionLease, lease_again, watched_by_session
 from tallystick.sessions.sessions import Sessions
 from tallystick.skills.skills import Skills
 from tallystick.steps.runs import RunSteps
@@ -75,12 +75,12 @@ class Parts:
     """What of a session is needed to go on with a run."""
 
     ledger: Ledger
-    till: Till
+    client_scopes: ClientScopes
     functions: Sequence[RunFunction]
     model: Callable[[str | None], Model]
     find_model: Callable[[Model], FindModel]
     sandbox: Callable[[], WasmSandbox]
-    shelf: Callable[[str, Sequence[str]], Shelf]
+    run_attachments: Callable[[str, Sequence[str]], RunAttachments]
     lookup: FindReply | None
     skills: Skills | None = None
     memory: Memory | None = None
@@ -90,7 +90,7 @@ class Parts:
 
     def known_functions(self) -> dict[str, RunFunction]:
         """What is known of the functions of a run, by their names."""
-        of_memory = functions_of(desk_of(self.memory, session_id=""))
+        of_memory = functions_of(memory_calls_of(self.memory, session_id=""))
         return {each.name: each for each in (*self.functions, *of_memory)}
 
 
@@ -133,11 +133,11 @@ async def _resumed(
         head, records = checked(ledger, run)
         check_resumable(run, records, job.limits)
         check_decision(run, records, job.decision)
-        shelf = parts.shelf(holder_of(records), start_now(records).grants)
+        run_attachments = parts.run_attachments(holder_of(records), start_now(records).grants)
         if isinstance(records[-1], RunEnded) and records[-1].stop == "answered":
-            return ended_run(run, records, ledger=ledger, shelf=shelf)
+            return ended_run(run, records, ledger=ledger, run_attachments=run_attachments)
 
-        def passage(fence: int) -> Passage:
+        def continuation(fence: int) -> Continuation:
             return RunResumed(
                 at=now_ms(),
                 fence=fence,
@@ -149,26 +149,26 @@ async def _resumed(
                 files_missing=files_missing(records),
             )
 
-        with rejoined(parts.sessions, run, records, steal=job.steal) as joined:
-            going = gone_on_with(
+        with lease_again(parts.sessions, run, records, steal=job.steal) as lease:
+            going = continue_run(
                 parts,
                 run,
                 job,
                 steps,
                 records=records,
                 head=head,
-                shelf=shelf,
+                run_attachments=run_attachments,
                 started=start_now(records),
                 claim=lambda: ledger.claim(run, create=False),
-                passage=passage,
+                continuation=continuation,
                 children=children,
                 parent=parent,
-                joined=joined,
+                lease=lease,
             )
-            return await watched(joined, going)
+            return await watched_by_session(lease, going)
 
 
-async def gone_on_with(
+async def continue_run(
     parts: Parts,
     run: str,
     job: ResumeJob,
@@ -176,13 +176,13 @@ async def gone_on_with(
     *,
     records: Sequence[Record],
     head: Head,
-    shelf: Shelf,
+    run_attachments: RunAttachments,
     started: RunStarted,
     claim: Callable[[], int],
-    passage: Callable[[int], Passage],
+    continuation: Callable[[int], Continuation],
     children: ChildRunner,
     parent: Parent | None = None,
-    joined: Joined | None = None,
+    lease: SessionLease | None = None,
 ) -> Run:
     """Decide what is in doubt, own the run, and go on behind its head.
 
@@ -205,44 +205,46 @@ async def gone_on_with(
     _check_models(run, records, find_model)
     limits = job.limits or started.limits
     paying = (
-        parts.till.run(run, limits, ledger, steps=steps, shared_before=not head.count)
+        parts.client_scopes.run(run, limits, ledger, steps=steps, shared_before=not head.count)
         if parent is None
-        else parts.till.child(parent.teller, run, limits, parent=parent.run)
+        else parts.client_scopes.child(parent.model_door, run, limits, parent=parent.run)
     )
-    with paying as teller:
-        decisions = await _decided(parts, run, records, job, teller, find_model)
+    with paying as model_door:
+        decisions = await _decided(parts, run, records, job, model_door, find_model)
         fence = claim()
         now = find_row(ledger, run)
         if now is None or now.head != head:
             # Whoever it was taken from has gone on since it was read; nobody does from here on.
             found = None if now is None else now.head.count
             raise LedgerConflict(run=run, field="head", expected=head.count, found=found)
-        teller.purse.reconcile(*holds_of(records))
-        session = await begun_session(started, parts.sandbox, native, shelf, records)
+        model_door.run_scopes.reconcile(*holds_of(records))
+        session = await begun_session(started, parts.sandbox, native, run_attachments, records)
         try:
-            ended = await driven_again(
+            ended = await drive_continued(
                 job,
                 run=run,
                 records=records,
-                passage=passage(fence),
-                pen=LedgerPen(ledger, run=run, fence=fence, head=head, to_commit=shelf.to_commit),
+                continuation=continuation(fence),
+                journal=LedgerJournal(
+                    ledger, run=run, fence=fence, head=head, to_commit=run_attachments.to_commit
+                ),
                 model=model,
                 session=session,
                 ledger=ledger,
                 functions=[steps.inside(each) for each in parts.functions],
-                shelf=shelf,
-                teller=teller,
+                run_attachments=run_attachments,
+                model_door=model_door,
                 find_model=find_model,
                 decisions=decisions,
                 children=children,
                 sandbox=parts.sandbox,
                 skills=parts.skills,
                 memory=parts.memory,
-                joined=joined,
+                lease=lease,
             )
         finally:
             await session.close()
-        return steps.checked(ended, stopped_by=teller.stopped_by, rows=parts.till.rows)
+        return steps.checked(ended, stopped_by=model_door.stopped_by, rows=parts.client_scopes.rows)
 
 
 async def _decided(
@@ -250,7 +252,7 @@ async def _decided(
     run: str,
     records: Sequence[Record],
     job: ResumeJob,
-    teller: Teller,
+    model_door: ModelDoor,
     find_model: FindModel,
 ) -> Decisions:
     """What becomes of the calls that are open, in the run and in the runs inside it.
@@ -264,7 +266,7 @@ async def _decided(
         if row is not None and row.head.count:
             known = whole_records(parts.ledger, child)
             try:
-                await _decided(parts, child, known, job, teller, find_model)
+                await _decided(parts, child, known, job, model_door, find_model)
             except RunInDoubt as doubt:
                 inside += of_child(doubt.open, child)
     try:
@@ -274,7 +276,7 @@ async def _decided(
             model=start_now(records).model,
             policy=job.in_doubt,
             functions=parts.known_functions(),
-            free=lambda name: _is_free(teller, find_model, name),
+            free=lambda name: _is_free(model_door, find_model, name),
             find_reply=_find_reply(parts.lookup, find_model),
         )
     except RunInDoubt as doubt:
@@ -316,9 +318,9 @@ def _check_models(run: str, records: Sequence[Record], find_model: FindModel) ->
                 raise ResumeRefused(run=run, why=f"waits for a call of its own: {error}") from None
 
 
-def _is_free(teller: Teller, find_model: FindModel, name: str) -> bool:
+def _is_free(model_door: ModelDoor, find_model: FindModel, name: str) -> bool:
     try:
-        return teller.terms(find_model(name)).in_process
+        return model_door.terms(find_model(name)).in_process
     except UsageError:
         return False
 
@@ -360,11 +362,13 @@ def check_resumable(run: str, records: Sequence[Record], limits: RunLimits | Non
             )
 
 
-def ended_run(run: str, records: Sequence[Record], *, ledger: Ledger, shelf: Shelf) -> Run:
+def ended_run(
+    run: str, records: Sequence[Record], *, ledger: Ledger, run_attachments: RunAttachments
+) -> Run:
     """A run that has its answer, as it ended."""
     ended, started = records[-1], start_now(records)
     assert isinstance(ended, RunEnded)
-    found = cited(ended, started, given_again(started, shelf), shelf)
+    found = cited(ended, started, given_again(started, run_attachments), run_attachments)
     return Run(
         run=run,
         answer=ended.answer,

@@ -34,13 +34,13 @@ from tallystick.core.strategy import (
     stay_on_host,
 )
 from tallystick.model.port import Model
-from tallystick.model.price_table import Pricing, Terms
+from tallystick.model.price_table import CallTerms, Pricing
 from tallystick.model.tokens import input_estimate, text_tokens_estimated
 from tallystick.runtime.calls.functions import RunFunction
-from tallystick.runtime.context.attachments import Shelf
-from tallystick.runtime.context.inputs import STR_BYTES_MAX, Input, Layout, layout_of, texts_of
+from tallystick.runtime.context.attachments import RunAttachments
+from tallystick.runtime.context.inputs import STR_BYTES_MAX, Input, InputLayout, layout_of, texts_of
 from tallystick.runtime.context.shapes import shape_of
-from tallystick.runtime.spend.door import REPLY_TOKENS_LEAST, Teller, picture_size, prompt_figure
+from tallystick.runtime.spend.door import REPLY_TOKENS_LEAST, ModelDoor, picture_size, prompt_figure
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.text import HostText
 from tallystick.skills.skills import Skills, skills_asked
@@ -85,9 +85,9 @@ def with_strategy(
     started: RunStarted,
     asked: AskedStrategy,
     *,
-    layout: Layout,
+    layout: InputLayout,
     model: Model,
-    teller: Teller,
+    model_door: ModelDoor,
 ) -> RunStarted:
     """A start with the strategy it takes. Raises `UsageError` for one that cannot be."""
     if asked in ("code", "recursive"):
@@ -95,8 +95,8 @@ def with_strategy(
     facts = facts_of(
         started,
         layout=layout,
-        terms=teller.terms(model),
-        left=teller.purse.remaining(),
+        terms=model_door.terms(model),
+        left=model_door.run_scopes.remaining(),
         window=window_of(model),
     )
     choice = chosen(asked, facts)
@@ -104,7 +104,7 @@ def with_strategy(
 
 
 def _taking(
-    started: RunStarted, strategy: Strategy, layout: Layout, *, why: str = ""
+    started: RunStarted, strategy: Strategy, layout: InputLayout, *, why: str = ""
 ) -> RunStarted:
     contexts = layout.asking if strategy == "recursive" and layout.asking else started.contexts
     return msgspec.structs.replace(started, strategy=strategy, strategy_why=why, contexts=contexts)
@@ -117,7 +117,12 @@ def window_of(model: Model) -> int | None:
 
 
 def facts_of(
-    started: RunStarted, *, layout: Layout, terms: Terms, left: Remaining, window: int | None
+    started: RunStarted,
+    *,
+    layout: InputLayout,
+    terms: CallTerms,
+    left: Remaining,
+    window: int | None,
 ) -> Facts:
     """Measure a run that has not begun."""
     sizes = _sizes(layout)
@@ -155,11 +160,11 @@ def facts_of(
     )
 
 
-def _about(messages: tuple[Message, ...], terms: Terms) -> int:
+def _about(messages: tuple[Message, ...], terms: CallTerms) -> int:
     return input_estimate(messages, dialect=terms.dialect, size_of=picture_size).tokens
 
 
-def _code(started: RunStarted, terms: Terms) -> Figures:
+def _code(started: RunStarted, terms: CallTerms) -> Figures:
     """A guess: four turns of four hundred tokens each."""
     about = _about(prompt.opening(started), terms)
     turns = range(min(_TURNS_USUAL, started.limits.turns))
@@ -172,7 +177,7 @@ def _code(started: RunStarted, terms: Terms) -> Figures:
     )
 
 
-def _recursive(code: Figures, text_tokens: int, terms: Terms) -> Figures:
+def _recursive(code: Figures, text_tokens: int, terms: CallTerms) -> Figures:
     """The same, and every piece of the texts read once."""
     pieces = -(-text_tokens // _PIECE_TOKENS)
     each = min(_PIECE_TOKENS, text_tokens) + _ASKED_TOKENS
@@ -197,7 +202,7 @@ class _Size:
     rows: int
 
 
-def _sizes(layout: Layout) -> list[_Size]:
+def _sizes(layout: InputLayout) -> list[_Size]:
     kinds = {(view.of, view.key): view.kind for view in layout.views if view.kind != "lines"}
     # In the order of the files.
     texts = zip(layout.files, texts_of(layout.values), strict=True)
@@ -343,9 +348,11 @@ def estimated(
 ) -> Estimate:
     """Say what a run would begin with, and what that costs at most."""
     layout = layout_of(inputs, question=goal)
-    shelf = Shelf(SessionAttachments(MemoryAttachments(), session_id="estimate"), grants=grants)
+    run_attachments = RunAttachments(
+        SessionAttachments(MemoryAttachments(), session_id="estimate"), grants=grants
+    )
     table = HostTable(
-        [*shelf.functions(), *(each.hosted() for each in functions)],
+        [*run_attachments.functions(), *(each.hosted() for each in functions)],
         granted=frozenset(grants),
         answering=True,
     )
@@ -369,7 +376,12 @@ def estimated(
         images=tuple(_picture(each) for each in inputs if each.is_picture),
         schema=schema_text(schema),
         skills=skills_asked(
-            skills, put_skills, goal=goal, inputs=inputs, shelf=shelf, session="estimate"
+            skills,
+            put_skills,
+            goal=goal,
+            inputs=inputs,
+            run_attachments=run_attachments,
+            session="estimate",
         ),
     )
     messages = prompt.opening(started)

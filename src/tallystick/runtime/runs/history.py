@@ -28,12 +28,12 @@ from tallystick.core.records import (
     CallHost,
     ChildBegun,
     ChildEnded,
+    Continuation,
     FilesKept,
     HostAnswered,
     ModelFailed,
     ModelRefused,
     ModelReplied,
-    Passage,
     ProgramFinished,
     QueryAsked,
     QueryFailed,
@@ -260,7 +260,7 @@ def start_now(records: Sequence[Record]) -> RunStarted:
         raise LedgerError("the run does not begin with its start")
     started = records[0]
     for record in records:
-        if isinstance(record, Passage):
+        if isinstance(record, Continuation):
             started = changed(started, record)
     return started
 
@@ -358,20 +358,20 @@ class RunRecords:
             if call.intent not in known and call.attempt == 1:
                 self.unanswered.setdefault(call.program, []).append(call)
         self.queries = _queries_by_program(records)
-        places = [place for place, each in enumerate(records) if isinstance(each, Passage)]
-        self._gone_on_at = max(places, default=-1)
+        places = [place for place, each in enumerate(records) if isinstance(each, Continuation)]
+        self._continued_at = max(places, default=-1)
         self._replied_at = {
             each.intent: place
             for place, each in enumerate(records)
             if isinstance(each, ModelReplied | ModelFailed | ProgramFinished)
         }
         # How it ended, unless it was gone on with.
-        ends = [each for each in records[self._gone_on_at + 1 :] if isinstance(each, RunEnded)]
+        ends = [each for each in records[self._continued_at + 1 :] if isinstance(each, RunEnded)]
         self.ended = ends[-1] if ends else None
 
-    def gone_on_after(self, intent: int) -> bool:
+    def continued_after(self, intent: int) -> bool:
         """Whether the run was gone on with after a model call, or a program, had its outcome."""
-        return self._replied_at.get(intent, -1) < self._gone_on_at
+        return self._replied_at.get(intent, -1) < self._continued_at
 
 
 def _by_intent(records: Sequence[Record], kind: type[Kind]) -> dict[int, Kind]:

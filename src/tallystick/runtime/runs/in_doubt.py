@@ -48,7 +48,7 @@ from tallystick.runtime.runs.history import UNREADABLE, holds_of, records_of
 from tallystick.runtime.runs.lock import held_run, is_running
 
 # How a run that has no end stands: `unfinished` is a copy of what another ledger goes on with.
-Standing = Literal["running", "in doubt", "cut off", "moved", "unfinished"]
+RunStatus = Literal["running", "in doubt", "cut off", "moved", "unfinished"]
 _Paid = AskModel | QueryAsked
 _CHARGED = "its outcome is unknown; it was charged, and is made again"
 _RELEASED = "it was not billed; it is made again"
@@ -84,7 +84,7 @@ def last_tag(ledger: Ledger, row: RunRow) -> tuple[str, Sealed] | None:
     return None if isinstance(header, str) else (header.tag, last)
 
 
-def standing_of(ledger: Ledger, row: RunRow) -> Standing:
+def status_of(ledger: Ledger, row: RunRow) -> RunStatus:
     """How a run stands that has no end."""
     if row.moved:
         return "moved"

@@ -40,7 +40,7 @@ from tallystick.core.records import (
 from tallystick.core.resume_errors import ResumeRefused
 from tallystick.ledger.port import Ledger, RunRow
 from tallystick.runtime.runs.history import records_of, whole_records
-from tallystick.runtime.runs.in_doubt import standing_of
+from tallystick.runtime.runs.in_doubt import status_of
 
 # `waiting` is for a place at the model, or for money that others hold.
 Doing = Literal["starting", "waiting", "asking", "running", "ended"]
@@ -71,7 +71,7 @@ class Batch:
 
 
 @dataclass(slots=True, kw_only=True)
-class Branch:
+class RunNode:
     """One run of a tree, as far as it has come.
 
     `own` is what it used itself, `inside` what its children that ended cost, `told` what of it its
@@ -92,7 +92,7 @@ class Branch:
     stop: str = ""
     answer: str | None = None
     batch: Batch = field(default_factory=Batch)
-    live: dict[str, Branch] = field(default_factory=dict)
+    live: dict[str, RunNode] = field(default_factory=dict)
     waiting: int = 0
 
     @property
@@ -109,7 +109,7 @@ class Branch:
         return totals[self.run]
 
 
-class FamilyTally:
+class RunTree:
     """Counts the records of a run and of those inside it.
 
     `before` is what is recorded of a run that is gone on with, `inside` of its children that are.
@@ -123,9 +123,9 @@ class FamilyTally:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
-        self._branches: dict[str, Branch] = {}
-        self._cut: dict[str, Branch] = {}
-        self.root = Branch(since=clock())
+        self._branches: dict[str, RunNode] = {}
+        self._cut: dict[str, RunNode] = {}
+        self.root = RunNode(since=clock())
         # Of the whole tree, but for its root.
         self.answered = self.failed = self.stopped = self.waiting = 0
         for record in before:
@@ -140,14 +140,14 @@ class FamilyTally:
         """How many runs inside the root are begun and have not ended."""
         return len(self._branches) - (self.root.run in self._branches)
 
-    def branch(self, run: str) -> Branch | None:
+    def branch(self, run: str) -> RunNode | None:
         """A run of the tree that has not ended, or the root: that is the first that is named."""
         if not self.root.run and run not in self._branches:
             self.root.run = run
             self._branches[run] = self.root
         return self._branches.get(run)
 
-    def add(self, run: str, record: Record) -> Branch | None:
+    def add(self, run: str, record: Record) -> RunNode | None:
         """Count a record. Gives the child that ended by it, if one did."""
         branch = self.branch(run)
         return None if branch is None else self._count(branch, record)
@@ -158,7 +158,7 @@ class FamilyTally:
         if (branch := self.branch(parent)) is not None:
             branch.waiting = max(0, branch.waiting + change)
 
-    def _count(self, branch: Branch, record: Record) -> Branch | None:
+    def _count(self, branch: RunNode, record: Record) -> RunNode | None:
         match record:
             case AskModel():
                 branch.turn = record.turn
@@ -186,7 +186,7 @@ class FamilyTally:
                 pass
         return None
 
-    def _called(self, branch: Branch, record: QueryRecord) -> Branch | None:
+    def _called(self, branch: RunNode, record: QueryRecord) -> RunNode | None:
         """A call of a program: of a model, or of a child."""
         if isinstance(record, ChildBegun):
             self._begun(branch, record)
@@ -198,12 +198,12 @@ class FamilyTally:
                 branch.own += charge_of(record)
         return None
 
-    def _does(self, branch: Branch, doing: Doing) -> None:
+    def _does(self, branch: RunNode, doing: Doing) -> None:
         branch.doing, branch.calls, branch.batch = doing, 0, Batch()
         branch.since = self._clock()
 
     def _passed(
-        self, branch: Branch, record: RunStarted | RunResumed | RunForked | RunEnded
+        self, branch: RunNode, record: RunStarted | RunResumed | RunForked | RunEnded
     ) -> None:
         match record:
             case RunStarted():
@@ -216,19 +216,19 @@ class FamilyTally:
                 branch.stop, branch.answer = "", None
                 self._does(branch, "starting")
 
-    def _begun(self, parent: Branch, record: ChildBegun) -> None:
+    def _begun(self, parent: RunNode, record: ChildBegun) -> None:
         if record.run in self._branches:
             return
         child = self._cut.pop(record.run, None)
         if child is None:
-            child = Branch(run=record.run, depth=parent.depth + 1)
+            child = RunNode(run=record.run, depth=parent.depth + 1)
         else:
             self.stopped -= 1
         child.since = self._clock()
         parent.live[record.run] = self._branches[record.run] = child
 
-    def _ended(self, parent: Branch, record: ChildEnded) -> Branch:
-        child = parent.live.pop(record.run, None) or Branch(run=record.run, depth=parent.depth + 1)
+    def _ended(self, parent: RunNode, record: ChildEnded) -> RunNode:
+        child = parent.live.pop(record.run, None) or RunNode(run=record.run, depth=parent.depth + 1)
         self._forget(child)
         charge = charge_of_child(record.charge)
         parent.inside += charge
@@ -243,14 +243,14 @@ class FamilyTally:
             self.failed += 1
         return child
 
-    def _left(self, branch: Branch) -> None:
+    def _left(self, branch: RunNode) -> None:
         """Whoever waited for its children goes on: what was not told of one counts nowhere."""
         for child in branch.live.values():
             self._forget(child)
             self.failed += 1
         branch.live.clear()
 
-    def _forget(self, branch: Branch) -> None:
+    def _forget(self, branch: RunNode) -> None:
         """A run ended, and with it whatever is still said to be live inside it."""
         gone = [branch]
         for each in gone:
@@ -308,7 +308,7 @@ def tree_of(ledger: Ledger, run: str) -> Node:
     """The tree below a run, in the order in which its programs began it."""
     rows = {row.run: row for row in ledger.runs()}
     root, branch, inside = _node(ledger, run, rows.get(run), depth=0)
-    found: list[tuple[Node, Branch]] = [(root, branch)]
+    found: list[tuple[Node, RunNode]] = [(root, branch)]
     waiting = [(root, inside)]
     seen = {run}
     while waiting:
@@ -361,13 +361,13 @@ def _open_in(records: Sequence[Record]) -> list[str]:
 
 def _node(
     ledger: Ledger, run: str, row: RunRow | None, *, depth: int
-) -> tuple[Node, Branch, list[str]]:
+) -> tuple[Node, RunNode, list[str]]:
     """A run, what was counted of it, and the runs that it began."""
     try:
         records = whole_records(ledger, run)
     except ResumeRefused:
         return _pruned(ledger, run, depth=depth)
-    branch = FamilyTally(records).root
+    branch = RunTree(records).root
     batch = branch.batch
     node = Node(
         run=run,
@@ -379,24 +379,24 @@ def _node(
         depth=depth,
         turn=branch.turn,
         limits=branch.limits,
-        standing="" if branch.stop or row is None else standing_of(ledger, row),
+        standing="" if branch.stop or row is None else status_of(ledger, row),
         queries=(len(batch.answered), len(batch.asked)),
     )
     begun = dict.fromkeys(each.run for each in records if isinstance(each, ChildBegun))
     return node, branch, list(begun)
 
 
-def _pruned(ledger: Ledger, run: str, *, depth: int) -> tuple[Node, Branch, list[str]]:
+def _pruned(ledger: Ledger, run: str, *, depth: int) -> tuple[Node, RunNode, list[str]]:
     """A run whose bodies were taken out, but for its receipt."""
     receipts = [each for each in records_of(ledger, run) if isinstance(each, ReceiptIssued)]
     node = Node(run=run, children=[], depth=depth, standing="pruned")
     if receipts:
         node.stop = receipts[-1].receipt.stop
-        return node, Branch(run=run, own=receipts[-1].receipt.charge), []
-    return node, Branch(run=run), []
+        return node, RunNode(run=run, own=receipts[-1].receipt.charge), []
+    return node, RunNode(run=run), []
 
 
-def _charge(node: Node, branch: Branch) -> None:
+def _charge(node: Node, branch: RunNode) -> None:
     """Sum up a run whose children are summed up."""
     node.charge = branch.own + branch.inside
     for child in node.children:

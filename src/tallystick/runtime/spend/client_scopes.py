@@ -12,8 +12,8 @@ from tallystick.ledger.port import Ledger
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.price_table import Pricing
-from tallystick.runtime.spend.door import Teller
-from tallystick.runtime.spend.scopes import Account, Place, Purse, SharedPurse, declared
+from tallystick.runtime.spend.door import ModelDoor
+from tallystick.runtime.spend.scopes import RunScopes, ScopeRef, ScopeTree, SharedCap, declared
 from tallystick.steps.runs import RunSteps
 
 NO_LIMIT = Budget()
@@ -32,13 +32,13 @@ _ONE_PROCESS: tuple[Dimension, ...] = (
 )
 
 
-class Till:
+class ClientScopes:
     """Pays for the runs of one session."""
 
     def __init__(self, *, budget: Budget, total: Budget, pricing: Pricing) -> None:
         _check_dimensions("budget", budget, _UNKNOWN_YET)
         _check_dimensions("total", total, (*_UNKNOWN_YET, *_ONE_PROCESS))
-        self._account = Account()
+        self._account = ScopeTree()
         self._account.tree.enter(_SESSION, parent=None, budget=budget, kind="session", name="")
         self._total = total
         self._pricing = pricing
@@ -54,7 +54,7 @@ class Till:
         *,
         steps: RunSteps = NO_STEPS,
         shared_before: bool = False,
-    ) -> Iterator[Teller]:
+    ) -> Iterator[ModelDoor]:
         """A teller for one run, whose scope is open as long as the run goes.
 
         The steps around it stand in another tree; they pay too, and count each call. What a run
@@ -68,27 +68,27 @@ class Till:
                 run, parent=_SESSION, budget=budget_of(limits), kind="run", name=""
             )
         try:
-            purse = Purse(
-                [Place(self._account, run), *steps.places],
+            run_scopes = RunScopes(
+                [ScopeRef(self._account, run), *steps.places],
                 self._shared(run, ledger),
                 knows_before=_SESSION if counted else None,
             )
-            yield Teller(purse, self._pricing, noted=steps.noted)
+            yield ModelDoor(run_scopes, self._pricing, noted=steps.noted)
         finally:
             with self._account.lock:
                 self._account.tree.leave(run)
 
     @contextmanager
     def child(
-        self, teller: Teller, run: str, limits: RunLimits, *, parent: str
-    ) -> Iterator[Teller]:
+        self, model_door: ModelDoor, run: str, limits: RunLimits, *, parent: str
+    ) -> Iterator[ModelDoor]:
         """A teller for a run inside another, which pays for it with all that stands around."""
         with self._account.lock:
             self._account.tree.enter(
                 run, parent=parent, budget=budget_of(limits), kind="run", name=""
             )
         try:
-            yield teller.inside(Place(self._account, run), run=run)
+            yield model_door.inside(ScopeRef(self._account, run), run=run)
         finally:
             with self._account.lock:
                 self._account.tree.leave(run)
@@ -104,7 +104,7 @@ class Till:
             self._scopes.close()
             self._scopes = None
 
-    def _shared(self, run: str, ledger: Ledger) -> SharedPurse | None:
+    def _shared(self, run: str, ledger: Ledger) -> SharedCap | None:
         """What pays for a run beside its own scopes, where a total is set."""
         if self._total == NO_LIMIT:
             return None
@@ -112,7 +112,7 @@ class Till:
             raise UsageError("total: a ledger in a file is needed to share a cap with others")
         if self._scopes is None:
             self._scopes = declared(ledger.file, self._total)
-        return SharedPurse(ledger.file, self._scopes, run=run)
+        return SharedCap(ledger.file, self._scopes, run=run)
 
 
 def _check_dimensions(what: str, budget: Budget, not_kept: tuple[Dimension, ...]) -> None:

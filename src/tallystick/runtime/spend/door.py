@@ -34,10 +34,10 @@ from tallystick.core.budget.tree import affordable_output
 from tallystick.core.charge import Charge, ModelUsage, Reserved, Settled
 from tallystick.core.machine.prompt import Image, Message
 from tallystick.model.port import Model, ModelError, ModelReply
-from tallystick.model.price_table import Pricing, Terms
+from tallystick.model.price_table import CallTerms, Pricing
 from tallystick.model.prices import TokenUsage, token_usage
 from tallystick.model.tokens import TokenFigure, input_bound
-from tallystick.runtime.spend.scopes import Hold, Place, Purse
+from tallystick.runtime.spend.scopes import Hold, RunScopes, ScopeRef
 
 # A model call that was never made, and the worst it could have cost.
 
@@ -64,11 +64,11 @@ _NAMES = ("prompt_tokens", "input_tokens")
 
 
 @dataclass(slots=True)
-class Ticket:
+class ReservedCall:
     """An attempt that is paid for: what is held, what the record says of it, and its cap."""
 
     hold: Hold
-    terms: Terms
+    terms: CallTerms
     reserved: Reserved
     tokens_out_max: int
     turns: int = 0
@@ -78,46 +78,46 @@ class Ticket:
 Noted = Callable[[str, Charge], None]
 
 
-class Teller:
+class ModelDoor:
     """Reserves and settles attempts from one purse.
 
     `refused` is the last call that no scope paid for, `stopped_by` the one by which the run ended.
     """
 
     def __init__(
-        self, purse: Purse, pricing: Pricing, *, noted: Noted = lambda model, charge: None
+        self, run_scopes: RunScopes, pricing: Pricing, *, noted: Noted = lambda model, charge: None
     ) -> None:
-        self._purse = purse
+        self._run_scopes = run_scopes
         self._pricing = pricing
         self._noted = noted
         self.refused: RefusedCall | None = None
         self.stopped_by: RefusedCall | None = None
 
     @property
-    def purse(self) -> Purse:
-        return self._purse
+    def run_scopes(self) -> RunScopes:
+        return self._run_scopes
 
-    def inside(self, place: Place, *, run: str) -> Teller:
+    def inside(self, place: ScopeRef, *, run: str) -> ModelDoor:
         """One for a run inside, that pays from a scope inside the first of this one's as well."""
-        return Teller(self._purse.inside(place, run=run), self._pricing, noted=self._noted)
+        return ModelDoor(self._run_scopes.inside(place, run=run), self._pricing, noted=self._noted)
 
-    def terms(self, model: Model) -> Terms:
+    def terms(self, model: Model) -> CallTerms:
         """On which terms a model is asked. Caps matter only where no price is known."""
         found = self._pricing.terms(model, usd_capped=False)
         if found.decision.price is not None:
             return found
-        usd_capped = self._purse.remaining().usd is not None
+        usd_capped = self._run_scopes.remaining().usd is not None
         return self._pricing.terms(model, usd_capped=usd_capped)
 
     def reserve(
         self,
-        terms: Terms,
+        terms: CallTerms,
         messages: tuple[Message, ...],
         *,
         tokens_out_max: int,
         tokens_out_min: int = REPLY_TOKENS_LEAST,
         turns: int = 0,
-    ) -> Ticket:
+    ) -> ReservedCall:
         """Hold the worst case. Raises `BudgetExhausted` or `BudgetUnpriced`; then nothing is held.
 
         The cap of the reply is what the tightest scope pays for, at most what is wanted and at
@@ -128,7 +128,7 @@ class Teller:
         waived = terms.decision.policy == "waived"
         worst = terms.worst
         try:
-            left = self._purse.remaining()
+            left = self._run_scopes.remaining()
             _check_used_up(left)
             cap = affordable_output(
                 left,
@@ -139,7 +139,7 @@ class Teller:
                 usd_waived=waived,
             )
             usd = None if worst is None else worst(bound, cap)
-            hold = self._purse.reserve(
+            hold = self._run_scopes.reserve(
                 Amount(tokens=bound + cap, usd=usd, model_calls=1, turns=turns),
                 usd_waived=waived or usd is None,
             )
@@ -160,46 +160,50 @@ class Teller:
             counted=figure.label == "counted",
             hold=hold.shared or 0,
         )
-        return Ticket(hold, terms, reserved, cap, turns)
+        return ReservedCall(hold, terms, reserved, cap, turns)
 
-    def replied(self, ticket: Ticket, reply: ModelReply) -> Settled:
+    def replied(self, reserved_call: ReservedCall, reply: ModelReply) -> Settled:
         usage = reply.usage
-        if ticket.terms.in_process and not usage.reported:
+        if reserved_call.terms.in_process and not usage.reported:
             # Nobody sends a bill: the estimate is as good as any report.
             usage = msgspec.structs.replace(usage, reported=True)
         usage, details = _read(usage)
-        return self._settled(ticket, AttemptReplied(usage=usage, details=details))
+        return self._settled(reserved_call, AttemptReplied(usage=usage, details=details))
 
-    def failed(self, ticket: Ticket, error: ModelError) -> Settled:
+    def failed(self, reserved_call: ReservedCall, error: ModelError) -> Settled:
         usage, details = (None, None) if error.usage is None else _read(error.usage)
         outcome = AttemptFailed(
             reason=error.reason,
-            billed=error.billed and not ticket.terms.in_process,
+            billed=error.billed and not reserved_call.terms.in_process,
             status=error.status,
             usage=usage,
             details=details,
         )
-        return self._settled(ticket, outcome)
+        return self._settled(reserved_call, outcome)
 
-    def cancelled(self, ticket: Ticket, *, sent: bool = True) -> Settled:
+    def cancelled(self, reserved_call: ReservedCall, *, sent: bool = True) -> Settled:
         """We left. If it was sent, nobody can say what it cost, unless nobody sends a bill."""
-        return self._settled(ticket, AttemptCancelled(sent=sent and not ticket.terms.in_process))
+        return self._settled(
+            reserved_call, AttemptCancelled(sent=sent and not reserved_call.terms.in_process)
+        )
 
     def recalled(self, model: str, charge: Charge) -> None:
         """Count what was spent before a run was gone on with. What is shared has it already."""
-        self._purse.recall(Amount.of_charge(charge))
+        self._run_scopes.recall(Amount.of_charge(charge))
         if charge.model_calls:
             self._noted(model, msgspec.structs.replace(charge, turns=0, wall_ms=0))
 
     def recovered(
-        self, terms: Terms, reserved: Reserved, outcome: AttemptReplied | AttemptCancelled
+        self, terms: CallTerms, reserved: Reserved, outcome: AttemptReplied | AttemptCancelled
     ) -> Settled:
         """Settle an attempt that was left by a process that died, as it has turned out."""
         if isinstance(outcome, AttemptReplied) and outcome.usage is not None:
             usage, details = _read(outcome.usage)
             outcome = AttemptReplied(usage=usage, details=details)
-        ticket = Ticket(self._purse.lost(reserved.hold), terms, reserved, reserved.tokens_out)
-        settled = self._settled(ticket, outcome)
+        reserved_call = ReservedCall(
+            self._run_scopes.lost(reserved.hold), terms, reserved, reserved.tokens_out
+        )
+        settled = self._settled(reserved_call, outcome)
         if settled.figures != "returned":
             charge = Charge(
                 usd=settled.usd,
@@ -207,31 +211,31 @@ class Teller:
                 tokens_out=settled.tokens_out,
                 model_calls=1,
             )
-            self._purse.spend(Amount.of_charge(charge))
+            self._run_scopes.spend(Amount.of_charge(charge))
         return settled
 
-    def release(self, ticket: Ticket) -> None:
+    def release(self, reserved_call: ReservedCall) -> None:
         """It was never sent."""
-        self._purse.release(ticket.hold)
+        self._run_scopes.release(reserved_call.hold)
 
-    def _settled(self, ticket: Ticket, outcome: Outcome) -> Settled:
-        reserved = ticket.reserved
+    def _settled(self, reserved_call: ReservedCall, outcome: Outcome) -> Settled:
+        reserved = reserved_call.reserved
         worst = Charge(
             usd=reserved.usd,
             tokens_in=reserved.tokens_in,
             tokens_out=reserved.tokens_out,
             model_calls=1,
         )
-        found = settlement(worst, outcome, priced=ticket.terms.priced)
+        found = settlement(worst, outcome, priced=reserved_call.terms.priced)
         charge = found.charge
         if found.figures == "returned":
-            self._purse.release(ticket.hold)
+            self._run_scopes.release(reserved_call.hold)
             return Settled(figures="returned", tokens_in=0, tokens_out=0, usd=0)
         assert found.figures != "held"
-        turns = ticket.turns if isinstance(outcome, AttemptReplied) else 0
+        turns = reserved_call.turns if isinstance(outcome, AttemptReplied) else 0
         used = msgspec.structs.replace(charge, turns=turns)
-        self._purse.settle(ticket.hold, Amount.of_charge(used))
-        self._noted(ticket.terms.model, charge)
+        self._run_scopes.settle(reserved_call.hold, Amount.of_charge(used))
+        self._noted(reserved_call.terms.model, charge)
         return Settled(
             figures=found.figures,
             tokens_in=charge.tokens_in,
@@ -250,7 +254,7 @@ def _check_used_up(left: Remaining) -> None:
             raise BudgetExhausted(dimension=dimension, scope=scope, needed=1, left=max(0, figure))
 
 
-def prompt_figure(terms: Terms, messages: tuple[Message, ...]) -> TokenFigure:
+def prompt_figure(terms: CallTerms, messages: tuple[Message, ...]) -> TokenFigure:
     """The most tokens that a prompt can be, and whether they were counted."""
     return input_bound(
         messages,

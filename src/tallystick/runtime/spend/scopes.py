@@ -43,7 +43,7 @@ def declared(file: LedgerFile, budget: Budget) -> SharedScopes:
     return scopes
 
 
-class SharedPurse:
+class SharedCap:
     """What one run holds of the shared scope. Each attempt has a number of its own."""
 
     def __init__(
@@ -66,9 +66,9 @@ class SharedPurse:
         """Whether calls of this tree of runs are under way, and so may give something back."""
         return bool(self._here)
 
-    def of(self, run: str) -> SharedPurse:
+    def of(self, run: str) -> SharedCap:
         """The same for another run, whose holds are its own."""
-        return SharedPurse(self._file, self._scopes, run=run, here=self._here)
+        return SharedCap(self._file, self._scopes, run=run, here=self._here)
 
     def remaining(self) -> Remaining:
         return self._scopes.remaining(DEPLOYMENT)
@@ -125,7 +125,7 @@ _PER_DOLLAR = 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class ScopeTree:
     """A tree of scopes, and the lock under which it is used."""
 
     tree: BudgetTree = field(default_factory=BudgetTree)
@@ -133,10 +133,10 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ScopeRef:
     """A scope in a tree."""
 
-    account: Account
+    scope_tree: ScopeTree
     scope: str
 
 
@@ -144,18 +144,18 @@ class Place:
 class Hold:
     """What is reserved for one attempt, in every tree."""
 
-    parts: list[tuple[Account, Reservation]]
+    parts: list[tuple[ScopeTree, Reservation]]
     shared: int | None = None
     open: bool = True
 
 
-class Purse:
+class RunScopes:
     """The scopes that pay for something, the nearest first."""
 
     def __init__(
         self,
-        places: Sequence[Place],
-        shared: SharedPurse | None = None,
+        places: Sequence[ScopeRef],
+        shared: SharedCap | None = None,
         *,
         knows_before: str | None = None,
     ) -> None:
@@ -164,21 +164,21 @@ class Purse:
         # The scope, of the first tree, that has counted already what was spent before.
         self._knows_before = knows_before
 
-    def within(self, place: Place) -> Purse:
+    def within(self, place: ScopeRef) -> RunScopes:
         """The same with a nearer scope."""
-        return Purse([place, *self._places], self._shared, knows_before=self._knows_before)
+        return RunScopes([place, *self._places], self._shared, knows_before=self._knows_before)
 
-    def inside(self, place: Place, *, run: str) -> Purse:
+    def inside(self, place: ScopeRef, *, run: str) -> RunScopes:
         """The same for a run inside this one, from a scope inside the nearest, in the same tree."""
         shared = None if self._shared is None else self._shared.of(run)
-        return Purse([place, *self._places[1:]], shared, knows_before=self._knows_before)
+        return RunScopes([place, *self._places[1:]], shared, knows_before=self._knows_before)
 
     def remaining(self) -> Remaining:
         """What is left of each dimension in the tightest scope."""
         found = []
         for place in self._places:
-            with place.account.lock:
-                found.append(place.account.tree.remaining(place.scope))
+            with place.scope_tree.lock:
+                found.append(place.scope_tree.tree.remaining(place.scope))
         if self._shared is not None:
             found.append(self._shared.remaining())
         return functools.reduce(tightest, found) if found else Remaining()
@@ -188,9 +188,9 @@ class Purse:
         hold = Hold([])
         try:
             for place in self._places:
-                with place.account.lock:
-                    made = place.account.tree.reserve(place.scope, worst, usd_waived=usd_waived)
-                hold.parts.append((place.account, made))
+                with place.scope_tree.lock:
+                    made = place.scope_tree.tree.reserve(place.scope, worst, usd_waived=usd_waived)
+                hold.parts.append((place.scope_tree, made))
             if self._shared is not None:
                 hold.shared = self._shared.reserve(worst, usd_waived=usd_waived)
         except BaseException:
@@ -202,9 +202,9 @@ class Purse:
         """Give it back: the attempt is known to have cost nothing. Twice is the same as once."""
         if hold.open:
             hold.open = False
-            for account, reservation in hold.parts:
-                with account.lock:
-                    account.tree.release(reservation)
+            for scope_tree, reservation in hold.parts:
+                with scope_tree.lock:
+                    scope_tree.tree.release(reservation)
             if self._shared is not None and hold.shared is not None:
                 self._shared.release(hold.shared)
 
@@ -213,9 +213,9 @@ class Purse:
         breaches: list[Breach] = []
         if hold.open:
             hold.open = False
-            for account, reservation in hold.parts:
-                with account.lock:
-                    breaches += account.tree.settle(reservation, used)
+            for scope_tree, reservation in hold.parts:
+                with scope_tree.lock:
+                    breaches += scope_tree.tree.settle(reservation, used)
             if self._shared is not None and hold.shared is not None:
                 breaches += self._shared.settle(hold.shared, used)
         return breaches
@@ -243,23 +243,23 @@ class Purse:
     def spend(self, used: Amount) -> None:
         """Note what needed no reservation."""
         for place in self._places:
-            with place.account.lock:
-                place.account.tree.spend(place.scope, used)
+            with place.scope_tree.lock:
+                place.scope_tree.tree.spend(place.scope, used)
 
     def recall(self, used: Amount) -> None:
         """Note what was spent before, wherever it is not counted yet."""
         for number, place in enumerate(self._places):
             below = self._knows_before if number == 0 else None
-            with place.account.lock:
-                place.account.tree.spend(place.scope, used, below=below)
+            with place.scope_tree.lock:
+                place.scope_tree.tree.spend(place.scope, used, below=below)
 
     def is_held(self, scope: str, dimension: Dimension) -> bool:
         """Whether calls under way hold some of a scope here, and so may give it back."""
         if scope == DEPLOYMENT:
             return self._shared is not None and self._shared.is_held
         for place in self._places:
-            with place.account.lock:
-                for row in place.account.tree.rows():
+            with place.scope_tree.lock:
+                for row in place.scope_tree.tree.rows():
                     held: int | None = getattr(row.reserved, dimension, None)
                     if row.scope.id == scope and held:
                         return True
@@ -269,17 +269,19 @@ class Purse:
         """Where each of the scopes stands."""
         found = []
         for place in self._places:
-            with place.account.lock:
-                found += [row for row in place.account.tree.rows() if row.scope.id == place.scope]
+            with place.scope_tree.lock:
+                found += [
+                    row for row in place.scope_tree.tree.rows() if row.scope.id == place.scope
+                ]
         return found
 
 
-def remaining_of(purse: Purse) -> Callable[[], dict[str, float | None]]:
+def remaining_of(run_scopes: RunScopes) -> Callable[[], dict[str, float | None]]:
     """What programs ask for as `budget.remaining()`."""
 
     def remaining() -> dict[str, float | None]:
         """What is left to spend: usd, tokens and model_calls; None where there is no limit."""
-        left = purse.remaining()
+        left = run_scopes.remaining()
         return {
             "usd": None if left.usd is None else left.usd / _PER_DOLLAR,
             "tokens": left.tokens,

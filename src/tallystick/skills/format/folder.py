@@ -325,7 +325,7 @@ class Walk:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _WalkedFolder:
     """A directory on the way: its components from the root, and the namespace of a skill in it.
 
     The namespace is None below a directory whose name cannot be in an id.
@@ -384,7 +384,7 @@ def _opened_root(root: Path, within: Path | None) -> Iterator[int]:
 
 
 def _go_through(top: int, walk: Walk) -> None:
-    waiting = [_Place()]
+    waiting = [_WalkedFolder()]
     for place in waiting:
         if walk.directories >= _DIRECTORIES_MAX:
             note = f"{walk.root} has more than {_DIRECTORIES_MAX:,} directories"
@@ -400,7 +400,7 @@ def _go_through(top: int, walk: Walk) -> None:
             _fail(walk, place.parts, f"it cannot be read: {error.strerror or error}")
 
 
-def _looked_at(directory: int, place: _Place, walk: Walk) -> list[_Place]:
+def _looked_at(directory: int, place: _WalkedFolder, walk: Walk) -> list[_WalkedFolder]:
     """Take a directory's skill, if it is one; else say which directories to look at next."""
     with os.scandir(directory) as listing:
         entries = [each for _, each in zip(range(_ENTRIES_MAX + 1), listing, strict=False)]
@@ -423,7 +423,7 @@ def _looked_at(directory: int, place: _Place, walk: Walk) -> list[_Place]:
     return _inner(directory, entries, place, walk)
 
 
-def _read(directory: int, file: str, place: _Place, walk: Walk) -> None:
+def _read(directory: int, file: str, place: _WalkedFolder, walk: Walk) -> None:
     if place.namespace is None:
         _fail(walk, place.parts, "a folder above it has a name that cannot be in an id")
         return
@@ -440,8 +440,8 @@ def _read(directory: int, file: str, place: _Place, walk: Walk) -> None:
 
 
 def _inner(
-    directory: int, entries: list[os.DirEntry[str]], place: _Place, walk: Walk
-) -> list[_Place]:
+    directory: int, entries: list[os.DirEntry[str]], place: _WalkedFolder, walk: Walk
+) -> list[_WalkedFolder]:
     inner = []
     namespace = place.below()
     for entry in entries:
@@ -458,7 +458,7 @@ def _inner(
                 note = f"{where} is {_WALK_DEPTH_MAX} deep; what is below it was not seen"
                 walk.truncated.append(flattened(note))
                 break
-            inner.append(_Place(parts, namespace))
+            inner.append(_WalkedFolder(parts, namespace))
     return inner
 
 

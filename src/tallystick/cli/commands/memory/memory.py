@@ -44,7 +44,7 @@ from tallystick.memory.report import (
     check_memory,
     list_notes,
     memory_stats,
-    standing,
+    note_status,
     whole_id,
 )
 from tallystick.memory.store.records import Verdict
@@ -183,7 +183,7 @@ def show_command(
         seen = memory.note(id, as_of=as_of)
         now = memory.store.clock()
         score = memory.score(id)
-    became = standing(seen.note, seen.state, now=now)
+    became = note_status(seen.note, seen.state, now=now)
     listed = Listed(note=seen.note, state=seen.state, standing=became)
     if as_json:
         echo_json({**_fields(listed), **_beside(seen), "score": score, "citation": None})

@@ -123,7 +123,7 @@ def _join_threads() -> None:
             thread.join()
 
 
-class _Given:
+class _NamedFiles:
     """Files that were given as data can be opened by their names, if there is no such file."""
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ class _Guest:
 
     def load(self, prelude: str) -> None:
         """Import the guest's modules with ours in the place of those that are about WebAssembly."""
-        given = _Given()
+        given = _NamedFiles()
         given.install()
         absent = types.SimpleNamespace(call=None, take=None, stdio=None)
         stand_ins: dict[str, dict[str, object]] = {
