@@ -34,7 +34,7 @@ from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.calls.queries import FindModel
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import Input
-from tallystick.runtime.programs.backends import AUTO, Backends
+from tallystick.runtime.programs.backends import Backends
 from tallystick.runtime.run.assembly import ResumeJob, RunJob, Watch
 from tallystick.runtime.run.children import ChildRuns
 from tallystick.runtime.run.fork import ForkJob, forked
@@ -43,7 +43,7 @@ from tallystick.runtime.run.resume import Parts, resumed
 from tallystick.runtime.runs.history import holder_of, start_now
 from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.client_scopes import NO_LIMIT, PRICING, ClientScopes
-from tallystick.sandbox.port import new_id
+from tallystick.sandbox.port import AUTO, new_id
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.sessions.runs import run_in_session
 from tallystick.sessions.sessions import Sessions, sessions_of

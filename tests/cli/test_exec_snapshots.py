@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.test_exec import Tally
 
-from tallystick.sessions.snapshots import MEDIA_TYPE
+from tallystick.sandbox.snapshot import SNAPSHOT_TYPE
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ def test_a_session_is_one_attachment_that_is_listed_verified_and_not_collected(
 
     assert listed.stdout.count("\n") == 1
     assert listed.stdout.split()[1] == "held"
-    assert listed.stdout.split()[3] == MEDIA_TYPE
+    assert listed.stdout.split()[3] == SNAPSHOT_TYPE
     assert listed.stdout.split()[4].startswith("current:")
     assert (collected["scanned_blob_count"], collected["reclaimed_count"]) == (1, 0)
     assert (verified["ok"], verified["references"]) == (True, 1)

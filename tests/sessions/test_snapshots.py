@@ -22,9 +22,8 @@ from tallystick.attachments.memory import MemoryAttachments
 from tallystick.attachments.port import Chunks
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.errors import InvalidName, SnapshotNotFound, StoreError
-from tallystick.sandbox.snapshot import MAGIC, PAGE_BYTES, Image, packed
+from tallystick.sandbox.snapshot import MAGIC, PAGE_BYTES, SNAPSHOT_TYPE, Image, packed
 from tallystick.sessions.snapshots import (
-    MEDIA_TYPE,
     AttachmentSnapshotStore,
     open_snapshots,
     snapshots_holder,
@@ -82,7 +81,7 @@ def test_a_snapshot_is_one_attachment_with_a_label_that_says_which(
     (held,) = kept.references()
 
     assert held.intent.session_id == "S/snapshots"
-    assert held.ref.media_type == MEDIA_TYPE
+    assert held.ref.media_type == SNAPSHOT_TYPE
     assert held.ref.label == "before: the merge:X:7"
     assert held.committed_at_epoch_ms is not None
 
@@ -92,7 +91,7 @@ def test_what_a_session_puts_itself_is_no_snapshot_of_it(
 ) -> None:
     held = session(kept, "S")
     forged = b"".join(packed(named("a", ident="X"), an_image()))
-    held.commit([held.put(forged, media_type=MEDIA_TYPE, label="a:X:7").id])
+    held.commit([held.put(forged, media_type=SNAPSHOT_TYPE, label="a:X:7").id])
 
     assert store.list("S") == []
     with pytest.raises(SnapshotNotFound):
@@ -104,7 +103,7 @@ def test_what_has_another_label_is_no_snapshot(
     store: AttachmentSnapshotStore, kept: SqliteAttachments, label: str | None
 ) -> None:
     held = session(kept, snapshots_holder("S"))
-    held.commit([held.put(b"else", media_type=MEDIA_TYPE, label=label).id])
+    held.commit([held.put(b"else", media_type=SNAPSHOT_TYPE, label=label).id])
 
     assert store.list("S") == []
 
@@ -113,7 +112,7 @@ def test_a_snapshot_that_was_only_intended_is_not_there_yet(
     store: AttachmentSnapshotStore, kept: SqliteAttachments
 ) -> None:
     begun = packed(named("a", ident="X"), an_image())
-    session(kept, snapshots_holder("S")).put(begun, media_type=MEDIA_TYPE, label="a:X:7")
+    session(kept, snapshots_holder("S")).put(begun, media_type=SNAPSHOT_TYPE, label="a:X:7")
 
     assert store.list("S") == []
 
@@ -123,7 +122,7 @@ def test_bytes_of_another_snapshot_are_not_taken_for_this_one(
 ) -> None:
     held = session(kept, snapshots_holder("S"))
     other = packed(named("b", ident="X"), an_image())
-    held.commit([held.put(other, media_type=MEDIA_TYPE, label="a:X:7").id])
+    held.commit([held.put(other, media_type=SNAPSHOT_TYPE, label="a:X:7").id])
 
     with pytest.raises(StoreError, match="snapshot 'a': its bytes are those of 'b'"):
         store.load("S", "a")
@@ -200,11 +199,11 @@ def test_a_change_behind_its_back_is_found(
 def test_bytes_that_are_no_snapshot_are_one_clear_error(data: bytes, start: bytes) -> None:
     kept = MemoryAttachments()
     held = session(kept, snapshots_holder("S"))
-    ref = held.put(start + data, media_type=MEDIA_TYPE, label="a:X:7")
+    ref = held.put(start + data, media_type=SNAPSHOT_TYPE, label="a:X:7")
     held.commit([ref.id])
 
     # What is plainly something else, a picture say, is not even listed.
-    expected = StoreError if ref.media_type == MEDIA_TYPE else SnapshotNotFound
+    expected = StoreError if ref.media_type == SNAPSHOT_TYPE else SnapshotNotFound
     with pytest.raises(expected, match="snapshot 'a'"):
         AttachmentSnapshotStore(kept).load("S", "a")
 

@@ -25,9 +25,9 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.pacing import Pacing
 from tallystick.model.port import Model
 from tallystick.model.price_table import Pricing
-from tallystick.runtime.programs.backends import AUTO
 from tallystick.runtime.run.strategy import Estimate, StrategyEstimate
 from tallystick.runtime.runs.result import Run
+from tallystick.sandbox.port import AUTO
 from tallystick.settings.models import open_model
 from tallystick.settings.settings import Settings
 from tallystick.skills.installed import loaded_by

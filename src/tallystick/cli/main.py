@@ -29,7 +29,7 @@ _COMMANDS = {
     "diff": ("tallystick.cli.commands.inspect", "Compare two runs turn by turn."),
     "doctor": ("tallystick.cli.commands.doctor", "Try what each sandbox can do here, and say so."),
     "exec": ("tallystick.cli.commands.execute", "Run a Python program in the sandbox."),
-    "export": ("tallystick.cli.commands.upkeep", "Write one run into a single file."),
+    "export": ("tallystick.cli.commands.transfer", "Write one run into a single file."),
     "forget": (
         "tallystick.cli.commands.memory.forget",
         "Forget notes, as softly or as hard as asked.",
@@ -39,7 +39,7 @@ _COMMANDS = {
         "tallystick.cli.commands.audit",
         "Say where a run's chain stands, signed if asked to.",
     ),
-    "import": ("tallystick.cli.commands.upkeep", "Take in a run that was exported."),
+    "import": ("tallystick.cli.commands.transfer", "Take in a run that was exported."),
     "inspect": ("tallystick.cli.commands.inspect", "Show a run turn by turn."),
     "ls": ("tallystick.cli.commands.ls", "List the runs of the ledger."),
     "memory": (
@@ -48,7 +48,7 @@ _COMMANDS = {
     ),
     "prove": ("tallystick.cli.commands.audit", "Prove that one entry stands in a run."),
     "prune": (
-        "tallystick.cli.commands.upkeep",
+        "tallystick.cli.commands.prune",
         "Take out what old runs said; keep what proves them.",
     ),
     "recall": (
@@ -60,7 +60,7 @@ _COMMANDS = {
     "replay": ("tallystick.cli.commands.resume", "Run a run again from its record, and compare."),
     "resolve": ("tallystick.cli.commands.ls", "Close calls that dead processes left."),
     "resume": ("tallystick.cli.commands.resume", "Go on with a run where it was."),
-    "rm": ("tallystick.cli.commands.upkeep", "Take a run out of the ledger."),
+    "rm": ("tallystick.cli.commands.prune", "Take a run out of the ledger."),
     "run": ("tallystick.cli.commands.run", "Answer a question with programs that a model writes."),
     "session": (
         "tallystick.cli.commands.sessions",

@@ -11,7 +11,7 @@ import msgspec
 
 from tallystick.core.charge import RunLimits, nano_usd
 from tallystick.core.errors import UsageError
-from tallystick.runtime.programs.backends import AUTO
+from tallystick.sandbox.port import AUTO
 from tallystick.settings.schema import one_line
 from tallystick.settings.settings import Settings
 from tallystick.skills.installed import skills_here

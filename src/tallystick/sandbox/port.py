@@ -33,6 +33,10 @@ def new_id(*, time_ms: int | None = None) -> str:
 # The sandbox port: what runs a program, under which limits, and what came of it.
 
 
+# The backends by name, and the name that leaves the choice to us.
+BACKENDS = ("wasm", "process")
+AUTO = "auto"
+
 # How a program ended. `finished` is its own end, with or without an error; the others came from
 # outside, and the namespace is then the one before the program.
 Stop = Literal[

@@ -156,7 +156,7 @@ class Slots:
 # Threads for programs: as many as there are programs, kept for the next one.
 #
 # A program that waits for the host occupies its thread, so their number has no bound of its own;
-# what is bounded is how many are active (`slots`). The stack is set explicitly: guest frames live
+# what is bounded is how many are active (`Slots`). The stack is set explicitly: guest frames live
 # on it, and the default of a small system would end the process instead of the program.
 
 

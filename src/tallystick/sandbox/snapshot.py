@@ -34,6 +34,7 @@ from tallystick.core.json_text import canonical
 
 
 PAGE_BYTES = 4_096
+SNAPSHOT_TYPE = "application/vnd.tallystick.snapshot"
 SNAPSHOTS_MAX = 10
 _NAME_CHARS_MAX = 256
 

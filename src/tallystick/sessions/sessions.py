@@ -26,10 +26,9 @@ from tallystick.core.records import (
 )
 from tallystick.ledger.port import Ledger, find_row
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.context.attachments import SNAPSHOT_TYPE
 from tallystick.runtime.runs.history import UNREADABLE
 from tallystick.sandbox.port import now_ms
-from tallystick.sandbox.snapshot import Image, SnapshotId, packed
+from tallystick.sandbox.snapshot import SNAPSHOT_TYPE, Image, SnapshotId, packed
 from tallystick.sessions.book import SessionBook
 from tallystick.sessions.rows import KeptSnapshot, SessionInfo, SessionRun
 from tallystick.sessions.snapshots import snapshots_holder

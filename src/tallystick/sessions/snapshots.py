@@ -31,10 +31,15 @@ from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.errors import InvalidName, LedgerError, SnapshotNotFound, StoreError
 from tallystick.core.records import AttachmentRef
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.context.attachments import SNAPSHOT_TYPE
-from tallystick.sandbox.snapshot import Image, SnapshotId, SnapshotStore, packed, unpacked
+from tallystick.sandbox.snapshot import (
+    SNAPSHOT_TYPE,
+    Image,
+    SnapshotId,
+    SnapshotStore,
+    packed,
+    unpacked,
+)
 
-MEDIA_TYPE = SNAPSHOT_TYPE
 _Kept = tuple[SnapshotId, AttachmentRef]
 
 
@@ -62,7 +67,7 @@ class AttachmentSnapshotStore:
         with _translated(snapshot.name):
             held = self._held(snapshot.session_id)
             batch = held.batch()
-            ref = batch.add(packed(snapshot, image), media_type=MEDIA_TYPE, label=label)
+            ref = batch.add(packed(snapshot, image), media_type=SNAPSHOT_TYPE, label=label)
             with self._attachments.writing(forced=True) as db:
                 replaced = [
                     old.id
@@ -113,7 +118,7 @@ class AttachmentSnapshotStore:
         found = [
             (snapshot, each.ref)
             for each in references
-            if each.committed_at_epoch_ms is not None and each.ref.media_type == MEDIA_TYPE
+            if each.committed_at_epoch_ms is not None and each.ref.media_type == SNAPSHOT_TYPE
             if (snapshot := _identity(session_id, each.ref.label)) is not None
         ]
         return sorted(found, key=lambda each: each[0].id)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tallystick.core.errors import SandboxError, UsageError
 from tallystick.interop.error_codes import told_error
 from tallystick.runtime.programs.backends import (
-    BACKENDS,
     Backends,
     NoBackendAvailable,
     read_preference,
 )
+from tallystick.sandbox.port import BACKENDS
 
 
 class Chosen(Backends):

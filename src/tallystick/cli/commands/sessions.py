@@ -13,8 +13,7 @@ from tallystick.cli.exit_codes import OK
 from tallystick.cli.show import plain
 from tallystick.core.errors import TallystickError, UsageError
 from tallystick.interop.error_codes import told_error
-from tallystick.runtime.programs.backends import BACKENDS
-from tallystick.sandbox.port import now_ms
+from tallystick.sandbox.port import BACKENDS, now_ms
 from tallystick.sessions.rows import EXTENSIONS_MAX, KeptSnapshot, SessionInfo, SessionRun
 from tallystick.sessions.sessions import EarlierRun, Sessions, open_sessions
 from tallystick.settings.paths import ledger_path

@@ -7,7 +7,7 @@ Rule 2: one with a place has to begin on the lines that are named; one without i
 stands first. A place alone is checked if there are such lines and something stands on them.
 Rule 3: what is cited is read from the document: its bytes, its lines, its words. What does not
 check is named with the reason.
-Rule 4: words of the rest of the answer are cited where they stand, by the rules of `citation`.
+Rule 4: words of the rest of the answer are cited where they stand, by the rules below.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ triple-quoted string, a later one is taken, provided the program then parses; no
 Python program outside a string, so one that parses is read right.
 Rule 3: a command stands at the start of its line, after nothing but blanks and markdown: list,
 quote and heading markers, `*`, a backtick. Prose may come before and after it on lines of its own.
-In the middle of a sentence it is talked about, not given. `arguments` says where it ends.
+In the middle of a sentence it is talked about, not given. `commands` says where it ends.
 Rule 4: what is inside a program is the program's: a FINAL in it is not counted again.
 Rule 5: a reply without any fence that is Python and does something is a program as a whole.
 Rule 6: reasoning is not read: <think>…</think>, and all that stands before a </think> whose opening
@@ -52,7 +52,7 @@ _CLOSERS_TRIED_MAX = 8
 _PYTHON = frozenset({"repl", "python", "python3", "py", "py3", "ipython", "tool_code"})
 _SHELL = frozenset({"bash", "sh", "shell", "zsh", "console"})
 
-# Possessive throughout (see `arguments`), and matched only at the start of a line. Trying it on
+# Possessive throughout (see `commands`), and matched only at the start of a line. Trying it on
 # every line would cost a second for five million empty ones, so lines without a hint are not tried.
 _NAMES = "|".join(COMMAND_NAMES)
 _OPENING = re.compile(

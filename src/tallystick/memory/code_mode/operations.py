@@ -604,7 +604,7 @@ def _name(operation: Operation) -> str:
 #
 # For comparison only. Both charge the text of every record alike, so what they differ by is the
 # envelope; what a program really saves is the records that never enter the context, and
-# `tokens_table` counts that.
+# `bench/memory/tokens_table.py` counts that.
 
 
 def json_mode_estimate(query: str, records: Sequence[str]) -> int:

@@ -2,7 +2,7 @@
 
 Whoever keeps a store open keeps one of these with it. It follows the log: before it is asked
 anything it reads what was appended since. What it answers follows from the log alone, so an index
-that is days old and one that was made just now give the same answer, as does none (`scan`).
+that is days old and one that was made just now give the same answer, as does none (`shortlist`).
 
 It holds terms of notes, and those of notes that were erased meanwhile until it is made anew. It is
 written nowhere.

@@ -1,7 +1,7 @@
 """Postings: which notes have a term, for scopes too large to read every note for each query.
 
-The figures are counted over the mask, as in `bm25`, so a filter or an earlier time ranks as if only
-its notes were there. Which terms are looked for is said in `shortlist`.
+The figures are counted over the mask, as in `words`, so a filter or an earlier time ranks as if
+only its notes were there. Which terms are looked for is said in `shortlist`.
 
 Needs the extra `memory`.
 """
@@ -38,7 +38,7 @@ class Postings:
         return len(self._lengths)
 
     def add(self, counts: Mapping[str, int]) -> int:
-        """Add a note by its terms (`bm25.count_terms`). Returns its place."""
+        """Add a note by its terms (`words.count_terms`). Returns its place."""
         place = len(self._lengths)
         length = sum(counts.values())
         self._lengths.append(length)

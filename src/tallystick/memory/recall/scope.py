@@ -25,7 +25,7 @@ from tallystick.memory.recall.words import Bm25, count_terms
 # round numbers on purpose: figures near them do as well, and finer ones would fit one corpus.
 
 
-# The rules of `fusion`. Whoever changes what they give changes this.
+# The rules of `rank`. Whoever changes what they give changes this.
 _RULES = "shares-1"
 
 
@@ -142,7 +142,7 @@ class Embedder(Protocol):
 class Scope(Protocol):
     """Notes by id, without an order of their own. Every id that is asked for is one of `ids`.
 
-    `counts` are the terms of a note's text and how often each is in it (`bm25.count_terms`); a
+    `counts` are the terms of a note's text and how often each is in it (`words.count_terms`); a
     store keeps them, since they never change. `vectors` has one for each window of the text, none
     if it was not embedded. `tokens` are the token vectors of all windows, one after the other.
     """

@@ -29,7 +29,7 @@ from tallystick.memory.store.vectors import model_at, tokens_at, vector_rows_at,
 #
 # Rule 1: of equally good notes, those with the smaller ids are taken. So it does not matter how the
 # lists are made: by an index that has followed the log for days (`index`), or by reading the
-# file for this one query (`scan`).
+# file for this one query.
 # Rule 2: what is figured here is named by `RULES`, which stands in receipts. Whoever changes what
 # comes out, by another limit too, changes the name.
 

@@ -36,10 +36,10 @@ from tallystick.core.machine.state import KeptText, Output
 from tallystick.core.records import AttachmentRef, RunEnded
 from tallystick.ledger.port import Also
 from tallystick.sandbox.host import HeldText, HostFunction
+from tallystick.sandbox.snapshot import SNAPSHOT_TYPE
 from tallystick.sandbox.text import HostText
 
 READ, WRITE = "attachments.read", "attachments.write"
-SNAPSHOT_TYPE = "application/vnd.tallystick.snapshot"
 # What is longer is not written into a record.
 INLINE_BYTES_MAX = 65_536
 PUT_BYTES_MAX = 4_000_000

@@ -102,10 +102,10 @@ class Journal(Protocol):
         ...
 
     def compare(self, ended: Sequence[Record]) -> None:
-        """Compare how a run had ended from outside, as `passage` said, with how it would now."""
+        """Compare the end that `continuation` gave with the end that the run would have now."""
         ...
 
-    def on_passage(self, hear: Callable[[Continuation], None]) -> None:
+    def on_continuation(self, hear: Callable[[Continuation], None]) -> None:
         """Have somebody hear of one that stands in the middle of what is being done."""
         ...
 
@@ -154,7 +154,7 @@ class LedgerJournal:
     def compare(self, ended: Sequence[Record]) -> None:
         """There is nothing to compare in a run that is new."""
 
-    def on_passage(self, hear: Callable[[Continuation], None]) -> None:
+    def on_continuation(self, hear: Callable[[Continuation], None]) -> None:
         """There is none in a run that is new."""
 
     def _submit(self, *, forced: bool) -> Future[None]:
@@ -487,7 +487,7 @@ class ComparingJournal:
     def compare(self, ended: Sequence[Record]) -> None:
         self._first = self._first or self._recording.compare_end(ended)
 
-    def on_passage(self, hear: Callable[[Continuation], None]) -> None:
+    def on_continuation(self, hear: Callable[[Continuation], None]) -> None:
         self._hear = hear
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from tallystick.bridge.sockets import BridgeFolder
 from tallystick.core.errors import SandboxError, TallystickError, UsageError
 from tallystick.core.machine.prompt import NET
-from tallystick.sandbox.port import new_id
+from tallystick.sandbox.port import AUTO, BACKENDS, new_id
 from tallystick.sandbox.process.settings import BoxSettings
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.settings.paths import cache_directory, data_directory
@@ -89,7 +89,6 @@ def without_network(grants: Sequence[str]) -> list[str]:
 # Which sandbox a run has: the first of those that were asked for that this host can give.
 
 
-BACKENDS = ("wasm", "process")
 # What a sandbox may be able to do. No other names are used.
 CAPABILITIES = (
     "VmIsolation",
@@ -104,7 +103,6 @@ CAPABILITIES = (
     "BashExecution",
     "FileOperations",
 )
-AUTO = "auto"
 _DEFAULT = "wasm"
 
 

@@ -61,7 +61,7 @@ from tallystick.core.resume_errors import LeftInDoubt
 from tallystick.ledger.port import Ledger, find_row
 from tallystick.model.price_table import CallTerms
 from tallystick.runtime.calls.decisions import Decision, Decisions, settled_doubt
-from tallystick.runtime.context.attachments import SNAPSHOT_TYPE, RunAttachments
+from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.journal.world import CallLog, cut_off
 from tallystick.runtime.programs.backends import Backends, network_of
 from tallystick.runtime.programs.files import (
@@ -80,7 +80,7 @@ from tallystick.runtime.runs.history import RunRecords, spent_so_far
 from tallystick.runtime.spend.door import ModelDoor
 from tallystick.sandbox.host import HostTable, error_reply
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, ProgramError
-from tallystick.sandbox.snapshot import check_snapshot_name
+from tallystick.sandbox.snapshot import SNAPSHOT_TYPE, check_snapshot_name
 
 if TYPE_CHECKING:
     from tallystick.sandbox.process.proxy import Attempt, NetworkGrant

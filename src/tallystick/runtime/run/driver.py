@@ -80,7 +80,7 @@ class Driver:
         # Held while an attempt to reach something is written, which the end is not to overtake.
         self._reaching = threading.Lock()
         self._state, self._next = begin(started, texts)
-        journal.on_passage(self._passed)
+        journal.on_continuation(self._passed)
 
     @property
     def state(self) -> RunState:

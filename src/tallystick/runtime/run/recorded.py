@@ -350,8 +350,8 @@ _: type[World] = RecordedWorld
 class ResumingJournal:
     """Compares with the record while it lasts, and then writes behind it.
 
-    The first thing that is written is the `passage`: that the run is gone on with. A difference is
-    raised at once, before anything is written.
+    The first thing that is written is the continuation: that the run is resumed or forked. A
+    difference is raised at once, before anything is written.
     """
 
     def __init__(
@@ -401,7 +401,7 @@ class ResumingJournal:
         """Whether a record that was just made was not there before."""
         return self.live and not self._recording.had_query(record)
 
-    def on_passage(self, hear: Callable[[Continuation], None]) -> None:
+    def on_continuation(self, hear: Callable[[Continuation], None]) -> None:
         self._hear = hear
 
     def _is_recorded(self, record: Record) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import sys
@@ -55,35 +54,10 @@ from tallystick.settings.schema import one_line
 # `tally memory`: what is remembered, listed, shown, moved, reviewed and checked.
 
 
-_ELSEWHERE = {
-    "embed": "tallystick.cli.commands.memory.memory",
-    "export": "tallystick.cli.commands.memory.memory",
-    "import": "tallystick.cli.commands.memory.memory",
-    "keys": "tallystick.cli.commands.memory.memory",
-    "review": "tallystick.cli.commands.memory.memory",
-    "stats": "tallystick.cli.commands.memory.memory",
-    "verify": "tallystick.cli.commands.memory.memory",
-}
 _CITATION = "note:"
 
 
-class _Group(click.Group):
-    """Has the commands of this module, and finds those of the others by name."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*self.commands, *_ELSEWHERE])
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _ELSEWHERE:
-            return super().get_command(ctx, cmd_name)
-        module = importlib.import_module(_ELSEWHERE[cmd_name])
-        found = getattr(module, f"{cmd_name}_command")
-        assert isinstance(found, click.Command)
-        found.help = (found.help or "").replace("\\b\n", "\b\n")
-        return found
-
-
-@click.group("memory", cls=_Group)
+@click.group("memory")
 def command() -> None:
     r"""List, show, move, review and check what is remembered.
 
@@ -231,7 +205,7 @@ _HEAD = re.compile(r"(0|[1-9][0-9]{0,17}):([0-9a-f]{64})")
 _WHY_CHARS_MAX = 300
 
 
-@click.command("stats")
+@command.command("stats")
 @IN_MEMORY
 @JSON
 def stats_command(tenant: str | None, as_json: bool) -> int:
@@ -266,7 +240,7 @@ def _model(stats: MemoryStats) -> str:
     return f"model {stats.model.digest[:12]}, another than here: tally memory embed --replace"
 
 
-@click.command("verify")
+@command.command("verify")
 @click.option(
     "--head", "kept", metavar="COUNT:HASH",
     help="A head that was kept elsewhere; it must still be a part of the log.",
@@ -331,7 +305,7 @@ def _tell(checked: Checked) -> None:
     click.echo(f"head      {checked.head.count}:{checked.head.hash}")
 
 
-@click.command("embed")
+@command.command("embed")
 @click.option("--replace", is_flag=True, help="Throw the vectors of another model away first.")
 @IN_MEMORY
 @JSON
@@ -355,7 +329,7 @@ def embed_command(replace: bool, tenant: str | None, as_json: bool) -> int:
     return OK
 
 
-@click.command("keys")
+@command.command("keys")
 @click.option(
     "--add", is_flag=True, help="Have a new key sign from now on; the others still check."
 )
@@ -385,7 +359,7 @@ def keys_command(add: bool, as_json: bool) -> int:
 # `tally memory review`: the notes that are held back, and what somebody decides about them.
 
 
-@click.command("review")
+@command.command("review")
 @click.argument("name", required=False, metavar="[ID]")
 @click.option("--release", is_flag=True, help="Let it be recalled from now on.")
 @click.option("--reject", is_flag=True, help="It stays held back, and somebody has looked.")
@@ -461,7 +435,7 @@ _LINE_BYTES_MAX = 8 * CONTENT_BYTES_MAX
 _LABEL_CHARS_MAX = 400
 
 
-@click.command("export")
+@command.command("export")
 @click.argument("name", metavar="FILE|-")
 @click.option("--label", type=utf8_text, metavar="TEXT", help="Where it goes; else the file.")
 @with_reader
@@ -522,7 +496,7 @@ class _Counted:
             yield line
 
 
-@click.command("import")
+@command.command("import")
 @click.argument("name", metavar="FILE|-")
 @click.option(
     "--trusted", is_flag=True, help="An export of your own: believe the reviews that were made."

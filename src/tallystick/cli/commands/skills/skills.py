@@ -191,10 +191,8 @@ def text_shown(text: str) -> str:
 # `tally skills`: which skills there are, what each says, and whether it is well made.
 
 
-# Imported when they are called: what `why` needs takes longer to load than all the others.
+# Imported when they are called: signatures and recorded runs take longer to load than the others.
 _ELSEWHERE = {
-    "catalog": "tallystick.cli.commands.skills.skills",
-    "match": "tallystick.cli.commands.skills.skills",
     "sign": "tallystick.cli.commands.skills.trust",
     "trust": "tallystick.cli.commands.skills.trust",
     "untrust": "tallystick.cli.commands.skills.trust",
@@ -480,7 +478,7 @@ def _project_directory() -> Path:
 # `tally skills catalog` and `match`: what a model would be shown of the skills, and why.
 
 
-@click.command("catalog")
+@command.command("catalog")
 @DIRECTORIES
 @click.option(
     "--budget", type=click.IntRange(min=0), metavar="N",
@@ -574,7 +572,7 @@ def _matches(prompt: str, cards: Sequence[Card]) -> dict[str, Match]:
     return {each.id: each for each in match_skills(prompt, cards).candidates}
 
 
-@click.command("match")
+@command.command("match")
 @click.argument("prompt", metavar="TEXT")
 @DIRECTORIES
 @click.option(
