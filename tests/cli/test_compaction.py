@@ -21,7 +21,7 @@ def test_the_bound_is_set_and_inspect_shows_what_it_did(tmp_path: Path) -> None:
     words = ("run", "what?", "-m", "scripted:long.jsonl", "--max-tokens", "1000000")
 
     done = tally(*words, "--compact-at", "2000")
-    shown = tally("inspect", "last").stdout
+    shown = tally("inspect", "last", "--records").stdout
 
     assert (done.returncode, done.stdout) == (0, "0 xx\n")
     assert re.search(r"^turn \d +compacted  turns: \d in short$", shown, re.MULTILINE)

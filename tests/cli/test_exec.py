@@ -29,7 +29,13 @@ class Tally:
             "TALLYSTICK_DATA_DIR": str(directory / "data"),
         }
 
-    def __call__(self, *words: str, program: str | bytes | None = None, **env: str) -> Any:
+    def __call__(
+        self,
+        *words: str,
+        program: str | bytes | None = None,
+        stdin: str | None = None,
+        **env: str,
+    ) -> Any:
         if program is not None:
             path = self.directory / "program.py"
             path.write_bytes(program if isinstance(program, bytes) else program.encode())
@@ -40,6 +46,9 @@ class Tally:
             text=True,
             env={**self.env, **env},
             cwd=self.directory,
+            input=stdin,
+            # Else the command would read what this process was given.
+            stdin=subprocess.DEVNULL if stdin is None else None,
             timeout=120,
         )
 

@@ -43,7 +43,7 @@ def run(*words: str) -> Result:
 def test_a_run_with_a_shell_answers_and_replays(home: Path) -> None:
     ran = run("--sandbox", "process", "--json")
     replayed = tally("replay", "last")
-    inspected = tally("inspect", "last")
+    inspected = tally("inspect", "last", "--records")
 
     assert json.loads(ran.stdout)["answer"] == "ada"
     assert replayed.return_value == 0

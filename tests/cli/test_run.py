@@ -71,7 +71,7 @@ def test_a_run_is_listed_inspected_replayed_and_verified(tally: Tally) -> None:
     run(tally)
 
     listed = json.loads(tally("ls", "--json").stdout)
-    inspected = tally("inspect", "last", "--programs").stdout
+    inspected = tally("inspect", "last", "--programs", "--records").stdout
     replayed = json.loads(tally("replay", listed[0]["run"][:12], "--json").stdout)
     verified = json.loads(tally("verify", "--json").stdout)
 

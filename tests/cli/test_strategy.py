@@ -71,7 +71,7 @@ def test_a_refusal_of_the_model_is_followed_by_a_program(tally: Tally) -> None:
     done = run(tally, "story.txt", "both", "--strategy", "direct")
 
     assert done.stdout == f"{len(STORY)}\n"
-    assert "added=system,task+not_direct:refused" in tally("inspect", "last").stdout
+    assert "added=system,task+not_direct:refused" in tally("inspect", "last", "--records").stdout
 
 
 def test_the_environment_and_the_configuration_set_it_too(tally: Tally) -> None:

@@ -182,7 +182,7 @@ def test_a_log_is_taken_in_and_can_be_looked_at(tally: Tally, tmp_path: Path) ->
     listed = json.loads(tally("ls", "--json").stdout)[-1]
     assert (listed["run"], listed["goal"], listed["stop"]) == (run, GOAL, "answered")
     assert (listed["model"], listed["answer"]) == ("openai:gpt-x", "42")
-    assert "rlms-log=" in tally("inspect", run).stdout
+    assert "rlms-log=" in tally("inspect", run, "--records").stdout
     assert "answered: from a log of rlms" in tally("receipt", run).stdout
 
 

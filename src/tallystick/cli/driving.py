@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import INTERRUPTED, exit_code_of_stop
-from tallystick.cli.progress import Before, Progress, progress_for
+from tallystick.cli.progress import Before, Progress, Sayer, progress_for
 from tallystick.cli.show import plain
 from tallystick.client import Session
 from tallystick.core.charge import shown_usd
@@ -198,6 +198,7 @@ class Shown:
     as_json: bool
     events: bool
     quiet: bool
+    verbose: bool = False
 
     @property
     def tells(self) -> bool:
@@ -206,7 +207,9 @@ class Shown:
 
     def progress(self, before: Sequence[Record] = (), inside: Before = ()) -> Progress:
         """`before` is what is recorded of a run that is gone on with, `inside` of its children."""
-        return progress_for(quiet=not self.tells, before=before, inside=inside)
+        return progress_for(
+            quiet=not self.tells, before=before, inside=inside, verbose=self.verbose
+        )
 
     def watch(self, progress: Progress) -> Watcher:
         return Watcher(self, progress)
@@ -270,6 +273,7 @@ def opened(
     vocabulary: VocabularyAsked | None = None,
     backend: str = AUTO,
     accept_without: Sequence[str] = (),
+    say: Callable[[str], None] | None = None,
 ) -> Iterator[tuple[Session, Model, Pricing]]:
     """A session with the model, the prices, the total and the memory of the settings.
 
@@ -288,7 +292,7 @@ def opened(
             vocabulary=vocabulary,
             backend=backend,
             accept_without=accept_without,
-            say=lambda line: click.echo(line, err=True),
+            say=say or Sayer(),
         ) as session,
     ):
         session.use(model, owned=True)

@@ -5,6 +5,7 @@ Commands are imported when they are called: `tally --help` should not load a san
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from typing import NoReturn
@@ -14,69 +15,54 @@ import click
 from tallystick.cli.exit_codes import exit_code_of
 from tallystick.core.errors import Cancelled, TallystickError
 
-_COMMANDS = {
-    "approve": ("tallystick.cli.commands.resume", "Let a program run that waits for a person."),
-    "attach": (
-        "tallystick.cli.commands.attach",
-        "Keep bytes by their digest; list, collect, verify them.",
-    ),
-    "config": ("tallystick.cli.commands.config", "Print each setting and where it came from."),
-    "demo": (
-        "tallystick.cli.commands.demo",
-        "Answer a question over sample data, and prove it. No model.",
-    ),
-    "deny": ("tallystick.cli.commands.resume", "Do not let a program run that waits for a person."),
-    "diff": ("tallystick.cli.commands.inspect", "Compare two runs turn by turn."),
-    "doctor": ("tallystick.cli.commands.doctor", "Try what each sandbox can do here, and say so."),
-    "exec": ("tallystick.cli.commands.execute", "Run a Python program in the sandbox."),
-    "export": ("tallystick.cli.commands.transfer", "Write one run into a single file."),
-    "forget": (
-        "tallystick.cli.commands.memory.forget",
-        "Forget notes, as softly or as hard as asked.",
-    ),
-    "fork": ("tallystick.cli.commands.resume", "Grow another run from one, after a turn."),
-    "head": (
-        "tallystick.cli.commands.audit",
-        "Say where a run's chain stands, signed if asked to.",
-    ),
-    "import": ("tallystick.cli.commands.transfer", "Take in a run that was exported."),
-    "inspect": ("tallystick.cli.commands.inspect", "Show a run turn by turn."),
-    "ls": ("tallystick.cli.commands.ls", "List the runs of the ledger."),
-    "memory": (
-        "tallystick.cli.commands.memory.memory",
-        "List, show, move, review and check what is remembered.",
-    ),
-    "prove": ("tallystick.cli.commands.audit", "Prove that one entry stands in a run."),
-    "prune": (
-        "tallystick.cli.commands.prune",
-        "Take out what old runs said; keep what proves them.",
-    ),
-    "recall": (
-        "tallystick.cli.commands.memory.notes",
-        "Find notes, with a receipt; check a receipt.",
-    ),
-    "receipt": ("tallystick.cli.commands.inspect", "Show what a run did and cost, line by line."),
-    "remember": ("tallystick.cli.commands.memory.notes", "Keep a note for later."),
-    "replay": ("tallystick.cli.commands.resume", "Run a run again from its record, and compare."),
-    "resolve": ("tallystick.cli.commands.ls", "Close calls that dead processes left."),
-    "resume": ("tallystick.cli.commands.resume", "Go on with a run where it was."),
-    "rm": ("tallystick.cli.commands.prune", "Take a run out of the ledger."),
-    "run": ("tallystick.cli.commands.run", "Answer a question with programs that a model writes."),
-    "session": (
-        "tallystick.cli.commands.sessions",
-        "Make, list, show, extend and remove sessions.",
-    ),
-    "skills": (
-        "tallystick.cli.commands.skills.skills",
-        "Find, read, check, trust and install skills.",
-    ),
-    "snapshot": ("tallystick.cli.commands.sessions", "Keep a session's variables under a name."),
-    "verify": ("tallystick.cli.commands.audit", "Check every hash of the ledger."),
-    "warm": (
-        "tallystick.cli.commands.doctor",
-        "Compile the sandbox now, so that the next start is quick.",
-    ),
+# By what a user wants to do, in the order of `tally --help`: a module, and a line of help.
+_GROUPS = {
+    "Run": {
+        "run": ("run", "Answer a question with programs that a model writes."),
+        "resume": ("resume", "Resume a run that was stopped or interrupted."),
+        "fork": ("resume", "Start a new run from a turn of another."),
+        "approve": ("resume", "Let a program run that waits for your approval."),
+        "deny": ("resume", "Refuse a program that waits for your approval."),
+        "exec": ("execute", "Run a Python program in the sandbox."),
+        "demo": ("demo", "Answer a question over sample data, and prove it. No model."),
+    },
+    "Look": {
+        "ls": ("ls", "List the runs of the ledger."),
+        "inspect": ("inspect", "Show a run turn by turn."),
+        "receipt": ("inspect", "Show what a run did and cost, line by line."),
+        "diff": ("inspect", "Compare two runs turn by turn."),
+    },
+    "Check": {
+        "replay": ("resume", "Repeat a recorded run without a model, and compare."),
+        "verify": ("audit", "Check every hash of the ledger."),
+        "head": ("audit", "Print a run's entry count and last hash, to keep elsewhere."),
+        "prove": ("audit", "Prove that one entry stands in a run."),
+    },
+    "Remember": {
+        "remember": ("memory.notes", "Keep a note for later."),
+        "recall": ("memory.notes", "Find notes, with a receipt; check a receipt."),
+        "forget": ("memory.forget", "Forget notes, as softly or as hard as asked."),
+        "memory": ("memory.memory", "List, show, move, review and check what is remembered."),
+        "skills": ("skills.skills", "Find, read, check, trust and install skills."),
+        "session": ("sessions", "Make, list, show, extend and remove sessions."),
+        "snapshot": ("sessions", "Keep a session's variables under a name."),
+    },
+    "Store": {
+        "attach": ("attach", "Keep bytes by their digest; list, collect, verify them."),
+        "export": ("transfer", "Write one run into a single file."),
+        "import": ("transfer", "Import a run that was exported."),
+        "prune": ("prune", "Delete the content of old runs; keep hashes and receipts."),
+        "resolve": ("ls", "Settle calls that dead processes left in doubt."),
+        "rm": ("prune", "Delete a run from the ledger."),
+    },
+    "Set up": {
+        "config": ("config", "Print each setting and where it came from."),
+        "doctor": ("doctor", "Try what each sandbox can do here, and say so."),
+        "warm": ("doctor", "Compile the sandbox now, so that the next start is quick."),
+    },
 }
+_NAME_CHARS_MAX = 40
+_COMMANDS = {name: found for group in _GROUPS.values() for name, found in group.items()}
 
 
 class _Lazy(click.Group):
@@ -88,15 +74,30 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module = importlib.import_module(_COMMANDS[cmd_name][0])
+        module = importlib.import_module(f"tallystick.cli.commands.{_COMMANDS[cmd_name][0]}")
         # A module with one command calls it `command`; one with several, by name.
         command = getattr(module, f"{cmd_name}_command", None) or module.command
         assert isinstance(command, click.Command)
         return _readable(command)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        # A word that looks like an option is the toolkit's to refuse.
+        if name not in _COMMANDS and not name.startswith("-"):
+            near = difflib.get_close_matches(name, _COMMANDS, n=1)
+            meant = f" Did you mean {near[0]}?" if near else ""
+            raise click.UsageError(f"There is no command {name[:_NAME_CHARS_MAX]!r}.{meant}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, _COMMANDS[name][1]) for name in self.list_commands(ctx)])
+        wide = max(map(len, _COMMANDS))
+        for group, commands in _GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl(
+                    [(f"{name:<{wide}}", each[1]) for name, each in commands.items()]
+                )
 
 
 def _readable(command: click.Command) -> click.Command:
@@ -107,10 +108,25 @@ def _readable(command: click.Command) -> click.Command:
     return command
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Lazy,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="tallystick", prog_name="tally")
-def cli() -> None:
-    """Run programs that models write, in a sandbox that is metered and holds."""
+@click.pass_context
+def cli(context: click.Context) -> None:
+    r"""Answer questions with programs that a model writes, in a sandbox and within a budget.
+
+    \b
+    Try it without a model:  tally demo
+    Ask about a file:        tally run "which are overdue?" -f books.csv
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+_readable(cli)
 
 
 def main() -> NoReturn:

@@ -196,6 +196,9 @@ def shown_options(command: Command) -> Command:
             "--events", is_flag=True, help="Print every record as a JSON line while it is made."
         ),
         click.option("--quiet", is_flag=True, help="Print the answer only."),
+        click.option(
+            "-v", "--verbose", is_flag=True, help="Show programs and what they print as they run."
+        ),
     ]
     for option in reversed(options):
         command = option(command)

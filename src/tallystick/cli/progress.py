@@ -33,8 +33,10 @@ from tallystick.core.records import (
     RunProgram,
 )
 from tallystick.runtime.runs.tree import RunNode, RunTree
+from tallystick.sandbox.port import COMPILING
 
 if TYPE_CHECKING:
+    from rich.live import Live
     from rich.text import Text
 
 
@@ -241,6 +243,13 @@ _LINES_AROUND = 6
 # So many children have a line each where no terminal is; the others are summed up, so often.
 _CHILD_LINES_MAX = 20
 _SUM_SECONDS = 5.0
+# Before the lines of a program and of its output, and how many of the latter are shown.
+_PROGRAM = "    >>> "
+_OUTPUT = "    "
+_OUTPUT_LINES_MAX = 40
+# A bar of a compilation is full after so long, on a slow machine.
+_BAR_CELLS = 24
+_COMPILE_SECONDS = 20.0
 _LINE_CHARS_MAX = 1_000
 _NAME_CHARS_MAX = 40
 
@@ -259,6 +268,10 @@ class Progress(Protocol):
 
     def heard(self, chars: int) -> None: ...
 
+    def say(self, line: str) -> None:
+        """Show a line of the sandbox, such as that it is being compiled."""
+        ...
+
     def stopping(self) -> None:
         """Whoever waits wants it to stop. Called where anything may be going on."""
         ...
@@ -273,9 +286,12 @@ def progress_for(
     environ: Mapping[str, str] = os.environ,
     before: Sequence[Record] = (),
     inside: Before = (),
+    verbose: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Progress:
     """The way to show progress that fits where it is shown; stderr, unless told.
+
+    With `verbose`, programs are shown when they start, and what they printed when they end.
 
     `before` is what is recorded of a run that is gone on with, `inside` of its children that are:
     it is counted, and not told.
@@ -285,17 +301,59 @@ def progress_for(
     stream = sys.stderr if stream is None else stream
     tally = RunTree(before, inside, clock=clock)
     if stream.isatty() and environ.get("TERM", "") not in ("", "dumb"):
-        return _Live(stream, tally, before, plain="NO_COLOR" in environ, clock=clock)
+        no_color = "NO_COLOR" in environ
+        return _Live(stream, tally, before, plain=no_color, verbose=verbose, clock=clock)
     say = _said_to(stream)
-    return _Lines(say, tally, before, children=True, clock=clock)
+    return _Lines(say, tally, before, children=True, verbose=verbose, clock=clock)
 
 
 def _said_to(stream: TextIO) -> Callable[[str], None]:
     return lambda line: print(line, file=stream, flush=True)
 
 
+class Sayer:
+    """Says the lines of a sandbox on stderr; on a terminal, with a bar while it is compiled."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._bar: Live | None = None
+
+    def __call__(self, line: str) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        print(safe(line), file=self._stream, flush=True)
+        if line.startswith(COMPILING) and self._stream.isatty():
+            self._bar = self._started_bar()
+
+    def _started_bar(self) -> Live:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        began = time.monotonic()
+        bar = Live(
+            console=Console(file=self._stream, no_color="NO_COLOR" in os.environ),
+            refresh_per_second=_REFRESH_PER_SECOND,
+            transient=True,
+            get_renderable=lambda: Text(_compile_line(time.monotonic() - began), style="dim"),
+        )
+        bar.start(refresh=True)
+        return bar
+
+
+def _compile_line(seconds: float) -> str:
+    """Draw a bar for a compilation. The compiler does not say how far it is; time does, roughly."""
+    done = min(_BAR_CELLS - 1, round(_BAR_CELLS * seconds / _COMPILE_SECONDS))
+    bar = "━" * done + "─" * (_BAR_CELLS - done)
+    return f"{bar} {seconds:.0f} s (5 to 20 s on most machines)"
+
+
 class _Silent:
-    """Says nothing."""
+    """Says nothing but what concerns this machine, not the run."""
+
+    def __init__(self) -> None:
+        self.say = Sayer()
 
     def watch(self, run: str, record: Record) -> None: ...
 
@@ -315,6 +373,7 @@ class _Programs:
         self.tokens = 0
         self.estimated = False
         self.lines = 0
+        self.source = ""
         self._sources: list[str] = []
         for record in before:
             self.add(record)
@@ -329,14 +388,15 @@ class _Programs:
             ]
         elif isinstance(record, RunProgram):
             part = record.part
-            source = self._sources[part] if part < len(self._sources) else ""
-            self.lines = line_count(source) or 1
+            self.source = self._sources[part] if part < len(self._sources) else ""
+            self.lines = line_count(self.source) or 1
 
 
 class _Lines:
     """One line for everything a person would want to have been told.
 
-    With `children`, also for each of the first children that ended, and a sum of the others.
+    With `children`, also for each of the first children that ended, and a sum of the others. With
+    `verbose`, also each program and its output; `show_program` shows a program, if not `say`.
     """
 
     def __init__(
@@ -346,9 +406,14 @@ class _Lines:
         before: Sequence[Record] = (),
         *,
         children: bool,
+        verbose: bool = False,
+        show_program: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._say = say
+        self.say = Sayer()
+        self._verbose = verbose
+        self._show_program = show_program or self._say_program
         self._clock = clock
         self.guard = threading.Lock()
         self._children = children
@@ -363,9 +428,20 @@ class _Lines:
         # Of one run they come in order; those of a tree come from several threads.
         with self.guard:
             lines = self._told(run, record)
+            is_root = self.tally.branch(run) is self.tally.root
+            program = self.programs.source if isinstance(record, RunProgram) else ""
+        if self._verbose and is_root:
+            if program:
+                self._show_program("\n".join(safe(line) for line in program.splitlines()))
+            if isinstance(record, ProgramFinished):
+                lines = [*_output_lines(record), *lines]
         for line in lines:
             # Servers and programs have their words in it; a terminal obeys control characters.
             self._say(safe(line[:_LINE_CHARS_MAX]))
+
+    def _say_program(self, source: str) -> None:
+        for line in source.splitlines():
+            self._say(f"{_PROGRAM}{line}")
 
     def waits(self, parent: str, change: int) -> None:
         with self.guard:
@@ -441,6 +517,15 @@ class _Lines:
         return f"{self.programs.tokens:,} tokens{estimated}"
 
 
+def _output_lines(record: ProgramFinished) -> list[str]:
+    """List what a program printed, and its traceback; of long output, the beginning."""
+    failure = "" if record.failure is None else record.failure.traceback
+    lines = f"{record.stdout}{record.stderr}{failure}".splitlines()
+    shown = [f"{_OUTPUT}{line}" for line in lines[:_OUTPUT_LINES_MAX]]
+    more = len(lines) - len(shown)
+    return [*shown, f"{_OUTPUT}… {counted(more, 'more line')} (tally inspect)"] if more else shown
+
+
 def _child_line(child: RunNode, record: ChildEnded, *, number: int) -> str:
     charge = record.charge
     spent = charge.tokens_in + charge.tokens_out
@@ -463,6 +548,7 @@ class _Live:
         before: Sequence[Record] = (),
         *,
         plain: bool,
+        verbose: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         # Slow to import, and wanted on terminals only.
@@ -473,9 +559,15 @@ class _Live:
         self._clock = clock
         self._tally = tally
         self._lines = _Lines(
-            lambda line: self._console.print(line, markup=False), tally, before, children=False
+            lambda line: self._console.print(line, markup=False),
+            tally,
+            before,
+            children=False,
+            verbose=verbose,
+            show_program=None if plain else self._highlight,
         )
         self._chars = 0
+        self._compiling_since: float | None = None
         self._stopping = False
         self._live = Live(
             console=self._console,
@@ -484,6 +576,13 @@ class _Live:
             get_renderable=self._render,
         )
         self._live.start()
+
+    def _highlight(self, source: str) -> None:
+        from rich.padding import Padding
+        from rich.syntax import Syntax
+
+        code = Syntax(source, "python", theme="ansi_dark", background_color="default")
+        self._console.print(Padding(code, (0, 0, 0, len(_PROGRAM))))
 
     def watch(self, run: str, record: Record) -> None:
         if isinstance(record, AskModel):
@@ -495,6 +594,10 @@ class _Live:
 
     def heard(self, chars: int) -> None:
         self._chars = chars
+
+    def say(self, line: str) -> None:
+        self._compiling_since = self._clock() if line.startswith(COMPILING) else None
+        self._console.print(safe(line), markup=False)
 
     def stopping(self) -> None:
         self._stopping = True
@@ -511,6 +614,8 @@ class _Live:
         return Text("\n".join(lines), style="dim", no_wrap=True, overflow="ellipsis")
 
     def _drawn(self, *, width: int, height: int) -> list[str]:
+        if self._compiling_since is not None:
+            return [fitted(_compile_line(self._clock() - self._compiling_since), width).rstrip()]
         root = self._tally.root
         used = root.used
         seconds = self._clock() - root.since

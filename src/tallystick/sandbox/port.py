@@ -37,6 +37,11 @@ def new_id(*, time_ms: int | None = None) -> str:
 BACKENDS = ("wasm", "process")
 AUTO = "auto"
 
+# How the lines begin that say that the compilation of a sandbox starts, and that it has ended. It
+# takes five to twenty seconds; whoever shows the lines may show in between that something happens.
+COMPILING = "compiling the sandbox"
+COMPILED = "the sandbox was compiled in"
+
 # How a program ended. `finished` is its own end, with or without an error; the others came from
 # outside, and the namespace is then the one before the program.
 Stop = Literal[

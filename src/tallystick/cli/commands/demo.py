@@ -15,7 +15,7 @@ import click
 
 from tallystick.cli.driving import show_run
 from tallystick.cli.exit_codes import exit_code_of_stop
-from tallystick.cli.progress import progress_for
+from tallystick.cli.progress import Sayer, progress_for
 from tallystick.client import Session
 from tallystick.core.charge import RunLimits
 from tallystick.core.errors import UsageError
@@ -74,9 +74,11 @@ def demo_command(
     if save is not None:
         return _save(texts, save)
 
+    sayer = Sayer()
+
     def say(line: str) -> None:
         if not quiet:
-            click.echo(line, err=True)
+            sayer(line)
 
     # The user's caps hold for a model that is asked; the recorded one asks nobody.
     settings = None

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import click
 import msgspec
 
+from tallystick.cli.progress import Sayer
 from tallystick.core.errors import TallystickError
 from tallystick.runtime.programs.backends import CAPABILITIES
 from tallystick.sandbox.process.sandbox import ProcessSandbox
@@ -103,9 +104,7 @@ def _finding(backend: str, capability: str, why: str | None, *, offered: bool = 
 
 async def _wasm() -> _Tried:
     try:
-        sandbox = WasmSandbox.load(
-            cache=cache_directory(), say=lambda line: click.echo(line, err=True)
-        )
+        sandbox = WasmSandbox.load(cache=cache_directory(), say=Sayer())
     except TallystickError as error:
         return [("load", f"{error.code}: {error}")]
     try:
@@ -139,9 +138,7 @@ def warm_command() -> int:
     began = time.monotonic()
 
     async def load() -> None:
-        sandbox = WasmSandbox.load(
-            cache=cache_directory(), say=lambda line: click.echo(line, err=True)
-        )
+        sandbox = WasmSandbox.load(cache=cache_directory(), say=Sayer())
         await sandbox.close()
 
     asyncio.run(load())

@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import exit_code_of_result
+from tallystick.cli.progress import Sayer
 from tallystick.core.errors import InvalidName, UsageError
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits, new_id, now_ms
@@ -202,7 +203,7 @@ async def _execute(job: _Job, store: SnapshotStore | None) -> ExecutionResult:
         cache=cache_directory(),
         store=store,
         output_directory=data_directory() / "output",
-        say=lambda line: click.echo(line, err=True),
+        say=Sayer(),
     )
     try:
         session = await _opened(sandbox, job)

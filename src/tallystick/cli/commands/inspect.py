@@ -8,11 +8,21 @@ from collections.abc import Iterator, Sequence
 import click
 import msgspec
 
-from tallystick.cli.progress import Row, budget_lines, row_text, shown_cost
-from tallystick.cli.show import plain, safe, steps_as_json, table_lines, transcript_lines
+from tallystick.cli.progress import Row, budget_lines, counted, row_text, shown_cost
+from tallystick.cli.show import (
+    outcome,
+    plain,
+    safe,
+    steps_as_json,
+    table_lines,
+    transcript_lines,
+)
 from tallystick.core.charge import Charge, shown_usd
 from tallystick.core.errors import LedgerError, UsageError
+from tallystick.core.machine.reply import as_program, is_program, parse_reply
+from tallystick.core.machine.turn import charge_of
 from tallystick.core.records import (
+    AskModel,
     ModelLine,
     ModelReplied,
     ProgramFinished,
@@ -20,6 +30,7 @@ from tallystick.core.records import (
     ReceiptIssued,
     Record,
     RunEnded,
+    RunProgram,
     RunStarted,
     encode_record,
     harn_fields,
@@ -47,6 +58,7 @@ from tallystick.settings.paths import ledger_path
 # Children of one run that have a line each; the others are summed up.
 _CHILDREN_SHOWN = 20
 _DEPTH_SHOWN = 12
+_OUTPUT_LINES_MAX = 20
 _NAME_CELLS = 36
 _WIDTH = 94
 
@@ -54,14 +66,20 @@ _WIDTH = 94
 @click.command("inspect")
 @click.argument("run")
 @click.option("--programs", is_flag=True, help="Show replies and outputs in full.")
+@click.option("--records", "as_records", is_flag=True, help="Show a line for every record.")
 @click.option("--tree", is_flag=True, help="Show the runs inside it, with what each cost.")
 @click.option("--all", "whole", is_flag=True, help="With --tree: every run of a long batch.")
 @click.option("--json", "as_json", is_flag=True, help="Print every record, or the tree, as JSON.")
-def inspect_command(run: str, programs: bool, tree: bool, whole: bool, as_json: bool) -> int:
-    r"""Show a run turn by turn. RUN is an id, the beginning of one, or `last`.
+def inspect_command(
+    run: str, programs: bool, as_records: bool, tree: bool, whole: bool, as_json: bool
+) -> int:
+    r"""Show a run turn by turn: program, output, tokens, time and cost.
+
+    RUN is an id, the beginning of one, or `last`.
 
     \b
     Example:
+        tally inspect last
         tally inspect last --programs
     """
     ledger = SqliteLedger(ledger_path())
@@ -79,15 +97,83 @@ def inspect_command(run: str, programs: bool, tree: bool, whole: bool, as_json: 
         bodies = [msgspec.Raw(encode_record(record)) for record in records]
         click.echo(msgspec.json.encode({"run": found, "records": bodies}).decode())
         return 0
-    for record in records:
-        for line in transcript_lines(record):
-            click.echo(line)
-        if programs and isinstance(record, ModelReplied):
-            click.echo(_indented(record.text))
-        if programs and isinstance(record, ProgramFinished):
-            failure = record.failure.traceback if record.failure is not None else ""
-            click.echo(_indented(record.stdout + record.stderr + failure))
+    # A chain of steps has no turns.
+    in_blocks = not as_records and isinstance(records[0], RunStarted)
+    for line in turn_lines(records, full=programs) if in_blocks else _lines(records, programs):
+        click.echo(line)
     return 0
+
+
+def _lines(records: Sequence[Record], full: bool) -> Iterator[str]:
+    """Write every record as a line; with `full`, replies and outputs below theirs."""
+    for record in records:
+        yield from transcript_lines(record)
+        if full and isinstance(record, ModelReplied):
+            yield _indented(record.text)
+        if full and isinstance(record, ProgramFinished):
+            yield _indented("\n".join(_printed(record)))
+
+
+def turn_lines(records: Sequence[Record], *, full: bool) -> Iterator[str]:
+    """Write a run as blocks, one for each turn: what it cost, its programs and their output.
+
+    What else happened in a turn has a line in its place. Without `full`, long output is cut.
+    """
+    sources: list[str] = []
+    for record in records:
+        match record:
+            case AskModel() if record.attempt == 1:
+                # That it was asked is said by its reply; what was left out of the prompt is not.
+                yield from (line for line in transcript_lines(record) if " asked " not in line)
+            case ModelReplied():
+                yield ""
+                yield _turn_head(record)
+                reply = parse_reply(record.text, cut=record.cut)
+                sources = [as_program(each) if is_program(each) else "" for each in reply.commands]
+                if full or not any(sources):
+                    yield from _prefixed("", record.text.splitlines(), full=full)
+            case RunProgram():
+                source = sources[record.part] if record.part < len(sources) else ""
+                if not full:
+                    yield from _prefixed(">>> ", source.splitlines(), full=True)
+            case ProgramFinished():
+                yield from _prefixed("", _printed(record), full=full)
+                calls = counted(record.host_calls, "host call") + ", " if record.host_calls else ""
+                # What it printed, and why it failed, stands above.
+                said = f"  {outcome(record)}" if record.answer is not None else ""
+                yield f"    [{calls}{record.wall_ms / 1000:,.1f} s]{said}"
+            case RunEnded():
+                yield ""
+                yield f"run       {record.stop}  {plain(record.detail)}".rstrip()
+                yield from _prefixed("", (record.answer or "").splitlines(), full=True)
+                turns = counted(record.charge.turns, "turn")
+                yield f"cost      {shown_cost(record.charge)}   {turns}"
+            case _:
+                yield from transcript_lines(record)
+
+
+def _turn_head(record: ModelReplied) -> str:
+    charge = charge_of(record)
+    # What was not reported is an estimate, or stands at what was reserved for the call.
+    reserved = record.settled is not None and record.settled.figures == "reserved"
+    whence = " (reserved)" if reserved else "" if record.usage.reported else " (estimated)"
+    tokens = f"{charge.tokens_in:,} tokens in, {charge.tokens_out:,} out{whence}"
+    cost = "price unknown" if charge.usd is None else shown_usd(charge.usd)
+    return f"turn {record.turn:<4} {tokens}   {cost}   {record.wall_ms / 1000:,.1f} s"
+
+
+def _printed(record: ProgramFinished) -> list[str]:
+    failure = record.failure.traceback if record.failure is not None else ""
+    return (record.stdout + record.stderr + failure).rstrip("\n").splitlines()
+
+
+def _prefixed(mark: str, lines: Sequence[str], *, full: bool) -> Iterator[str]:
+    """Indent lines of a model or a program; what a terminal would act on is replaced."""
+    shown = lines if full else lines[:_OUTPUT_LINES_MAX]
+    for line in shown:
+        yield f"    {mark}{safe(line.expandtabs())}".rstrip()
+    if len(shown) < len(lines):
+        yield f"    … {counted(len(lines) - len(shown), 'more line')} (--programs shows all)"
 
 
 def tree_lines(root: Node, *, whole: bool) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import shutil
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -11,6 +13,7 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import IN_DOUBT, OK
+from tallystick.cli.progress import fitted
 from tallystick.cli.show import plain
 from tallystick.core.chain import Header, Sealed
 from tallystick.core.charge import shown_usd
@@ -41,6 +44,13 @@ from tallystick.sandbox.port import now_ms
 from tallystick.settings.paths import ledger_path
 
 _GOAL_CHARS_MAX = 60
+_MODEL_CHARS_MAX = 32
+_SHORT_MODEL_CHARS = 14
+# Below so many columns of a terminal, ids, dates and names of models are shortened. The beginning
+# of an id is a time in milliseconds, and enough for every command.
+_WIDE_COLUMNS = 120
+_SHORT_ID_CHARS = 14
+_WITHOUT_END = ("running", "in doubt", "cut off", "moved", "unfinished", "unreadable")
 # An end has its receipt before it, and may have been pruned.
 _END_ENTRIES = 3
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
@@ -97,12 +107,57 @@ def ls_command(limit: int, in_doubt: bool, children: bool, as_json: bool) -> int
     if as_json:
         click.echo(msgspec.json.encode(rows).decode())
         return 0
-    for row in rows:
-        click.echo(
-            f"{row.run}  {_when(row.created_at)}  {row.stop:<12} {row.entries:>4} entries  "
-            f"{_what(row)}"
-        )
+    on_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if on_terminal else None
+    for line in table_of(rows, width=width):
+        click.echo(line)
     return 0
+
+
+def table_of(rows: Sequence[_Listed], *, width: int | None) -> list[str]:
+    """Write the runs as a table that fits `width` columns, with a head.
+
+    Without a width, for programs that read it: whole ids, and no head.
+    """
+    if not rows:
+        return []
+    narrow = width is not None and width < _WIDE_COLUMNS
+    id_chars = _SHORT_ID_CHARS if narrow else len(rows[0].run)
+    cells = [
+        [
+            row.run[:id_chars],
+            _when(row.created_at)[len("2026-") if narrow else 0 :],
+            row.stop,
+            _cost(row),
+            _short_model(row.model) if narrow else plain(row.model, chars_max=_MODEL_CHARS_MAX),
+        ]
+        for row in rows
+    ]
+    head = ["RUN", "WHEN", "STATE", "COST", "MODEL"]
+    if width is not None:
+        cells.insert(0, head)
+    wide = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    goals = [_what(row) for row in rows]
+    if width is not None:
+        goals.insert(0, "GOAL")
+    lines = []
+    for row, goal in zip(cells, goals, strict=True):
+        line = "  ".join(f"{each:<{size}}" for each, size in zip(row, wide, strict=True))
+        line = f"{line}  {goal}".rstrip()
+        lines.append(line if width is None else fitted(line, width).rstrip())
+    return lines
+
+
+def _cost(row: _Listed) -> str:
+    """Write what a run cost. A run without an end has no cost yet."""
+    if row.usd is None:
+        return "-" if row.stop in _WITHOUT_END else "unknown"
+    return shown_usd(row.usd)
+
+
+def _short_model(name: str) -> str:
+    """Cut the name of a model to what tells it from others of its provider."""
+    return plain(name.rpartition(":")[2].rpartition("/")[2], chars_max=_SHORT_MODEL_CHARS)
 
 
 def _newest(ledger: Ledger, limit: int, *, children: bool) -> list[RunRow]:
@@ -120,9 +175,7 @@ def _what(row: _Listed) -> str:
     goal = plain(row.goal, chars_max=_GOAL_CHARS_MAX)
     if row.pruned:
         goal = f"{goal} (pruned)".strip()
-    if row.kind == "run":
-        return goal
-    return f"steps {goal}  {shown_usd(row.usd)}"
+    return goal if row.kind == "run" else f"steps {goal}"
 
 
 # -- a chain ------------------------------------------------------------------------------------
@@ -372,9 +425,12 @@ def _closed(ledger: SqliteLedger, scopes: SharedScopes, run: str, *, charge: boo
 def _tell(closed: ClosedCalls, *, charge: bool) -> None:
     if closed.calls or closed.holds:
         calls = "1 call" if closed.calls == 1 else f"{closed.calls:,} calls"
-        held = f", {closed.holds:,} held of the total" if closed.holds else ""
-        what = "charged" if charge else "given back"
-        click.echo(f"{closed.run}  {calls} {what}{held} closed")
+        held = "1 reservation" if closed.holds == 1 else f"{closed.holds:,} reservations"
+        of_total = f", with {held} of the total" if closed.holds else ""
+        how = "settled at its reservation" if charge else "released, nothing is charged"
+        if charge and closed.calls != 1:
+            how = "settled at their reservations"
+        click.echo(f"{closed.run}  {calls} {how}{of_total}")
     elif not closed.effects:
         click.echo(f"nothing is held or in doubt of run {closed.run}", err=True)
     for each in closed.effects:

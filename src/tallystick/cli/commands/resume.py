@@ -22,6 +22,7 @@ from tallystick.cli.options import (
     with_limits,
     with_skills,
 )
+from tallystick.cli.progress import Sayer
 from tallystick.cli.show import plain
 from tallystick.client import Session
 from tallystick.core.errors import UsageError
@@ -112,6 +113,7 @@ def resume_run(
     as_json: bool,
     events: bool,
     quiet: bool,
+    verbose: bool,
     allow_unpriced: bool | None,
     accept_without: tuple[str, ...] = (),
     decision: PersonDecision | None = None,
@@ -124,7 +126,7 @@ def resume_run(
     _, records = checked(ledger, found)
     started = start_now(records)
     flags = {"model": model or started.model, "allow_unpriced": allow_unpriced}
-    shown = Shown(as_json=as_json, events=events, quiet=quiet)
+    shown = Shown(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
     ended = records[-1]
     check_decision(found, records, decision)
     if isinstance(ended, RunEnded) and ended.stop == "answered":
@@ -145,11 +147,14 @@ def resume_run(
         skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet)
     with (
         shown.going(progress, found) as watch,
-        opened(settings, ledger, skills, given=started.memory, accept_without=accept_without) as (
-            session,
-            _,
-            _,
-        ),
+        opened(
+            settings,
+            ledger,
+            skills,
+            given=started.memory,
+            accept_without=accept_without,
+            say=progress.say,
+        ) as (session, _, _),
     ):
         try:
             result = session.resume(
@@ -251,6 +256,7 @@ def fork_command(
     as_json: bool,
     events: bool,
     quiet: bool,
+    verbose: bool,
 ) -> int:
     r"""Grow another run from RUN, after a turn, and drive it to its end.
 
@@ -268,14 +274,14 @@ def fork_command(
     settings = load_settings(flags={"model": model or started.model})
     given = dict(_change(each) for each in changes)
     temperature = given.get("temperature")
-    shown = Shown(as_json=as_json, events=events, quiet=quiet)
+    shown = Shown(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
     progress = shown.progress(shared_records(found, records, turn))
     skills = None
     if started.skills is not None:
         skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet)
     with (
         shown.going(progress) as watch,
-        opened(settings, ledger, skills, given=started.memory) as (session, _, _),
+        opened(settings, ledger, skills, given=started.memory, say=progress.say) as (session, _, _),
     ):
         try:
             result = session.fork(
@@ -324,9 +330,7 @@ def replay_command(
     if has_skills(ledger, found) and not no_skills:
         settings = load_settings()
         skills = skills_for(settings, skill_directories, none=False, quiet=True) or NO_SKILLS
-    with Session(
-        ledger=ledger, skills=skills, say=lambda line: click.echo(line, err=True)
-    ) as session:
+    with Session(ledger=ledger, skills=skills, say=Sayer()) as session:
         report = session.replay(found)
     click.echo(msgspec.json.encode(report).decode() if as_json else _told(report))
     for each in () if as_json else report.drift:

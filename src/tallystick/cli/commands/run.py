@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -31,6 +34,9 @@ from tallystick.runtime.run.strategy import estimated
 from tallystick.settings.paths import data_directory, ledger_path
 from tallystick.settings.settings import load_settings
 from tallystick.skills.installed import Recent
+
+# After so long without an end of standard input, its reader is told what is waited for.
+_STDIN_SECONDS = 2.0
 
 
 @click.command("run")
@@ -132,6 +138,7 @@ def run_command(
     as_json: bool,
     events: bool,
     quiet: bool,
+    verbose: bool,
     **flags: object,
 ) -> int:
     r"""Answer a question with programs that a model writes.
@@ -140,24 +147,30 @@ def run_command(
     What is not given here comes from the environment and the configuration (tally config).
 
     \b
-    Exit codes: 0 answered, 1 no progress or refused, 2 wrong usage, 3 a cap, 4 the sandbox,
-    5 the model, 6 the ledger, 130 interrupted.
+    Exit codes: 0 answered, 1 no progress or refused, 2 wrong usage, 3 limit reached,
+    4 sandbox failed, 5 model failed, 6 ledger failed, 7 outcome of a call unknown,
+    130 interrupted.
 
     \b
     Example:
         tally run "which invoices are overdue?" -f books/ -m openai:gpt-5-mini
+        cat access.log | tally run "which hosts failed twice?"
     """
     settings = load_settings(flags=flags)
     if not quiet:
         for warning in settings.warnings:
             click.echo(f"warning: {warning}", err=True)
     rule = None if schema is None else _read(schema)
-    stdin = sys.stdin.buffer.read() if wants_stdin(files) else None
+    stdin = None
+    if wants_stdin(files) or (not files and _is_piped()):
+        stdin = _read_stdin(quiet=quiet)
+        # A pipe that nobody named and that holds nothing was not meant as data.
+        files = files or (("-",) if stdin else ())
     inputs = read_inputs(files, stdin=stdin)
     if not quiet:
         for line in encodings_told(inputs):
             click.echo(line, err=True)
-    shown = Shown(as_json=as_json, events=events, quiet=quiet)
+    shown = Shown(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
     skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet, put=put_skills)
     vocabulary = vocabulary_for(strictness, thesaurus)
     progress = shown.progress()
@@ -170,6 +183,7 @@ def run_command(
             vocabulary=vocabulary,
             backend=backend,
             accept_without=accept_without,
+            say=progress.say,
         ) as (opened_here, model, pricing),
     ):
         if dry_run:
@@ -208,6 +222,30 @@ def run_command(
             progress.close()
             Recent(data_directory()).note(watch.loaded)
     return shown.end(result)
+
+
+def _is_piped() -> bool:
+    """Say whether standard input is a pipe or a file, and not a terminal or nothing."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):
+        # Closed, or replaced by something without a descriptor.
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def _read_stdin(*, quiet: bool) -> bytes:
+    """Read standard input to its end; say so if nothing comes, since the pipe may never end."""
+    waiting = threading.Timer(
+        _STDIN_SECONDS, click.echo, ["reading standard input ..."], {"err": True}
+    )
+    waiting.daemon = True
+    if not quiet:
+        waiting.start()
+    try:
+        return sys.stdin.buffer.read()
+    finally:
+        waiting.cancel()
 
 
 def _read(path: Path) -> Mapping[str, object]:

@@ -262,8 +262,8 @@ class HoldAlive(Refused):
 
     def __init__(self, *, run: str, intent: int, owner: str) -> None:
         super().__init__(
-            f"run {run}, intent {intent}: its owner {owner} is not proven dead; wait for it, or "
-            f"insist if you know that it is gone"
+            f"run {run}, intent {intent}: the process that made this call may still be alive "
+            f"(owner {owner}); wait until it ends, or end it, and try again"
         )
         self.run = run
         self.intent = intent

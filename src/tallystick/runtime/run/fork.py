@@ -151,7 +151,9 @@ def _place_after(run: str, records: Sequence[Record], turn: int) -> int:
     turns = [each.turn for each in records if isinstance(each, AskModel)]
     last = max(turns, default=0)
     if not 0 <= turn <= last:
-        raise UsageError(f"run {run} has turns 1 to {last}; fork it after one, or at 0")
+        has = f"turns 1 to {last}" if last > 1 else "one turn" if last else "no turn"
+        after = f"--at {last} or less" if last else "--at 0"
+        raise UsageError(f"run {run} has {has}: fork it with {after} (0 is before the first)")
     for place, record in enumerate(records):
         if isinstance(record, AskModel) and record.turn > turn:
             return place

@@ -23,6 +23,7 @@ import wasmtime
 from wasmtime import _bindings
 
 from tallystick.core.errors import GuestMissing
+from tallystick.sandbox.port import COMPILED, COMPILING
 
 # The guest's three imports: every byte between guest and host crosses here.
 #
@@ -268,16 +269,25 @@ class CodeCache:
         """Load the module from the cache, or compile it and keep it there if that is possible."""
         trouble = self._prepare()
         if trouble is not None:
-            self._say(f"compiling the sandbox without a cache: {trouble}")
-            return compile_module()
+            return self._compiled(compile_module, f"without a cache: {trouble}")
         with self._lock(key):
             found = self._load(engine, key)
             if found is not None:
                 return found
-            self._say(f"compiling the sandbox for this machine, once (into {self._directory})")
-            module = compile_module()
+            module = self._compiled(
+                compile_module, f"for this machine, once (into {self._directory})"
+            )
             self._store(key, module)
             return module
+
+    def _compiled(self, compile_module: Callable[[], wasmtime.Module], how: str) -> wasmtime.Module:
+        """Compile the guest; say when it starts, and how long it took."""
+        began = time.monotonic()
+        self._say(f"{COMPILING} {how}")
+        try:
+            return compile_module()
+        finally:
+            self._say(f"{COMPILED} {time.monotonic() - began:.1f} s")
 
     def path(self, key: str) -> Path:
         return self._directory / f"guest-{key}.cwasm"

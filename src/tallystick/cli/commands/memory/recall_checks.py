@@ -13,6 +13,7 @@ import msgspec
 
 from tallystick.cli.commands.memory.options import echo_json, opened, readable, source, tell_remarks
 from tallystick.cli.exit_codes import OK, exit_code_of
+from tallystick.cli.progress import Sayer
 from tallystick.cli.show import plain
 from tallystick.core.errors import UsageError
 from tallystick.memory.code_mode.operations import (
@@ -152,7 +153,7 @@ async def _in_sandbox(text: str, host: _Host, budget: Budget) -> Bundle:
     sandbox = WasmSandbox.load(
         cache=cache_directory(),
         output_directory=data_directory() / "output",
-        say=lambda line: click.echo(line, err=True),
+        say=Sayer(),
     )
     try:
         return await run_python(text, host, sandbox=sandbox, budget=budget, tokenizer=_Pieces())
