@@ -144,7 +144,7 @@ def test_another_model_is_asked_from_there_on(tally: Tally) -> None:
         ((), "--at"),
         (("--at", "x"), "--at"),
         (("--at", "-1"), "--at"),
-        (("--at", "4"), "has turns 1 to 3; fork it after one, or at 0"),
+        (("--at", "4"), "has turns 1 to 3: fork it with --at 3 or less (0 is before the first)"),
         (("--at", "1", "--set", "max_turns"), "KEY=VALUE is needed"),
         (("--at", "1", "--set", "=3"), "KEY=VALUE is needed"),
         (("--at", "1", "--set", "seed=3"), "max_turns, max_tokens"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,9 @@ def tally(tmp_path: Path) -> Tally:
 
 
 @pytest.fixture
-def ledger(tally: Tally) -> SqliteLedger:
-    return SqliteLedger(Path(tally.env["TALLYSTICK_DATA_DIR"]) / "ledger.db")
+def ledger(tally: Tally) -> Iterator[SqliteLedger]:
+    with SqliteLedger(Path(tally.env["TALLYSTICK_DATA_DIR"]) / "ledger.db") as opened:
+        yield opened
 
 
 def made(ledger: SqliteLedger, number: int, *drafts: Draft, forked_from: str | None = None) -> str:

@@ -203,6 +203,7 @@ def test_steps_are_pruned_like_runs_and_still_say_what_they_cost(tally: Tally) -
     assert tally("prune", chain, "--yes").returncode == 0
 
     assert tally("receipt", chain).stdout == before
-    assert tally("ls").stdout.endswith("steps a (pruned)  $0.000000001\n")
+    assert tally("ls").stdout.rstrip().endswith("steps a (pruned)")
+    assert "$0.000000001" in tally("ls").stdout
     assert "harbour" not in tally("inspect", chain, "--json").stdout
     assert tally("prune", "--keep", "0", "--yes").stderr == "nothing to prune\n"

@@ -93,7 +93,7 @@ def test_what_a_living_process_holds_is_its_own(tally: Tally) -> None:
         holder.kill()
 
     assert refused.returncode == 6
-    assert "not proven dead" in refused.stderr
+    assert "may still be alive" in refused.stderr
     assert shown.count("under way") == 2
 
 
@@ -169,7 +169,7 @@ def test_an_effect_is_not_for_resolve_and_that_is_said(tally: Tally) -> None:
     again = tally("resolve", RUN, "--release")
 
     assert done.returncode == again.returncode == 7
-    assert "1 call given back" in done.stdout
+    assert "1 call released, nothing is charged" in done.stdout
     assert done.stderr == again.stderr
     assert "sendmail (turn 1) is an effect" in done.stderr
     assert f"tally resume {RUN} --in-doubt retry|abandon" in done.stderr

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,11 +29,11 @@ def folder_of(tally: Tally) -> Path:
 
 
 @pytest.fixture
-def place(tally: Tally) -> Place:
+def place(tally: Tally) -> Iterator[Place]:
     """The user's own ledger, with a run in it."""
-    made = in_files(folder_of(tally))
-    attached_run(made, GIVEN)
-    return made
+    with contextlib.closing(in_files(folder_of(tally))) as made:
+        attached_run(made, GIVEN)
+        yield made
 
 
 def test_an_export_says_what_it_carries_and_so_does_the_import(
@@ -46,7 +48,8 @@ def test_an_export_says_what_it_carries_and_so_does_the_import(
     assert (exported.returncode, imported.returncode) == (0, 0)
     assert exported.stderr == f"exported {RUN} to run.tally {told}"
     assert imported.stderr == f"imported {RUN} {told}"
-    assert in_files(tmp_path / "other").contents() == place.contents()
+    with contextlib.closing(in_files(tmp_path / "other")) as there:
+        assert there.contents() == place.contents()
 
 
 def test_a_run_whose_attachment_is_damaged_is_not_exported(

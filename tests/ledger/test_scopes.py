@@ -436,7 +436,7 @@ def test_what_a_living_owner_holds_is_not_resolved_behind_its_back(world: World)
         owner = line_of(worker)
         (hold,) = world.scopes.holds()
 
-        with pytest.raises(HoldAlive, match=f"owner {owner} is not proven dead"):
+        with pytest.raises(HoldAlive, match=f"may still be alive .owner {owner}."):
             world.scopes.resolve(hold.row, settle_at=None)
 
         assert (hold.owner_dead, world.figures()) == (False, [(0, 7)] * 2)

@@ -8,7 +8,7 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -76,18 +76,27 @@ class World:
     folder: Path
     sandbox: WasmSandbox
     now: int = 0
+    clients: list[Session] = field(default_factory=list)
 
     @property
     def path(self) -> Path:
         return self.folder / "ledger.db"
 
     def client(self, *sources: str, **more: object) -> Session:
-        return Session(
+        client = Session(
             model=Script(*sources),
             ledger=SqliteLedger(self.path),
             sandbox=self.sandbox,
             **more,  # type: ignore[arg-type]
         )
+        self.clients.append(client)
+        return client
+
+    def close(self) -> None:
+        for each in self.clients:
+            each.close()
+            assert isinstance(each.ledger, SqliteLedger)
+            each.ledger.close()
 
     def run(self, session: str, *sources: str, goal: str = "what is it?", **more: object) -> Run:
         with self.client(*sources) as client:
@@ -127,7 +136,9 @@ QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 @pytest.fixture
 def world(sandbox: WasmSandbox) -> Iterator[World]:
     with tempfile.TemporaryDirectory(dir=QUICK) as folder:
-        yield World(folder=Path(folder), sandbox=sandbox)
+        made = World(folder=Path(folder), sandbox=sandbox)
+        yield made
+        made.close()
 
 
 def gone_by(monkeypatch: pytest.MonkeyPatch, ms: int) -> None:

@@ -183,6 +183,8 @@ def opened() -> Iterator[list[World]]:
     yield made
     for each in made:
         each.session.close()
+        assert isinstance(each.ledger, SqliteLedger)
+        each.ledger.close()
 
 
 def holds(dead: Dead) -> list[int]:
@@ -257,7 +259,8 @@ def test_what_was_never_sent_is_given_back_and_what_had_ended_is_settled(
         records = whole_records(ledger, dead.run)
         ended = next(each for each in records if isinstance(each, ModelReplied))
         assert ended.settled is not None
-        run_scopes = SharedCap(ledger.file, declared(ledger.file, TOTAL), run=dead.run)
+        scopes = declared(ledger.file, TOTAL)
+        run_scopes = SharedCap(ledger.file, scopes, run=dead.run)
         before = total(dead).spent.usd
         run_scopes.go_on(40)
         never = run_scopes.reserve(Amount(usd=7_000_000, tokens=9, model_calls=1), usd_waived=False)
@@ -277,6 +280,7 @@ def test_what_was_never_sent_is_given_back_and_what_had_ended_is_settled(
     assert ended.settled.usd is not None
     # As its call ended, once more than it was settled already.
     assert total(dead).spent.usd == (run.charge.usd or 0) + ended.settled.usd
+    scopes.close()
 
 
 def test_a_call_that_never_arrived_gives_back_what_it_held(
