@@ -79,6 +79,8 @@ def closed_descriptors(closing_seconds: float = _CLOSING_SECONDS) -> Iterator[No
     give_up = time.monotonic() + closing_seconds
     while (left := _left_open(before)) and time.monotonic() < give_up:
         time.sleep(0.01)
+        # And leave cycles, with what those keep open.
+        gc.collect()
     if left:
         pytest.fail(f"the test left descriptors open: {left}", pytrace=False)
 

@@ -72,9 +72,12 @@ def in_a_process(
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def small() -> Iterator[WasmSandbox]:
-    """A sandbox of its own in which one program is active at a time."""
+    """A sandbox of its own in which one program is active at a time.
+
+    It keeps the compiled code open until nothing refers to it, which is after a test has ended.
+    """
     loaded = WasmSandbox.load(cache=cache_directory(), active_max=1)
     yield loaded
     asyncio.run(loaded.close())
