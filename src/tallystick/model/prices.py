@@ -104,9 +104,14 @@ def _openai(raw: Mapping[str, object]) -> TokenUsage:
     total = raw.get("total_tokens")
     # xAI counts reasoning beside the completion, and only its total shows that.
     apart = reasoning > completion or (reasoning > 0 and total == prompt + completion + reasoning)
+    output = completion + reasoning if apart else completion
+    if isinstance(total, int) and total > prompt + output:
+        # Gemini counts its thoughts in the total alone. What a total holds beyond its parts was
+        # made, or the parts are too low. Either way it is charged as output, the dearer kind.
+        output = _count(raw, "total_tokens") - prompt
     return TokenUsage(
         input=prompt,
-        output=completion + reasoning if apart else completion,
+        output=output,
         cache_read=_first(
             # OpenAI and most others; DeepSeek; Moonshot.
             _count(read, "cached_tokens"),

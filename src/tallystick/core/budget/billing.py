@@ -2,7 +2,7 @@
 
     outcome                                          charged            flag
     replied, with usage that can be true             as reported
-    ... and is more than was reserved                as reported        over_reserved
+    ... and a count is above its bound               the larger of both over_reserved
     replied, usage missing, negative, all zero       as reserved        usage_missing, ...
     failed, known not to be billed                   nothing
     ... and yet with usage                           as reported        billed_after_all
@@ -11,6 +11,11 @@
     cancelled before it was sent                     nothing
     cancelled after                                  as reserved        cancelled
     in doubt                                         stays reserved
+
+A count above its bound spoils the whole report: a server that exchanges the counts of input and
+output reports too much of one and too little of the other. So each figure is the larger of what
+was reserved and what was reported. The tree then refuses the next call: no cap can be kept with a
+provider that bills more than the most that was asked of it.
 
 Known not to be billed is what never left this machine, and what was refused before any work:
 statuses 400, 401, 403, 404 and 429. Everything else may have been paid for, and then the worst case
@@ -204,8 +209,11 @@ def _as_reported(
         or charge.tokens_out > worst.tokens_out
         or (usd is not None and worst.usd is not None and usd > worst.usd)
     )
-    settled = Settlement(figures="reported", charge=charge)
-    return _flagged(settled, "over_reserved") if over else settled
+    if not over:
+        return Settlement(figures="reported", charge=charge)
+    largest = _largest(worst, charge)
+    figures: Literal["reported", "reserved"] = "reported" if largest == charge else "reserved"
+    return Settlement(figures=figures, charge=largest, flags=("over_reserved",))
 
 
 def _largest(worst: Charge, reported: Charge) -> Charge:
