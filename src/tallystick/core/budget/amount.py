@@ -243,6 +243,14 @@ class BudgetExhausted(Refused):
         self.left = left
 
 
+_OVERRUN = "that were reserved as the most it could cost"
+
+
+def is_overrun(detail: str) -> bool:
+    """Whether a run ended with this detail because a call was charged above its reservation."""
+    return _OVERRUN in detail
+
+
 class BudgetOverrun(BudgetExhausted):
     """A call was charged more than its reservation, so its scopes pay for no further call.
 
@@ -255,7 +263,7 @@ class BudgetOverrun(BudgetExhausted):
         super().__init__(dimension=dimension, scope=scope, needed=charged, left=reserved)
         self.args = (
             f"{dimension}: a call was charged {shown(dimension, charged)}, more than the "
-            f"{shown(dimension, reserved)} that were reserved as the most it could cost, so "
+            f"{shown(dimension, reserved)} {_OVERRUN}, so "
             f"{scope} cannot keep its limits with this provider; check that the provider obeys "
             f"max_tokens and reports usage correctly, then resume, or start anew",
         )

@@ -115,7 +115,6 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _NOTHING = Charge(usd=0)
-_RETURNED = Settlement(figures="returned", charge=_NOTHING)
 
 
 def settlement(worst: Charge, outcome: Outcome, *, priced: Priced) -> Settlement:
@@ -129,7 +128,7 @@ def settlement(worst: Charge, outcome: Outcome, *, priced: Priced) -> Settlement
         case AttemptFailed():
             return _failed(worst, outcome, priced)
         case AttemptCancelled(sent=sent):
-            return _as_reserved(worst, "cancelled") if sent else _RETURNED
+            return _as_reserved(worst, "cancelled") if sent else _returned(worst)
         case AttemptInDoubt():
             return Settlement(figures="held", charge=_NOTHING)
         case _:
@@ -156,7 +155,7 @@ def _failed(worst: Charge, outcome: AttemptFailed, priced: Priced) -> Settlement
     # A status that stands for work done is believed before a flag that denies it.
     free = not outcome.billed and (outcome.status is None or outcome.status in UNBILLED)
     if usage is None or not said:
-        return _RETURNED if free else _as_reserved(worst, "unknown_outcome")
+        return _returned(worst) if free else _as_reserved(worst, "unknown_outcome")
     reported = _as_reported(worst, usage, details, priced)
     if free:
         return _flagged(reported, "billed_after_all")
@@ -188,6 +187,15 @@ def _possible(usage: ModelUsage, details: UsageDetails) -> bool:
         and details.cache_read + details.cache_written <= usage.tokens_in
         and details.reasoning <= usage.tokens_out
     )
+
+
+def _returned(worst: Charge) -> Settlement:
+    """Charge nothing. Without a known price that is no sum of money either.
+
+    A zero here, added to calls whose price is unknown, would show their cost as $0.00.
+    """
+    charge = _NOTHING if worst.usd is not None else Charge(usd=None)
+    return Settlement(figures="returned", charge=charge)
 
 
 def _as_reserved(worst: Charge, flag: BillingFlag) -> Settlement:
