@@ -19,12 +19,23 @@ from tallystick.cli.exit_codes import INTERRUPTED, exit_code_of_stop
 from tallystick.cli.progress import Before, Progress, Sayer, progress_for
 from tallystick.cli.show import plain
 from tallystick.client import Session
+from tallystick.core.budget.amount import is_overrun
 from tallystick.core.charge import shown_usd
-from tallystick.core.records import MemoryGiven, Record, RunStarted, encode_record, tag_of
+from tallystick.core.records import (
+    MemoryGiven,
+    Receipt,
+    ReceiptIssued,
+    Record,
+    RunStarted,
+    encode_record,
+    tag_of,
+)
+from tallystick.core.records.receipts import holds_reservations
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.pacing import Pacing
 from tallystick.model.port import Model
 from tallystick.model.price_table import Pricing
+from tallystick.model.prices import is_unpriced
 from tallystick.runtime.run.strategy import Estimate, StrategyEstimate
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.port import AUTO
@@ -51,8 +62,11 @@ def run_json(result: Run) -> str:
     return msgspec.json.encode({**told, "unchecked": told.get("unchecked", [])}).decode()
 
 
-def show_run(result: Run, *, quiet: bool, answer: bool = True) -> None:
-    """Print the answer, where it stands, why the run stopped if it did, and what it cost."""
+def show_run(result: Run, *, quiet: bool, answer: bool = True, bounded: bool = False) -> None:
+    """Print the answer, where it stands, why the run stopped if it did, and what it cost.
+
+    `bounded` says that some of the cost is what was reserved, and not what was reported.
+    """
     if result.answer is not None and answer:
         click.echo(result.answer)
     if quiet:
@@ -70,6 +84,8 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True) -> None:
     charge = result.charge
     used = charge.tokens_in + charge.tokens_out
     cost = shown_usd(charge.usd) if charge.usd is not None else "price unknown"
+    if bounded:
+        cost = f"at most {cost} (calls without a report are charged as reserved)"
     if not charge.model_calls:
         cost = "no model was asked"
     click.echo(
@@ -92,6 +108,10 @@ def _to_go_on(result: Run) -> str | None:
             return f"{resume} --max-turns N, with a higher one"
         case "deadline":
             return f"{resume} --timeout SECONDS, with a higher one"
+        case "budget" if is_unpriced(result.detail):
+            return f"{resume} once the price is declared, or with --allow-unpriced"
+        case "budget" if is_overrun(result.detail):
+            return resume
         case "budget":
             return f"{resume} with a higher cap: --max-usd, --max-tokens"
         case "in_doubt":
@@ -106,7 +126,7 @@ def show_estimate(estimate: Estimate, *, as_json: bool) -> None:
         click.echo(msgspec.json.encode(estimate).decode())
         return
     cap = "no cap" if estimate.usd_cap is None else f"cap {shown_usd(estimate.usd_cap)}"
-    usual, first = "unpriced", "nobody knows"
+    usual, first = "price unknown", "price unknown"
     if estimate.usual_usd is not None and estimate.first_call_usd_max is not None:
         usual = f"about {shown_usd(estimate.usual_usd)} for four turns"
         first = f"at most {shown_usd(estimate.first_call_usd_max)} for the first"
@@ -121,7 +141,9 @@ def show_estimate(estimate: Estimate, *, as_json: bool) -> None:
     for each in estimate.strategies:
         click.echo(f"{each.strategy:<10}{_taken(each)}")
     click.echo(f"auto      {estimate.auto}: {estimate.auto_why}")
-    if not estimate.fits:
+    if estimate.price == "refuse":
+        click.echo("refused   the price is not known, and a cap in dollars is set")
+    elif not estimate.fits:
         click.echo("refused   the first call does not fit: raise the cap, or ask for less")
 
 
@@ -129,7 +151,7 @@ def _taken(estimate: StrategyEstimate) -> str:
     if estimate.why_not:
         return f"does not fit: {estimate.why_not}"
     calls = f"{estimate.calls:,} call{'' if estimate.calls == 1 else 's'}"
-    cost = "unpriced" if estimate.usd is None else f"about {shown_usd(estimate.usd)}"
+    cost = "price unknown" if estimate.usd is None else f"about {shown_usd(estimate.usd)}"
     return f"{calls:<12}about {f'{estimate.tokens:,} tokens':<20}{cost}"
 
 
@@ -199,6 +221,8 @@ class Shown:
     events: bool
     quiet: bool
     verbose: bool = False
+    # Of the run that is watched; the last is that of its end.
+    receipts: list[Receipt] = dataclasses.field(default_factory=list, compare=False)
 
     @property
     def tells(self) -> bool:
@@ -230,7 +254,9 @@ class Shown:
         if self.as_json:
             click.echo(run_json(result))
         else:
-            show_run(result, quiet=self.quiet or self.events, answer=not self.events)
+            bounded = bool(self.receipts) and holds_reservations(self.receipts[-1])
+            quiet = self.quiet or self.events
+            show_run(result, quiet=quiet, answer=not self.events, bounded=bounded)
         return exit_code_of_stop(result.stop)
 
 
@@ -248,6 +274,8 @@ class Watcher:
 
     def __call__(self, run: str, record: Record) -> None:
         self.run = self.run or run
+        if isinstance(record, ReceiptIssued) and run == self.run:
+            self._shown.receipts.append(record.receipt)
         skill = loaded_by(record)
         if skill is not None:
             self.loaded.append(skill)

@@ -18,8 +18,9 @@ from contextlib import asynccontextmanager
 
 from tallystick.model.endpoint import Endpoint, Secret
 
-# Without a word from the server: doubled with every refusal in a row.
-_HOLD_SECONDS = 1.0
+# Without a word from the server: doubled with every refusal in a row. It is the wait of one run
+# between two attempts, so that a run which asks alone waits no longer here than it does anyway.
+_HOLD_SECONDS = 0.25
 _HOLD_SECONDS_MAX = 60.0
 # Those who waited come back spread over so long, so that two processes do not keep in step.
 _SPREAD_SECONDS = 0.25

@@ -35,6 +35,7 @@ from tallystick.core.records import (
     encode_record,
     harn_fields,
 )
+from tallystick.core.records.receipts import holds_reservations
 from tallystick.core.views.difference import (
     CallsDifference,
     EndDifference,
@@ -314,8 +315,12 @@ def _receipt_lines(run: str, receipt: Receipt) -> list[str]:
     charge = receipt.charge
     total = sum(each.usd for each in receipt.models)
     unpriced = sum(each.unpriced for each in receipt.models)
-    cost = shown_usd(total) if receipt.models else shown_usd(0)
-    if unpriced:
+    cost = shown_usd(total)
+    if receipt.models and all(_is_unpriced(each) for each in receipt.models):
+        cost = "price unknown"
+    if holds_reservations(receipt):
+        cost = f"at most {cost}"
+    if unpriced and cost != "price unknown":
         cost += f" and {unpriced:,} unpriced call{'' if unpriced == 1 else 's'}"
     cap = "" if receipt.usd_cap is None else f" of {shown_usd(receipt.usd_cap)}"
     made = [
@@ -338,8 +343,13 @@ def _receipt_lines(run: str, receipt: Receipt) -> list[str]:
     return made
 
 
+def _is_unpriced(line: ModelLine) -> bool:
+    """Whether no call of the model had a known price: then nothing can be said of its cost."""
+    return not line.usd and (line.price in ("unknown", "waived") or line.calls == line.unpriced)
+
+
 def _model(line: ModelLine) -> str:
-    usd = shown_usd(line.usd) if line.calls > line.unpriced else "unpriced"
+    usd = "price unknown" if _is_unpriced(line) else shown_usd(line.usd)
     failed = f", {line.failed:,} failed" if line.failed else ""
     odd = "".join(f"  {name} x{count}" for name, count in line.flags)
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import shutil
 import sys
@@ -37,6 +38,8 @@ from tallystick.runtime.runs.in_doubt import (
     ClosedCalls,
     DoubtfulRun,
     close_calls,
+    is_unsent,
+    release_unsent,
     runs_in_doubt,
     status_of,
 )
@@ -296,7 +299,7 @@ def _listed_steps(row: RunRow, lines: Sequence[StepLine], *, pruned: bool) -> _L
 def _list_doubts(ledger: SqliteLedger, *, as_json: bool) -> int:
     found = runs_in_doubt(ledger)
     with SharedScopes(ledger.file) as scopes:
-        holds = [each for each in scopes.holds() if each.owner_dead]
+        holds = [each for each in _holds(ledger, scopes) if each.owner_dead]
     if as_json:
         fields = {"runs": found, "holds": [hold_fields(each) for each in holds]}
         click.echo(msgspec.json.encode(fields).decode())
@@ -308,6 +311,14 @@ def _list_doubts(ledger: SqliteLedger, *, as_json: bool) -> int:
     if not found and not holds:
         click.echo("nothing is in doubt", err=True)
     return 0
+
+
+def _holds(ledger: SqliteLedger, scopes: SharedScopes) -> list[Hold]:
+    """What is reserved of the total. What was reserved and never sent is released first."""
+    # A ledger that cannot be written is shown all the same.
+    with contextlib.suppress(LedgerError):
+        release_unsent(ledger, scopes)
+    return [each for each in scopes.holds() if not is_unsent(ledger, each)]
 
 
 def doubt_lines(found: Sequence[DoubtfulRun]) -> Iterator[str]:
@@ -324,15 +335,16 @@ def _call_line(call: OpenIntent) -> str:
     if call.kind == "effect":
         return f"{place}  an effect: it may have happened"
     many = max(1, len(call.items))
-    cost = f"{shown_usd(call.usd)}, " if call.usd is not None else "unpriced, "
+    cost = f"at most {shown_usd(call.usd)}" if call.usd is not None else "price unknown"
     calls = "1 call" if many == 1 else f"{many:,} calls"
-    return f"{place}  {calls}, at most {cost}{call.tokens:,} tokens"
+    return f"{place}  {calls}, {cost}, at most {call.tokens:,} tokens (reserved)"
 
 
 def hold_line(hold: Hold) -> str:
     """What is held of the shared total, in a few words."""
     row = hold.row
-    return f"{plain(row.run)}  {shown_usd(row.amount.usd)}, {row.amount.tokens:,} tokens"
+    usd = "price unknown" if row.amount.usd is None else shown_usd(row.amount.usd)
+    return f"{plain(row.run)}  {usd}, {row.amount.tokens:,} tokens reserved"
 
 
 def hold_fields(hold: Hold) -> dict[str, object]:
@@ -442,7 +454,7 @@ def _tell(closed: ClosedCalls, *, charge: bool) -> None:
 
 
 def _list(ledger: SqliteLedger, scopes: SharedScopes, run: str | None, *, as_json: bool) -> int:
-    holds = scopes.holds() if run is None else scopes.holds(run=run)
+    holds = [each for each in _holds(ledger, scopes) if run is None or each.row.run == run]
     found = [each for each in runs_in_doubt(ledger) if run is None or each.run == run]
     if as_json:
         fields = {"runs": found, "holds": [hold_fields(each) for each in holds]}

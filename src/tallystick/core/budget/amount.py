@@ -8,6 +8,7 @@ Tokens come before money, because where both are over, tokens are named.
 
     Refused
     ├── BudgetExhausted       a request would pass a limit
+    │   └── BudgetOverrun     a call was charged more than its reservation before
     ├── BudgetUnpriced        money is limited, and nobody knows what the request would cost
     └── HoldAlive             a reservation whose owner may still settle it
     UsageError
@@ -240,6 +241,32 @@ class BudgetExhausted(Refused):
         self.scope = scope
         self.needed = needed
         self.left = left
+
+
+_OVERRUN = "that were reserved as the most it could cost"
+
+
+def is_overrun(detail: str) -> bool:
+    """Whether a run ended with this detail because a call was charged above its reservation."""
+    return _OVERRUN in detail
+
+
+class BudgetOverrun(BudgetExhausted):
+    """A call was charged more than its reservation, so its scopes pay for no further call.
+
+    `left` is what was reserved for that call, `needed` what it was charged.
+    """
+
+    code = "refused.overrun"
+
+    def __init__(self, *, dimension: Dimension, scope: Scope, reserved: int, charged: int) -> None:
+        super().__init__(dimension=dimension, scope=scope, needed=charged, left=reserved)
+        self.args = (
+            f"{dimension}: a call was charged {shown(dimension, charged)}, more than the "
+            f"{shown(dimension, reserved)} {_OVERRUN}, so "
+            f"{scope} cannot keep its limits with this provider; check that the provider obeys "
+            f"max_tokens and reports usage correctly, then resume, or start anew",
+        )
 
 
 class BudgetUnpriced(Refused):

@@ -421,7 +421,12 @@ class LiveQueryCalls:
     async def _reserved(self, request: QueryRequest, model: Model) -> ReservedCall:
         held = self._held.pop((request.place.intent, request.item), None)
         if held is not None:
-            return held
+            # Reserved with its batch. Another call of it may have shown that no cap holds here.
+            overrun = self._model_door.run_scopes.overrun()
+            if overrun is None:
+                return held
+            self._model_door.release(held)
+            raise overrun
         terms = self._model_door.terms(model)
         called = False
         try:

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
+from tallystick.core.budget.amount import ReservationClosed
 from tallystick.core.budget.billing import AttemptCancelled, settlement
 from tallystick.core.chain import Draft, Sealed, read_header
 from tallystick.core.charge import Charge, Reserved, Settled
-from tallystick.core.errors import RecordUnreadable, RunNotFound
+from tallystick.core.errors import RecordUnreadable, RunNotFound, UsageError
 from tallystick.core.records import (
     DOUBTED,
     AskModel,
@@ -144,7 +146,39 @@ def _since(row: RunRow, records: Iterable[Record]) -> int:
     return since
 
 
+def require_no_doubt(ledger: Ledger, run: str, scopes: SharedScopes) -> None:
+    """Raise `UsageError` if calls of a run may have been paid and nobody has said whether."""
+    row = find_row(ledger, run)
+    doubt = None if row is None else doubt_of(ledger, row)
+    paid = [] if doubt is None else [each for each in doubt.open if each.kind != "effect"]
+    if paid or scopes.holds(run=run):
+        raise UsageError(
+            f"run {run} has calls in doubt, which may have been paid; close them first with tally "
+            f"resolve {run} --charge or --release"
+        )
+
+
 # -- closing ------------------------------------------------------------------------------------
+
+
+def is_unsent(ledger: Ledger, hold: Hold) -> bool:
+    """Whether a dead process made this reservation and sent nothing.
+
+    A call is written before it is sent, so for a run without an entry nothing was.
+    """
+    if not hold.owner_dead:
+        return False
+    row = find_row(ledger, hold.row.run)
+    return row is None or not row.head.count
+
+
+def release_unsent(ledger: Ledger, scopes: SharedScopes) -> None:
+    """Release the reservations of runs that have no entry and whose process is dead."""
+    for hold in scopes.holds():
+        if is_unsent(ledger, hold):
+            # Another process may release it at the same time.
+            with suppress(ReservationClosed):
+                scopes.resolve(hold.row, settle_at=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

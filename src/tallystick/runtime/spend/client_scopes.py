@@ -12,6 +12,7 @@ from tallystick.ledger.port import Ledger
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.price_table import Pricing
+from tallystick.runtime.runs.in_doubt import release_unsent
 from tallystick.runtime.spend.door import ModelDoor
 from tallystick.runtime.spend.scopes import RunScopes, ScopeRef, ScopeTree, SharedCap, declared
 from tallystick.steps.runs import RunSteps
@@ -112,6 +113,7 @@ class ClientScopes:
             raise UsageError("total: a ledger in a file is needed to share a cap with others")
         if self._scopes is None:
             self._scopes = declared(ledger.file, self._total)
+            release_unsent(ledger, self._scopes)
         return SharedCap(ledger.file, self._scopes, run=run)
 
 

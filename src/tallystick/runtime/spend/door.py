@@ -230,7 +230,7 @@ class ModelDoor:
         charge = found.charge
         if found.figures == "returned":
             self._run_scopes.release(reserved_call.hold)
-            return Settled(figures="returned", tokens_in=0, tokens_out=0, usd=0)
+            return Settled(figures="returned", tokens_in=0, tokens_out=0, usd=charge.usd)
         assert found.figures != "held"
         turns = reserved_call.turns if isinstance(outcome, AttemptReplied) else 0
         used = msgspec.structs.replace(charge, turns=turns)

@@ -18,6 +18,7 @@ from tallystick.core.budget.amount import (
     Amount,
     Breach,
     Budget,
+    BudgetOverrun,
     Dimension,
     HoldExists,
     Remaining,
@@ -252,6 +253,15 @@ class RunScopes:
             below = self._knows_before if number == 0 else None
             with place.scope_tree.lock:
                 place.scope_tree.tree.spend(place.scope, used, below=below)
+
+    def overrun(self) -> BudgetOverrun | None:
+        """The refusal of a scope in which a call was charged above its reservation, if any was."""
+        for place in self._places:
+            with place.scope_tree.lock:
+                refusal = place.scope_tree.tree.refusal(place.scope, Amount(), usd_waived=True)
+            if isinstance(refusal, BudgetOverrun):
+                return refusal
+        return None
 
     def is_held(self, scope: str, dimension: Dimension) -> bool:
         """Whether calls under way hold some of a scope here, and so may give it back."""
