@@ -71,6 +71,10 @@ _COMMANDS = {
         "Find, read, check, trust and install skills.",
     ),
     "snapshot": ("tallystick.cli.commands.sessions", "Keep a session's variables under a name."),
+    "total": (
+        "tallystick.cli.commands.total",
+        "Show or change the total in dollars for all runs on the ledger.",
+    ),
     "verify": ("tallystick.cli.commands.audit", "Check every hash of the ledger."),
     "warm": (
         "tallystick.cli.commands.doctor",

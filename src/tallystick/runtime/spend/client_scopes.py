@@ -13,7 +13,13 @@ from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.price_table import Pricing
 from tallystick.runtime.spend.door import ModelDoor
-from tallystick.runtime.spend.scopes import RunScopes, ScopeRef, ScopeTree, SharedCap, declared
+from tallystick.runtime.spend.scopes import (
+    DEPLOYMENT,
+    RunScopes,
+    ScopeRef,
+    ScopeTree,
+    SharedCap,
+)
 from tallystick.steps.runs import RunSteps
 
 NO_LIMIT = Budget()
@@ -105,14 +111,18 @@ class ClientScopes:
             self._scopes = None
 
     def _shared(self, run: str, ledger: Ledger) -> SharedCap | None:
-        """What pays for a run beside its own scopes, where a total is set."""
-        if self._total == NO_LIMIT:
-            return None
+        """Return what pays for a run beside its own scopes: the total of a ledger in a file.
+
+        The first total that a process brings is recorded, and binds all others from then on.
+        """
         if not isinstance(ledger, SqliteLedger):
-            raise UsageError("total: a ledger in a file is needed to share a cap with others")
+            if self._total != NO_LIMIT:
+                raise UsageError("total: a ledger in a file is needed to share a cap with others")
+            return None
         if self._scopes is None:
-            self._scopes = declared(ledger.file, self._total)
-        return SharedCap(ledger.file, self._scopes, run=run)
+            self._scopes = SharedScopes(ledger.file)
+        self._scopes.record_total(DEPLOYMENT, self._total)
+        return SharedCap(ledger.file, self._scopes, run=run, own=self._total)
 
 
 def _check_dimensions(what: str, budget: Budget, not_kept: tuple[Dimension, ...]) -> None:
