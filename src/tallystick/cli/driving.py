@@ -281,8 +281,7 @@ def opened(
         _memory_of(settings, given) as memory,
         Session(
             ledger=ledger,
-            pricing=pricing,
-            total=settings.total,
+            config=settings,
             skills=skills,
             memory=memory,
             vocabulary=vocabulary,
@@ -291,7 +290,7 @@ def opened(
             say=lambda line: click.echo(line, err=True),
         ) as session,
     ):
-        session.use(model, owned=True)
+        session.use(model, owned=True, configured=True)
         yield session, model, pricing
 
 
