@@ -106,7 +106,9 @@ def main(what: str, folder: Path, many: int, each: int) -> None:
             append_at_once(ledger, threads=many, count=each)
             return
         sandbox = WasmSandbox.load(cache=cache_directory(), output_directory=folder / "output")
-        with Session(model=TurnsModel(each), ledger=ledger, sandbox=sandbox) as session:
+        with Session(
+            config=None, model=TurnsModel(each), ledger=ledger, sandbox=sandbox
+        ) as session:
             asyncio.run(run_at_once(session, runs=many, turns=each))
         asyncio.run(sandbox.close())
 

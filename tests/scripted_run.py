@@ -54,7 +54,9 @@ def play_priced(
 ) -> Played:
     """Play with a model that costs something."""
     ledger = MemoryLedger()
-    session = Session(model=model, ledger=ledger, sandbox=sandbox, pricing=pricing, **more)
+    session = Session(
+        config=None, model=model, ledger=ledger, sandbox=sandbox, pricing=pricing, **more
+    )
     run = session.run("what is it?", limits=limits)
     return Played(
         run=run, records=list(records_of(ledger, run.run)), ledger=ledger, session=session
@@ -78,7 +80,7 @@ def play(
             [ScriptedReply(text=each) if isinstance(each, str) else each for each in model]
         )
     ledger = MemoryLedger()
-    session = Session(model=model, functions=functions, ledger=ledger, sandbox=sandbox)
+    session = Session(config=None, model=model, functions=functions, ledger=ledger, sandbox=sandbox)
     run = session.run(goal, limits=limits, inputs=inputs, grants=grants, **more)
     return Played(
         run=run, records=list(records_of(ledger, run.run)), ledger=ledger, session=session

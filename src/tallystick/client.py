@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -27,6 +28,7 @@ from tallystick.core.records import InDoubt, PersonDecision, Record
 from tallystick.core.strategy import AskedStrategy
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.model.pacing import Pacing
 from tallystick.model.port import Heard, Model
 from tallystick.model.price_table import Pricing
 from tallystick.runtime.calls.decisions import FindReply
@@ -48,6 +50,7 @@ from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.sessions.runs import run_in_session
 from tallystick.sessions.sessions import Sessions, sessions_of
 from tallystick.sessions.snapshots import snapshots_holder as snapshots_of
+from tallystick.settings.client import ClientSettings, Config
 from tallystick.settings.paths import ledger_path
 from tallystick.skills.skills import Skills
 from tallystick.steps.replay import StepsReport
@@ -152,21 +155,9 @@ def models_for_programs(own: Model, others: Mapping[str, Model]) -> FindModel:
     return find
 
 
-def opened_by_name(name: str, ledger: Callable[[], Ledger]) -> Model:
-    """A model that is opened as the settings say."""
-    # Names are resolved above this module, which recorded models read.
-    from tallystick.model.pacing import Pacing
-    from tallystick.settings.models import open_model
-    from tallystick.settings.settings import load_settings
-
-    settings = load_settings(flags={"model": name})
-    return open_model(settings.model, settings, pacing=Pacing(), ledger=ledger)
-
-
 # Sessions: where everything is put together, for one caller.
 
 
-_LIMITS = RunLimits()
 _NO_MODELS: Mapping[str, Model] = {}
 
 
@@ -181,6 +172,8 @@ class Session:
     died in, where its provider can be asked. `skills` are those that programs may load, `memory` is
     what they recall (it stays the caller's to close), `vocabulary` what they are checked against.
     `backend` is the sandbox of new runs: wasm, or process, for native Python and bash with files.
+    What is not given comes from the configuration, which `tally config` shows: model, limits and
+    caps, total, prices, strategy, providers and aliases. With `config=None` none is read.
     """
 
     def __init__(
@@ -195,19 +188,23 @@ class Session:
         accept_without: Collection[str] = (),
         models: Mapping[str, Model] = _NO_MODELS,
         budget: Budget = NO_LIMIT,
-        total: Budget = NO_LIMIT,
-        pricing: Pricing = PRICING,
+        total: Budget | None = None,
+        pricing: Pricing | None = None,
         lookup: FindReply | None = None,
         skills: Skills | None = None,
         memory: Memory | None = None,
         vocabulary: VocabularyAsked | None = None,
         say: Callable[[str], None] = lambda line: None,
+        config: Config = "auto",
     ) -> None:
+        self._client_settings = ClientSettings(config, total=total, pricing=pricing, say=say)
         self._lookup = lookup
         self._skills = skills
         self._memory = memory
         self._vocabulary = vocabulary
-        self._client_scopes = ClientScopes(budget=budget, total=total, pricing=pricing)
+        self._client_scopes = ClientScopes(
+            budget=budget, total=total or NO_LIMIT, pricing=pricing or PRICING
+        )
         self._models = dict(models)
         if attachments is not None and (ledger is None or isinstance(ledger, SqliteLedger)):
             raise UsageError("attachments: a ledger in a file keeps them itself, beside it")
@@ -215,12 +212,14 @@ class Session:
         self._owns_attachments = attachments is None
         self._model = None if isinstance(model, str) else model
         self._model_name = model if isinstance(model, str) else None
+        self._model_given = model is not None
         self._functions = tuple(functions)
         self._ledger = ledger
         self._backends = Backends(
             given=sandbox, preference=backend, accept_without=accept_without, say=say
         )
         self._owned: list[Model] = []
+        self._pacing = Pacing()
         self._by_name: dict[str, Model] = {}
         self._loop = LoopThread()
 
@@ -253,9 +252,13 @@ class Session:
         """The sessions beside the ledger, which runs go on in and other processes share."""
         return sessions_of(self.ledger, self.attachments)
 
-    def use(self, model: Model, *, owned: bool = False) -> None:
-        """Take another model for the runs that follow. One that is owned is closed with this."""
+    def use(self, model: Model, *, owned: bool = False, configured: bool = False) -> None:
+        """Take another model for the runs that follow. One that is owned is closed with this.
+
+        `configured` says that it is the one of the configuration, opened by the caller.
+        """
         self._model, self._model_name = model, None
+        self._model_given = not configured
         if owned:
             self._owned.append(model)
 
@@ -264,14 +267,14 @@ class Session:
         goal: str,
         *,
         inputs: Sequence[Input] = (),
-        limits: RunLimits = _LIMITS,
+        limits: RunLimits | None = None,
         grants: Sequence[str] = (),
         seed: int = 0,
         temperature: float | None = None,
         watch: Watch = lambda run, record: None,
         heard: Heard = lambda chars: None,
         model: str | None = None,
-        strategy: AskedStrategy = "code",
+        strategy: AskedStrategy | None = None,
         compact_at: int | None = None,
         schema: Mapping[str, object] | None = None,
         skills: Sequence[str] = (),
@@ -289,8 +292,15 @@ class Session:
         what the run came to, if a budget around it is exhausted; steps have their own chain,
         `Run.parent`.
         """
-        asked = (goal, inputs, limits, grants, seed, temperature, watch, heard, model, strategy)
-        job = RunJob(*asked, compact_at, schema_text(schema), skills, session)
+        job = self._job(
+            RunJob(
+                goal, inputs, RunLimits(), grants, seed, temperature, watch, heard, model,
+                compact_at=compact_at, schema=schema_text(schema), put_skills=skills,
+                session=session,
+            ),
+            limits,
+            strategy,
+        )  # fmt: skip
         steps = steps_for(job, lambda: self.ledger, self._model_of)
         return steps.heard(self._loop.do(self._run(job, steps)))
 
@@ -299,22 +309,29 @@ class Session:
         goal: str,
         *,
         inputs: Sequence[Input] = (),
-        limits: RunLimits = _LIMITS,
+        limits: RunLimits | None = None,
         grants: Sequence[str] = (),
         seed: int = 0,
         temperature: float | None = None,
         watch: Watch = lambda run, record: None,
         heard: Heard = lambda chars: None,
         model: str | None = None,
-        strategy: AskedStrategy = "code",
+        strategy: AskedStrategy | None = None,
         compact_at: int | None = None,
         schema: Mapping[str, object] | None = None,
         skills: Sequence[str] = (),
         session: str | None = None,
     ) -> Run:
         """Run a goal to its end, for callers that await."""
-        asked = (goal, inputs, limits, grants, seed, temperature, watch, heard, model, strategy)
-        job = RunJob(*asked, compact_at, schema_text(schema), skills, session)
+        job = self._job(
+            RunJob(
+                goal, inputs, RunLimits(), grants, seed, temperature, watch, heard, model,
+                compact_at=compact_at, schema=schema_text(schema), put_skills=skills,
+                session=session,
+            ),
+            limits,
+            strategy,
+        )  # fmt: skip
         steps = steps_for(job, lambda: self.ledger, self._model_of)
         return steps.heard(await asyncio.wrap_future(self._loop.submit(self._run(job, steps))))
 
@@ -411,6 +428,26 @@ class Session:
         self._client_scopes.close()
         self._loop.close()
 
+    def _job(
+        self, asked: RunJob, limits: RunLimits | None, strategy: AskedStrategy | None
+    ) -> RunJob:
+        """Return what was asked for, with what is configured where nothing was asked."""
+        chosen = self._client_settings.for_run(
+            limits=limits,
+            strategy=strategy,
+            temperature=asked.temperature,
+            compact_at=asked.compact_at,
+            model_given=self._model_given or asked.model is not None,
+        )
+        return dataclasses.replace(
+            asked,
+            limits=chosen.limits,
+            strategy=chosen.strategy,
+            temperature=chosen.temperature,
+            compact_at=chosen.compact_at,
+            settings=chosen.sources,
+        )
+
     # -- on the loop ---------------------------------------------------------------------------
 
     async def _run(self, job: RunJob, steps: RunSteps) -> Run:
@@ -423,10 +460,11 @@ class Session:
     def _model_of(self, name: str | None) -> Model:
         """The model to ask: the session's own, or one by a name that was given or is opened."""
         if name is None or (self._model is not None and self._model.name == name):
-            if self._model is None and self._model_name is not None:
-                self._model = self._named_model(self._model_name)
             if self._model is None:
-                raise UsageError("the session has no model")
+                own = self._model_name or self._client_settings.settings.model
+                if own is None:
+                    raise UsageError("the session has no model")
+                self._model = self._named_model(own)
             return self._model
         if name in self._models:
             return self._models[name]
@@ -445,9 +483,23 @@ class Session:
 
     def _named_model(self, name: str) -> Model:
         """A model that is opened as the settings say, and closed with the session."""
-        opened = opened_by_name(name, lambda: self.ledger)
+        from tallystick.settings.models import open_model
+
+        settings = self._client_settings.settings
+        opened = open_model(name, settings, pacing=self._pacing, ledger=lambda: self.ledger)
         self._owned.append(opened)
         return opened
+
+    def _configure_scopes(self) -> None:
+        """Tell what pays for runs which total and prices are in force."""
+        chosen = self._client_settings
+        counted = ""
+        # A tokenizer that is configured is that of the configured model, and of no other.
+        if not self._model_given and chosen.settings.pricing.tokenizer is not None:
+            counted = self._model_of(None).name
+        self._client_scopes.configure(
+            total=chosen.total, total_given=chosen.total_given, pricing=chosen.pricing(counted)
+        )
 
     async def _resume(self, run: str, job: ResumeJob, steps: RunSteps) -> Run:
         with steps:
@@ -462,6 +514,7 @@ class Session:
             return await forked(parts, run, fork, job, steps, children=family)
 
     def _parts(self) -> Parts:
+        self._configure_scopes()
         return Parts(
             ledger=self.ledger,
             client_scopes=self._client_scopes,

@@ -192,6 +192,7 @@ def opened(order: Order) -> Session:
     ledger = TellingLedger(Path(order.ledger))
     ledger.forces = not order.unforced
     session = Session(
+        config=None,
         functions=[effect(order.url, asked=order.asked)],
         ledger=ledger,
         # A cap that processes share: what they hold of it is written down too.

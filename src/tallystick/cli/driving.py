@@ -313,8 +313,7 @@ def opened(
         _memory_of(settings, given) as memory,
         Session(
             ledger=ledger,
-            pricing=pricing,
-            total=settings.total,
+            config=settings,
             skills=skills,
             memory=memory,
             vocabulary=vocabulary,
@@ -323,7 +322,7 @@ def opened(
             say=say or Sayer(),
         ) as session,
     ):
-        session.use(model, owned=True)
+        session.use(model, owned=True, configured=True)
         yield session, model, pricing
 
 

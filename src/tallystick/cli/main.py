@@ -54,6 +54,7 @@ _GROUPS = {
         "prune": ("prune", "Delete the content of old runs; keep hashes and receipts."),
         "resolve": ("ls", "Settle calls that dead processes left in doubt."),
         "rm": ("prune", "Delete a run from the ledger."),
+        "total": ("total", "Show or change the total in dollars for all runs on the ledger."),
     },
     "Set up": {
         "config": ("config", "Print each setting and where it came from."),

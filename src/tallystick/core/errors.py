@@ -245,7 +245,7 @@ class LedgerFormatUnknown(LedgerError):
 
     code = "ledger.format"
 
-    def __init__(self, *, path: str, found: int, known: int) -> None:
+    def __init__(self, *, path: str, found: int, known: int | str) -> None:
         super().__init__(
             f"{path} has format {found}; this version reads {known}: use the version that wrote it"
         )

@@ -120,6 +120,10 @@ def _of_system(error: OSError, path: str) -> LedgerError:
 
 
 FORMAT = 1
+# A ledger that has a total. Versions that do not know that it binds them refuse to open the file,
+# so they cannot spend without it. A ledger gets this format when its total is recorded.
+FORMAT_WITH_TOTAL = 2
+_FORMATS = (FORMAT, FORMAT_WITH_TOTAL)
 # "TLLY": tells a ledger from every other SQLite file, whose `user_version` may well be 1 too.
 APPLICATION_ID = 0x544C4C59
 _PAUSE_SECONDS = 0.01
@@ -315,8 +319,9 @@ class Access:
         (application,) = db.execute("PRAGMA application_id").fetchone()
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if application == APPLICATION_ID:
-            if version != FORMAT:
-                raise LedgerFormatUnknown(path=str(self.path), found=version, known=FORMAT)
+            if version not in _FORMATS:
+                known = " and ".join(str(each) for each in _FORMATS)
+                raise LedgerFormatUnknown(path=str(self.path), found=version, known=known)
             return True
         (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if application or version or tables:

@@ -1,7 +1,8 @@
 """The tables of shared scopes, in the ledger's own file: scopes, their meters, and what is held.
 
 The tables are made when the first scope is declared, beside those of the ledger and in no way of
-theirs: an older version of this package reads such a file as if they were not there.
+theirs. A total that is recorded gives the file another format: versions of this package that would
+spend without it refuse to open the file.
 
 A meter is one dimension of one scope: its ceiling, what is spent, what is held. Holding is an
 update of each meter on the condition that it has room, in the transaction that records the intent;
@@ -31,6 +32,7 @@ from tallystick.core.budget.amount import (
     ScopeRow,
 )
 from tallystick.core.budget.tree import row_of
+from tallystick.ledger.connection import FORMAT_WITH_TOTAL
 
 FORMAT = 1
 _FULL = LIMIT_MAX + 1
@@ -151,6 +153,18 @@ def change_limits(
         "INSERT INTO budget_change VALUES (?, ?, ?, ?)",
         (id, now_ms, _encode(before), _encode(after)),
     )
+
+
+def mark_total(db: sqlite3.Connection) -> None:
+    """Give the file the format that versions which do not know of totals refuse."""
+    if not is_marked(db):
+        db.execute(f"PRAGMA user_version = {FORMAT_WITH_TOTAL}")
+
+
+def is_marked(db: sqlite3.Connection) -> bool:
+    """Return whether the file has the format of a ledger with a total."""
+    (found,) = db.execute("PRAGMA user_version").fetchone()
+    return bool(found == FORMAT_WITH_TOTAL)
 
 
 def changes(db: sqlite3.Connection, id: str) -> list[LimitChange]:

@@ -25,6 +25,7 @@ import msgspec
 
 from tallystick.core.budget.amount import (
     COUNTED,
+    DIMENSIONS,
     Amount,
     Breach,
     Budget,
@@ -33,6 +34,7 @@ from tallystick.core.budget.amount import (
     HoldAlive,
     HoldExists,
     InvalidScope,
+    LimitWouldRise,
     Remaining,
     ReservationClosed,
     Scope,
@@ -40,9 +42,10 @@ from tallystick.core.budget.amount import (
     ScopeRow,
     ScopesFormatUnknown,
     ScopeUnknown,
+    lower_of,
     tightest,
 )
-from tallystick.core.budget.tree import caps_of, check_place, exhausted, figures_of
+from tallystick.core.budget.tree import caps_of, check_place, exhausted, figures_of, row_of
 from tallystick.core.errors import InvalidLimit, LedgerCorrupt, LedgerUnavailable
 from tallystick.core.ids import ENTROPY_BYTES, is_ulid, ulid
 from tallystick.ledger import scope_rows as rows
@@ -150,6 +153,7 @@ def _fsync(folder: Path) -> None:
 # The most of one dimension that one hold may be, so that a thousand of them still fit 64 bits.
 HELD_MAX = 1 << 53
 _NOTHING = Amount()
+_NO_LIMIT = Budget()
 _SHARED: tuple[ScopeKind, ...] = ("deployment", "session")
 
 
@@ -230,14 +234,80 @@ class SharedScopes:
         # Its name may be another, and those inside it show it.
         self._chains.clear()
 
-    def remaining(self, scope: str) -> Remaining:
-        """What is left in each dimension, by the tightest of this scope and those around it."""
+    def record_total(self, scope: str, budget: Budget) -> None:
+        """Make this the recorded total of the ledger, unless it has one: that stays as it is.
+
+        Without limits in `budget` nothing is recorded. A total that an earlier version recorded
+        binds every process from now on, like any other.
+        """
+        with self._reading() as db:
+            known = db is not None and rows.scope_of(db, scope) is not None
+            if db is not None and known:
+                (row,) = rows.scope_rows(db, only=[self._required(db, scope)])
+                if rows.is_marked(db) and (row.limit != _NO_LIMIT or budget == _NO_LIMIT):
+                    return
+        if not known and budget == _NO_LIMIT:
+            return
+        self._write_total(scope, lambda limit: limit if limit != _NO_LIMIT else budget)
+
+    def change_total(
+        self, scope: str, change: Callable[[Budget], Budget], *, may_raise: bool
+    ) -> ScopeRow:
+        """Change the recorded total, and record the change. Returns where it stands then.
+
+        Raises `LimitWouldRise` if a limit becomes higher, or none, and not `may_raise`.
+        """
+
+        def checked(before: Budget) -> Budget:
+            after = change(before)
+            for dimension in DIMENSIONS:
+                then, now = getattr(before, dimension), getattr(after, dimension)
+                if not may_raise and then is not None and (now is None or now > then):
+                    raise LimitWouldRise(dimension=dimension, before=then, after=now)
+            return after
+
+        return self._write_total(scope, checked)
+
+    def _write_total(self, scope: str, change: Callable[[Budget], Budget]) -> ScopeRow:
+        wanted = Scope(id=scope, parent=None, kind="deployment", name="")
+        with self._file.writing(forced=True) as db, self._undamaged():
+            if self._version(db) is None:
+                for statement in rows.SCHEMA:
+                    db.execute(statement)
+            if rows.scope_of(db, scope) is None:
+                rows.insert_scope(db, wanted, _NO_LIMIT)
+            known = self._required(db, scope)
+            (row,) = rows.scope_rows(db, only=[known])
+            after = change(row.limit)
+            if after != row.limit:
+                now = self._clock()
+                rows.change_limits(db, scope, before=row.limit, after=after, now_ms=now)
+            rows.mark_total(db)
+            (row,) = rows.scope_rows(db, only=[known])
+            return row
+
+    def knows(self, scope: str) -> bool:
+        """Return whether a scope was made, by any process until now."""
+        # One that is there stays, so only the answer no is looked up again.
+        if scope in self._chains:
+            return True
+        with self._reading() as db:
+            if db is None or rows.scope_of(db, scope) is None:
+                return False
+            self._chain(db, scope)
+            return True
+
+    def remaining(self, scope: str, *, own: Budget = _NO_LIMIT) -> Remaining:
+        """What is left in each dimension, by the tightest of this scope and those around it.
+
+        `own` are the limits of the scope for this process, where they are lower.
+        """
         with self._reading() as db:
             if db is None:
                 raise ScopeUnknown(scope=scope)
             chain = self._chain(db, scope)
             first, *further = rows.scope_rows(db, only=chain)
-        left = first.remaining
+        left = _lowered(first, own).remaining
         for row in further:
             left = tightest(left, row.remaining)
         return left
@@ -264,8 +334,12 @@ class SharedScopes:
         owner: str,
         amount: Amount,
         usd_waived: bool = False,
+        own: Budget = _NO_LIMIT,
     ) -> None:
-        """Hold an amount in a scope and those around it, or refuse and hold nothing."""
+        """Hold an amount in a scope and those around it, or refuse and hold nothing.
+
+        `own` are the limits of the scope for this process, where they are lower.
+        """
         figures = figures_of(amount)
         for dimension, figure in zip(COUNTED, figures, strict=True):
             if figure > HELD_MAX:
@@ -274,7 +348,8 @@ class SharedScopes:
         with self._undamaged():
             chain = self._chain(db, scope)
             if amount.usd is None and not usd_waived:
-                _check_unpriced(rows.scope_rows(db, only=chain))
+                first, *further = rows.scope_rows(db, only=chain)
+                _check_unpriced([_lowered(first, own), *further])
             if rows.held_by(db, run, intent):
                 raise HoldExists(run=run, intent=intent)
             row = HoldRow(
@@ -285,6 +360,8 @@ class SharedScopes:
                 held_at_ms=self._clock(),
                 amount=amount,
             )
+            if own != _NO_LIMIT:
+                _check_own(_lowered(rows.scope_rows(db, only=chain[:1])[0], own), figures)
             if not rows.hold(db, chain, row, figures):
                 raise _refusal(rows.scope_rows(db, only=chain), figures)
 
@@ -433,14 +510,34 @@ def _check_unpriced(found: list[ScopeRow]) -> None:
             raise BudgetUnpriced(scope=row.scope)
 
 
-def _refusal(found: list[ScopeRow], figures: Sequence[int]) -> BudgetExhausted:
-    """Why a hold did not fit, from rows in which nothing of it is held."""
-    lefts = [
+def _lowered(row: ScopeRow, own: Budget) -> ScopeRow:
+    """Return where a scope stands for a process whose own limits of it may be lower."""
+    return row_of(
+        row.scope,
+        lower_of(row.limit, own),
+        spent=figures_of(row.spent),
+        reserved=figures_of(row.reserved),
+        unpriced=row.unpriced,
+    )
+
+
+def _check_own(row: ScopeRow, figures: Sequence[int]) -> None:
+    refusal = exhausted(_lefts([row]), figures)
+    if refusal is not None:
+        raise refusal
+
+
+def _lefts(found: list[ScopeRow]) -> list[tuple[int, int, Scope]]:
+    return [
         (place, getattr(row.remaining, COUNTED[place]), row.scope)
         for row in found
         for place, _ in caps_of(row.limit)
     ]
-    refusal = exhausted(lefts, figures)
+
+
+def _refusal(found: list[ScopeRow], figures: Sequence[int]) -> BudgetExhausted:
+    """Why a hold did not fit, from rows in which nothing of it is held."""
+    refusal = exhausted(_lefts(found), figures)
     if refusal is None:
         raise rows.Damaged("a meter refuses what it has room for")
     return refusal

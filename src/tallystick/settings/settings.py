@@ -247,12 +247,16 @@ def load_settings(
     flags: Mapping[str, object] | None = None,
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
+    configured: bool = True,
 ) -> Settings:
-    """Read everything once. A flag of None, or an empty one, is one that was not given."""
-    above = [_of_flags(flags or {}), _of_environment(environ)]
-    user = _user_file(environ)
+    """Read everything once. A flag of None, or an empty one, is one that was not given.
+
+    If not `configured`, no file is read and no variable but those of providers' addresses.
+    """
+    above = [_of_flags(flags or {}), *([_of_environment(environ)] if configured else [])]
+    user = _user_file(environ) if configured else None
     below = [_DEFAULT] if user is None else [_of_file(user, user.values, user.aliases), _DEFAULT]
-    file = _project_file(environ, cwd)
+    file = _project_file(environ, cwd) if configured else None
     project, layers = None, [*above, *below]
     if file is not None:
         project, layer = _placed(file, user=user, below=below, environ=environ)

@@ -317,6 +317,7 @@ def world(
     other = {each.name for each in instead}
     own = [each for each in effects.functions() if not bare and each.name not in other]
     session = Session(
+        config=None,
         **{
             "model": model,
             "functions": [*own, *instead, *functions],
@@ -325,7 +326,7 @@ def world(
             "sandbox": sandbox,
             "pricing": PRICING,
             **more,
-        }
+        },
     )
     return World(session, model, effects)
 

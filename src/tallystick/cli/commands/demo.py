@@ -17,7 +17,6 @@ from tallystick.cli.driving import show_run
 from tallystick.cli.exit_codes import exit_code_of_stop
 from tallystick.cli.progress import Sayer, progress_for
 from tallystick.client import Session
-from tallystick.core.charge import RunLimits
 from tallystick.core.errors import UsageError
 from tallystick.core.machine.commands import Code
 from tallystick.core.machine.reply import parse_reply
@@ -87,9 +86,8 @@ def demo_command(
     with _session(settings, say) as session:
         model, temperature = _model(settings, session)
         _introduce(texts, model, recorded=model_name is None, say=say)
-        session.use(model, owned=True)
-        limits = RunLimits() if settings is None else settings.limits
-        result = _run(session, texts, limits, temperature=temperature, quiet=quiet)
+        session.use(model, owned=True, configured=settings is not None)
+        result = _run(session, texts, temperature=temperature, quiet=quiet)
         show_run(result, quiet=quiet)
         if quiet or not result.answered:
             return exit_code_of_stop(result.stop)
@@ -118,16 +116,15 @@ def _save(texts: Mapping[str, str], folder: Path) -> int:
 
 
 def _session(settings: Settings | None, say: Say) -> Session:
-    if settings is None:
-        return Session(say=say)
-    return Session(say=say, pricing=settings.pricing, total=settings.total)
+    return Session(say=say, config=settings)
 
 
 def _model(settings: Settings | None, session: Session) -> tuple[Model, float | None]:
     """The model to ask, and at which temperature: what was recorded was asked at one."""
     if settings is not None:
         model = open_model(settings.model, settings, pacing=Pacing(), ledger=lambda: session.ledger)
-        return model, settings.temperature
+        # What else is configured, the session reads itself.
+        return model, None
     kept = recording()
     model = RecordedModel(
         kept.exchanges, name=f"recorded:{kept.made_with}", recorded_name=kept.model
@@ -150,7 +147,6 @@ def _introduce(texts: Mapping[str, str], model: Model, *, recorded: bool, say: S
 def _run(
     session: Session,
     texts: Mapping[str, str],
-    limits: RunLimits,
     *,
     temperature: float | None,
     quiet: bool,
@@ -166,8 +162,8 @@ def _run(
         return session.run(
             QUESTION,
             inputs=[given_text(text, name=name) for name, text in texts.items()],
-            limits=limits,
             temperature=temperature,
+            strategy="code",
             watch=watch,
             heard=progress.heard,
         )

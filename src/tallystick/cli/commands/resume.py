@@ -131,7 +131,7 @@ def resume_run(
     check_decision(found, records, decision)
     if isinstance(ended, RunEnded) and ended.stop == "answered":
         # No model is needed to show it, and perhaps there is none any more.
-        with Session(ledger=ledger) as session:
+        with Session(ledger=ledger, config=None) as session:
             return shown.end(session.resume(found))
     if steal and is_running(ledger, found):
         click.echo(
@@ -330,7 +330,7 @@ def replay_command(
     if has_skills(ledger, found) and not no_skills:
         settings = load_settings()
         skills = skills_for(settings, skill_directories, none=False, quiet=True) or NO_SKILLS
-    with Session(ledger=ledger, skills=skills, say=Sayer()) as session:
+    with Session(ledger=ledger, skills=skills, config=None, say=Sayer()) as session:
         report = session.replay(found)
     click.echo(msgspec.json.encode(report).decode() if as_json else _told(report))
     for each in () if as_json else report.drift:

@@ -206,12 +206,8 @@ def run_command(
             result = opened_here.run(
                 question,
                 inputs=inputs,
-                limits=settings.limits,
                 grants=[*settings.grants, *(f"{NET}{host}" for host in hosts)],
                 seed=seed,
-                temperature=settings.temperature,
-                strategy=settings.strategy,
-                compact_at=settings.compact_at,
                 schema=rule,
                 skills=put_skills,
                 session=session,

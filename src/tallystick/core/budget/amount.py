@@ -14,6 +14,7 @@ Tokens come before money, because where both are over, tokens are named.
     UsageError
     ├── HoldExists            an intent reserves once
     ├── InvalidScope          a scope that cannot stand where it is put, or holds another
+    ├── LimitWouldRise        a recorded total is raised only by who asks for that
     ├── NegativeAmount        nobody gives money back by spending
     ├── ReservationClosed     settled or released before, or never made
     └── ScopeUnknown          not entered, or left
@@ -121,6 +122,15 @@ class Amount(msgspec.Struct, frozen=True, kw_only=True):
             fuel=charge.fuel,
             wall_ms=charge.wall_ms,
         )
+
+
+def lower_of(first: Budget, second: Budget) -> Budget:
+    """Return the lower limit of two budgets in each dimension; None is no limit."""
+    limits: dict[Dimension, int | None] = {}
+    for dimension in DIMENSIONS:
+        both = (getattr(first, dimension), getattr(second, dimension))
+        limits[dimension] = min((each for each in both if each is not None), default=None)
+    return Budget(**limits)
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,9 +243,12 @@ class BudgetExhausted(Refused):
     code = "refused.budget"
 
     def __init__(self, *, dimension: Dimension, scope: Scope, needed: int, left: int) -> None:
+        todo = "raise its limit, or ask for less"
+        if scope.kind == "deployment":
+            todo = "tally total shows its limit and changes it"
         super().__init__(
             f"{dimension}: {shown(dimension, needed)} needed, {shown(dimension, left)} left in "
-            f"{scope}; raise its limit, or ask for less"
+            f"{scope}; {todo}"
         )
         self.dimension: Dimension = dimension
         self.scope = scope
@@ -280,6 +293,22 @@ class BudgetUnpriced(Refused):
             f"price, or waive the limit for unpriced calls"
         )
         self.scope = scope
+
+
+class LimitWouldRise(UsageError):
+    """A recorded limit would be raised by a caller that did not ask for that. Nothing changed."""
+
+    code = "usage.limit_would_rise"
+
+    def __init__(self, *, dimension: Dimension, before: int, after: int | None) -> None:
+        higher = "no limit" if after is None else shown(dimension, after)
+        super().__init__(
+            f"the recorded total is {shown(dimension, before)}, and {higher} is more; to raise it "
+            "for every process that uses this ledger, add --raise"
+        )
+        self.dimension: Dimension = dimension
+        self.before = before
+        self.after = after
 
 
 class HoldAlive(Refused):

@@ -76,6 +76,7 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     shortened, if it is not 0. `encodings` are of files that were not UTF-8, `schema` of the answer.
     `skills` are those that its programs may load, as they were then; `memory` is what they recall,
     `session` the one that it belongs to. `backend` is the sandbox that its programs run in.
+    `settings` says where each setting came from that is no default, if a configuration was read.
     """
 
     goal: str
@@ -111,6 +112,7 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     session: SessionGiven | None = None
     vocabulary: VocabularyGiven | None = None
     backend: str = "wasm"
+    settings: Mapping[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class AskModel(msgspec.Struct, frozen=True, kw_only=True, tag="model.ask"):

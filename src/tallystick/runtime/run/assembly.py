@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -128,6 +128,8 @@ class RunJob:
     # By its id, None for a run of its own; then as it is joined.
     session: str | None = None
     lease: SessionLease | None = None
+    # Where each setting came from that is no default, for the record.
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 async def run_live(
@@ -244,6 +246,7 @@ async def run_live(
             memory=memory_given(memory, goal=job.goal, has_data=bool(job.inputs)),
             vocabulary=vocabulary_given(vocabulary, run_attachments),
             session=in_session,
+            settings=job.settings or msgspec.UNSET,
         ),
         job.strategy,
         layout=layout,

@@ -380,6 +380,7 @@ def ended_run(
         citations=found.citations,
         unchecked=found.unchecked,
         value=value_of(ended.answer, started) if ended.stop == "answered" else None,
+        settings=started.settings or {},
         ledger=path_of(ledger),
         parent=started.parent,
         step=started.step,

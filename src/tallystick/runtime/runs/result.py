@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from tallystick.core.charge import Charge
@@ -20,7 +22,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     what the answer says of where it is from and could not be. Under a schema, `answer` is JSON and
     `value` what that says.
     Inside steps, `parent` is the id of their chain in the ledger and `step` the path of the one
-    that began it.
+    that began it. `settings` says where each setting came from that is no default.
     """
 
     run: str
@@ -36,6 +38,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step: str | None = None
     unchecked: tuple[Unchecked, ...] = ()
     value: object = None
+    settings: Mapping[str, str] = {}
 
     @property
     def answered(self) -> bool:
@@ -67,4 +70,5 @@ def run_of(
         step=step,
         unchecked=cited.unchecked,
         value=value_of(state.answer, state.started) if state.ended.stop == "answered" else None,
+        settings=state.started.settings or {},
     )

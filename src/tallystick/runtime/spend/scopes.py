@@ -32,15 +32,19 @@ from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import LedgerFile
 
 # The part of a purse that several processes share: one cap for all runs on a ledger's file.
+#
+# The total is recorded in that file and binds every process, whatever it is configured with. So
+# each reservation looks whether there is one: another process may have recorded it meanwhile.
 
 
 DEPLOYMENT = "deployment"
+_NO_LIMIT = Budget()
 
 
 def declared(file: LedgerFile, budget: Budget) -> SharedScopes:
-    """The shared scopes of a ledger's file, with this cap for all runs together."""
+    """Open the shared scopes of a ledger's file, with this total if it has none recorded yet."""
     scopes = SharedScopes(file)
-    scopes.declare(DEPLOYMENT, parent=None, kind="deployment", name="", budget=budget)
+    scopes.record_total(DEPLOYMENT, budget)
     return scopes
 
 
@@ -53,11 +57,14 @@ class SharedCap:
         scopes: SharedScopes,
         *,
         run: str,
+        own: Budget = _NO_LIMIT,
         here: set[tuple[str, int]] | None = None,
     ) -> None:
         self._file = file
         self._scopes = scopes
         self._run = run
+        # The total of this process, which counts where it is lower than the recorded one.
+        self._own = own
         self._numbers = itertools.count(1)
         # What is held by this run, and by those around and inside it: their calls are under way.
         self._here: set[tuple[str, int]] = set() if here is None else here
@@ -69,13 +76,20 @@ class SharedCap:
 
     def of(self, run: str) -> SharedCap:
         """The same for another run, whose holds are its own."""
-        return SharedCap(self._file, self._scopes, run=run, here=self._here)
+        return SharedCap(self._file, self._scopes, run=run, own=self._own, here=self._here)
 
     def remaining(self) -> Remaining:
-        return self._scopes.remaining(DEPLOYMENT)
+        if not self._scopes.knows(DEPLOYMENT):
+            return Remaining()
+        return self._scopes.remaining(DEPLOYMENT, own=self._own)
 
-    def reserve(self, worst: Amount, *, usd_waived: bool) -> int:
-        """Hold it, committed: what dies with it held stays held until somebody resolves it."""
+    def reserve(self, worst: Amount, *, usd_waived: bool) -> int | None:
+        """Hold it, committed: what dies with it held stays held until somebody resolves it.
+
+        Returns the number of the hold, None where the ledger has no total.
+        """
+        if not self._scopes.knows(DEPLOYMENT):
+            return None
         number = next(self._numbers)
         with self._ours(), self._file.writing(forced=False) as db:
             self._scopes.hold(
@@ -86,6 +100,7 @@ class SharedCap:
                 owner=self._scopes.owner(),
                 amount=worst,
                 usd_waived=usd_waived,
+                own=self._own,
             )
         self._here.add((self._run, number))
         return number
