@@ -191,8 +191,11 @@ class _Scheduler:
         self.finish(task)
 
     def finish(self, task: _Task) -> None:
-        with contextlib.suppress(ValueError):
-            self.tasks.remove(task)
+        if self.tasks and self.tasks[-1] is task:
+            self.tasks.pop()  # Its turn has just put it there: no need to look for it.
+        else:
+            with contextlib.suppress(ValueError):
+                self.tasks.remove(task)
         task.generator = None
         threading._active.pop(task.thread._ident, None)
         task.handle.done = True
@@ -809,8 +812,7 @@ class Process(threading.Thread):
     def terminate(self) -> None:
         self._end(15)
 
-    def kill(self) -> None:
-        self._end(9)
+    kill = functools.partialmethod(_end, 9)
 
     def close(self) -> None:
         if self.is_alive():
