@@ -817,7 +817,7 @@ len(seen), shared.value
 """,
         "(3, 7)",
     ),
-    "a queue by priority and one that is closed": (
+    "a queue by priority": (
         """
 import queue, threading
 work, out = queue.PriorityQueue(), []

@@ -150,12 +150,15 @@ def _construct(cls: type, /, *args: object, **kwargs: object) -> object:
 
 
 def _bind(function: types.FunctionType, entry: _Entry) -> types.FunctionType:
+    cells = entry.cells
     closure = function.__closure__
-    cells = tuple(closure[cell] if _type(cell) is int else cell for cell in entry.cells)
+    if closure is not None:
+        cells = tuple([closure[each] if _type(each) is int else each for each in cells])
     made = _FunctionType(
         entry.code, function.__globals__, function.__name__, function.__defaults__, cells
     )
-    made.__kwdefaults__ = function.__kwdefaults__
+    if function.__kwdefaults__ is not None:
+        made.__kwdefaults__ = function.__kwdefaults__
     return made
 
 
