@@ -180,7 +180,8 @@ def run(payload: bytes) -> dict[str, object]:
     try:
         _drain()
     except BaseException as error:
-        result.update(failure_of(error))
+        # An error of the program itself is told first: threads are often stuck because of it.
+        result.update(failure_of(error) if result["ok"] else {})
     try:
         given = _answering.given()
         if given is not None:
