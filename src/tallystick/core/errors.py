@@ -12,6 +12,7 @@
     │   ├── GuestBroken           a program broke the interpreter of its own session
     │   ├── GuestMissing          the guest image is not there or not what its manifest says
     │   ├── ReplayDiverged        a program asked something else than it did before
+    │   ├── ReplayStopped         a replay was stopped before it could say whether the run holds
     │   ├── SandboxError          the sandbox itself broke
     │   ├── SessionBusy           another process holds the session
     │   ├── SnapshotMismatch      made by another guest or engine
@@ -156,6 +157,22 @@ class ReplayDiverged(BackendError):
         self.field = field
         self.recorded = recorded
         self.now = now
+
+
+class ReplayStopped(BackendError):
+    """A replay was stopped before its end. It says nothing against the record."""
+
+    code = "backend.replay_stopped"
+
+    def __init__(self, *, run: str, seq: int, entries: int, why: str, timed_out: bool) -> None:
+        super().__init__(
+            f"the replay of run {run} was stopped at entry {seq} of {entries}: {why}; nothing "
+            "differed until then. Replay the run again to know whether it holds"
+        )
+        self.run = run
+        self.seq = seq
+        self.entries = entries
+        self.timed_out = timed_out
 
 
 class SandboxError(BackendError):

@@ -145,7 +145,7 @@ class Scripts:
         self._granted = frozenset(granted)
         self._seed = seed
         self._spend = spend
-        self._ends_at = float("inf")
+        self.ends_at = float("inf")
         self._host_calls_left = Limits().host_calls
         self._narrowed: Tools = ()
 
@@ -154,7 +154,7 @@ class Scripts:
 
         The time is that of the loop's clock; what is allowed is so by skills that were loaded.
         """
-        self._ends_at, self._host_calls_left, self._narrowed = ends_at, host_calls_left, tools
+        self.ends_at, self._host_calls_left, self._narrowed = ends_at, host_calls_left, tools
 
     @property
     def has_effects(self) -> bool:
@@ -226,7 +226,7 @@ class Scripts:
         ]
 
     async def _executed(self, host: _ScriptHost) -> ExecutionResult:
-        left_ms = max(0, min(_SCRIPT_MS_MAX, round(1000 * (self._ends_at - time.monotonic()))))
+        left_ms = max(0, min(_SCRIPT_MS_MAX, round(1000 * (self.ends_at - time.monotonic()))))
         context = ExecutionContext(
             session_id=new_id(),
             timeout_ms=left_ms,

@@ -81,7 +81,7 @@ from tallystick.sandbox.host import (
     encoded_reply,
     error_reply,
 )
-from tallystick.sandbox.port import Host, HostCall, HostNames
+from tallystick.sandbox.port import Host, HostCall, HostNames, Rerun
 from tallystick.sandbox.wasm.sandbox import WasmSession
 
 # The recorded world: replies and answers come from the ledger, programs run again.
@@ -92,6 +92,16 @@ from tallystick.sandbox.wasm.sandbox import WasmSession
 
 # Ended from outside, at a place that depends on the machine.
 SERVED = frozenset({"wall", "deadline", "cancelled", "trap"})
+_STOPPED = frozenset({"wall", "deadline", "cancelled"})
+# More than any processor does. A record of a program that used more in its time was made up, and
+# must not keep a machine busy for longer than the limits on it would have.
+_FUEL_PER_MS_MAX = 30_000_000
+# A program may pass its limit by as long as the process is not let to look at the clock.
+_LATE_MS_MAX = 1_000
+
+
+class RerunStopped(SandboxError):
+    """A program that is run again was ended from outside: nothing can be said about its record."""
 
 
 class RecordedWorld:
@@ -118,6 +128,8 @@ class RecordedWorld:
         self._session = session
         self._names = names
         self.cancelled = False
+        # True once the world has ended the run as the record says that it ended from outside.
+        self.ended = False
         self.programs = 0
         self.served = 0
 
@@ -145,7 +157,7 @@ class RecordedWorld:
             raise self._ended_here()
         was_left = isinstance(reply, ModelFailed) and reply.reason == LEFT
         if was_left and not self._records.continued_after(intent.intent):
-            self.cancelled = True
+            self.cancelled = self.ended = True
             raise asyncio.CancelledError
         return reply
 
@@ -161,7 +173,7 @@ class RecordedWorld:
             self.note_all(intent, asked)
             left = intent.effect and recorded.stop == LEFT
             if left and not self._records.continued_after(intent.intent):
-                self.cancelled = True
+                self.cancelled = self.ended = True
                 raise asyncio.CancelledError
             return recorded
         self.programs += 1
@@ -176,9 +188,14 @@ class RecordedWorld:
             read=self._run_attachments.read,
             queries=self._queries,
         )
+        context = program_context(intent, state)
+        fuel_max = _FUEL_PER_MS_MAX * (context.timeout_ms + _LATE_MS_MAX)
+        rerun = Rerun(fuel=min(recorded.fuel, fuel_max))
         result = await self._session.execute(
-            source, context=program_context(intent, state), host=host
+            source, context=msgspec.structs.replace(context, rerun=rerun), host=host
         )
+        if result.stop in _STOPPED:
+            raise RerunStopped("its program was stopped")
         outputs = tuple(
             described_file(path, media_type="text/plain", label=label)
             for path, label in output_files(intent, result)
@@ -226,6 +243,7 @@ class RecordedWorld:
         ended = self._records.ended
         if ended is None:
             return NothingMore()
+        self.ended = True
         if ended.stop in ("cancelled", "in_doubt"):
             self.cancelled = True
             return asyncio.CancelledError()
@@ -514,15 +532,24 @@ class ResumingWorld:
             self._recorded.note_all(intent, asked)
             return self._cut_off.ended(intent, asked)
         if finished is None:
+            known = self._records.answers.get(intent.intent)
             return await self._live.run(
                 intent,
                 source,
                 asked,
                 state=state,
+                rerun=Rerun(fuel=known[-1].fuel, calls=len(known)) if known else None,
                 behind=lambda host: self._host_of(
                     intent,
                     asked,
-                    _InDoubtHost(host, intent, asked, self._records, self._decisions),
+                    _InDoubtHost(
+                        host,
+                        intent,
+                        asked,
+                        self._records,
+                        self._decisions,
+                        begin_live=lambda: self._live.begin_time(state),
+                    ),
                 ),
             )
         self._model_door.recalled(
@@ -594,8 +621,15 @@ class ResumingWorld:
         )
 
 
+def _nothing_to_begin() -> None:
+    """Do nothing: the program has begun to be live."""
+
+
 class _InDoubtHost:
-    """In front of the live host: the one effect that the program was cut off in."""
+    """In front of the live host: the one effect that the program was cut off in.
+
+    `begin_live` is called before the first call that is not on the record.
+    """
 
     def __init__(
         self,
@@ -604,11 +638,13 @@ class _InDoubtHost:
         asked: CallLog,
         records: RunRecords,
         decisions: Decisions,
+        begin_live: Callable[[], None],
     ) -> None:
         self._host = host
         self._asked = asked
         self._records = records
         self._decisions = decisions
+        self._begin_live = begin_live
         self._open = {each.index: each for each in records.unanswered.get(program.intent, ())}
 
     @property
@@ -616,6 +652,8 @@ class _InDoubtHost:
         return self._host.names
 
     def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
+        self._begin_live()
+        self._begin_live = _nothing_to_begin
         open_call = self._open.get(call.index)
         if open_call is None:
             return self._host.serve(call)

@@ -242,11 +242,12 @@ class WasmSession:
         output: ProgramOutput,
     ) -> ExecutionResult:
         namespace = self._namespace
+        seconds_max = max(_PREPARE_SECONDS_LEAST, context.deadline_ms / 1000)
         try:
             instance = namespace.prepared(
                 context.limits,
                 host.names,
-                seconds_max=max(_PREPARE_SECONDS_LEAST, context.deadline_ms / 1000),
+                seconds_max=None if context.rerun is not None else seconds_max,
             )
         except GuestBroken as error:
             return broken(str(error))
@@ -262,7 +263,8 @@ class WasmSession:
             # The host broke, not the program. What it did is undone like any other interruption.
             namespace.drop()
             raise
-        took_ms = round((time.monotonic() - began) * 1000)
+        # What the program did again from its record took no time of the run.
+        took_ms = round((time.monotonic() - max(began, execution.live_since)) * 1000)
         result = result_of(
             instance, execution, output, ended=ended, context=context, took_ms=took_ms
         )
