@@ -87,9 +87,9 @@ def resume_command(**given: Any) -> int:  # noqa: ANN401 (the options, as they a
     that are given here replace those of the run, and are for the whole of it. RUN is an id, the
     beginning of one, or `last`.
 
-    A call that was under way when the process died may have been paid for. Then nothing is done
-    and the exit code is 7, until you say: --in-doubt retry makes it again and accepts the cost,
-    --in-doubt abandon does without it.
+    A call that was under way when the process died, or when Ctrl-C was pressed, may have been paid
+    for. Then nothing is done and the exit code is 7, until you say: --in-doubt retry makes it again
+    and accepts the cost, --in-doubt abandon does without it.
 
     \b
     Exit codes: as of tally run; 7 in doubt, 8 it no longer does what is recorded.

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 import msgspec
 
-from tallystick.core.charge import Charge
+from tallystick.core.charge import Charge, Settled
 from tallystick.core.errors import ReplayDiverged, SandboxError
 from tallystick.core.json_text import digest
 from tallystick.core.machine.native import RETRIED
@@ -47,7 +47,13 @@ from tallystick.core.resume_errors import LeftInDoubt, ResumeDiverged
 from tallystick.model.port import ModelReply
 from tallystick.model.price_table import CallTerms
 from tallystick.runtime.calls.children import ChildCalls
-from tallystick.runtime.calls.decisions import ABANDONED, Decision, Decisions, settled_doubt
+from tallystick.runtime.calls.decisions import (
+    ABANDONED,
+    Decision,
+    Decisions,
+    settled_doubt,
+    settled_unsent,
+)
 from tallystick.runtime.calls.host import RecordingHost
 from tallystick.runtime.calls.queries import JournaledCalls, Queries, QueryPlace
 from tallystick.runtime.context.attachments import RunAttachments, described_file
@@ -494,12 +500,17 @@ class ResumingWorld:
         self._terms = terms
         self._host_of = host_of
         self._restored = restored
+        # What stands for the attempt after a call that was left: its intent, and what was found.
+        self._instead: tuple[int, ModelReply | Decision] | None = None
 
     def admitted(
         self, intent: AskModel, messages: tuple[Message, ...], *, model: str, wall_ms_left: int
     ) -> AbstractAsyncContextManager[AskModel]:
         records = self._records
         known = intent.intent in records.asked or intent.intent in records.refused
+        if not known and (found := self._found_left()) is not None:
+            self._instead = intent.intent, found
+            return nullcontext(intent)
         world: World = self._recorded if known else self._live
         return world.admitted(intent, messages, model=model, wall_ms_left=wall_ms_left)
 
@@ -507,6 +518,8 @@ class ResumingWorld:
         self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
     ) -> ModelReplied | ModelFailed:
         asked = self._records.asked.get(intent.intent)
+        if self._instead is not None and self._instead[0] == intent.intent:
+            return self._instead_of_left(intent, self._instead[1])
         if asked is None:
             return await self._live.ask(intent, messages, wall_ms_left=wall_ms_left)
         reply = self._records.replies.get(intent.intent)
@@ -519,7 +532,32 @@ class ResumingWorld:
         return reply
 
     def left(self, intent: AskModel, *, sent: bool) -> ModelFailed:
+        if self._instead is not None and self._instead[0] == intent.intent:
+            unsent = self._instead_of_left(intent, Decision.ABANDON)
+            assert isinstance(unsent, ModelFailed)
+            return msgspec.structs.replace(unsent, reason=LEFT, kind="transient")
         return self._live.left(intent, sent=sent)
+
+    def _found_left(self) -> ModelReply | Decision | None:
+        asked = [intent for intent, item in self._decisions.left if item == -1]
+        return self._decisions.found_left(asked[0]) if asked else None
+
+    def _instead_of_left(
+        self, intent: AskModel, found: ModelReply | Decision
+    ) -> ModelReplied | ModelFailed:
+        """Return what came of a call that was left, for the attempt after it. Nothing is sent."""
+        settled = settled_unsent(self._model_door, self._terms)
+        if isinstance(found, ModelReply):
+            return _replied(intent, found, settled)
+        return ModelFailed(
+            intent=intent.intent,
+            turn=intent.turn,
+            reason=DOUBTED,
+            message=ABANDONED,
+            kind="terminal",
+            billed=False,
+            settled=settled,
+        )
 
     async def run(
         self, intent: RunProgram, source: str, asked: CallLog, *, state: RunState
@@ -600,16 +638,7 @@ class ResumingWorld:
         found = self._decisions.paid[asked.intent, -1]
         settled, failure = settled_doubt(self._model_door, self._terms, asked.reserved, found)
         if isinstance(found, ModelReply):
-            return ModelReplied(
-                intent=asked.intent,
-                turn=asked.turn,
-                text=found.text,
-                usage=found.usage,
-                cut=found.cut,
-                served_by=found.served_by,
-                finish=found.finish,
-                settled=settled,
-            )
+            return _replied(asked, found, settled)
         return ModelFailed(
             intent=asked.intent,
             turn=asked.turn,
@@ -619,6 +648,20 @@ class ResumingWorld:
             billed=found is not Decision.AGAIN,
             settled=settled,
         )
+
+
+def _replied(asked: AskModel, found: ModelReply, settled: Settled) -> ModelReplied:
+    """Return a reply that was found by asking for it."""
+    return ModelReplied(
+        intent=asked.intent,
+        turn=asked.turn,
+        text=found.text,
+        usage=found.usage,
+        cut=found.cut,
+        served_by=found.served_by,
+        finish=found.finish,
+        settled=settled,
+    )
 
 
 def _nothing_to_begin() -> None:
