@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from typing import NoReturn
 
 import click
@@ -113,8 +114,14 @@ def cli() -> None:
     """Run programs that models write, in a sandbox that is metered and holds."""
 
 
+def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
+    """Print a warning as one line: where in our code it was raised says nothing to a user."""
+    click.echo(f"warning: {message}", err=True)
+
+
 def main() -> NoReturn:
     """Run the command line. Errors are one line on stderr and an exit code."""
+    warnings.showwarning = _show_warning
     try:
         sys.exit(cli(standalone_mode=False) or 0)
     except click.exceptions.Exit as ended:

@@ -34,6 +34,7 @@
         ├── RunNotOwned           moved away, or an imported copy: to read, not to go on with
         └── TransferRefused       an export that cannot be written, or is not to be believed
     Cancelled                 the user; a BaseException, so that `except Exception` cannot eat it
+    CleanUpWarning            a warning: a file that is not needed any more could not be removed
 
 Each class has a stable dotted `code`, which the command line prints.
 
@@ -157,6 +158,13 @@ class ReplayDiverged(BackendError):
         self.field = field
         self.recorded = recorded
         self.now = now
+
+
+class CleanUpWarning(UserWarning):
+    """A file that is no longer needed could not be removed. What was done is not affected."""
+
+    def __init__(self, *, path: str, why: str) -> None:
+        super().__init__(f"{path} could not be removed: {why}; it is not needed any more")
 
 
 class ReplayStopped(BackendError):
