@@ -77,10 +77,12 @@ class Rerun(msgspec.Struct, frozen=True, kw_only=True):
     `fuel` is what the program had used there: past it, the program has diverged. `calls` is how
     many recorded answers it gets before it continues live; None if its end is on the record. No
     time limit counts until then: what a program does again does not depend on the clock.
+    `lost` is why the rest of stdout and of stderr was not kept then, "" if it was or was not long.
     """
 
     fuel: int
     calls: int | None = None
+    lost: tuple[str, str] = ("", "")
 
 
 class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):

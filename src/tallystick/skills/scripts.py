@@ -19,6 +19,7 @@ from tallystick.core.json_text import digest
 from tallystick.core.machine.state import allows
 from tallystick.runtime.calls.functions import RunFunction, effect_key, under_key
 from tallystick.sandbox.host import Blocking, HostFunction, HostTable, error_reply
+from tallystick.sandbox.output import remove_output
 from tallystick.sandbox.port import (
     ExecutionContext,
     ExecutionResult,
@@ -250,7 +251,7 @@ def _discard(result: ExecutionResult) -> None:
     """What was printed beyond the limit is not kept."""
     for path in (result.output_file_path, result.metadata.get("stderr_file_path")):
         if isinstance(path, str):
-            Path(path).unlink(missing_ok=True)
+            remove_output(Path(path))
 
 
 # A file that is no text, has gone, may not be read, or is not the one that was trusted.

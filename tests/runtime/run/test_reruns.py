@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -19,6 +23,7 @@ from tallystick.core.json_text import digest
 from tallystick.core.records import ModelReplied, ProgramFinished, Record, RunProgram
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.calls.functions import host_function
+from tallystick.sandbox import output
 from tallystick.sandbox.wasm import execution, namespace
 from tallystick.sandbox.wasm.instance import Instance
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
@@ -244,3 +249,64 @@ def test_a_replay_whose_program_is_cancelled_is_stopped_and_not_diverged(
         played.replayed()
 
     assert not caught.value.timed_out
+
+
+LONG_OUTPUT = "for number in range(20_000):\n    print(number)\nFINAL('printed')"
+
+
+class _FullDisk:
+    """A disk on which programs can keep no output."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refused(*args: Any) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(output, "os", SimpleNamespace(**{**vars(os), "open": refused}))
+
+
+def printed(sandbox: WasmSandbox) -> Played:
+    return play(sandbox, [block(LONG_OUTPUT)])
+
+
+@pytest.fixture
+def spilling(sandbox: WasmSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WasmSandbox:
+    monkeypatch.setattr(sandbox, "output_directory", tmp_path / "output")
+    return sandbox
+
+
+def test_a_replay_on_a_full_disk_holds(
+    spilling: WasmSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = printed(spilling)
+    finished = next(each for each in played.records if isinstance(each, ProgramFinished))
+    assert len(finished.outputs) == 1
+    _FullDisk(monkeypatch)
+
+    report = played.replayed()
+
+    assert report.held
+    assert report.programs == 1
+
+
+def test_a_run_that_was_made_on_a_full_disk_is_replayed_on_another_and_holds(
+    spilling: WasmSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        _FullDisk(patched)
+        played = printed(spilling)
+    finished = next(each for each in played.records if isinstance(each, ProgramFinished))
+    assert finished.outputs == ()
+    assert "the rest is lost: No space left on device" in finished.stdout
+
+    assert played.replayed().held
+
+
+def test_output_beyond_what_is_shown_is_still_compared(spilling: WasmSandbox) -> None:
+    played = printed(spilling)
+    other = replace_in(ProgramFinished, outputs=())
+    session, run = forged(played, other)
+
+    report = session.replay(run)
+
+    assert report.divergence is not None
+    assert report.divergence.field == "outputs"

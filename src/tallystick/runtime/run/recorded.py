@@ -56,7 +56,7 @@ from tallystick.runtime.calls.decisions import (
 )
 from tallystick.runtime.calls.host import RecordingHost
 from tallystick.runtime.calls.queries import JournaledCalls, Queries, QueryPlace
-from tallystick.runtime.context.attachments import RunAttachments, described_file
+from tallystick.runtime.context.attachments import RunAttachments, described_bytes
 from tallystick.runtime.journal.journal import (
     Divergence,
     Journal,
@@ -72,7 +72,7 @@ from tallystick.runtime.journal.world import (
     WaitedTooLong,
     World,
     finished_of,
-    output_files,
+    whole_outputs,
 )
 from tallystick.runtime.programs.native import CutOff
 from tallystick.runtime.run.live import LiveWorld, program_context
@@ -87,6 +87,7 @@ from tallystick.sandbox.host import (
     encoded_reply,
     error_reply,
 )
+from tallystick.sandbox.output import lost_output
 from tallystick.sandbox.port import Host, HostCall, HostNames, Rerun
 from tallystick.sandbox.wasm.sandbox import WasmSession
 
@@ -196,15 +197,18 @@ class RecordedWorld:
         )
         context = program_context(intent, state)
         fuel_max = _FUEL_PER_MS_MAX * (context.timeout_ms + _LATE_MS_MAX)
-        rerun = Rerun(fuel=min(recorded.fuel, fuel_max))
+        rerun = Rerun(
+            fuel=min(recorded.fuel, fuel_max),
+            lost=(lost_output(recorded.stdout), lost_output(recorded.stderr)),
+        )
         result = await self._session.execute(
             source, context=msgspec.structs.replace(context, rerun=rerun), host=host
         )
         if result.stop in _STOPPED:
             raise RerunStopped("its program was stopped")
         outputs = tuple(
-            described_file(path, media_type="text/plain", label=label)
-            for path, label in output_files(intent, result)
+            described_bytes(data, media_type="text/plain", label=label)
+            for data, label in whole_outputs(intent, result)
         )
         now = finished_of(intent, result, outputs)
         # The machine goes on with how long it took then, or the caps would fall elsewhere.

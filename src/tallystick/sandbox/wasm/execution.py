@@ -498,7 +498,7 @@ def result_of(
     streams = (output.stdout, output.stderr)
     kept = context.outputs_before
     stdout = output.stdout.text(kept)
-    if kept is not None and output.stdout.path is not None:
+    if kept is not None and output.stdout.kept:
         kept += 1
     stderr = output.stderr.text(kept)
     path = next((stream.path for stream in streams if stream.path is not None), None)
@@ -509,6 +509,9 @@ def result_of(
         metadata["fuel_exact"] = False
     if output.stderr.path is not None:
         metadata["stderr_file_path"] = str(output.stderr.path)
+    if context.rerun is not None:
+        metadata["stdout_whole"] = output.stdout.whole
+        metadata["stderr_whole"] = output.stderr.whole
     return ExecutionResult(
         stdout=stdout,
         stderr=stderr,

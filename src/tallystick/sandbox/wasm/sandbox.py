@@ -293,16 +293,22 @@ class WasmSession:
         folder = self._sandbox.output_directory
         stem = functools.cache(lambda: f"{self._session_id}-{new_id()}")
 
-        def stream(suffix: str, keep: bool) -> OutputStream:
+        rerun = context.rerun
+        in_memory = rerun is not None and rerun.calls is None
+        lost = ("", "") if rerun is None else rerun.lost
+
+        def stream(suffix: str, keep: bool, lost: str) -> OutputStream:
             return OutputStream(
                 inline_max=context.max_output_bytes,
                 place=None if folder is None else lambda: folder / f"{stem()}.{suffix}",
                 keep=keep,
+                whole=bytearray() if in_memory else None,
+                lost=lost or None,
             )
 
         return ProgramOutput(
-            stdout=stream("stdout", context.capture_stdout),
-            stderr=stream("stderr", context.capture_stderr),
+            stdout=stream("stdout", context.capture_stdout, lost[0]),
+            stderr=stream("stderr", context.capture_stderr, lost[1]),
             bytes_max=context.limits.output_bytes,
         )
 
