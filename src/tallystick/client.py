@@ -335,9 +335,12 @@ class Session:
         steps = steps_for(job, lambda: self.ledger, self._model_of)
         return steps.heard(await asyncio.wrap_future(self._loop.submit(self._run(job, steps))))
 
-    def replay(self, run: str) -> ReplayReport:
-        """Run it again from its record, with no model and no network, and compare."""
-        return self._loop.do(self._replay(run))
+    def replay(self, run: str, *, timeout_ms: int | None = None) -> ReplayReport:
+        """Run it again from its record, with no model and no network, and compare.
+
+        Raise `ReplayStopped` if it takes longer than `timeout_ms`; None is no limit.
+        """
+        return self._loop.do(self._replay(run, timeout_ms=timeout_ms))
 
     def resume(
         self,
@@ -531,13 +534,14 @@ class Session:
             sessions=lambda: self.sessions,
         )
 
-    async def _replay(self, run: str) -> ReplayReport:
+    async def _replay(self, run: str, *, timeout_ms: int | None = None) -> ReplayReport:
         return await replayed(
             run,
             ledger=self.ledger,
             sandbox=self._backends.wasm,
             shelf_of=self._run_attachments,
             skills=self._skills,
+            timeout_ms=timeout_ms,
         )
 
     def shelf_of(self, records: Sequence[Record]) -> RunAttachments:

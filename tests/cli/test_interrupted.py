@@ -94,7 +94,10 @@ def test_once_stops_the_tree_and_says_how_to_go_on(tally: Tally, children: Child
     assert tree["charge"] == msgspec.to_builtins(records[-1].charge)
 
     children.waits, children.asked = False, 0
-    done = tally("resume", run)
+    asked = tally("resume", run)
+    assert (asked.code, asked.out, children.asked) == (7, "", 0)
+    assert asked.err.count("the model (run ") == CHILDREN - 1
+    done = tally("resume", run, "--in-doubt", "retry")
 
     assert (done.code, done.out) == (0, '["A","B","C"]\n')
     assert children.asked == CHILDREN - 1

@@ -8,6 +8,7 @@ from tallystick.core.errors import (
     Cancelled,
     LedgerError,
     ReplayDiverged,
+    ReplayStopped,
     TallystickError,
     UsageError,
 )
@@ -63,8 +64,9 @@ def exit_code_of(error: BaseException) -> int:
         return IN_DOUBT
     if isinstance(error, ReplayDiverged | RecallDiffers):
         return DIVERGED
-    if isinstance(error, Cancelled):
-        return INTERRUPTED
+    if isinstance(error, Cancelled | ReplayStopped):
+        timed_out = isinstance(error, ReplayStopped) and error.timed_out
+        return BUDGET if timed_out else INTERRUPTED
     if isinstance(error, StepBudgetError | BudgetExhausted | BudgetUnpriced):
         return BUDGET
     if isinstance(error, _OF_MEMORY):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
+import warnings
 from typing import NoReturn
 
 import click
@@ -130,8 +131,14 @@ def cli(context: click.Context) -> None:
 _readable(cli)
 
 
+def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
+    """Print a warning as one line: where in our code it was raised says nothing to a user."""
+    click.echo(f"warning: {message}", err=True)
+
+
 def main() -> NoReturn:
     """Run the command line. Errors are one line on stderr and an exit code."""
+    warnings.showwarning = _show_warning
     try:
         sys.exit(cli(standalone_mode=False) or 0)
     except click.exceptions.Exit as ended:

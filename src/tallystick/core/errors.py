@@ -12,6 +12,7 @@
     │   ├── GuestBroken           a program broke the interpreter of its own session
     │   ├── GuestMissing          the guest image is not there or not what its manifest says
     │   ├── ReplayDiverged        a program asked something else than it did before
+    │   ├── ReplayStopped         a replay was stopped before it could say whether the run holds
     │   ├── SandboxError          the sandbox itself broke
     │   ├── SessionBusy           another process holds the session
     │   ├── SnapshotMismatch      made by another guest or engine
@@ -33,6 +34,7 @@
         ├── RunNotOwned           moved away, or an imported copy: to read, not to go on with
         └── TransferRefused       an export that cannot be written, or is not to be believed
     Cancelled                 the user; a BaseException, so that `except Exception` cannot eat it
+    CleanUpWarning            a warning: a file that is not needed any more could not be removed
 
 Each class has a stable dotted `code`, which the command line prints.
 
@@ -156,6 +158,29 @@ class ReplayDiverged(BackendError):
         self.field = field
         self.recorded = recorded
         self.now = now
+
+
+class CleanUpWarning(UserWarning):
+    """A file that is no longer needed could not be removed. What was done is not affected."""
+
+    def __init__(self, *, path: str, why: str) -> None:
+        super().__init__(f"{path} could not be removed: {why}; it is not needed any more")
+
+
+class ReplayStopped(BackendError):
+    """A replay was stopped before its end. It says nothing against the record."""
+
+    code = "backend.replay_stopped"
+
+    def __init__(self, *, run: str, seq: int, entries: int, why: str, timed_out: bool) -> None:
+        super().__init__(
+            f"the replay of run {run} was stopped at entry {seq} of {entries}: {why}; nothing "
+            "differed until then. Replay the run again to know whether it holds"
+        )
+        self.run = run
+        self.seq = seq
+        self.entries = entries
+        self.timed_out = timed_out
 
 
 class SandboxError(BackendError):

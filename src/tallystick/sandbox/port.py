@@ -80,6 +80,20 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             _check_limit(field, getattr(self, field))
 
 
+class Rerun(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a program is run again from its record.
+
+    `fuel` is what the program had used there: past it, the program has diverged. `calls` is how
+    many recorded answers it gets before it continues live; None if its end is on the record. No
+    time limit counts until then: what a program does again does not depend on the clock.
+    `lost` is why the rest of stdout and of stderr was not kept then, "" if it was or was not long.
+    """
+
+    fuel: int
+    calls: int | None = None
+    lost: tuple[str, str] = ("", "")
+
+
 class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
     """Where and how one program runs.
 
@@ -87,6 +101,7 @@ class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
     `deadline_ms` counts everything. `max_output_bytes` is what is kept inline of each stream; the
     rest goes to a file, up to `limits.output_bytes` for both streams together. `outputs_before` is
     how many such files of earlier programs are kept in `outputs`; None if there is no such name.
+    `rerun` is given for a program that is run again from its record, by a backend that can do so.
     """
 
     session_id: str
@@ -103,6 +118,7 @@ class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
     outputs_before: int | None = None
     program_name: str = "<program>"
     limits: Limits = Limits()
+    rerun: Rerun | None = None
 
     def __post_init__(self) -> None:
         for field in ("timeout_ms", "deadline_ms", "max_output_bytes", "recursion_depth"):

@@ -57,6 +57,10 @@ class SkillCalls:
         """A program begins: how long its scripts may take, how often they may call, and what."""
         self._scripts.begin(ends_at=ends_at, host_calls_left=host_calls_left, tools=tools)
 
+    def begin_time(self, ends_at: float) -> None:
+        """Count the time of the program's scripts anew: they end when `ends_at` comes."""
+        self._scripts.ends_at = ends_at
+
     def recalled(self, answer: HostAnswered) -> None:
         """A call of this program that is on the record: what its script used is used."""
         if isinstance(answer.skill, SkillUsed):

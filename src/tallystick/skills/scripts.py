@@ -19,6 +19,7 @@ from tallystick.core.json_text import digest
 from tallystick.core.machine.state import allows
 from tallystick.runtime.calls.functions import RunFunction, effect_key, under_key
 from tallystick.sandbox.host import Blocking, HostFunction, HostTable, error_reply
+from tallystick.sandbox.output import remove_output
 from tallystick.sandbox.port import (
     ExecutionContext,
     ExecutionResult,
@@ -145,7 +146,7 @@ class Scripts:
         self._granted = frozenset(granted)
         self._seed = seed
         self._spend = spend
-        self._ends_at = float("inf")
+        self.ends_at = float("inf")
         self._host_calls_left = Limits().host_calls
         self._narrowed: Tools = ()
 
@@ -154,7 +155,7 @@ class Scripts:
 
         The time is that of the loop's clock; what is allowed is so by skills that were loaded.
         """
-        self._ends_at, self._host_calls_left, self._narrowed = ends_at, host_calls_left, tools
+        self.ends_at, self._host_calls_left, self._narrowed = ends_at, host_calls_left, tools
 
     @property
     def has_effects(self) -> bool:
@@ -226,7 +227,7 @@ class Scripts:
         ]
 
     async def _executed(self, host: _ScriptHost) -> ExecutionResult:
-        left_ms = max(0, min(_SCRIPT_MS_MAX, round(1000 * (self._ends_at - time.monotonic()))))
+        left_ms = max(0, min(_SCRIPT_MS_MAX, round(1000 * (self.ends_at - time.monotonic()))))
         context = ExecutionContext(
             session_id=new_id(),
             timeout_ms=left_ms,
@@ -250,7 +251,7 @@ def _discard(result: ExecutionResult) -> None:
     """What was printed beyond the limit is not kept."""
     for path in (result.output_file_path, result.metadata.get("stderr_file_path")):
         if isinstance(path, str):
-            Path(path).unlink(missing_ok=True)
+            remove_output(Path(path))
 
 
 # A file that is no text, has gone, may not be read, or is not the one that was trusted.

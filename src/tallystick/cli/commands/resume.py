@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from tallystick.cli.driving import Shown, opened
-from tallystick.cli.exit_codes import DIVERGED, OK
+from tallystick.cli.exit_codes import DIVERGED, INTERRUPTED, OK
 from tallystick.cli.options import (
     Command,
     limits_from,
@@ -88,9 +88,9 @@ def resume_command(**given: Any) -> int:  # noqa: ANN401 (the options, as they a
     that are given here replace those of the run, and are for the whole of it. RUN is an id, the
     beginning of one, or `last`.
 
-    A call that was under way when the process died may have been paid for. Then nothing is done
-    and the exit code is 7, until you say: --in-doubt retry makes it again and accepts the cost,
-    --in-doubt abandon does without it.
+    A call that was under way when the process died, or when Ctrl-C was pressed, may have been paid
+    for. Then nothing is done and the exit code is 7, until you say: --in-doubt retry makes it again
+    and accepts the cost, --in-doubt abandon does without it.
 
     \b
     Exit codes: as of tally run; 7 in doubt, 8 it no longer does what is recorded.
@@ -310,15 +310,27 @@ def _change(text: str) -> tuple[str, Value]:
 @click.command("replay")
 @click.argument("run")
 @with_skills
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Stop after this many seconds.  [default: no limit]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def replay_command(
-    run: str, skill_directories: tuple[Path, ...], no_skills: bool, as_json: bool
+    run: str,
+    skill_directories: tuple[Path, ...],
+    no_skills: bool,
+    timeout: float | None,
+    as_json: bool,
 ) -> int:
     r"""Run a run again with no model and no network, and say whether it holds.
 
     Prompts, programs, outputs, host calls and fuel are made again and compared with the record.
-    Exit code 8 if anything differs. Skills that changed since the run are named: it holds all the
-    same, since what it saw of them is recorded.
+    Exit code 8 if anything differs. Programs may take as long as they need. A replay that is
+    stopped says nothing against the record: exit code 3 after --timeout, 130 after Ctrl-C. Skills
+    that changed since the run are named: it holds all the same, since what it saw of them is
+    recorded.
 
     \b
     Example:
@@ -331,7 +343,16 @@ def replay_command(
         settings = load_settings()
         skills = skills_for(settings, skill_directories, none=False, quiet=True) or NO_SKILLS
     with Session(ledger=ledger, skills=skills, config=None, say=Sayer()) as session:
-        report = session.replay(found)
+        try:
+            timeout_ms = None if timeout is None else round(timeout * 1000)
+            report = session.replay(found, timeout_ms=timeout_ms)
+        except KeyboardInterrupt:
+            click.echo(
+                f"stopped: the replay of run {found} was interrupted before its end; replay it "
+                "again to know whether it holds",
+                err=True,
+            )
+            return INTERRUPTED
     click.echo(msgspec.json.encode(report).decode() if as_json else _told(report))
     for each in () if as_json else report.drift:
         click.echo(f"drift: {plain(str(each), chars_max=300)}", err=True)

@@ -34,7 +34,13 @@ from tallystick.core.schema import check_schema, found_in, problem_of
 from tallystick.core.views.open_calls import call_key
 from tallystick.model.port import Model, ModelError, ModelReply, ModelRequest, readable
 from tallystick.model.price_table import CallTerms
-from tallystick.runtime.calls.decisions import Decision, Decisions, settled_doubt
+from tallystick.runtime.calls.decisions import (
+    ABANDONED,
+    Decision,
+    Decisions,
+    settled_doubt,
+    settled_unsent,
+)
 from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, RunAttachments
 from tallystick.runtime.runs.history import spent_by
 from tallystick.runtime.spend.door import REPLY_TOKENS_LEAST, ModelDoor, ReservedCall
@@ -769,6 +775,9 @@ class ResumedQueryCalls:
                 self._model_door.recalled(asked.model, spent_by(ended))
             return await self._recorded.ask(request)
         if asked is None:
+            left = self._decisions.found_left(request.place.intent, request.item)
+            if left is not None:
+                return await self._instead_of_left(request, left)
             return await self._live.ask(request)
         assert self.written is not None
         await self.written.asked(self._recorded.again(request, asked))
@@ -782,6 +791,36 @@ class ResumedQueryCalls:
 
     def let_go(self, place: QueryPlace) -> None:
         self._live.let_go(place)
+
+    async def _instead_of_left(
+        self, request: QueryRequest, found: ModelReply | Decision
+    ) -> QueryReplied | QueryFailed:
+        """Write the attempt after one that was left, and what came of that. Nothing is sent."""
+        assert self.written is not None
+        before, _ = self._recorded.found(dataclasses.replace(request, attempt=request.attempt - 1))
+        assert before is not None
+        unsent = msgspec.structs.replace(
+            self._recorded.again(request, before),
+            reserved=Reserved(tokens_in=0, tokens_out=0, usd=0, price=before.reserved.price),
+        )
+        await self.written.asked(unsent)
+        settled = settled_unsent(self._model_door, self._terms_of(before.model))
+        if isinstance(found, ModelReply):
+            replied = self._live.replied(request, found, settled, wall_ms=0)
+            await self.written.ended(replied)
+            return msgspec.structs.replace(replied, text=found.text)
+        failed = QueryFailed(
+            intent=unsent.intent,
+            item=unsent.item,
+            attempt=unsent.attempt,
+            reason=DOUBTED,
+            message=ABANDONED,
+            settled=settled,
+            kind="terminal",
+            billed=False,
+        )
+        await self.written.ended(failed)
+        return failed
 
     def _doubted(self, request: QueryRequest, asked: QueryAsked) -> QueryReplied | QueryFailed:
         found = self._decisions.paid[asked.intent, asked.item]

@@ -456,12 +456,19 @@ def _shown(value: object) -> object:
 class ComparingJournal:
     """Compares with a recorded run."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, *, ends_again: Callable[[], bool]) -> None:
         self._recording = recording
+        self._ends_again = ends_again
         self._first: Divergence | None = None
         self._hear: Callable[[Continuation], None] = lambda continuation: None
-        # What ended a run from outside ends it again.
-        self.live = True
+
+    @property
+    def live(self) -> bool:
+        """Tell whether what ends the run now is on its record, and so ends it again.
+
+        Ctrl-C, or a disk that is full, ends the replay and not the run: that is no end to compare.
+        """
+        return self._ends_again()
 
     @property
     def first(self) -> Divergence | None:

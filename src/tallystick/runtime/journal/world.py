@@ -135,6 +135,15 @@ def output_files(intent: RunProgram, result: ExecutionResult) -> list[tuple[Path
     ]
 
 
+def whole_outputs(intent: RunProgram, result: ExecutionResult) -> list[tuple[bytes, str]]:
+    """Return what a program that was run again printed where not all is shown, with its labels."""
+    return [
+        (data, f"{stream} of program {intent.intent}")
+        for stream in ("stdout", "stderr")
+        if isinstance(data := result.metadata.get(f"{stream}_whole"), bytes)
+    ]
+
+
 def finished_of(
     intent: RunProgram, result: ExecutionResult, outputs: tuple[AttachmentRef, ...] = ()
 ) -> ProgramFinished:

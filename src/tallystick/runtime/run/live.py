@@ -51,7 +51,14 @@ from tallystick.runtime.journal.world import (
 )
 from tallystick.runtime.spend.door import ModelDoor, ReservedCall
 from tallystick.sandbox.host import HostTable
-from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, HostNames, Limits
+from tallystick.sandbox.port import (
+    ExecutionContext,
+    ExecutionResult,
+    Host,
+    HostNames,
+    Limits,
+    Rerun,
+)
 from tallystick.sandbox.snapshot import SnapshotId, packed
 from tallystick.sandbox.wasm.sandbox import WasmSession
 from tallystick.skills.calls import SkillCalls
@@ -249,15 +256,19 @@ class LiveWorld:
         *,
         state: RunState,
         behind: Callable[[RecordingHost], Host] = lambda host: host,
+        rerun: Rerun | None = None,
     ) -> ProgramFinished:
-        """Run a program. `behind` is a host in front of the live one."""
+        """Run a program. `behind` is a host in front of the live one.
+
+        `rerun` says how much of the program is on its record, and done again.
+        """
         self._run_attachments.outputs = state.outputs
         self._desk.written = asked.queries
         self._queries.limits = state.started.limits
         self._temperature = state.started.temperature
-        context = program_context(intent, state)
+        context = program_context(intent, state, rerun)
         self._children.written = asked.queries
-        self._children.ends_at = time.monotonic() + context.deadline_ms / 1000
+        self.begin_time(state)
         if self._skills is not None:
             self._skills.begin(
                 self._children.ends_at, context.limits.host_calls, state.skills.tools
@@ -292,6 +303,12 @@ class LiveWorld:
             )
         )
         return finished_of(intent, result, outputs)
+
+    def begin_time(self, state: RunState) -> None:
+        """Count the time that is left for what programs ask of others from now on."""
+        self._children.ends_at = time.monotonic() + wall_ms_left(state) / 1000
+        if self._skills is not None:
+            self._skills.begin_time(self._children.ends_at)
 
     async def _executed(
         self,
@@ -366,16 +383,24 @@ class LiveWorld:
         )
 
 
-def program_context(intent: RunProgram, state: RunState) -> ExecutionContext:
+def wall_ms_left(state: RunState) -> int:
+    """Return the milliseconds that a run may still take."""
+    return max(0, state.started.limits.wall_ms - state.charge.wall_ms)
+
+
+def program_context(
+    intent: RunProgram, state: RunState, rerun: Rerun | None = None
+) -> ExecutionContext:
     """The limits of one program: its own, and what the run has left."""
     limits, used = state.started.limits, state.charge
-    wall_ms_left = max(0, limits.wall_ms - used.wall_ms)
+    left = wall_ms_left(state)
     return ExecutionContext(
         session_id=state.started.session_id,
-        timeout_ms=min(_PROGRAM_MS_MAX, wall_ms_left),
-        deadline_ms=wall_ms_left,
+        timeout_ms=min(_PROGRAM_MS_MAX, left),
+        deadline_ms=left,
         program_name=f"<turn {intent.turn}>",
         outputs_before=len(state.outputs),
+        rerun=rerun,
         limits=Limits(
             memory_bytes=_NATIVE_BYTES if intent.effect else Limits().memory_bytes,
             host_calls=max(0, limits.host_calls - used.host_calls),

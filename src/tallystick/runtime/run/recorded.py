@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 import msgspec
 
-from tallystick.core.charge import Charge
+from tallystick.core.charge import Charge, Settled
 from tallystick.core.errors import ReplayDiverged, SandboxError
 from tallystick.core.json_text import digest
 from tallystick.core.machine.native import RETRIED
@@ -47,10 +47,16 @@ from tallystick.core.resume_errors import LeftInDoubt, ResumeDiverged
 from tallystick.model.port import ModelReply
 from tallystick.model.price_table import CallTerms
 from tallystick.runtime.calls.children import ChildCalls
-from tallystick.runtime.calls.decisions import ABANDONED, Decision, Decisions, settled_doubt
+from tallystick.runtime.calls.decisions import (
+    ABANDONED,
+    Decision,
+    Decisions,
+    settled_doubt,
+    settled_unsent,
+)
 from tallystick.runtime.calls.host import RecordingHost
 from tallystick.runtime.calls.queries import JournaledCalls, Queries, QueryPlace
-from tallystick.runtime.context.attachments import RunAttachments, described_file
+from tallystick.runtime.context.attachments import RunAttachments, described_bytes
 from tallystick.runtime.journal.journal import (
     Divergence,
     Journal,
@@ -66,7 +72,7 @@ from tallystick.runtime.journal.world import (
     WaitedTooLong,
     World,
     finished_of,
-    output_files,
+    whole_outputs,
 )
 from tallystick.runtime.programs.native import CutOff
 from tallystick.runtime.run.live import LiveWorld, program_context
@@ -81,7 +87,8 @@ from tallystick.sandbox.host import (
     encoded_reply,
     error_reply,
 )
-from tallystick.sandbox.port import Host, HostCall, HostNames
+from tallystick.sandbox.output import lost_output
+from tallystick.sandbox.port import Host, HostCall, HostNames, Rerun
 from tallystick.sandbox.wasm.sandbox import WasmSession
 
 # The recorded world: replies and answers come from the ledger, programs run again.
@@ -92,6 +99,16 @@ from tallystick.sandbox.wasm.sandbox import WasmSession
 
 # Ended from outside, at a place that depends on the machine.
 SERVED = frozenset({"wall", "deadline", "cancelled", "trap"})
+_STOPPED = frozenset({"wall", "deadline", "cancelled"})
+# More than any processor does. A record of a program that used more in its time was made up, and
+# must not keep a machine busy for longer than the limits on it would have.
+_FUEL_PER_MS_MAX = 30_000_000
+# A program may pass its limit by as long as the process is not let to look at the clock.
+_LATE_MS_MAX = 1_000
+
+
+class RerunStopped(SandboxError):
+    """A program that is run again was ended from outside: nothing can be said about its record."""
 
 
 class RecordedWorld:
@@ -118,6 +135,8 @@ class RecordedWorld:
         self._session = session
         self._names = names
         self.cancelled = False
+        # True once the world has ended the run as the record says that it ended from outside.
+        self.ended = False
         self.programs = 0
         self.served = 0
 
@@ -145,7 +164,7 @@ class RecordedWorld:
             raise self._ended_here()
         was_left = isinstance(reply, ModelFailed) and reply.reason == LEFT
         if was_left and not self._records.continued_after(intent.intent):
-            self.cancelled = True
+            self.cancelled = self.ended = True
             raise asyncio.CancelledError
         return reply
 
@@ -161,7 +180,7 @@ class RecordedWorld:
             self.note_all(intent, asked)
             left = intent.effect and recorded.stop == LEFT
             if left and not self._records.continued_after(intent.intent):
-                self.cancelled = True
+                self.cancelled = self.ended = True
                 raise asyncio.CancelledError
             return recorded
         self.programs += 1
@@ -176,12 +195,20 @@ class RecordedWorld:
             read=self._run_attachments.read,
             queries=self._queries,
         )
-        result = await self._session.execute(
-            source, context=program_context(intent, state), host=host
+        context = program_context(intent, state)
+        fuel_max = _FUEL_PER_MS_MAX * (context.timeout_ms + _LATE_MS_MAX)
+        rerun = Rerun(
+            fuel=min(recorded.fuel, fuel_max),
+            lost=(lost_output(recorded.stdout), lost_output(recorded.stderr)),
         )
+        result = await self._session.execute(
+            source, context=msgspec.structs.replace(context, rerun=rerun), host=host
+        )
+        if result.stop in _STOPPED:
+            raise RerunStopped("its program was stopped")
         outputs = tuple(
-            described_file(path, media_type="text/plain", label=label)
-            for path, label in output_files(intent, result)
+            described_bytes(data, media_type="text/plain", label=label)
+            for data, label in whole_outputs(intent, result)
         )
         now = finished_of(intent, result, outputs)
         # The machine goes on with how long it took then, or the caps would fall elsewhere.
@@ -226,6 +253,7 @@ class RecordedWorld:
         ended = self._records.ended
         if ended is None:
             return NothingMore()
+        self.ended = True
         if ended.stop in ("cancelled", "in_doubt"):
             self.cancelled = True
             return asyncio.CancelledError()
@@ -476,12 +504,17 @@ class ResumingWorld:
         self._terms = terms
         self._host_of = host_of
         self._restored = restored
+        # What stands for the attempt after a call that was left: its intent, and what was found.
+        self._instead: tuple[int, ModelReply | Decision] | None = None
 
     def admitted(
         self, intent: AskModel, messages: tuple[Message, ...], *, model: str, wall_ms_left: int
     ) -> AbstractAsyncContextManager[AskModel]:
         records = self._records
         known = intent.intent in records.asked or intent.intent in records.refused
+        if not known and (found := self._found_left()) is not None:
+            self._instead = intent.intent, found
+            return nullcontext(intent)
         world: World = self._recorded if known else self._live
         return world.admitted(intent, messages, model=model, wall_ms_left=wall_ms_left)
 
@@ -489,6 +522,8 @@ class ResumingWorld:
         self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
     ) -> ModelReplied | ModelFailed:
         asked = self._records.asked.get(intent.intent)
+        if self._instead is not None and self._instead[0] == intent.intent:
+            return self._instead_of_left(intent, self._instead[1])
         if asked is None:
             return await self._live.ask(intent, messages, wall_ms_left=wall_ms_left)
         reply = self._records.replies.get(intent.intent)
@@ -501,7 +536,32 @@ class ResumingWorld:
         return reply
 
     def left(self, intent: AskModel, *, sent: bool) -> ModelFailed:
+        if self._instead is not None and self._instead[0] == intent.intent:
+            unsent = self._instead_of_left(intent, Decision.ABANDON)
+            assert isinstance(unsent, ModelFailed)
+            return msgspec.structs.replace(unsent, reason=LEFT, kind="transient")
         return self._live.left(intent, sent=sent)
+
+    def _found_left(self) -> ModelReply | Decision | None:
+        asked = [intent for intent, item in self._decisions.left if item == -1]
+        return self._decisions.found_left(asked[0]) if asked else None
+
+    def _instead_of_left(
+        self, intent: AskModel, found: ModelReply | Decision
+    ) -> ModelReplied | ModelFailed:
+        """Return what came of a call that was left, for the attempt after it. Nothing is sent."""
+        settled = settled_unsent(self._model_door, self._terms)
+        if isinstance(found, ModelReply):
+            return _replied(intent, found, settled)
+        return ModelFailed(
+            intent=intent.intent,
+            turn=intent.turn,
+            reason=DOUBTED,
+            message=ABANDONED,
+            kind="terminal",
+            billed=False,
+            settled=settled,
+        )
 
     async def run(
         self, intent: RunProgram, source: str, asked: CallLog, *, state: RunState
@@ -514,15 +574,24 @@ class ResumingWorld:
             self._recorded.note_all(intent, asked)
             return self._cut_off.ended(intent, asked)
         if finished is None:
+            known = self._records.answers.get(intent.intent)
             return await self._live.run(
                 intent,
                 source,
                 asked,
                 state=state,
+                rerun=Rerun(fuel=known[-1].fuel, calls=len(known)) if known else None,
                 behind=lambda host: self._host_of(
                     intent,
                     asked,
-                    _InDoubtHost(host, intent, asked, self._records, self._decisions),
+                    _InDoubtHost(
+                        host,
+                        intent,
+                        asked,
+                        self._records,
+                        self._decisions,
+                        begin_live=lambda: self._live.begin_time(state),
+                    ),
                 ),
             )
         self._model_door.recalled(
@@ -573,16 +642,7 @@ class ResumingWorld:
         found = self._decisions.paid[asked.intent, -1]
         settled, failure = settled_doubt(self._model_door, self._terms, asked.reserved, found)
         if isinstance(found, ModelReply):
-            return ModelReplied(
-                intent=asked.intent,
-                turn=asked.turn,
-                text=found.text,
-                usage=found.usage,
-                cut=found.cut,
-                served_by=found.served_by,
-                finish=found.finish,
-                settled=settled,
-            )
+            return _replied(asked, found, settled)
         return ModelFailed(
             intent=asked.intent,
             turn=asked.turn,
@@ -594,8 +654,29 @@ class ResumingWorld:
         )
 
 
+def _replied(asked: AskModel, found: ModelReply, settled: Settled) -> ModelReplied:
+    """Return a reply that was found by asking for it."""
+    return ModelReplied(
+        intent=asked.intent,
+        turn=asked.turn,
+        text=found.text,
+        usage=found.usage,
+        cut=found.cut,
+        served_by=found.served_by,
+        finish=found.finish,
+        settled=settled,
+    )
+
+
+def _nothing_to_begin() -> None:
+    """Do nothing: the program has begun to be live."""
+
+
 class _InDoubtHost:
-    """In front of the live host: the one effect that the program was cut off in."""
+    """In front of the live host: the one effect that the program was cut off in.
+
+    `begin_live` is called before the first call that is not on the record.
+    """
 
     def __init__(
         self,
@@ -604,11 +685,13 @@ class _InDoubtHost:
         asked: CallLog,
         records: RunRecords,
         decisions: Decisions,
+        begin_live: Callable[[], None],
     ) -> None:
         self._host = host
         self._asked = asked
         self._records = records
         self._decisions = decisions
+        self._begin_live = begin_live
         self._open = {each.index: each for each in records.unanswered.get(program.intent, ())}
 
     @property
@@ -616,6 +699,8 @@ class _InDoubtHost:
         return self._host.names
 
     def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
+        self._begin_live()
+        self._begin_live = _nothing_to_begin
         open_call = self._open.get(call.index)
         if open_call is None:
             return self._host.serve(call)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tallystick.core.errors import LedgerError, ReplayDiverged, RunNotFound
+from tallystick.core.errors import LedgerError, ReplayDiverged, ReplayStopped, RunNotFound
 from tallystick.core.machine.native import is_native_run
 from tallystick.core.machine.prompt import TEMPLATE
 from tallystick.core.records import Record, RunEnded, RunStarted, tag_of
@@ -28,7 +28,7 @@ from tallystick.runtime.context.inputs import given_again, texts_of
 from tallystick.runtime.context.namespace import names_of
 from tallystick.runtime.journal.journal import ComparingJournal, Divergence, NothingMore, Recording
 from tallystick.runtime.run.driver import Driver
-from tallystick.runtime.run.recorded import RecordedWorld
+from tallystick.runtime.run.recorded import RecordedWorld, RerunStopped
 from tallystick.runtime.runs.history import (
     RunRecords,
     holder_of,
@@ -64,8 +64,12 @@ async def replay_records(
     *,
     session: WasmSession | None,
     run_attachments: RunAttachments,
+    timeout_ms: int | None = None,
 ) -> ReplayReport:
-    """Drive the recorded run again. Without a session, programs are served, not run."""
+    """Drive the recorded run again. Without a session, programs are served, not run.
+
+    Raise `ReplayStopped` if the timeout, or the end of the session, comes before any difference.
+    """
     if not records or not isinstance(records[0], RunStarted):
         raise LedgerError(f"run {run} does not begin with its start")
     started = records[0]
@@ -93,7 +97,7 @@ async def replay_records(
         ),
         run_attachments=run_attachments,
     )
-    journal = ComparingJournal(recording)
+    journal = ComparingJournal(recording, ends_again=lambda: world.ended)
     driver = Driver(
         started,
         world=world,
@@ -103,8 +107,11 @@ async def replay_records(
         check=check_again(started, run_attachments),
     )
     divergence: Divergence | None = None
+    stopped: RerunStopped | None = None
     try:
-        await driver.drive()
+        await _driven(driver, timeout_ms=timeout_ms)
+    except RerunStopped as error:
+        stopped = error
     except NothingMore:
         pass
     except asyncio.CancelledError:
@@ -115,6 +122,14 @@ async def replay_records(
             seq=recording.seq, field=error.field, recorded=error.recorded, now=error.now
         )
     divergence = journal.first or divergence
+    if divergence is None and stopped is not None:
+        raise ReplayStopped(
+            run=run,
+            seq=recording.seq,
+            entries=len(records),
+            why=str(stopped),
+            timed_out=isinstance(stopped, _TimedOut),
+        )
     if divergence is None and isinstance(records[-1], RunEnded) and recording.left is not None:
         seq, record = recording.left
         divergence = Divergence(seq=seq, field="entries", recorded=tag_of(record), now=None)
@@ -127,6 +142,22 @@ async def replay_records(
         served=world.served,
         note=_other_template(records[0]) if divergence is not None else None,
     )
+
+
+class _TimedOut(RerunStopped):
+    """The replay took longer than its caller allowed."""
+
+
+async def _driven(driver: Driver, *, timeout_ms: int | None) -> None:
+    """Drive to the end. Raise `_TimedOut` if that takes too long."""
+    timeout = asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000)
+    try:
+        async with timeout:
+            await driver.drive()
+    except TimeoutError:
+        if not timeout.expired():
+            raise
+        raise _TimedOut(f"its timeout of {(timeout_ms or 0) / 1000:g} s passed") from None
 
 
 def _other_template(started: RunStarted) -> str | None:
@@ -162,6 +193,7 @@ async def replayed(
     sandbox: Callable[[], WasmSandbox],
     shelf_of: Callable[[str, Sequence[str]], RunAttachments],
     skills: Skills | None,
+    timeout_ms: int | None = None,
 ) -> ReplayReport:
     """Run it again from its record, and compare; its skills too, with those there are now."""
     # The chain first: records that are not the ones that were sealed prove nothing.
@@ -182,7 +214,13 @@ async def replayed(
             started.skills, cards_again(started.skills, run_attachments), records, skills
         )
     if is_native_run(started) or not rerunnable(started, sandbox().guest.image.sha256):
-        report = await replay_records(run, records, session=None, run_attachments=run_attachments)
+        report = await replay_records(
+            run,
+            records,
+            session=None,
+            run_attachments=run_attachments,
+            timeout_ms=timeout_ms,
+        )
         return msgspec.structs.replace(report, drift=drift)
     session = await sandbox().open(
         session_id=started.session_id, seed=started.seed, clock_ns=started.clock_ns
@@ -190,7 +228,11 @@ async def replayed(
     try:
         await load_image(session, started, run_attachments)
         report = await replay_records(
-            run, records, session=session, run_attachments=run_attachments
+            run,
+            records,
+            session=session,
+            run_attachments=run_attachments,
+            timeout_ms=timeout_ms,
         )
         return msgspec.structs.replace(report, drift=drift)
     finally:

@@ -28,7 +28,14 @@ from tallystick.core.records import (
     RunStarted,
 )
 from tallystick.core.resume_errors import ResumeRefused, RunInDoubt
-from tallystick.core.views.open_calls import UNKNOWN, Lookup, OpenIntent, of_child, open_calls
+from tallystick.core.views.open_calls import (
+    UNKNOWN,
+    Lookup,
+    OpenIntent,
+    left_calls,
+    of_child,
+    open_calls,
+)
 from tallystick.core.views.receipt import holds_steps
 from tallystick.ledger.port import Ledger, find_row
 from tallystick.ledger.verify import bad_entry_of
@@ -265,6 +272,10 @@ async def _decided(
         row = find_row(parts.ledger, child)
         if row is not None and row.head.count:
             known = whole_records(parts.ledger, child)
+            last = known[-1]
+            if isinstance(last, RunEnded) and over(start_now(known).limits, last.charge):
+                # It may do nothing more, and is told to its parent as it ended.
+                continue
             try:
                 await _decided(parts, child, known, job, model_door, find_model)
             except RunInDoubt as doubt:
@@ -310,7 +321,7 @@ def checked(ledger: Ledger, run: str) -> tuple[Head, list[Record]]:
 
 def _check_models(run: str, records: Sequence[Record], find_model: FindModel) -> None:
     """Refuse where a call is open of a model that is not here: nobody could settle it."""
-    for call in open_calls(records):
+    for call in (*open_calls(records), *left_calls(records)):
         if isinstance(call, QueryAsked):
             try:
                 find_model(call.model)

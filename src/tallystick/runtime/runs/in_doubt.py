@@ -41,7 +41,7 @@ from tallystick.core.records import (
     tag_of,
 )
 from tallystick.core.resume_errors import ResumeRefused
-from tallystick.core.views.open_calls import OpenIntent, open_calls, open_intents
+from tallystick.core.views.open_calls import OpenIntent, left_calls, open_calls, open_intents
 from tallystick.ledger.port import Ledger, RunRow, find_row
 from tallystick.ledger.scopes import Hold, SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
@@ -94,7 +94,7 @@ def status_of(ledger: Ledger, row: RunRow) -> RunStatus:
         return "unfinished"
     if is_running(ledger, row.run):
         return "running"
-    return "in doubt" if open_calls(_billed(records_of(ledger, row.run))) else "cut off"
+    return "in doubt" if open_intents(_billed(records_of(ledger, row.run))) else "cut off"
 
 
 def runs_in_doubt(ledger: Ledger) -> list[DoubtfulRun]:
@@ -124,7 +124,7 @@ def _may_wait(ledger: Ledger, row: RunRow) -> bool:
     if tag == "run.ended":
         # One that was left in the middle of an effect has an end that says so.
         ended = None if last.body is None else decode_record(last.body)
-        return isinstance(ended, RunEnded) and ended.stop == "in_doubt"
+        return isinstance(ended, RunEnded) and ended.stop in ("in_doubt", "cancelled")
     return tag != "run.pruned" and not tag.startswith("step.")
 
 
@@ -229,13 +229,14 @@ def close_calls(
         holds = [] if scopes is None else scopes.holds(run=run)
         plan = _Plan(run=run, scopes=scopes, holds=holds, charge=charge, records=records)
         paid = [call for call in open_calls(_billed(records)) if isinstance(call, _Paid)]
-        if paid:
+        left = left_calls(_billed(records)) if charge else []
+        if paid or left:
             _write(ledger, row, plan, at=at)
         elif holds and isinstance(ledger, SqliteLedger):
             with ledger.file.writing(forced=True) as db:
                 plan.close_holds(db)
     effects = tuple(each for each in open_intents(records) if each.kind == "effect")
-    return ClosedCalls(run=run, calls=len(paid), holds=len(holds), effects=effects)
+    return ClosedCalls(run=run, calls=len(paid) + len(left), holds=len(holds), effects=effects)
 
 
 def _write(ledger: Ledger, row: RunRow, plan: _Plan, *, at: int) -> None:

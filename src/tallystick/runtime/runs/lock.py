@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from tallystick.core.errors import LedgerUnavailable, RunNotFound, UsageError
+from tallystick.core.errors import (
+    CleanUpWarning,
+    LedgerError,
+    LedgerUnavailable,
+    RunNotFound,
+    UsageError,
+)
 from tallystick.core.ids import is_ulid
 from tallystick.ledger.port import Ledger, find_row
 from tallystick.ledger.sqlite import SqliteLedger
@@ -38,6 +45,10 @@ def held_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]
         try:
             untaken = stolen and _fence(ledger, run) == before and _is_locked(_aside(path))
             _give_up(descriptor, path, stolen=stolen, untaken=untaken)
+        except (OSError, LedgerError) as error:
+            # The lock is released with its descriptor: a file that nobody holds locks nothing.
+            why = getattr(error, "strerror", None) or str(error)
+            warnings.warn(CleanUpWarning(path=str(path), why=why), stacklevel=3)
         finally:
             os.close(descriptor)
 

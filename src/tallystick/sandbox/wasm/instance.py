@@ -147,6 +147,12 @@ class Instance:
             raise raised
         raise made
 
+    def set_fuel_max(self, fuel: int) -> None:
+        """Replace the fuel of the present call, while the guest waits for the host."""
+        used = self.fuel_used()
+        self._fuel_given = fuel
+        native._wasmtime_context_set_fuel(self._context, max(0, fuel - used))
+
     def fuel_used(self) -> int:
         """Fuel used by the present or last call. Behind by a little after an interruption."""
         native._wasmtime_context_get_fuel(*self._read_fuel)

@@ -242,11 +242,12 @@ class WasmSession:
         output: ProgramOutput,
     ) -> ExecutionResult:
         namespace = self._namespace
+        seconds_max = max(_PREPARE_SECONDS_LEAST, context.deadline_ms / 1000)
         try:
             instance = namespace.prepared(
                 context.limits,
                 host.names,
-                seconds_max=max(_PREPARE_SECONDS_LEAST, context.deadline_ms / 1000),
+                seconds_max=None if context.rerun is not None else seconds_max,
             )
         except GuestBroken as error:
             return broken(str(error))
@@ -262,7 +263,8 @@ class WasmSession:
             # The host broke, not the program. What it did is undone like any other interruption.
             namespace.drop()
             raise
-        took_ms = round((time.monotonic() - began) * 1000)
+        # What the program did again from its record took no time of the run.
+        took_ms = round((time.monotonic() - max(began, execution.live_since)) * 1000)
         result = result_of(
             instance, execution, output, ended=ended, context=context, took_ms=took_ms
         )
@@ -291,16 +293,22 @@ class WasmSession:
         folder = self._sandbox.output_directory
         stem = functools.cache(lambda: f"{self._session_id}-{new_id()}")
 
-        def stream(suffix: str, keep: bool) -> OutputStream:
+        rerun = context.rerun
+        in_memory = rerun is not None and rerun.calls is None
+        lost = ("", "") if rerun is None else rerun.lost
+
+        def stream(suffix: str, keep: bool, lost: str) -> OutputStream:
             return OutputStream(
                 inline_max=context.max_output_bytes,
                 place=None if folder is None else lambda: folder / f"{stem()}.{suffix}",
                 keep=keep,
+                whole=bytearray() if in_memory else None,
+                lost=lost or None,
             )
 
         return ProgramOutput(
-            stdout=stream("stdout", context.capture_stdout),
-            stderr=stream("stderr", context.capture_stderr),
+            stdout=stream("stdout", context.capture_stdout, lost[0]),
+            stderr=stream("stderr", context.capture_stderr, lost[1]),
             bytes_max=context.limits.output_bytes,
         )
 
