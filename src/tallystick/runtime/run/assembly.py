@@ -88,6 +88,7 @@ from tallystick.sandbox.wasm.sandbox import CLOCK_NS, WasmSandbox, WasmSession
 from tallystick.sessions.runs import (
     SessionLease,
     given_in_session,
+    keep_before_end,
     leave_session,
     load_image,
     share_image,
@@ -291,6 +292,7 @@ async def run_live(
             None if vocabulary is None else vocabulary.thesaurus,
             skills=[each.id for each in cards],
         ),
+        before_end=keep_before_end(job.lease, session),
     )
     try:
         try:
@@ -298,7 +300,7 @@ async def run_live(
         except asyncio.CancelledError:
             if driver.state.ended is None:
                 raise
-        await leave_session(job.lease, session, driver.state)
+        await leave_session(job.lease, driver.state)
     finally:
         await session.close()
     run_attachments.run_over(driver.state.ended)
@@ -556,13 +558,14 @@ async def drive_continued(
         watch=lambda record: job.watch(run, record) if resuming.is_new(record) else None,
         evidence=kept_evidence(started.skills, run_attachments),
         check=check_again(started, run_attachments),
+        before_end=keep_before_end(lease, session),
     )
     try:
         await driver.drive()
     except asyncio.CancelledError:
         if driver.state.ended is None:
             raise
-    await leave_session(lease, session, driver.state)
+    await leave_session(lease, driver.state)
     run_attachments.run_over(driver.state.ended)
     return run_of(
         run,
@@ -571,6 +574,7 @@ async def drive_continued(
         cited=await cited_aside(driver.state.ended, started, given, run_attachments),
         parent=started.parent,
         step=started.step,
+        session_lost=lease is not None and lease.overtaken,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import assert_never
 
 import msgspec
@@ -66,8 +66,11 @@ class Driver:
         watch: Callable[[Record], None] = lambda record: None,
         evidence: EvidenceOf = no_evidence,
         check: CheckOf | None = None,
+        before_end: Callable[[RunState], Awaitable[None]] | None = None,
     ) -> None:
         self._world = world
+        # Done before the end is written, of a run that is live then.
+        self._before_end = before_end
         self._check = check
         self._evidence = evidence
         self._journal = journal
@@ -141,9 +144,9 @@ class Driver:
     async def _finish(self) -> None:
         assert self._state.phase is Phase.ENDING
         assert self._state.ended is not None
+        left = await self._prepare_end()
         with self._reaching:
             receipt, ended = self._end_of(self._state)
-        left: asyncio.CancelledError | None = None
         try:
             # Together, and whatever is shown of the end is on the disk first.
             await self._wrote(receipt, ended, forced=True)
@@ -153,6 +156,20 @@ class Driver:
         self._state, self._next = advance(self._state, ended)
         if left is not None:
             raise left
+
+    async def _prepare_end(self) -> asyncio.CancelledError | None:
+        """Do what has to be done before the end. Give back a cancel: the end is written first."""
+        left: asyncio.CancelledError | None = None
+        if self._before_end is None or not self._journal.live:
+            return left
+        preparing = asyncio.ensure_future(self._before_end(self._state))
+        while not preparing.done():
+            try:
+                await asyncio.wait({preparing})
+            except asyncio.CancelledError as error:
+                left = error
+        preparing.result()
+        return left
 
     def _end_of(self, state: RunState) -> tuple[ReceiptIssued, RunEnded]:
         assert state.ended is not None

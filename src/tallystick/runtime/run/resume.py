@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tallystick.core.chain import UNKNOWN_RECORD, Head
 from tallystick.core.charge import RunLimits
 from tallystick.core.errors import (
@@ -60,7 +62,12 @@ from tallystick.runtime.spend.client_scopes import ClientScopes
 from tallystick.runtime.spend.door import ModelDoor
 from tallystick.sandbox.port import now_ms
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.sessions.runs import SessionLease, lease_again, watched_by_session
+from tallystick.sessions.runs import (
+    SessionLease,
+    finish_session,
+    lease_again,
+    watched_by_session,
+)
 from tallystick.sessions.sessions import Sessions
 from tallystick.skills.skills import Skills
 from tallystick.steps.runs import RunSteps
@@ -135,7 +142,9 @@ async def _resumed(
         check_decision(run, records, job.decision)
         run_attachments = parts.run_attachments(holder_of(records), start_now(records).grants)
         if isinstance(records[-1], RunEnded) and records[-1].stop == "answered":
-            return ended_run(run, records, ledger=ledger, run_attachments=run_attachments)
+            lost = finish_session(parts.sessions, run, records)
+            ended = ended_run(run, records, ledger=ledger, run_attachments=run_attachments)
+            return msgspec.structs.replace(ended, session_lost=lost)
 
         def continuation(fence: int) -> Continuation:
             return RunResumed(

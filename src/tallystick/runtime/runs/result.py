@@ -19,6 +19,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `citations` are places in what it was given that were checked against the bytes; `unchecked` is
     what the answer says of where it is from and could not be. Under a schema, `answer` is JSON and
     `value` what that says.
+    `session_lost` says that its session does not keep what its programs left.
     Inside steps, `parent` is the id of their chain in the ledger and `step` the path of the one
     that began it.
     """
@@ -36,6 +37,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step: str | None = None
     unchecked: tuple[Unchecked, ...] = ()
     value: object = None
+    session_lost: bool = False
 
     @property
     def answered(self) -> bool:
@@ -50,6 +52,7 @@ def run_of(
     cited: Cited = _NOTHING,
     parent: str | None = None,
     step: str | None = None,
+    session_lost: bool = False,
 ) -> Run:
     """The result of a state that is done."""
     assert state.ended is not None
@@ -66,5 +69,6 @@ def run_of(
         parent=parent,
         step=step,
         unchecked=cited.unchecked,
+        session_lost=session_lost,
         value=value_of(state.answer, state.started) if state.ended.stop == "answered" else None,
     )
