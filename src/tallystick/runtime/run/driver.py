@@ -51,6 +51,7 @@ from tallystick.runtime.journal.world import (
     no_evidence,
     unanswered,
 )
+from tallystick.runtime.spend.door import RefusedCall
 
 
 class Driver:
@@ -77,6 +78,7 @@ class Driver:
         self._watch = watch
         self._in_doubt: str | None = None
         self._performed: Event | None = None
+        self._refused: RefusedCall | None = None
         self._together = CallBatch(journal)
         self._tally = Tally()
         self._watch_failed: Exception | None = None
@@ -88,6 +90,11 @@ class Driver:
     @property
     def state(self) -> RunState:
         return self._state
+
+    @property
+    def refused(self) -> RefusedCall | None:
+        """The call that no budget paid for, of a run that ended by that; None of any other."""
+        return self._refused
 
     async def drive(self) -> RunState:
         """Go on until the machine asks for nothing more. A cancel ends the run and is written."""
@@ -275,7 +282,7 @@ class Driver:
                     await self._wrote(event)
                     raise
         except CallRefused as refused:
-            event = refused.event
+            event, self._refused = refused.event, refused.call
         self._performed = event
         await self._wrote(event)
         return event

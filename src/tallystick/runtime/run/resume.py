@@ -229,7 +229,7 @@ async def continue_run(
         model_door.run_scopes.reconcile(*holds_of(records))
         session = await begun_session(started, parts.sandbox, native, run_attachments, records)
         try:
-            ended = await drive_continued(
+            ended, refused = await drive_continued(
                 job,
                 run=run,
                 records=records,
@@ -253,7 +253,7 @@ async def continue_run(
             )
         finally:
             await session.close()
-        return steps.checked(ended, stopped_by=model_door.stopped_by, rows=parts.client_scopes.rows)
+        return steps.checked(ended, stopped_by=refused, rows=parts.client_scopes.rows)
 
 
 async def _decided(
