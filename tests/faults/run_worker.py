@@ -49,8 +49,8 @@ from tallystick.steps.step import step
 
 CHILD_SECONDS_MAX = 120
 GRANTS = ("attachments.read", "attachments.write", "memory.write")
-# What is played: one run, a tree of them, or a run that remembers.
-Subject = Literal["run", "tree", "memory"]
+# What is played: one run, a tree of them, a run that remembers, or one in a session.
+Subject = Literal["run", "tree", "memory", "session"]
 # Of what was in doubt the most that it can have cost is charged, each time: that has to fit.
 _TREE_LIMITS = RunLimits(tokens=10_000_000)
 
@@ -219,6 +219,11 @@ def play(session: Session, subject: Subject) -> Run:
 
     if subject == "memory":
         return session.run(MEMORY_GOAL, grants=GRANTS, watch=watched)
+
+    if subject == "session":
+        known = session.sessions.book.ids()
+        within = known[-1] if known else session.sessions.new().id
+        return session.run(GOAL, grants=GRANTS, watch=watched, session=within)
 
     @step("inner", budget={"max_usd": 1})
     def inner() -> Run:

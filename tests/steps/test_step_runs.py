@@ -322,3 +322,38 @@ def test_a_run_that_outlives_its_step_is_paid_for_to_its_end(sandbox: WasmSandbo
     short, outer = log.peek()
     assert (short.llm_calls, outer.llm_calls) == (0, model.turns)
     assert model.turns > 1
+
+
+@pytest.mark.parametrize("tokens", [1_000, 1_400, 1_800])
+def test_a_run_that_waited_for_money_and_answered_does_not_raise(
+    sandbox: WasmSandbox, tokens: int
+) -> None:
+    """The step pays for one call at a time: the second run waits for what the first gives back."""
+    with opened(sandbox, Writer()) as session, step_log() as log:
+
+        @step("both", budget={"max_tokens": tokens})
+        async def both() -> list[Run]:
+            runs = (session.arun(f"goal {number}", limits=ROOMY) for number in range(2))
+            return list(await asyncio.gather(*runs))
+
+        found = asyncio.run(both())
+
+    assert [each.answer for each in found] == ["42", "42"]
+    assert [each.status for each in log.peek()] == ["completed"]
+
+
+def test_a_run_that_waited_for_money_in_vain_raises(sandbox: WasmSandbox) -> None:
+    model = Writer(used=600)
+    with opened(sandbox, model) as session, step_log():
+
+        @step("both", budget={"max_tokens": 1_000})
+        async def both() -> list[Run | BaseException]:
+            runs = (session.arun(f"goal {number}", limits=ROOMY) for number in range(2))
+            return list(await asyncio.gather(*runs, return_exceptions=True))
+
+        found = asyncio.run(both())
+
+    (answered,) = [each for each in found if isinstance(each, Run)]
+    (raised,) = [each for each in found if isinstance(each, StepBudgetError)]
+    assert (answered.answer, model.turns) == ("42", 1)
+    assert raised.to_dict()["limit"] == "max_tokens"

@@ -81,6 +81,11 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True, bounded: bool = F
     if not result.answered:
         what = "a partial answer" if result.partial else "no answer"
         click.echo(f"stopped  {result.stop}: {result.detail} ({what})", err=True)
+    if result.session_lost:
+        click.echo(
+            "session  does not keep what this run left: another run, or a restore, came in between",
+            err=True,
+        )
     charge = result.charge
     used = charge.tokens_in + charge.tokens_out
     cost = shown_usd(charge.usd) if charge.usd is not None else "price unknown"

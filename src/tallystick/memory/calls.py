@@ -35,17 +35,19 @@ class MemoryCalls:
         self._memory = memory
         self._session_id = session_id
         self._read_ids = [
-            each.memory.read_id
+            read_id
             for each in records
             if isinstance(each, HostAnswered) and each.memory is not None and each.memory.read_id
+            for read_id in (each.memory.read_id, *each.memory.also)
         ]
         self._receipts: list[RecallReceipt] = []
-        self._touched: NotesTouched | None = None
+        # Of one call: a script that it runs may recall and remember as often as it likes.
+        self._touched: list[NotesTouched] = []
 
     def touched(self) -> NotesTouched | None:
-        """The notes that the call that was just served read or wrote, once."""
-        touched, self._touched = self._touched, None
-        return touched
+        """Return all the notes that the call that was just served read or wrote, once."""
+        touched, self._touched = self._touched, []
+        return _together(touched)
 
     def functions(self) -> list[RunFunction]:
         return [
@@ -97,11 +99,13 @@ class MemoryCalls:
         )
         receipt = made.receipt
         self._receipts.append(receipt)
-        self._touched = NotesTouched(
-            how="recalled",
-            ids=tuple(hit.id for hit in made.hits),
-            read_id=receipt.read_id,
-            receipt_sha256=receipt_hash(receipt),
+        self._touched.append(
+            NotesTouched(
+                how="recalled",
+                ids=tuple(hit.id for hit in made.hits),
+                read_id=receipt.read_id,
+                receipt_sha256=receipt_hash(receipt),
+            )
         )
         return _told(made)
 
@@ -154,7 +158,7 @@ class MemoryCalls:
             session_id=self._session_id,
             created_by=self._memory.agent_id,
         )
-        self._touched = NotesTouched(how="remembered", ids=(made.id,))
+        self._touched.append(NotesTouched(how="remembered", ids=(made.id,)))
         told: dict[str, Any] = {"id": made.id}
         if made.sighted:
             told["known"] = True
@@ -171,6 +175,21 @@ class MemoryCalls:
         self._read_ids.clear()
         self._receipts = [*map(self._memory.receipt, before), *self._receipts]
         return self._receipts
+
+
+def _together(touched: Sequence[NotesTouched]) -> NotesTouched | None:
+    """Return as one record what one call did with notes, None for nothing."""
+    recalls = [each for each in touched if each.how == "recalled"]
+    first = next(iter([*recalls, *touched]), None)
+    if first is None:
+        return None
+    return NotesTouched(
+        how=first.how,
+        ids=tuple(dict.fromkeys(id for each in touched for id in each.ids)),
+        read_id=first.read_id,
+        receipt_sha256=first.receipt_sha256,
+        also=tuple(each.read_id for each in recalls[1:] if each.read_id is not None),
+    )
 
 
 def _told(made: Recalled) -> list[dict[str, Any]]:

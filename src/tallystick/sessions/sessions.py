@@ -14,23 +14,32 @@ from tallystick.attachments.collect import reclaim_forgotten
 from tallystick.attachments.port import AttachmentError, Attachments
 from tallystick.attachments.session import SessionAttachments
 from tallystick.attachments.sqlite import SqliteAttachments
-from tallystick.core.errors import LedgerError, SessionBusy, SessionNotFound, StoreError, UsageError
+from tallystick.core.charge import Charge
+from tallystick.core.errors import (
+    LedgerError,
+    SessionBusy,
+    SessionNotFound,
+    SessionNotKept,
+    StoreError,
+    UsageError,
+)
 from tallystick.core.ids import is_ulid
 from tallystick.core.records import (
     AttachmentRef,
     Record,
     RunEnded,
+    RunProgram,
     RunStarted,
     StopReason,
     decode_record,
 )
 from tallystick.ledger.port import Ledger, find_row
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.runs.history import UNREADABLE
+from tallystick.runtime.runs.history import UNREADABLE, spent_so_far, whole_records
 from tallystick.sandbox.port import now_ms
 from tallystick.sandbox.snapshot import SNAPSHOT_TYPE, Image, SnapshotId, packed
 from tallystick.sessions.book import SessionBook
-from tallystick.sessions.rows import KeptSnapshot, SessionInfo, SessionRun
+from tallystick.sessions.rows import KeptSnapshot, Left, SessionInfo, SessionRun
 from tallystick.sessions.snapshots import snapshots_holder
 
 # That somebody works in a session: a lock held for as long as their process lives, by the book.
@@ -176,18 +185,21 @@ class SessionImages:
 TOLD_MAX = 5
 _GOAL_CHARS_MAX = 200
 _ANSWER_CHARS_MAX = 400
+_NOT_KEPT = " (its variables were not kept)"
 
 
 class EarlierRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run as the ledger has it now. `goal` is None of one that was pruned or removed.
 
-    `stop` is None of one that is running, or was cut off.
+    `stop` is None of one that is running, or was cut off. `lost` says that the session does not
+    keep what its programs left.
     """
 
     run: str
     goal: str | None = None
     stop: StopReason | None = None
     answer: str | None = None
+    lost: bool = False
 
 
 def earlier_runs(ledger: Ledger, runs: Iterable[str]) -> list[EarlierRun]:
@@ -202,7 +214,7 @@ def told_of(earlier: Sequence[EarlierRun]) -> str:
         return ""
     lines = [
         f"- {_short(each.goal or '', _GOAL_CHARS_MAX)!r}: "
-        f"{_short(each.answer or '', _ANSWER_CHARS_MAX)!r}"
+        f"{_short(each.answer or '', _ANSWER_CHARS_MAX)!r}{_NOT_KEPT if each.lost else ''}"
         for each in answered[-TOLD_MAX:]
     ]
     return "\n".join(["Earlier tasks of this session, and their answers:", *lines])
@@ -226,6 +238,25 @@ def _earlier(ledger: Ledger, run: str) -> EarlierRun:
     )
 
 
+def has_ended(ledger: Ledger, run: str) -> bool:
+    """Say whether the last entry of a run is its end."""
+    row = find_row(ledger, run)
+    if row is None or not row.head.count:
+        return False
+    try:
+        return isinstance(_record(ledger, run, row.head.count - 1), RunEnded)
+    except (LedgerError, *UNREADABLE):
+        return False
+
+
+def _had_programs(ledger: Ledger, run: str) -> bool:
+    """Say whether a run ran programs, which change the interpreter of its session."""
+    try:
+        return any(isinstance(each, RunProgram) for each in whole_records(ledger, run))
+    except (LedgerError, *UNREADABLE):
+        return False
+
+
 def _record(ledger: Ledger, run: str, seq: int) -> Record | None:
     sealed = next(ledger.read(run, start=seq, stop=seq + 1), None)
     return None if sealed is None or sealed.body is None else decode_record(sealed.body)
@@ -245,6 +276,9 @@ def _short(text: str, chars_max: int) -> str:
 # Rule: an image is on the disk before the book names it, and let go of after the book stopped
 # naming it. Whoever dies in between leaves an image that nobody names; the next one who works in
 # the session lets go of it.
+# Rule: what a run leaves is on the disk and named by the book, as prepared, before the ledger has
+# the run's end. The ledger's entry decides: with it, what is prepared is the session's, whoever
+# notes that in the book, and when; without it, nothing of it is.
 
 
 _TEARDOWN_SECONDS = 10.0
@@ -351,22 +385,43 @@ class Sessions:
         return gone
 
     def runs(self, session: str) -> Sequence[SessionRun]:
-        return self.book.kept.runs(session)
+        """The runs of a session in the order they were begun.
+
+        One whose process died counts as lost where the ledger has its end and nobody kept what its
+        programs left.
+        """
+        runs = self.book.kept.runs(session)
+        if all(each.ended for each in runs) or self._is_held(session):
+            return runs
+        left = self.book.get(session).left
+        return [
+            msgspec.structs.replace(each, lost=not each.ended and self._is_lost(left, each.run))
+            if not each.lost
+            else each
+            for each in runs
+        ]
 
     def history(self, session: str) -> Sequence[EarlierRun]:
         """What the runs of a session were asked and came to, as far as the ledger has it."""
-        return earlier_runs(self.ledger, [each.run for each in self.runs(session)])
+        runs = self.runs(session)
+        found = earlier_runs(self.ledger, [each.run for each in runs])
+        return [
+            msgspec.structs.replace(each, lost=run.lost)
+            for each, run in zip(found, runs, strict=True)
+        ]
 
     # -- snapshots -----------------------------------------------------------------------------
 
     def snapshot(self, session: str, name: str) -> KeptSnapshot:
         """Keep the interpreter under a name, as the last run left it."""
         with self._working(session):
+            self.check_kept(session)
             return self.book.kept.record_snapshot(session, name)
 
     def restore(self, session: str, name: str) -> KeptSnapshot:
         """Put the interpreter back, by a snapshot's name or `name:id`."""
         with self._working(session):
+            self.finish(session)
             found = self.book.kept.restore_snapshot(session, name)
             self.free(session)
             return found
@@ -390,6 +445,7 @@ class Sessions:
         cleared = []
         for session in self.book.ids():
             with contextlib.suppress(SessionBusy, SessionNotFound), self._held(session):
+                self.finish(session)
                 if self.book.kept.forget_images(session, ids, runs):
                     self.free(session)
                     cleared.append(session)
@@ -401,6 +457,77 @@ class Sessions:
         return frozenset().union(*found)
 
     # -- inside --------------------------------------------------------------------------------
+
+    def is_unfinished(self, session: str) -> bool:
+        """Say whether a process that died, or one that still lives, has something to finish."""
+        left = self.book.get(session).left
+        return left.prepared is not None or any(
+            not each.ended for each in self.book.kept.runs(session)
+        )
+
+    def finish(self, session: str) -> Sequence[str]:
+        """Finish what a process left half done that died. For whoever holds the session.
+
+        What a run had prepared to leave is the session's if the ledger has the end of the run. What
+        its process had spent is counted. Returns the runs whose variables nobody can keep any more.
+        """
+        left, kept = self.book.get(session).left, self.book.kept
+        lost = []
+        if left.prepared is not None and not has_ended(self.ledger, left.prepared.run or ""):
+            kept.drop_prepared(session)
+        elif left.prepared is not None and not kept.leave(session, left.prepared):
+            lost.append(left.prepared.run or "")
+        left = self.book.get(session).left
+        for each in kept.runs(session):
+            if not each.ended:
+                if each.run not in lost and self._is_lost(left, each.run):
+                    lost.append(each.run)
+                self.end_run(session, each.run, lost=each.run in lost)
+        self.free(session)
+        return lost
+
+    def check_kept(self, session: str) -> None:
+        """Finish what a process left half done that died. For whoever holds the session.
+
+        Raises `SessionNotKept`, once, if what a run left is lost. The session can be used after it.
+        """
+        for run in self.finish(session):
+            raise SessionNotKept(
+                session=session, run=run, why="the process that drove the run died before that"
+            )
+
+    def end_run(
+        self, session: str, run: str, *, charge: Charge | None = None, lost: bool = False
+    ) -> None:
+        """Note that nobody works on a run any more, and what it spent; None for its record's word.
+
+        A run that was refused before anything of it was written is none of the session's.
+        """
+        row = find_row(self.ledger, run) if charge is None else None
+        if charge is None and (row is None or not row.head.count):
+            self.book.kept.forget_run(session, run)
+            return
+        if charge is None:
+            charge = spent_so_far(self.ledger, run)
+        with contextlib.suppress(SessionNotFound):
+            self.book.kept.end_run(
+                session,
+                run,
+                tokens=charge.tokens_in + charge.tokens_out,
+                wall_ms=charge.wall_ms,
+                ended=True,
+                lost=lost,
+            )
+
+    def _is_lost(self, left: Left, run: str) -> bool:
+        """Say whether a run has ended and its programs left what the session does not have."""
+        prepared = None if left.prepared is None else left.prepared.run
+        if run in (left.run, prepared):
+            return False
+        return has_ended(self.ledger, run) and _had_programs(self.ledger, run)
+
+    def _is_held(self, session: str) -> bool:
+        return is_ulid(session) and is_held(self.book.path, session)
 
     def free(self, session: str) -> None:
         """Let go of what the book does not name. For whoever holds the session."""
@@ -421,6 +548,11 @@ class Sessions:
 
     def _live(self, info: SessionInfo) -> SessionInfo:
         """Whoever was in it may have died there, and told nobody."""
-        if info.state != "executing" or (is_ulid(info.id) and is_held(self.book.path, info.id)):
+        left = info.left
+        if (info.state != "executing" and left.prepared is None) or self._is_held(info.id):
             return info
-        return msgspec.structs.replace(info, state="ready")
+        if left.prepared is not None:
+            ended = has_ended(self.ledger, left.prepared.run or "")
+            left = left.prepared if ended else msgspec.structs.replace(left, prepared=None)
+        state = "ready" if info.state == "executing" else info.state
+        return msgspec.structs.replace(info, state=state, left=left)

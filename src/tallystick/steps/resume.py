@@ -101,7 +101,7 @@ async def _new(
     ):
         model = model_of(job.model or steps.model)
         _skip_answered(steps.again, model)
-        ended, _ = await run_live(
+        ended, _, refused = await run_live(
             job,
             run=run,
             session_id=session_id,
@@ -119,7 +119,7 @@ async def _new(
             memory=parts.memory,
             vocabulary=parts.vocabulary,
         )
-        return steps.checked(ended, stopped_by=model_door.stopped_by, rows=client_scopes.rows)
+        return steps.checked(ended, stopped_by=refused, rows=client_scopes.rows)
 
 
 async def _recorded(

@@ -107,7 +107,8 @@ def _told(run: EarlierRun) -> str:
     if run.stop is None:
         return f"without an end  {goal!r}"
     answer = "" if run.answer is None else f": {plain(run.answer, chars_max=_TEXT_CHARS_MAX)}"
-    return f"{run.stop}  {goal!r}{answer}"
+    lost = ", variables not kept" if run.lost else ""
+    return f"{run.stop}{lost}  {goal!r}{answer}"
 
 
 def _of(used: int, budget: int | None) -> str:

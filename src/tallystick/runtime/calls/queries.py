@@ -43,7 +43,12 @@ from tallystick.runtime.calls.decisions import (
 )
 from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, RunAttachments
 from tallystick.runtime.runs.history import spent_by
-from tallystick.runtime.spend.door import REPLY_TOKENS_LEAST, ModelDoor, ReservedCall
+from tallystick.runtime.spend.door import (
+    PAUSE_MS,
+    REPLY_TOKENS_LEAST,
+    ModelDoor,
+    ReservedCall,
+)
 from tallystick.sandbox.host import HostFunction
 
 # Model calls of programs: `llm_query` and `llm_query_batched`.
@@ -371,10 +376,28 @@ class LiveQueryCalls:
         self.written: CallJournal | None = None
 
     async def begin(self, requests: Sequence[QueryRequest], *, whole: bool) -> None:
-        made: dict[tuple[int, int], ReservedCall] = {}
         try:
             terms = self._model_door.terms(self._find_model(requests[0].model))
-            for request in requests if whole else ():
+            held = True
+            while whole and (error := self._hold_all(requests, terms)) is not None:
+                # Asked after our own were given back: what is held now, others hold.
+                was_held, held = held, self._model_door.is_held(error)
+                if not (held or was_held):
+                    raise error
+                await asyncio.sleep(PAUSE_MS / 1000 if held else 0)
+        except (BudgetExhausted, BudgetUnpriced, UsageError) as error:
+            batch = dataclasses.replace(requests[0], item=WHOLE, attempt=0)
+            refused = _refused(batch, error)
+            await self._written().ended(refused)
+            raise problem_of_refusal(refused) from error
+
+    def _hold_all(
+        self, requests: Sequence[QueryRequest], terms: CallTerms
+    ) -> BudgetExhausted | BudgetUnpriced | None:
+        """Reserve for all of a batch, or for none. Return why for none."""
+        made: dict[tuple[int, int], ReservedCall] = {}
+        try:
+            for request in requests:
                 made[request.place.intent, request.item] = self._model_door.reserve(
                     terms,
                     request.messages,
@@ -384,13 +407,11 @@ class LiveQueryCalls:
         except BaseException as error:
             for reserved_call in made.values():
                 self._model_door.release(reserved_call)
-            if not isinstance(error, BudgetExhausted | BudgetUnpriced | UsageError):
-                raise
-            batch = dataclasses.replace(requests[0], item=WHOLE, attempt=0)
-            refused = _refused(batch, error)
-            await self._written().ended(refused)
-            raise problem_of_refusal(refused) from error
+            if isinstance(error, BudgetExhausted | BudgetUnpriced):
+                return error
+            raise
         self._held |= made
+        return None
 
     def let_go(self, place: QueryPlace) -> None:
         for key in [key for key in self._held if key[0] == place.intent]:
@@ -404,18 +425,25 @@ class LiveQueryCalls:
             return await self._refuse(request, error)
         if request.wait_ms:
             await asyncio.sleep(request.wait_ms / 1000)
-        async with model.admitted():
-            try:
-                reserved_call = await self._reserved(request, model)
-            except (BudgetExhausted, BudgetUnpriced) as error:
-                return await self._refuse(request, error)
-            self._under_way += 1
-            try:
-                return await self._attempt(request, model, reserved_call)
-            finally:
-                self._under_way -= 1
-                self._model_door.release(reserved_call)
-                self._call()
+        held = True
+        while True:
+            async with model.admitted():
+                try:
+                    reserved_call = await self._reserved(request, model)
+                except (BudgetExhausted, BudgetUnpriced) as error:
+                    was_held, held = held, self._model_door.is_held(error)
+                    if not (held or was_held):
+                        return await self._refuse(request, error)
+                else:
+                    self._under_way += 1
+                    try:
+                        return await self._attempt(request, model, reserved_call)
+                    finally:
+                        self._under_way -= 1
+                        self._model_door.release(reserved_call)
+                        self._call()
+            # Another run holds it. Its calls may need the place to give it back.
+            await asyncio.sleep(PAUSE_MS / 1000 if held else 0)
 
     async def _refuse(
         self, request: QueryRequest, error: BudgetExhausted | BudgetUnpriced | UsageError

@@ -33,6 +33,7 @@ from tallystick.core.records import (
 )
 from tallystick.model.port import ModelError
 from tallystick.runtime.journal.journal import PendingWrite, QueryWriter
+from tallystick.runtime.spend.door import RefusedCall
 from tallystick.sandbox.port import ExecutionResult
 
 # What a driver needs of everything outside it, and how that reports back.
@@ -75,11 +76,15 @@ class WaitedTooLong(Exception):
 
 
 class CallRefused(Exception):
-    """No budget pays for the call: it is not made."""
+    """No budget pays for the call: it is not made, and the run ends.
 
-    def __init__(self, event: ModelRefused) -> None:
+    `call` is what was to be paid for, None of a refusal that is read from the record.
+    """
+
+    def __init__(self, event: ModelRefused, call: RefusedCall | None = None) -> None:
         super().__init__(event.message)
         self.event = event
+        self.call = call
 
 
 class World(Protocol):

@@ -78,7 +78,7 @@ from tallystick.runtime.run.recorded import (
 from tallystick.runtime.run.strategy import check_strategy, window_of, with_strategy
 from tallystick.runtime.runs.history import RunRecords, start_now
 from tallystick.runtime.runs.result import Run, run_of
-from tallystick.runtime.spend.door import ModelDoor
+from tallystick.runtime.spend.door import ModelDoor, RefusedCall
 from tallystick.runtime.spend.scopes import remaining_of
 from tallystick.sandbox.host import HostFunction, HostTable
 from tallystick.sandbox.port import Host, now_ms
@@ -88,6 +88,7 @@ from tallystick.sandbox.wasm.sandbox import CLOCK_NS, WasmSandbox, WasmSession
 from tallystick.sessions.runs import (
     SessionLease,
     given_in_session,
+    keep_before_end,
     leave_session,
     load_image,
     share_image,
@@ -151,10 +152,11 @@ async def run_live(
     memory: Memory | None = None,
     vocabulary: VocabularyAsked | None = None,
     native: NativeBackend | None = None,
-) -> tuple[Run, Head]:
+) -> tuple[Run, Head, RefusedCall | None]:
     """Run a goal to its end. A cancel ends it too, written down.
 
-    Gives what it came to, and where its chain stands. `caller` is the run whose program began it.
+    Gives what it came to, where its chain stands, and the call by whose refusal it ended, if it
+    ended so. `caller` is the run whose program began it.
     """
     check_strategy(job.strategy, job.inputs)
     check_grants(job.grants, native=native is not None)
@@ -294,6 +296,7 @@ async def run_live(
             None if vocabulary is None else vocabulary.thesaurus,
             skills=[each.id for each in cards],
         ),
+        before_end=keep_before_end(job.lease, session),
     )
     try:
         try:
@@ -301,7 +304,7 @@ async def run_live(
         except asyncio.CancelledError:
             if driver.state.ended is None:
                 raise
-        await leave_session(job.lease, session, driver.state)
+        await leave_session(job.lease, driver.state)
     finally:
         await session.close()
     run_attachments.run_over(driver.state.ended)
@@ -313,7 +316,7 @@ async def run_live(
         parent=parent,
         step=step,
     )
-    return ended, journal.head
+    return ended, journal.head, driver.refused
 
 
 async def begun_session(
@@ -433,8 +436,11 @@ async def drive_continued(
     skills: Skills | None = None,
     memory: Memory | None = None,
     lease: SessionLease | None = None,
-) -> Run:
-    """Go on with a run to its end. A cancel ends it too, written down."""
+) -> tuple[Run, RefusedCall | None]:
+    """Go on with a run to its end. A cancel ends it too, written down.
+
+    Gives what it came to, and the call by whose refusal it ended, if it ended so.
+    """
     started = records[0]
     assert isinstance(started, RunStarted)
     given = given_again(started, run_attachments)
@@ -559,22 +565,25 @@ async def drive_continued(
         watch=lambda record: job.watch(run, record) if resuming.is_new(record) else None,
         evidence=kept_evidence(started.skills, run_attachments),
         check=check_again(started, run_attachments),
+        before_end=keep_before_end(lease, session),
     )
     try:
         await driver.drive()
     except asyncio.CancelledError:
         if driver.state.ended is None:
             raise
-    await leave_session(lease, session, driver.state)
+    await leave_session(lease, driver.state)
     run_attachments.run_over(driver.state.ended)
-    return run_of(
+    ended = run_of(
         run,
         driver.state,
         ledger=path_of(ledger),
         cited=await cited_aside(driver.state.ended, started, given, run_attachments),
         parent=started.parent,
         step=started.step,
+        session_lost=lease is not None and lease.overtaken,
     )
+    return ended, driver.refused
 
 
 async def _restored(

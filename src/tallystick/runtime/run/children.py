@@ -116,7 +116,7 @@ class ChildRuns:
                 parent.model_door, run, limits, parent=parent.run
             ) as model_door,
         ):
-            return await run_live(
+            ended, head, _ = await run_live(
                 job,
                 run=run,
                 session_id=session_id,
@@ -133,6 +133,7 @@ class ChildRuns:
                 memory=parts.memory,
                 vocabulary=parts.vocabulary,
             )
+            return ended, head
 
     async def resume(
         self, parent: Parent, run: str, request: ChildRequest, caller: Caller, *, wall_ms: int

@@ -49,7 +49,7 @@ from tallystick.runtime.journal.world import (
     output_files,
     refused_by,
 )
-from tallystick.runtime.spend.door import ModelDoor, ReservedCall
+from tallystick.runtime.spend.door import PAUSE_MS, ModelDoor, ReservedCall, refused_call
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.port import (
     ExecutionContext,
@@ -72,7 +72,6 @@ _PROGRAM_MS_MAX = 30_000
 # What packages map is several times what they use.
 _NATIVE_BYTES = 1 << 30
 _BROKEN_CHARS_MAX = 500
-_PAUSE_SECONDS = 0.02
 # About two seconds of a program's own work: what a snapshot saves, and several times its cost.
 SNAPSHOT_FUEL = 6_000_000_000
 _REQUEST_BYTES = Limits().request_bytes
@@ -127,55 +126,53 @@ class LiveWorld:
         self, intent: AskModel, messages: tuple[Message, ...], *, model: str, wall_ms_left: int
     ) -> AsyncIterator[AskModel]:
         self._asking_since = time.monotonic()
-        place = self._model.admitted()
-        try:
-            async with asyncio.timeout(wall_ms_left / 1000):
-                await asyncio.sleep(intent.wait_ms / 1000)
-                await place.__aenter__()
-        except TimeoutError:
-            raise WaitedTooLong(f"{wall_ms_left:,} ms passed before the model was free") from None
-        try:
-            self._ticket = await self._reserved(intent, messages, wall_ms_left=wall_ms_left)
-            try:
-                yield self._written(intent, messages, self._ticket)
-            finally:
-                # Settled by then, unless the call was never made.
-                self._model_door.release(self._ticket)
-        finally:
-            await place.__aexit__(None, None, None)
-
-    async def _reserved(
-        self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
-    ) -> ReservedCall:
-        """What pays for the call. Others under the same cap may still give something back."""
         ends_at = self._asking_since + wall_ms_left / 1000
+        wait_ms, held = intent.wait_ms, True
         while True:
+            place = self._model.admitted()
             try:
-                return self._ticket_for(intent, messages)
-            except CallRefused as refused:
-                error = refused.__cause__
-                waits = isinstance(error, BudgetExhausted) and self._model_door.run_scopes.is_held(
-                    error.scope.id, error.dimension
-                )
-                if not waits or time.monotonic() >= ends_at:
-                    raise
-            await asyncio.sleep(_PAUSE_SECONDS)
+                async with asyncio.timeout(max(0.0, ends_at - time.monotonic())):
+                    await asyncio.sleep(wait_ms / 1000)
+                    await place.__aenter__()
+            except TimeoutError:
+                said = f"{wall_ms_left:,} ms passed before the model was free"
+                raise WaitedTooLong(said) from None
+            try:
+                try:
+                    self._ticket = self._reserved(intent, messages)
+                except (BudgetExhausted, BudgetUnpriced) as error:
+                    was_held, held = held, self._model_door.is_held(error)
+                    if not (held or was_held) or time.monotonic() >= ends_at:
+                        raise self._refusal(intent, messages, error) from error
+                else:
+                    try:
+                        yield self._written(intent, messages, self._ticket)
+                    finally:
+                        # Settled by then, unless the call was never made.
+                        self._model_door.release(self._ticket)
+                    return
+            finally:
+                await place.__aexit__(None, None, None)
+            # Others under the same cap hold it. Their calls may need the place to give it back.
+            wait_ms = PAUSE_MS if held else 0
 
-    def _ticket_for(self, intent: AskModel, messages: tuple[Message, ...]) -> ReservedCall:
-        try:
-            return self._model_door.reserve(
-                self._terms,
-                messages,
-                tokens_out_max=intent.tokens_out_max,
-                turns=1,
-            )
-        except (BudgetExhausted, BudgetUnpriced) as error:
-            self._model_door.stopped_by = self._model_door.refused
-            refused = refused_by(error, intent)
-            if isinstance(error, BudgetUnpriced):
-                why = f"usd: {self._terms.decision.why}"
-                refused = msgspec.structs.replace(refused, message=why)
-            raise CallRefused(refused) from error
+    def _reserved(self, intent: AskModel, messages: tuple[Message, ...]) -> ReservedCall:
+        wanted = intent.tokens_out_max
+        return self._model_door.reserve(self._terms, messages, tokens_out_max=wanted, turns=1)
+
+    def _refusal(
+        self,
+        intent: AskModel,
+        messages: tuple[Message, ...],
+        error: BudgetExhausted | BudgetUnpriced,
+    ) -> CallRefused:
+        refused = refused_by(error, intent)
+        if isinstance(error, BudgetUnpriced):
+            why = f"usd: {self._terms.decision.why}"
+            refused = msgspec.structs.replace(refused, message=why)
+        wanted = intent.tokens_out_max
+        call = refused_call(error, self._terms, messages, tokens_out_max=wanted)
+        return CallRefused(refused, call)
 
     def _written(
         self, intent: AskModel, messages: tuple[Message, ...], reserved_call: ReservedCall

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tallystick.core.chain import UNKNOWN_RECORD, Head
 from tallystick.core.charge import RunLimits
 from tallystick.core.errors import (
@@ -67,7 +69,12 @@ from tallystick.runtime.spend.client_scopes import ClientScopes
 from tallystick.runtime.spend.door import ModelDoor
 from tallystick.sandbox.port import now_ms
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.sessions.runs import SessionLease, lease_again, watched_by_session
+from tallystick.sessions.runs import (
+    SessionLease,
+    finish_session,
+    lease_again,
+    watched_by_session,
+)
 from tallystick.sessions.sessions import Sessions
 from tallystick.skills.skills import Skills
 from tallystick.steps.runs import RunSteps
@@ -142,7 +149,9 @@ async def _resumed(
         check_decision(run, records, job.decision)
         run_attachments = parts.run_attachments(holder_of(records), start_now(records).grants)
         if isinstance(records[-1], RunEnded) and records[-1].stop == "answered":
-            return ended_run(run, records, ledger=ledger, run_attachments=run_attachments)
+            lost = finish_session(parts.sessions, run, records)
+            ended = ended_run(run, records, ledger=ledger, run_attachments=run_attachments)
+            return msgspec.structs.replace(ended, session_lost=lost)
 
         def continuation(fence: int) -> Continuation:
             return RunResumed(
@@ -227,7 +236,7 @@ async def continue_run(
         model_door.run_scopes.reconcile(*holds_of(records))
         session = await begun_session(started, parts.sandbox, native, run_attachments, records)
         try:
-            ended = await drive_continued(
+            ended, refused = await drive_continued(
                 job,
                 run=run,
                 records=records,
@@ -251,7 +260,7 @@ async def continue_run(
             )
         finally:
             await session.close()
-        return steps.checked(ended, stopped_by=model_door.stopped_by, rows=parts.client_scopes.rows)
+        return steps.checked(ended, stopped_by=refused, rows=parts.client_scopes.rows)
 
 
 async def _decided(

@@ -21,6 +21,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `citations` are places in what it was given that were checked against the bytes; `unchecked` is
     what the answer says of where it is from and could not be. Under a schema, `answer` is JSON and
     `value` what that says.
+    `session_lost` says that its session does not keep what its programs left.
     Inside steps, `parent` is the id of their chain in the ledger and `step` the path of the one
     that began it. `settings` says where each setting came from that is no default.
     """
@@ -39,6 +40,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unchecked: tuple[Unchecked, ...] = ()
     value: object = None
     settings: Mapping[str, str] = {}
+    session_lost: bool = False
 
     @property
     def answered(self) -> bool:
@@ -53,6 +55,7 @@ def run_of(
     cited: Cited = _NOTHING,
     parent: str | None = None,
     step: str | None = None,
+    session_lost: bool = False,
 ) -> Run:
     """The result of a state that is done."""
     assert state.ended is not None
@@ -69,6 +72,7 @@ def run_of(
         parent=parent,
         step=step,
         unchecked=cited.unchecked,
+        session_lost=session_lost,
         value=value_of(state.answer, state.started) if state.ended.stop == "answered" else None,
         settings=state.started.settings or {},
     )

@@ -53,10 +53,30 @@ class RefusedCall:
     usd: int | None
 
 
+def refused_call(
+    error: BudgetExhausted | BudgetUnpriced,
+    terms: CallTerms,
+    messages: tuple[Message, ...],
+    *,
+    tokens_out_max: int,
+) -> RefusedCall:
+    """Return what a call that was refused would have cost at most."""
+    bound, worst = prompt_figure(terms, messages).tokens, terms.worst
+    return RefusedCall(
+        error=error,
+        model=terms.model,
+        tokens_in=bound,
+        tokens_out=tokens_out_max,
+        usd=None if worst is None else worst(bound, tokens_out_max),
+    )
+
+
 # The one door to a model: reserve, clamp, call, settle.
 
 
 _LED_TO: tuple[Dimension, ...] = ("host_calls", "fuel", "wall_ms", "output_bytes")
+# How long a call waits before it asks again for what others hold.
+PAUSE_MS = 20
 # A reply cut shorter than this is paid for and of no use.
 REPLY_TOKENS_LEAST = 16
 # By these a report is known to be in a format that can be read.
@@ -79,10 +99,7 @@ Noted = Callable[[str, Charge], None]
 
 
 class ModelDoor:
-    """Reserves and settles attempts from one purse.
-
-    `refused` is the last call that no scope paid for, `stopped_by` the one by which the run ended.
-    """
+    """Reserves and settles attempts from one purse."""
 
     def __init__(
         self, run_scopes: RunScopes, pricing: Pricing, *, noted: Noted = lambda model, charge: None
@@ -90,8 +107,6 @@ class ModelDoor:
         self._run_scopes = run_scopes
         self._pricing = pricing
         self._noted = noted
-        self.refused: RefusedCall | None = None
-        self.stopped_by: RefusedCall | None = None
 
     @property
     def run_scopes(self) -> RunScopes:
@@ -127,31 +142,21 @@ class ModelDoor:
         bound = figure.tokens
         waived = terms.decision.policy == "waived"
         worst = terms.worst
-        try:
-            left = self._run_scopes.remaining()
-            _check_used_up(left)
-            cap = affordable_output(
-                left,
-                tokens_in=bound,
-                tokens_out_wanted=tokens_out_max,
-                tokens_out_min=tokens_out_min,
-                price=worst,
-                usd_waived=waived,
-            )
-            usd = None if worst is None else worst(bound, cap)
-            hold = self._run_scopes.reserve(
-                Amount(tokens=bound + cap, usd=usd, model_calls=1, turns=turns),
-                usd_waived=waived or usd is None,
-            )
-        except (BudgetExhausted, BudgetUnpriced) as error:
-            self.refused = RefusedCall(
-                error=error,
-                model=terms.model,
-                tokens_in=bound,
-                tokens_out=tokens_out_max,
-                usd=None if worst is None else worst(bound, tokens_out_max),
-            )
-            raise
+        left = self._run_scopes.remaining()
+        _check_used_up(left)
+        cap = affordable_output(
+            left,
+            tokens_in=bound,
+            tokens_out_wanted=tokens_out_max,
+            tokens_out_min=tokens_out_min,
+            price=worst,
+            usd_waived=waived,
+        )
+        usd = None if worst is None else worst(bound, cap)
+        hold = self._run_scopes.reserve(
+            Amount(tokens=bound + cap, usd=usd, model_calls=1, turns=turns),
+            usd_waived=waived or usd is None,
+        )
         reserved = Reserved(
             tokens_in=bound,
             tokens_out=cap,
@@ -161,6 +166,17 @@ class ModelDoor:
             hold=hold.shared or 0,
         )
         return ReservedCall(hold, terms, reserved, cap, turns)
+
+    def is_held(self, error: BudgetExhausted | BudgetUnpriced) -> bool:
+        """Say whether calls under way hold what a call was refused for, and may give it back.
+
+        A turn's call and a program's call ask this alike: with True they wait, and are not refused.
+        Another thread may give it back just before this looks; so who is told False asks for the
+        money once more, and is refused only if that fails too.
+        """
+        return isinstance(error, BudgetExhausted) and self._run_scopes.is_held(
+            error.scope.id, error.dimension
+        )
 
     def replied(self, reserved_call: ReservedCall, reply: ModelReply) -> Settled:
         usage = reply.usage
