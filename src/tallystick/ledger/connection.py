@@ -116,6 +116,15 @@ def _of_system(error: OSError, path: str) -> LedgerError:
             return LedgerUnavailable(path=path, why=error.strerror or str(error))
 
 
+_FAULTS_MAX = 20
+
+
+def integrity_faults(db: sqlite3.Connection) -> list[str]:
+    """Return what SQLite finds wrong with a file, its tables and its indexes: the first of it."""
+    found = [str(each) for (each,) in db.execute(f"PRAGMA integrity_check({_FAULTS_MAX})")]
+    return [] if found == ["ok"] else found
+
+
 # One connection to a ledger's file, under a lock: opened when it is first used, private, known.
 
 

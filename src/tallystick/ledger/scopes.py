@@ -17,7 +17,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -251,6 +251,18 @@ class SharedScopes:
         """How a scope's limits were changed, the newest last."""
         with self._reading() as db:
             return [] if db is None else rows.changes(db, scope)
+
+    def faults(self, charged: Mapping[str, Amount]) -> list[str]:
+        """Return what does not hold of the scopes, a sentence each.
+
+        A meter holds what the reservations in its scope come to, its limit is the one that the last
+        change gave it, and it has spent at least what was `charged`, by scope. It may have spent
+        more: runs that were removed or pruned stay counted.
+        """
+        with self._reading() as db:
+            if db is None:
+                return [f"runs were charged to scope {id!r}, which is not there" for id in charged]
+            return rows.faults(db, charged)
 
     # -- inside somebody's transaction ----------------------------------------------------------
 

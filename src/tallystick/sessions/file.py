@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tallystick.core.errors import NotASessionBook, SessionFormatUnknown, StoreError
+from tallystick.ledger.connection import integrity_faults
 
 FORMAT = 1
 # "TLSB": tells a book of sessions from every other SQLite file.
@@ -83,6 +84,11 @@ class SessionFile:
                 return False
             (busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             return not busy
+
+    def damage(self) -> list[str]:
+        """Return what SQLite finds wrong with the file, its tables and its indexes."""
+        with self.reading() as db:
+            return integrity_faults(db)
 
     @contextlib.contextmanager
     def _opened(self, begin: str) -> Iterator[sqlite3.Connection]:
