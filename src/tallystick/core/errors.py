@@ -127,6 +127,19 @@ class NotSupported(Refused):
         self.operation = operation
 
 
+class NotSupportedHere(Refused):
+    """This operating system lacks what is needed, and nothing is done by halves."""
+
+    code = "refused.not_supported_here"
+
+    def __init__(self, *, what: str, instead: str = "") -> None:
+        hint = f"; {instead}" if instead else ""
+        super().__init__(
+            f"{what} needs file locks and owners of files, which this system does not have{hint}"
+        )
+        self.what = what
+
+
 class BackendError(TallystickError):
     """Something outside our code failed."""
 

@@ -12,7 +12,6 @@ is proven dead, somebody resolves it and says at what.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sqlite3
 import threading
@@ -48,6 +47,7 @@ from tallystick.core.ids import ENTROPY_BYTES, is_ulid, ulid
 from tallystick.ledger import scope_rows as rows
 from tallystick.ledger.scope_rows import HoldRow, LimitChange
 from tallystick.ledger.sqlite import LedgerFile
+from tallystick.storage import system
 
 # Owners of reservations: processes that can be proven dead.
 #
@@ -92,7 +92,7 @@ class Owners:
         path = self._path(id)
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | system.CLOEXEC, 0o600)
             _lock(path, descriptor)
         except OSError as error:
             why = error.strerror or str(error)
@@ -104,11 +104,11 @@ class Owners:
         if not is_ulid(id):
             return False
         try:
-            descriptor = os.open(self._path(id), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(self._path(id), os.O_RDONLY | system.CLOEXEC | system.NOFOLLOW)
         except OSError:
             return False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            system.lock(descriptor, shared=True, wait=False)
         except OSError:
             return False
         finally:
@@ -128,7 +128,7 @@ class Owners:
 def _lock(path: Path, descriptor: int) -> None:
     """Lock a new file, and have its name on disk before anything can name its owner."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        system.lock(descriptor)
         _fsync(path.parent)
         _fsync(path.parent.parent)
     except OSError:
@@ -137,7 +137,7 @@ def _lock(path: Path, descriptor: int) -> None:
 
 
 def _fsync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(folder, os.O_RDONLY | system.DIRECTORY | system.CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
