@@ -7,7 +7,8 @@
     ├── Refused               nobody: policy said no
     │   ├── CapabilityDenied      a name that is absent or not granted: the same answer for both
     │   ├── MaxSnapshotsReached   the session has as many snapshots as it may
-    │   └── NotSupported          this backend cannot do that
+    │   ├── NotSupported          this backend cannot do that
+    │   └── NotSupportedHere      this operating system lacks what is needed
     ├── BackendError          the world
     │   ├── GuestBroken           a program broke the interpreter of its own session
     │   ├── GuestMissing          the guest image is not there or not what its manifest says
