@@ -28,6 +28,7 @@ from tallystick.attachments.port import (
     AttachmentNotFound,
     is_digest,
 )
+from tallystick.storage import system
 
 _STAGING = "staging"
 _FOLLOWED_BYTES_MIN = 2 << 20
@@ -59,7 +60,7 @@ class BlobFiles:
         try:
             make_directory(folder)
             descriptor = os.open(
-                path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+                path, os.O_RDWR | os.O_CREAT | os.O_EXCL | system.CLOEXEC | system.NOFOLLOW, 0o600
             )
             try:
                 digest, length = _write_hashed(descriptor, chunks, in_memory=in_memory)
@@ -138,7 +139,7 @@ class FileChunks:
         try:
             # Nonblocking: a pipe in the place of the file would wait for its writer for ever.
             self._descriptor = os.open(
-                path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+                path, os.O_RDONLY | system.CLOEXEC | system.NOFOLLOW | system.NONBLOCK
             )
         except FileNotFoundError:
             raise AttachmentNotFound(id=id) from None
@@ -294,7 +295,7 @@ def make_directory(path: Path) -> None:
 
 
 def fsync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | system.DIRECTORY | system.CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

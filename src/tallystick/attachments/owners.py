@@ -10,7 +10,6 @@ Rejected: process ids. They are reused, and mean nothing in another namespace.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 from tallystick.attachments.files import make_directory
 from tallystick.attachments.port import AttachmentIoFailed
 from tallystick.core.ids import ENTROPY_BYTES, is_ulid, ulid
+from tallystick.storage import system
 
 _SUFFIX = ".lock"
 
@@ -55,7 +55,9 @@ class Owners:
             path = self._folder / f"{id}{_SUFFIX}"
             try:
                 make_directory(self._folder)
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                descriptor = os.open(
+                    path, os.O_RDWR | os.O_CREAT | os.O_EXCL | system.CLOEXEC, 0o600
+                )
                 if _locked(path, descriptor):
                     return Owner(id=id, path=path, descriptor=descriptor)
             except OSError as error:
@@ -93,12 +95,12 @@ class Owners:
             return
         path = self._folder / f"{id}{_SUFFIX}"
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(path, os.O_RDONLY | system.CLOEXEC | system.NOFOLLOW)
         except OSError:
             yield False
             return
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            system.lock(descriptor, shared=True, wait=False)
             dead = True
         except OSError:
             dead = False
@@ -111,7 +113,7 @@ class Owners:
 def _locked(path: Path, descriptor: int) -> bool:
     """Lock a new file. False if a sweep took it for a dead owner's before it was locked."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        system.lock(descriptor)
         if path.stat().st_ino == os.fstat(descriptor).st_ino:
             return True
     except FileNotFoundError:

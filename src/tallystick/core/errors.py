@@ -7,7 +7,8 @@
     ├── Refused               nobody: policy said no
     │   ├── CapabilityDenied      a name that is absent or not granted: the same answer for both
     │   ├── MaxSnapshotsReached   the session has as many snapshots as it may
-    │   └── NotSupported          this backend cannot do that
+    │   ├── NotSupported          this backend cannot do that
+    │   └── NotSupportedHere      this operating system lacks what is needed
     ├── BackendError          the world
     │   ├── GuestBroken           a program broke the interpreter of its own session
     │   ├── GuestMissing          the guest image is not there or not what its manifest says
@@ -127,6 +128,19 @@ class NotSupported(Refused):
         super().__init__(f"the {backend} sandbox does not support {operation}")
         self.backend = backend
         self.operation = operation
+
+
+class NotSupportedHere(Refused):
+    """This operating system lacks what is needed, and nothing is done by halves."""
+
+    code = "refused.not_supported_here"
+
+    def __init__(self, *, what: str, instead: str = "") -> None:
+        hint = f"; {instead}" if instead else ""
+        super().__init__(
+            f"{what} needs file locks and owners of files, which this system does not have{hint}"
+        )
+        self.what = what
 
 
 class BackendError(TallystickError):

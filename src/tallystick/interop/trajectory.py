@@ -79,6 +79,7 @@ from tallystick.interop.trajectory_events import (
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import ancestors_of
 from tallystick.runtime.runs.history import runs_inside
+from tallystick.storage import system
 
 # Trajectory events of model calls and programs, each made from one record.
 
@@ -606,7 +607,7 @@ def _opened(target: Path | BinaryIO) -> Iterator[BinaryIO]:
         target.flush()
         return
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | system.CLOEXEC
         file = os.fdopen(os.open(target, flags, 0o600), "wb")
     except FileExistsError:
         why = "it is there already; name a new file"

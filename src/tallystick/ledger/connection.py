@@ -31,6 +31,7 @@ from tallystick.core.errors import (
     NotALedger,
     UsageError,
 )
+from tallystick.storage import system
 
 # What SQLite and the system say is wrong with a ledger's file, in the package's own errors.
 #
@@ -116,6 +117,15 @@ def _of_system(error: OSError, path: str) -> LedgerError:
             return LedgerUnavailable(path=path, why=error.strerror or str(error))
 
 
+_FAULTS_MAX = 20
+
+
+def integrity_faults(db: sqlite3.Connection) -> list[str]:
+    """Return what SQLite finds wrong with a file, its tables and its indexes: the first of it."""
+    found = [str(each) for (each,) in db.execute(f"PRAGMA integrity_check({_FAULTS_MAX})")]
+    return [] if found == ["ok"] else found
+
+
 # One connection to a ledger's file, under a lock: opened when it is first used, private, known.
 
 
@@ -153,11 +163,12 @@ _CARRIED = (
 
 def made(path: Path) -> os.stat_result:
     """See to it that there is a file, private to the user, and say which one it is."""
+    system.require_posix("a ledger in a file", instead="use MemoryLedger() for runs in memory")
     _make_directory(path.parent)
     # Made by us first, so that it never exists with wider rights. One that is there is not
     # opened: closing it would drop the locks that another connection of this process has on it.
     with contextlib.suppress(FileExistsError):
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | system.CLOEXEC
         os.close(os.open(path, flags, 0o600))
         # Its name, too, is to survive the power.
         _force_directory(path.parent)
@@ -178,7 +189,7 @@ def _make_directory(path: Path) -> None:
 
 
 def _force_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | system.DIRECTORY | system.CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
@@ -375,7 +386,7 @@ def _end_fork() -> None:
     _forking.release()
 
 
-os.register_at_fork(
+system.register_at_fork(
     before=_before_fork,
     after_in_parent=_after_fork_in_parent,
     after_in_child=_after_fork_in_child,

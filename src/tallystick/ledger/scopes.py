@@ -12,12 +12,11 @@ is proven dead, somebody resolves it and says at what.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -51,6 +50,7 @@ from tallystick.core.ids import ENTROPY_BYTES, is_ulid, ulid
 from tallystick.ledger import scope_rows as rows
 from tallystick.ledger.scope_rows import HoldRow, LimitChange
 from tallystick.ledger.sqlite import LedgerFile
+from tallystick.storage import system
 
 # Owners of reservations: processes that can be proven dead.
 #
@@ -95,7 +95,7 @@ class Owners:
         path = self._path(id)
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | system.CLOEXEC, 0o600)
             _lock(path, descriptor)
         except OSError as error:
             why = error.strerror or str(error)
@@ -107,11 +107,11 @@ class Owners:
         if not is_ulid(id):
             return False
         try:
-            descriptor = os.open(self._path(id), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(self._path(id), os.O_RDONLY | system.CLOEXEC | system.NOFOLLOW)
         except OSError:
             return False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            system.lock(descriptor, shared=True, wait=False)
         except OSError:
             return False
         finally:
@@ -131,7 +131,7 @@ class Owners:
 def _lock(path: Path, descriptor: int) -> None:
     """Lock a new file, and have its name on disk before anything can name its owner."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        system.lock(descriptor)
         _fsync(path.parent)
         _fsync(path.parent.parent)
     except OSError:
@@ -140,7 +140,7 @@ def _lock(path: Path, descriptor: int) -> None:
 
 
 def _fsync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(folder, os.O_RDONLY | system.DIRECTORY | system.CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
@@ -321,6 +321,18 @@ class SharedScopes:
         """How a scope's limits were changed, the newest last."""
         with self._reading() as db:
             return [] if db is None else rows.changes(db, scope)
+
+    def faults(self, charged: Mapping[str, Amount]) -> list[str]:
+        """Return what does not hold of the scopes, a sentence each.
+
+        A meter holds what the reservations in its scope come to, its limit is the one that the last
+        change gave it, and it has spent at least what was `charged`, by scope. It may have spent
+        more: runs that were removed or pruned stay counted.
+        """
+        with self._reading() as db:
+            if db is None:
+                return [f"runs were charged to scope {id!r}, which is not there" for id in charged]
+            return rows.faults(db, charged)
 
     # -- inside somebody's transaction ----------------------------------------------------------
 

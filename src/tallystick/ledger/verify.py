@@ -11,7 +11,7 @@ the run it belongs to.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -33,10 +33,20 @@ class BadEntry(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class BadRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something beside the chains that does not hold, and why. `run` is the one it is about."""
+
+    what: str
+    why: str
+    run: str | None = None
+
+
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was checked. Counting ends at the first entry that does not hold.
 
-    `notes` say what could not be checked, a line each: forks of runs that are not here.
+    `notes` say what could not be checked, a line each: forks of runs that are not here. `bad_rows`
+    are what does not hold beside the chains, `not_covered` the checks that the format of the ledger
+    does not cover; both are filled in by `tallystick.upkeep.audit`.
     """
 
     ok: bool
@@ -45,12 +55,19 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     erased: int
     first_bad: BadEntry | None
     notes: tuple[str, ...] = ()
+    bad_rows: tuple[BadRow, ...] = ()
+    not_covered: tuple[str, ...] = ()
+
+
+# Called with each entry that holds: its run, its place, and the entry.
+Visit = Callable[[str, int, Sealed], None]
 
 
 class _Tally:
     """What was seen so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, visit: Visit | None = None) -> None:
+        self.visit = visit
         self.runs = 0
         self.entries = 0
         self.erased = 0
@@ -62,12 +79,14 @@ def verify_ledger(
     runs: Collection[str] | None = None,
     *,
     heads: Mapping[str, Head] = _NO_HEADS,
+    visit: Visit | None = None,
 ) -> VerifyReport:
     """Check runs, all of them by default, in the order of their ids.
 
-    `heads` are heads kept elsewhere, by run: each must still be a part of its chain.
+    `heads` are heads kept elsewhere, by run: each must still be a part of its chain. `visit` is
+    called with each entry that holds.
     """
-    tally = _Tally()
+    tally = _Tally(visit)
     bad: BadEntry | None = None
     for run, row in _chosen(ledger, runs, heads):
         if row is None:
@@ -172,6 +191,8 @@ class _Walk:
         if why is None and self.seq + 1 in self._ends:
             why = _disagrees(self._heads, self.seq + 1, entry.hash)
         if why is None:
+            if self._tally.visit is not None:
+                self._tally.visit(self._run, self.seq, entry)
             self.previous = entry.hash
             self.seq += 1
             self._tally.entries += 1

@@ -38,6 +38,7 @@ from queue import Empty, SimpleQueue
 
 from tallystick.core.errors import UsageError
 from tallystick.ledger.connection import Transactions, fails_alone, made, translation
+from tallystick.storage import system
 
 # What a submission does in its part of the transaction.
 Work = Callable[[sqlite3.Connection], None]
@@ -356,4 +357,4 @@ def _at_exit() -> None:
         writer.end(give_up)
 
 
-os.register_at_fork(after_in_child=_forked)
+system.register_at_fork(after_in_child=_forked)

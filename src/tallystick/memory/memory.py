@@ -53,6 +53,7 @@ from tallystick.memory.store.vectors import count_unembedded, embed_missing, mod
 from tallystick.settings.files import config_directory
 from tallystick.settings.paths import cache_directory, data_directory
 from tallystick.settings.schema import one_line
+from tallystick.storage import system
 
 if TYPE_CHECKING:
     from tallystick.ledger.sqlite import SqliteLedger
@@ -120,7 +121,7 @@ def _made(directory: Path, path: Path) -> None:
 def _read(path: Path) -> MemoryKeys:
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
-        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        if status.st_uid != system.user_id() or status.st_mode & 0o077:
             raise StoreError(
                 f"{one_line(str(path))} is open to others; if nobody used it, close it: chmod 600"
             )

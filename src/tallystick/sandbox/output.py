@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tallystick.core.errors import CleanUpWarning
+from tallystick.storage import system
 
 _LOST = "the rest is lost: "
 _CUT_END = "]\n"
@@ -126,7 +127,7 @@ class OutputStream:
         self._path = self._place()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | system.CLOEXEC
             self._file = os.fdopen(os.open(self._path, flags, 0o600), "wb")
         except OSError as error:
             self._lost = error.strerror or str(error)

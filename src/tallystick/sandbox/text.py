@@ -28,6 +28,7 @@ import re2
 
 from tallystick.core.errors import UsageError
 from tallystick.sandbox import scheduling
+from tallystick.storage import system
 
 # Patterns that a model gives, compiled in RE2: linear in the text, whatever the pattern.
 
@@ -123,7 +124,7 @@ class HostText:
     @classmethod
     def open(cls, path: Path) -> HostText:
         """Map a file. Nothing is read until it is asked for."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | system.CLOEXEC)
         try:
             if os.fstat(descriptor).st_size == 0:
                 return cls(b"")

@@ -503,6 +503,10 @@ class SessionBook:
             db.executemany("DELETE FROM variable WHERE session = ? AND key = ?", gone)
             return len(gone)
 
+    def damage(self) -> Sequence[str]:
+        """Return what SQLite finds wrong with the file of the book."""
+        return self._file.damage()
+
     def scrub(self) -> bool:
         """Take deleted bytes out of the file and out of SQLite's log. False if not done yet."""
         return self._file.scrub()

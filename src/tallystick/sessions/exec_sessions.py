@@ -24,6 +24,7 @@ from tallystick.core.errors import (
 from tallystick.sandbox.port import new_id, now_ms
 from tallystick.sandbox.snapshot import SnapshotId
 from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+from tallystick.storage import system
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # The current image is kept beside the session's own snapshots: neither listed nor counted.
@@ -51,10 +52,11 @@ def hold_session(
         raise InvalidName(
             what="session name", given=name, why="letters, digits, '.', '_' and '-', at most 64"
         )
+    system.require_posix("a session in a file")
     folder = directory / "sessions"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | system.CLOEXEC, 0o600)
     except OSError as error:
         raise StoreError(f"{folder}: {error.strerror or error}") from error
     try:
@@ -66,11 +68,7 @@ def hold_session(
 
 def _lock(descriptor: int, name: str) -> None:
     try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        system.lock(descriptor, wait=False)
     except OSError:
         raise SessionBusy(
             f"session {name!r} is in use by another process; wait for it or use another name"
@@ -103,7 +101,9 @@ def _read_or_make(path: Path, name: str, *, seed: int | None, clock_ns: int) -> 
 def _write(path: Path, data: bytes) -> None:
     temporary = path.with_suffix(f".{new_id()}")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | system.CLOEXEC, 0o600
+        )
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tallystick.core.errors import NotASessionBook, SessionFormatUnknown, StoreError
+from tallystick.ledger.connection import integrity_faults
+from tallystick.storage import system
 
 FORMAT = 1
 # "TLSB": tells a book of sessions from every other SQLite file.
@@ -83,6 +85,11 @@ class SessionFile:
                 return False
             (busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             return not busy
+
+    def damage(self) -> list[str]:
+        """Return what SQLite finds wrong with the file, its tables and its indexes."""
+        with self.reading() as db:
+            return integrity_faults(db)
 
     @contextlib.contextmanager
     def _opened(self, begin: str) -> Iterator[sqlite3.Connection]:
@@ -179,11 +186,12 @@ def _why(code: int, error: sqlite3.Error) -> str:
 
 def _make(path: Path) -> None:
     """See to it that there is a file, private to the user."""
+    system.require_posix("a session in a file")
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     # Made by us first, so that it never exists with wider rights.
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | system.CLOEXEC, 0o600))
     except FileExistsError:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path)) from None

@@ -41,6 +41,7 @@ from tallystick.sandbox.snapshot import SNAPSHOT_TYPE, Image, SnapshotId, packed
 from tallystick.sessions.book import SessionBook
 from tallystick.sessions.rows import KeptSnapshot, Left, SessionInfo, SessionRun
 from tallystick.sessions.snapshots import snapshots_holder
+from tallystick.storage import system
 
 # That somebody works in a session: a lock held for as long as their process lives, by the book.
 #
@@ -78,7 +79,7 @@ def is_held(book: Path, session: str) -> bool:
     if not path.exists():
         return False
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDWR | system.CLOEXEC)
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -102,7 +103,7 @@ def _taken(path: Path) -> int | None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         while True:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | system.CLOEXEC, 0o600)
             if not _locked(descriptor):
                 os.close(descriptor)
                 return None
@@ -125,11 +126,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 def _locked(descriptor: int) -> bool:
     try:
-        import fcntl
-    except ImportError:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        system.lock(descriptor, wait=False)
     except OSError:
         return False
     return True

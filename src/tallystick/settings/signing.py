@@ -22,6 +22,7 @@ from typing import Any
 from tallystick.core.errors import StoreError, UsageError
 from tallystick.core.json_text import digest
 from tallystick.settings.schema import one_line
+from tallystick.storage import system
 
 _LIBRARY = "cryptography"
 _PRIVATE_NAME = "signing.key"
@@ -135,7 +136,7 @@ def _make(directory: Path, path: Path) -> bool:
     finally:
         os.unlink(temporary)
     # A signature must not outlive the key that it was made with.
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(directory, os.O_RDONLY | system.DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
@@ -146,7 +147,7 @@ def _make(directory: Path, path: Path) -> bool:
 def _private(path: Path) -> Any:  # noqa: ANN401 (of an extra that may not be here)
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
-        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        if status.st_uid != system.user_id() or status.st_mode & 0o077:
             raise StoreError(
                 f"{_shown(path)} is open to others; if nobody used it, close it: chmod 600"
             )

@@ -9,7 +9,6 @@ change of the bytes ends it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +22,7 @@ from tallystick.core.errors import StoreError
 from tallystick.settings.files import ConfigFile
 from tallystick.settings.providers import bare_provider
 from tallystick.settings.schema import FILE_KINDS, SETTINGS, Value, one_line
+from tallystick.storage import system
 
 TrustState = Literal["trusted", "changed", "untrusted"]
 
@@ -92,10 +92,12 @@ class TrustStore:
         return found
 
     def _read(self) -> dict[str, str]:
+        if not system.is_posix():
+            return {}  # Nobody can say who wrote it, so it makes nothing trusted.
         try:
             with open(self._path, "rb") as file:
                 status = os.fstat(file.fileno())
-                if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                if status.st_uid != system.user_id() or status.st_mode & 0o022:
                     raise StoreError(
                         f"{self._shown} may be written by others; delete it, and trust again"
                     )
@@ -132,11 +134,12 @@ class TrustStore:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Two writers at once would each undo what the other did."""
+        system.require_posix("the list of trusted files")
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            flags = os.O_RDWR | os.O_CREAT | system.CLOEXEC
             descriptor = os.open(self._directory / "trusted.lock", flags, 0o600)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            system.lock(descriptor)
         except OSError as error:
             raise StoreError(f"{self._shown}: {error.strerror or error}") from error
         try:

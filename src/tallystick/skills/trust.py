@@ -51,6 +51,7 @@ from tallystick.skills.format.bundle import (
 )
 from tallystick.skills.format.folder import Folder
 from tallystick.skills.layers import LAYER_ORDER, LayerName, Registry, Shadowed, Skill
+from tallystick.storage import system
 
 # Signatures of skills, checked and made: whose they are, and what they say of every file.
 #
@@ -192,7 +193,7 @@ def _require_own(path: Path) -> None:
     """Raise if others could have put it there, or put something else in its place."""
     status = path.stat()
     is_plain = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
-    if not is_plain or status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
+    if not is_plain or status.st_uid not in (0, system.user_id()) or status.st_mode & 0o022:
         raise StoreError(f"{one_line(str(path))} may be written by others; close it: chmod go-w")
 
 

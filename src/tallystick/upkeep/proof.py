@@ -29,9 +29,11 @@ from tallystick.core.proof import (
     signed_bytes,
 )
 from tallystick.ledger.port import Ledger, find_row
+from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import BadEntry, VerifyReport, verify_ledger
 from tallystick.settings.schema import one_line
 from tallystick.settings.signing import PublicKey, SigningKey
+from tallystick.upkeep.audit import verify_records
 
 
 class HeadReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +134,10 @@ def verify_head(
     standing, bad = _standing(given, key, run=run)
     if bad is not None:
         return VerifyReport(ok=False, runs=0, entries=0, erased=0, first_bad=bad), standing
-    return verify_ledger(ledger, [run], heads={run: _bare(given)}), standing
+    heads = {run: _bare(given)}
+    if isinstance(ledger, SqliteLedger):
+        return verify_records(ledger, [run], heads=heads), standing
+    return verify_ledger(ledger, [run], heads=heads), standing
 
 
 def verify_proof(proof: Proof, given: HeadFile | Head, *, key: PublicKey | None) -> ProofReport:

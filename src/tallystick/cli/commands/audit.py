@@ -16,11 +16,12 @@ from tallystick.core.errors import UsageError
 from tallystick.core.json_text import canonical
 from tallystick.core.proof import HeadFile
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import BadEntry, VerifyReport, bad_entry_of, verify_ledger
+from tallystick.ledger.verify import BadEntry, BadRow, VerifyReport, bad_entry_of
 from tallystick.runtime.runs.history import resolve_run
 from tallystick.settings.files import config_directory
 from tallystick.settings.paths import ledger_path
 from tallystick.settings.signing import PublicKey, SigningKey, open_signing_key, read_public_key
+from tallystick.upkeep.audit import verify_records
 from tallystick.upkeep.proof import (
     HeadReport,
     head_of,
@@ -150,9 +151,10 @@ def verify_command(
     proof_file: Path | None,
     as_json: bool,
 ) -> int:
-    r"""Check every hash of the ledger, or of one run. Exit code 6 if one does not hold.
+    r"""Check every hash of the ledger, or of one run, and what stands beside the chains.
 
-    With --proof no ledger is needed, only the head that the proof leads to.
+    Exit code 6 if something does not hold. With --proof no ledger is needed, only the head that
+    the proof leads to.
 
     \b
     Example:
@@ -175,7 +177,7 @@ def verify_command(
 def _of_ledger(run: str | None, as_json: bool) -> int:
     ledger = SqliteLedger(ledger_path())
     named = None if run is None else resolve_run(ledger, run)
-    report = verify_ledger(ledger, runs=None if named is None else [named])
+    report = verify_records(ledger, None if named is None else [named])
     if named is not None and report.ok and (bad := bad_entry_of(ledger, named)) is not None:
         # What it shares with the run that it grew from is a part of it.
         report = msgspec.structs.replace(report, ok=False, first_bad=bad)
@@ -219,8 +221,17 @@ def _told(report: VerifyReport) -> str:
     if report.first_bad is not None:
         return _told_bad(report.first_bad)
     erased = f", {report.erased:,} erased" if report.erased else ""
-    notes = "".join(f"\n{note}" for note in report.notes)
-    return f"{report.runs:,} runs, {report.entries:,} entries{erased}: all hold{notes}"
+    counted = f"{report.runs:,} runs, {report.entries:,} entries{erased}"
+    bad = [_told_row(each) for each in report.bad_rows]
+    held = f"{counted}: all hold"
+    if bad:
+        held = f"{counted}: the chains hold, and {len(bad):,} of what stands beside them does not"
+    uncovered = [f"not covered by the format: {each}" for each in report.not_covered]
+    return "\n".join([*bad, held, *report.notes, *uncovered])
+
+
+def _told_row(bad: BadRow) -> str:
+    return f"run {bad.run}, {bad.what}: {bad.why}" if bad.run else f"{bad.what}: {bad.why}"
 
 
 def _told_bad(bad: BadEntry) -> str:

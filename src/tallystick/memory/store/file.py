@@ -27,6 +27,7 @@ from tallystick.memory.errors import (
     NotAMemory,
     StorageFailed,
 )
+from tallystick.storage import system
 
 FORMAT = 1
 # "TLMM": tells a memory from a ledger and from every other SQLite file.
@@ -228,10 +229,11 @@ def _checkpointed(db: sqlite3.Connection) -> bool:
 
 def _make_file(path: Path) -> None:
     """See to it that there is a file, private to the user."""
+    system.require_posix("a memory in a file")
     _make_directory(path.parent)
     # Made by us first, so that it never exists with wider rights.
     with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | system.CLOEXEC, 0o600))
         # Its name, too, is to survive the power.
         _force_directory(path.parent)
 
@@ -248,7 +250,7 @@ def _make_directory(path: Path) -> None:
 
 
 def _force_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | system.DIRECTORY | system.CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import platform
 import shutil
@@ -81,6 +80,7 @@ from tallystick.runtime.spend.door import ModelDoor
 from tallystick.sandbox.host import HostTable, error_reply
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, ProgramError
 from tallystick.sandbox.snapshot import SNAPSHOT_TYPE, check_snapshot_name
+from tallystick.storage import system
 
 if TYPE_CHECKING:
     from tallystick.sandbox.process.proxy import Attempt, NetworkGrant
@@ -103,12 +103,13 @@ class NativeFolder:
     """One directory. Removing it twice is harmless."""
 
     def __init__(self) -> None:
+        system.require_posix("a native program")
         _remove_left(Path(tempfile.gettempdir()))
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self._lock: int | None = os.open(
-            self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            self.path / _LOCK, os.O_RDWR | os.O_CREAT | system.CLOEXEC, 0o600
         )
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        system.lock(self._lock)
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
@@ -121,10 +122,10 @@ def _remove_left(parent: Path) -> None:
     """Remove what processes left that are gone. One without a lock is just being made."""
     for each in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            lock = os.open(each / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            lock = os.open(each / _LOCK, os.O_RDWR | system.NOFOLLOW | system.CLOEXEC)
             try:
-                if os.fstat(lock).st_uid == os.getuid():
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(lock).st_uid == system.user_id():
+                    system.lock(lock, wait=False)
                     shutil.rmtree(each, ignore_errors=True)
             finally:
                 os.close(lock)

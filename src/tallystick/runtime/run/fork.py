@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from tallystick.core.chain import Head
 from tallystick.core.charge import RunLimits
 from tallystick.core.errors import RunNotFound, TallystickError, UsageError
@@ -18,7 +16,6 @@ from tallystick.core.machine.turn import changed
 from tallystick.core.records import (
     AskModel,
     AttachmentRef,
-    HostAnswered,
     ReceiptIssued,
     Record,
     RunForked,
@@ -35,6 +32,7 @@ from tallystick.runtime.run.resume import Parts, continue_run
 from tallystick.runtime.runs.history import (
     awaited_children,
     holder_of,
+    put_id_in,
     records_of,
     references_in,
     refuse_foreign,
@@ -191,16 +189,9 @@ def _rooted(ledger: Ledger, run: str, count: int) -> _Root:
 
 def _needed(parts: Parts, shared: Sequence[Record]) -> list[AttachmentRef]:
     """What the shared records refer to, and what programs had put by then."""
-    put = {id for record in shared if (id := _put_id(record)) is not None}
+    put = {id for record in shared if (id := put_id_in(record)) is not None}
     found = {ref.id: ref for record in shared for ref in references_in(record)}
     for each in parts.run_attachments(holder_of(shared), ()).references():
         if each.ref.id in put:
             found.setdefault(each.ref.id, each.ref)
     return list(found.values())
-
-
-def _put_id(record: Record) -> str | None:
-    if not isinstance(record, HostAnswered) or record.name != "attachments.put" or not record.ok:
-        return None
-    said = msgspec.json.decode(record.reply[1:])
-    return said.get("id") if isinstance(said, dict) else None

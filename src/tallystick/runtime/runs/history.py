@@ -281,9 +281,9 @@ def holds_of(records: Sequence[Record]) -> tuple[dict[int, Amount], set[int]]:
     for record in records:
         if isinstance(record, AskModel | QueryAsked):
             if record.reserved is not None and record.reserved.hold:
-                numbers[_place(record)] = record.reserved.hold
+                numbers[place_of_call(record)] = record.reserved.hold
         elif isinstance(record, ModelReplied | ModelFailed | QueryReplied | QueryFailed):
-            number = numbers.get(_place(record))
+            number = numbers.get(place_of_call(record))
             if number is not None:
                 ended[number] = Amount.of_charge(spent_by(record))
     return ended, set(numbers.values())
@@ -296,9 +296,10 @@ def spent_by(event: ModelReplied | ModelFailed | QueryReplied | QueryFailed) -> 
     return msgspec.structs.replace(charge, model_calls=0) if returned else charge
 
 
-def _place(
+def place_of_call(
     record: AskModel | QueryAsked | ModelReplied | ModelFailed | QueryReplied | QueryFailed,
 ) -> tuple[int, int, int]:
+    """Return what the records of one attempt at a model call have in common."""
     if isinstance(record, AskModel | ModelReplied | ModelFailed):
         return record.intent, -1, 0
     return record.intent, record.item, record.attempt
@@ -460,6 +461,18 @@ def mentions(entry: Sealed) -> Iterator[AttachmentRef]:
 def references_in(record: Record) -> Iterator[AttachmentRef]:
     """Every attachment that a record refers to."""
     yield from _references(record)
+
+
+def put_id_in(record: Record) -> str | None:
+    """Return the id of what a program put among the attachments, if a record answers that."""
+    if not isinstance(record, HostAnswered) or record.name != "attachments.put" or not record.ok:
+        return None
+    try:
+        said = msgspec.json.decode(record.reply[1:])
+    except _UNREADABLE:
+        return None
+    found = said.get("id") if isinstance(said, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def _references(value: object) -> Iterator[AttachmentRef]:

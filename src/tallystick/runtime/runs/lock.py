@@ -22,6 +22,7 @@ from tallystick.core.errors import (
 from tallystick.core.ids import is_ulid
 from tallystick.ledger.port import Ledger, find_row
 from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.storage import system
 
 
 @contextlib.contextmanager
@@ -82,7 +83,7 @@ def is_running(ledger: Ledger, run: str) -> bool:
 
 def _is_locked(path: Path) -> bool:
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDWR | system.CLOEXEC)
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -98,7 +99,7 @@ def _held(path: Path, run: str, *, steal: bool) -> tuple[int, bool]:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         stolen = False
         while True:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | system.CLOEXEC, 0o600)
             if _take(descriptor):
                 # Whoever held it may have taken the name away in between.
                 if _is_at(descriptor, path):
@@ -146,11 +147,7 @@ def _lock_path(ledger: SqliteLedger, run: str) -> Path:
 
 def _take(descriptor: int) -> bool:
     try:
-        import fcntl
-    except ImportError:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        system.lock(descriptor, wait=False)
     except OSError:
         return False
     return True

@@ -22,8 +22,9 @@ import msgspec
 import wasmtime
 from wasmtime import _bindings
 
-from tallystick.core.errors import GuestMissing
+from tallystick.core.errors import GuestMissing, NotSupportedHere
 from tallystick.sandbox.port import COMPILED, COMPILING
+from tallystick.storage import system
 
 # The guest's three imports: every byte between guest and host crosses here.
 #
@@ -301,7 +302,9 @@ class CodeCache:
             return f"{self._directory}: {error.strerror or error}"
         if not stat.S_ISDIR(status.st_mode):
             return f"{self._directory} is not a directory"
-        if status.st_uid != os.geteuid():
+        if system.user_id() is None:
+            return f"{self._directory}: this system does not say whose it is"
+        if status.st_uid != system.user_id():
             return f"{self._directory} belongs to another user"
         if status.st_mode & 0o077:
             # Ours, but open to others: what lies there may be theirs. Close it and start afresh.
@@ -317,16 +320,14 @@ class CodeCache:
     def _lock(self, key: str) -> Iterator[None]:
         """One process compiles, the others wait for it. Without locks, each compiles."""
         try:
-            import fcntl
-
             path = self._directory / f"guest-{key}.lock"
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except (ImportError, OSError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | system.CLOEXEC, 0o600)
+        except OSError:
             yield
             return
         try:
-            with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError, NotSupportedHere):
+                system.lock(descriptor)
             yield
         finally:
             os.close(descriptor)
@@ -335,7 +336,7 @@ class CodeCache:
         path = self.path(key)
         try:
             status = os.lstat(path)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != system.user_id():
                 return None
             noted = path.with_suffix(".sha256").read_bytes()
             with open(path, "rb") as file:

@@ -1,0 +1,1 @@
+"""The floor under all stores: what operating systems differ in."""
