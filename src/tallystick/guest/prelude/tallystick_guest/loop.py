@@ -51,5 +51,8 @@ class _Policy(asyncio.events._BaseDefaultEventLoopPolicy):
 def install() -> None:
     """Make it the loop of `asyncio.run`, `new_event_loop` and top-level await."""
     asyncio.events._event_loop_policy = _Policy()
+    # `set_event_loop_policy(None)` has the next use make one of these.
+    asyncio._DefaultEventLoopPolicy = asyncio.unix_events._DefaultEventLoopPolicy = _Policy
+    asyncio.unix_events._UnixDefaultEventLoopPolicy._loop_factory = Loop
     asyncio.SelectorEventLoop = asyncio.EventLoop = Loop
     asyncio.unix_events.SelectorEventLoop = Loop
