@@ -305,6 +305,13 @@ def described_file(path: Path, *, media_type: str, label: str) -> AttachmentRef:
     return described(id=hashed.hexdigest(), byte_len=length, head=head, declared=declared)
 
 
+def described_bytes(raw: bytes, *, media_type: str, label: str) -> AttachmentRef:
+    """Return the reference that keeping bytes would give, without keeping them."""
+    declared = Declared(media_type=media_type, label=label)
+    digest = hashlib.sha256(raw).hexdigest()
+    return described(id=digest, byte_len=len(raw), head=raw[:HEAD_BYTES], declared=declared)
+
+
 def _handle(ref: AttachmentRef) -> HeldText:
     return HeldText(key=ref.id, bytes=ref.byte_len, name=ref.label or ref.id[:12])
 

@@ -50,7 +50,7 @@ from tallystick.runtime.calls.children import ChildCalls
 from tallystick.runtime.calls.decisions import ABANDONED, Decision, Decisions, settled_doubt
 from tallystick.runtime.calls.host import RecordingHost
 from tallystick.runtime.calls.queries import JournaledCalls, Queries, QueryPlace
-from tallystick.runtime.context.attachments import RunAttachments, described_file
+from tallystick.runtime.context.attachments import RunAttachments, described_bytes, described_file
 from tallystick.runtime.journal.journal import (
     Divergence,
     Journal,
@@ -66,6 +66,7 @@ from tallystick.runtime.journal.world import (
     WaitedTooLong,
     World,
     finished_of,
+    long_answer,
     output_files,
 )
 from tallystick.runtime.programs.native import CutOff
@@ -183,7 +184,11 @@ class RecordedWorld:
             described_file(path, media_type="text/plain", label=label)
             for path, label in output_files(intent, result)
         )
-        now = finished_of(intent, result, outputs)
+        long = long_answer(intent, result)
+        ref = None
+        if long is not None:
+            ref = described_bytes(long[0], media_type="text/plain", label=long[1])
+        now = finished_of(intent, result, outputs, ref)
         # The machine goes on with how long it took then, or the caps would fall elsewhere.
         return msgspec.structs.replace(now, wall_ms=recorded.wall_ms)
 

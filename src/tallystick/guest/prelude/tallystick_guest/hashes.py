@@ -57,7 +57,7 @@ def scrypt(
     maxmem: int = 0,
     dklen: int = 64,
 ) -> bytes:
-    """Derive a key with scrypt, as RFC 7914 says. In pure Python: n=2**14, r=8 takes a while."""
+    """Derive a key with scrypt, as RFC 7914 says. In pure Python, so a large `n` takes long."""
     password, salt = _bytes(password), _bytes(salt)
     if n < 2 or n & (n - 1):
         raise ValueError("n must be a power of 2.")
