@@ -334,12 +334,44 @@ class Said(msgspec.Struct, kw_only=True):
 _decode = msgspec.json.Decoder(Said).decode
 
 
-def read_said(result: bytes | None) -> Said | None:
-    """The interpreter's result; None if it is none."""
+def read_said(result: bytes | None, *, bytes_max: int | None = None) -> Said | None:
+    """Read the interpreter's result; None if it is none.
+
+    A program can forge it. So its texts are cut to what the interpreter itself would send, and with
+    `bytes_max` to what is left of the output limit; an error keeps its first kilobyte in any case.
+    """
     try:
-        return _decode(result or b"")
+        said = _decode(result or b"")
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
+    room = _VALUE_BYTES_MAX if bytes_max is None else min(bytes_max, _VALUE_BYTES_MAX)
+    told = min(max(room, _ERROR_BYTES_LEAST), _ERROR_BYTES_MAX)
+    said.kind = _cut(said.kind, _ERROR_BYTES_LEAST)
+    said.capability = _cut(said.capability, _ERROR_BYTES_LEAST)
+    said.message, said.traceback = _cut(said.message, told), _cut(said.traceback, told)
+    if said.value is not None:
+        said.value = _cut(said.value, room)
+    if said.assigned is not None:
+        name, value = said.assigned
+        said.assigned = (_cut(name, room), _cut(value, room))
+    return said
+
+
+def _cut(text: str, bytes_max: int) -> str:
+    """Return as much of a text as fits into so many bytes of UTF-8, marked where it is cut."""
+    if 4 * len(text) <= bytes_max:
+        return text
+    raw = text.encode("utf-8", "surrogatepass")
+    if len(raw) <= bytes_max:
+        return text
+    kept = raw[: max(0, bytes_max - len(_MARK))].decode("utf-8", "ignore")
+    return (kept + _MARK)[: max(0, bytes_max)]
+
+
+_MARK = "..."
+# The interpreter cuts a value at 65,536 characters and the texts of an error at 16,384.
+_VALUE_BYTES_MAX = 4 * 65_536 + 100
+_ERROR_BYTES_LEAST, _ERROR_BYTES_MAX = 1_024, 4 * 16_384 + 100
 
 
 def metadata_of(said: Said | None, *, finished: bool) -> dict[str, object]:

@@ -246,7 +246,7 @@ class ProgramFinished(msgspec.Struct, frozen=True, kw_only=True, tag="program.fi
 
     `assigned` is the name and value of its last line, where that is an assignment. `outputs` are
     the streams that were too long to be shown, whole: stdout before stderr. `exit_code` is of a
-    command of the shell.
+    command of the shell. `answer_ref` is the attachment that a long answer is kept as.
     """
 
     intent: int
@@ -267,6 +267,7 @@ class ProgramFinished(msgspec.Struct, frozen=True, kw_only=True, tag="program.fi
     outputs: tuple[AttachmentRef, ...] = ()
     # Not None, which every other program would have to write.
     exit_code: int | msgspec.UnsetType = msgspec.UNSET
+    answer_ref: AttachmentRef | msgspec.UnsetType = msgspec.UNSET
 
 
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag="run.ended"):

@@ -32,6 +32,7 @@ from tallystick.core.records import (
     SnapshotTaken,
 )
 from tallystick.model.port import ModelError
+from tallystick.runtime.context.attachments import INLINE_BYTES_MAX
 from tallystick.runtime.journal.journal import PendingWrite, QueryWriter
 from tallystick.runtime.spend.door import RefusedCall
 from tallystick.sandbox.port import ExecutionResult
@@ -149,8 +150,19 @@ def whole_outputs(intent: RunProgram, result: ExecutionResult) -> list[tuple[byt
     ]
 
 
+def long_answer(intent: RunProgram, result: ExecutionResult) -> tuple[bytes, str] | None:
+    """Return the bytes of an answer that is kept as an attachment, and what to call it."""
+    answer = result.metadata.get("answer")
+    if not isinstance(answer, str) or len(answer) <= INLINE_BYTES_MAX:
+        return None
+    return answer.encode("utf-8", "surrogatepass"), f"answer of program {intent.intent}"
+
+
 def finished_of(
-    intent: RunProgram, result: ExecutionResult, outputs: tuple[AttachmentRef, ...] = ()
+    intent: RunProgram,
+    result: ExecutionResult,
+    outputs: tuple[AttachmentRef, ...] = (),
+    answer_ref: AttachmentRef | None = None,
 ) -> ProgramFinished:
     """What a run records of a result."""
     failure = None
@@ -180,6 +192,7 @@ def finished_of(
         wall_ms=result.execution_time_ms,
         outputs=outputs,
         exit_code=result.exit_code if intent.kind == "bash" else msgspec.UNSET,
+        answer_ref=msgspec.UNSET if answer_ref is None else answer_ref,
     )
 
 

@@ -45,6 +45,7 @@ from tallystick.runtime.journal.world import (
     cut_off,
     failed_of,
     finished_of,
+    long_answer,
     ms_since,
     output_files,
     refused_by,
@@ -291,6 +292,10 @@ class LiveWorld:
             self._run_attachments.keep_output(path, label=label)
             for path, label in output_files(intent, result)
         )
+        long = long_answer(intent, result)
+        ref = None
+        if long is not None:
+            ref = self._run_attachments.keep(long[0], media_type="text/plain", label=long[1])
         self._model_door.run_scopes.spend(
             Amount(
                 fuel=result.charge.fuel,
@@ -299,7 +304,7 @@ class LiveWorld:
                 output_bytes=result.charge.output_bytes,
             )
         )
-        return finished_of(intent, result, outputs)
+        return finished_of(intent, result, outputs, ref)
 
     def begin_time(self, state: RunState) -> None:
         """Count the time that is left for what programs ask of others from now on."""

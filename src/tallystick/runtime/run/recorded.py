@@ -72,6 +72,7 @@ from tallystick.runtime.journal.world import (
     WaitedTooLong,
     World,
     finished_of,
+    long_answer,
     whole_outputs,
 )
 from tallystick.runtime.programs.native import CutOff
@@ -210,7 +211,11 @@ class RecordedWorld:
             described_bytes(data, media_type="text/plain", label=label)
             for data, label in whole_outputs(intent, result)
         )
-        now = finished_of(intent, result, outputs)
+        long = long_answer(intent, result)
+        ref = None
+        if long is not None:
+            ref = described_bytes(long[0], media_type="text/plain", label=long[1])
+        now = finished_of(intent, result, outputs, ref)
         # The machine goes on with how long it took then, or the caps would fall elsewhere.
         return msgspec.structs.replace(now, wall_ms=recorded.wall_ms)
 

@@ -191,6 +191,7 @@ class _Running(abc.ABC):
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._outputs: dict[int, int] = {}
         self.request_bytes_max = 0
+        self.result_bytes_max = _RESULT_BYTES_MAX
         self.on_call: Callable[[bytes], bytes] = lambda request: b""
         self.on_oversized: Callable[[int], bytes] = lambda length: b""
         self.on_stdio: Callable[[int, bytes], None] = lambda handle, data: None
@@ -382,7 +383,7 @@ class Program(_Running):
                 del self._incoming[: messages.HEAD.size]
                 self._skip = self._skipped = length
                 continue
-            if kind != messages.CALL and length > _RESULT_BYTES_MAX:
+            if kind != messages.CALL and length > self.result_bytes_max:
                 raise BadPointer(f"it sent a frame of {length:,} bytes")
             end = messages.HEAD.size + length
             if len(self._incoming) < end:

@@ -461,7 +461,8 @@ class ProcessSession:
         )
         began = time.monotonic()
         ended = self._invoked(execution, program, payload)
-        said = None if ended is not None else read_said(execution.result)
+        room = context.limits.output_bytes - output.bytes_total
+        said = None if ended is not None else read_said(execution.result, bytes_max=room)
         verdict = verdict_of_program(said, ended, memory_bytes=context.limits.memory_bytes)
         if verdict.stop == "finished" and not self._ask({"do": "keep"}, "kept")["kept"]:
             verdict = trap("the program gave a result and went on")

@@ -141,6 +141,7 @@ class Execution:
         instance.on_stdio = self._on_stdio
         instance.on_tick = self._on_tick
         instance.request_bytes_max = self._context.limits.request_bytes
+        instance.result_bytes_max = self._result_bytes_max
         try:
             self._look()
             self._resume()
@@ -248,8 +249,7 @@ class Execution:
 
     def _on_stdio(self, handle: int, data: bytes) -> None:
         if handle == _RESULT:
-            if len(data) > _RESULT_BYTES_MAX:
-                raise self._stop("trap", "the program forged a result that is too long")
+            self._check_result(data)
             self.result = data
             return
         try:
@@ -259,6 +259,28 @@ class Execution:
             raise self._stop(
                 "output", f"output: {overflow.total:,} bytes printed, {limit:,} allowed"
             ) from None
+
+    @property
+    def _result_bytes_max(self) -> int:
+        """How long a result may be as it is sent. An answer may take twice its size in JSON."""
+        return _RESULT_BYTES_MAX + 2 * self._context.limits.output_bytes
+
+    def _check_result(self, data: bytes) -> None:
+        """End a program whose answer is longer than the output it has left."""
+        limit, printed = self._context.limits.output_bytes, self._output.bytes_total
+        if len(data) <= min(limit - printed, _RESULT_BYTES_MAX):
+            return
+        if len(data) > self._result_bytes_max:
+            raise self._stop(
+                "output", f"output: a result of {len(data):,} bytes; {limit:,} allowed"
+            )
+        said = read_said(data)
+        size = 0 if said is None or said.answer is None else len(said.answer.encode("utf-8"))
+        if size > limit - printed:
+            raise self._stop(
+                "output",
+                f"output: an answer of {size:,} bytes after {printed:,} printed; {limit:,} allowed",
+            )
 
     def _on_oversized(self, length: int) -> bytes:
         """A request that is not even read still counts, and is told the same when run again."""
@@ -493,7 +515,8 @@ def result_of(
 ) -> ExecutionResult:
     """Make the result of a program that has ended, by itself or from outside."""
     refused = instance.get("grow_refused")
-    said = None if ended is not None else read_said(execution.result)
+    room = context.limits.output_bytes - output.bytes_total
+    said = None if ended is not None else read_said(execution.result, bytes_max=room)
     stop, error, exit_code = _verdict(said, ended, refused=refused, context=context)
     streams = (output.stdout, output.stderr)
     kept = context.outputs_before

@@ -53,7 +53,7 @@ from tallystick.sandbox.wasm.execution import (
     result_of,
     source_of,
 )
-from tallystick.sandbox.wasm.instance import RUN, WHEEL, Ended, Instance
+from tallystick.sandbox.wasm.instance import CLOCK_LATEST_NS, RUN, WHEEL, Ended, Instance
 from tallystick.sandbox.wasm.namespace import Namespace
 
 # Wheels that a session may be given: pure Python, of sane size, checked before they are read.
@@ -63,8 +63,6 @@ WHEEL_BYTES_MAX = 64 * 1024 * 1024
 _UNPACKED_BYTES_MAX = 256 * 1024 * 1024
 _FILES_MAX = 20_000
 _DIRECTORY_BYTES_MAX = 4 * 1024 * 1024
-# The end record of a zip file: signature, then the size of the directory at offset 12.
-_END_SIGNATURE, _END_BYTES, _COMMENT_BYTES_MAX = b"PK\x05\x06", 22, 65_535
 _NATIVE = (".so", ".pyd", ".dylib", ".dll")
 
 
@@ -78,11 +76,11 @@ def check_wheel(data: bytes, *, name: str) -> None:
 def _trouble(data: bytes) -> str | None:
     if len(data) > WHEEL_BYTES_MAX:
         return f"it is {len(data):,} bytes; at most {WHEEL_BYTES_MAX:,}"
-    if _directory_bytes(data) > _DIRECTORY_BYTES_MAX:
-        return f"it holds too many files: over {_DIRECTORY_BYTES_MAX:,} bytes of names"
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as wheel:
+        with zipfile.ZipFile(_DirectoryReader(data)) as wheel:
             members = wheel.infolist()
+    except _DirectoryTooLong:
+        return f"it holds too many files: over {_DIRECTORY_BYTES_MAX:,} bytes of names"
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError, struct.error):
         return "it is not a wheel (not a zip file)"
     if len(members) > _FILES_MAX:
@@ -98,12 +96,23 @@ def _trouble(data: bytes) -> str | None:
     return None
 
 
-def _directory_bytes(data: bytes) -> int:
-    """The size the file gives for its directory, which is read whole before a name is seen."""
-    at = data.rfind(_END_SIGNATURE, max(0, len(data) - _END_BYTES - _COMMENT_BYTES_MAX))
-    if at < 0 or at + _END_BYTES > len(data):
-        return 0
-    return int.from_bytes(data[at + 12 : at + 16], "little")
+class _DirectoryTooLong(Exception):
+    """The directory of a wheel is too long to be read."""
+
+
+class _DirectoryReader(io.BytesIO):
+    """A wheel of which no part as long as a directory that is too long is read.
+
+    The directory is read whole before a name is seen. How long it is can be said in three places,
+    and in one of them so that only some readers see it. So the read itself is looked at.
+    """
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = len(self.getbuffer()) - self.tell()
+        wanted = left if size is None or size < 0 else min(size, left)
+        if wanted > _DIRECTORY_BYTES_MAX:
+            raise _DirectoryTooLong
+        return super().read(wanted)
 
 
 # A session of the WASM sandbox: programs one after another, and snapshots by name.
@@ -492,6 +501,12 @@ class WasmSandbox:
         self, *, session_id: str, seed: int = 0, clock_ns: int = CLOCK_NS
     ) -> WasmSession:
         """Open a session. Its interpreter is made when the first program comes."""
+        if not 0 <= clock_ns <= CLOCK_LATEST_NS:
+            raise InvalidLimit(
+                field="clock_ns",
+                given=clock_ns,
+                why=f"between 0 and {CLOCK_LATEST_NS:,}, which is in the year 2260",
+            )
         return WasmSession(self, session_id=session_id, seed=seed, clock_ns=clock_ns)
 
     def cancel(self, cancellation_token: str) -> bool:

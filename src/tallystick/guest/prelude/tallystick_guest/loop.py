@@ -53,5 +53,8 @@ def install() -> None:
     """Make it the loop of `asyncio.run`, `new_event_loop` and top-level await."""
     twins.store_module(sys.modules[__name__])
     asyncio.events._event_loop_policy = _Policy()
+    # `set_event_loop_policy(None)` has the next use make one of these.
+    asyncio._DefaultEventLoopPolicy = asyncio.unix_events._DefaultEventLoopPolicy = _Policy
+    asyncio.unix_events._UnixDefaultEventLoopPolicy._loop_factory = Loop
     asyncio.SelectorEventLoop = asyncio.EventLoop = Loop
     asyncio.unix_events.SelectorEventLoop = Loop
