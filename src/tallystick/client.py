@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import dataclasses
+import datetime
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -30,13 +32,14 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.port import Heard, Model
 from tallystick.model.price_table import Pricing
 from tallystick.runtime.calls.decisions import FindReply
-from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.calls.functions import RunFunction, check_functions
 from tallystick.runtime.calls.queries import FindModel
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import Input
 from tallystick.runtime.programs.backends import AUTO, Backends
 from tallystick.runtime.run.assembly import ResumeJob, RunJob, Watch
 from tallystick.runtime.run.children import ChildRuns
+from tallystick.runtime.run.clock import run_clock
 from tallystick.runtime.run.fork import ForkJob, forked
 from tallystick.runtime.run.replay import ReplayReport, replayed
 from tallystick.runtime.run.resume import Parts, resumed
@@ -181,6 +184,7 @@ class Session:
     died in, where its provider can be asked. `skills` are those that programs may load, `memory` is
     what they recall (it stays the caller's to close), `vocabulary` what they are checked against.
     `backend` is the sandbox of new runs: wasm, or process, for native Python and bash with files.
+    `clock` and `timezone` are those of runs that are not given their own.
     """
 
     def __init__(
@@ -201,8 +205,12 @@ class Session:
         skills: Skills | None = None,
         memory: Memory | None = None,
         vocabulary: VocabularyAsked | None = None,
+        clock: str | datetime.datetime | None = None,
+        timezone: str | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
+        run_clock(clock, timezone)
+        self._clock, self._timezone = clock, timezone
         self._lookup = lookup
         self._skills = skills
         self._memory = memory
@@ -216,6 +224,7 @@ class Session:
         self._model = None if isinstance(model, str) else model
         self._model_name = model if isinstance(model, str) else None
         self._functions = tuple(functions)
+        check_functions(self._functions)
         self._ledger = ledger
         self._backends = Backends(
             given=sandbox, preference=backend, accept_without=accept_without, say=say
@@ -223,6 +232,7 @@ class Session:
         self._owned: list[Model] = []
         self._by_name: dict[str, Model] = {}
         self._loop = LoopThread()
+        self._closed = False
 
     def __enter__(self) -> Session:
         return self
@@ -276,6 +286,8 @@ class Session:
         schema: Mapping[str, object] | None = None,
         skills: Sequence[str] = (),
         session: str | None = None,
+        clock: str | datetime.datetime | None = None,
+        timezone: str | None = None,
     ) -> Run:
         """Run a goal to its end and return what it came to. Ctrl-C ends it, written down.
 
@@ -285,12 +297,14 @@ class Session:
         for never, None for what suits the model. Under a JSON `schema` the answer is JSON that
         fits, and `Run.value` what it says. `skills` are put into the prompt, each by its name with
         its arguments behind it, also those that models may not load. `session` is one of
-        `sessions`, whose variables programs find. Inside a step, raises `StepBudgetError`, with
-        what the run came to, if a budget around it is exhausted; steps have their own chain,
-        `Run.parent`.
+        `sessions`, whose variables programs find. `clock` says where the clock of its programs
+        starts: "now", "fixed" (2026-01-01) or a time; the model is told it, in `timezone`. Inside a
+        step, raises `StepBudgetError`, with what the run came to, if a budget around it is
+        exhausted; steps have their own chain, `Run.parent`.
         """
         asked = (goal, inputs, limits, grants, seed, temperature, watch, heard, model, strategy)
         job = RunJob(*asked, compact_at, schema_text(schema), skills, session)
+        job = self._checked(job, clock, timezone)
         steps = steps_for(job, lambda: self.ledger, self._model_of)
         return steps.heard(self._loop.do(self._run(job, steps)))
 
@@ -311,15 +325,19 @@ class Session:
         schema: Mapping[str, object] | None = None,
         skills: Sequence[str] = (),
         session: str | None = None,
+        clock: str | datetime.datetime | None = None,
+        timezone: str | None = None,
     ) -> Run:
         """Run a goal to its end, for callers that await."""
         asked = (goal, inputs, limits, grants, seed, temperature, watch, heard, model, strategy)
         job = RunJob(*asked, compact_at, schema_text(schema), skills, session)
+        job = self._checked(job, clock, timezone)
         steps = steps_for(job, lambda: self.ledger, self._model_of)
         return steps.heard(await asyncio.wrap_future(self._loop.submit(self._run(job, steps))))
 
     def replay(self, run: str) -> ReplayReport:
         """Run it again from its record, with no model and no network, and compare."""
+        self._check_open()
         return self._loop.do(self._replay(run))
 
     def resume(
@@ -343,6 +361,7 @@ class Session:
         unless `steal`: what that process still does is then lost. A run that has its answer is
         returned as it is. One that waits for a person needs a `decision`, and `by` says whose.
         """
+        self._check_open()
         job = ResumeJob(in_doubt, limits, steal, watch, heard, decision, by)
         return self._loop.do(self._resume(run, job, RunSteps.here(run)))
 
@@ -359,6 +378,7 @@ class Session:
         heard: Heard = lambda chars: None,
     ) -> Run:
         """Go on with a run, for callers that await."""
+        self._check_open()
         job = ResumeJob(in_doubt, limits, steal, watch, heard, decision, by)
         going = self._loop.submit(self._resume(run, job, RunSteps.here(run)))
         return await asyncio.wrap_future(going)
@@ -377,6 +397,7 @@ class Session:
 
         What came before is shared and not paid again. `limits` are for the whole of it.
         """
+        self._check_open()
         job = ForkJob(turn=turn, limits=limits, temperature=temperature, watch=watch, heard=heard)
         fork = new_id()
         return self._loop.do(self._fork(run, fork, job, RunSteps.here(fork)))
@@ -399,7 +420,8 @@ class Session:
         return replayed_steps(self._parts(), chain)
 
     def close(self) -> None:
-        """Free everything. Closing twice is harmless."""
+        """Free everything. Closing twice is harmless; nothing can be run after it."""
+        self._closed = True
         self._by_name.clear()
         while self._owned:
             self._loop.do(self._owned.pop().close())
@@ -410,6 +432,22 @@ class Session:
             self._attachments = None
         self._client_scopes.close()
         self._loop.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("the session is closed; open another one")
+
+    def _checked(
+        self, job: RunJob, clock: str | datetime.datetime | None, timezone: str | None
+    ) -> RunJob:
+        """Return a job with the clock of its run. Raises `UsageError` for what cannot be run."""
+        self._check_open()
+        goal: object = job.goal
+        if not isinstance(goal, str) or not goal.strip():
+            raise UsageError("goal: it is empty; say what is to be answered")
+        asked = self._clock if clock is None else clock
+        zone = self._timezone if timezone is None else timezone
+        return dataclasses.replace(job, clock=run_clock(asked, zone))
 
     # -- on the loop ---------------------------------------------------------------------------
 

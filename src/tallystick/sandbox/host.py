@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import inspect
+import keyword
 import re
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -113,7 +114,7 @@ class HostTable:
         for name in [*texts, *values]:
             _check_name(name, [name])
         for function in functions:
-            _check_name(function.name, function.name.split("."))
+            check_host_name(function.name)
         self._functions = {
             function.name: function
             for function in functions
@@ -198,10 +199,18 @@ def _plain(value: object) -> object:
     return value
 
 
+def check_host_name(name: str) -> None:
+    """Raise `InvalidName` unless a program can call a function by this name."""
+    if not isinstance(name, str):
+        raise InvalidName(what="host name", given=repr(name), why="a Python identifier is needed")
+    _check_name(name, name.split("."))
+
+
 def _check_name(name: str, parts: list[str]) -> None:
     """Names are what a program can write: `name`, or for a function also `group.name`."""
     if len(parts) > _NAME_PARTS_MAX or not all(
-        part.isidentifier() and not part.startswith("__") for part in parts
+        part.isidentifier() and not keyword.iskeyword(part) and not part.startswith("__")
+        for part in parts
     ):
         raise InvalidName(what="host name", given=name, why="a Python identifier is needed")
     if len(parts) > 1 and parts[0] in _OUR_GROUPS:
@@ -339,15 +348,45 @@ def text_reply(value: str) -> bytes:
     return b"2" + value.encode("utf-8", "surrogatepass")
 
 
+# A path from a root of the file system, or of a user: in quotes it may hold blanks. An address of
+# the network is none: what stands before its slashes is part of it.
+_ROOT = r"(?:file://+|~\w*[/\\]|/|[A-Za-z]:[/\\]|\\\\)"
+_PATH = re.compile(
+    rf"(?P<quote>['\"`])(?P<quoted>{_ROOT}[^'\"`\n]*)(?P=quote)"
+    rf"|(?<![\w:/\\.~<-])(?P<bare>{_ROOT}[^\s'\"`,;:()<>\[\]|]+)"
+)
+
+
+def without_paths(message: str) -> str:
+    """Return a message with every absolute path in it cut to its last name."""
+    return _PATH.sub(_last_name, message)
+
+
+def _last_name(found: re.Match[str]) -> str:
+    quote, path = found["quote"] or "", found["quoted"] or found["bare"]
+    name = re.split(r"[/\\]", path.rstrip("/\\"))[-1]
+    return f"{quote}{name}{quote}"
+
+
+def _text_of(error: BaseException) -> str:
+    """Return what an error says; one that cannot say anything fails in a call, not in a run."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
 def error_reply(error: BaseException) -> bytes:
     """Encode a failure as a reply. Our own errors speak for themselves; others say their class.
 
     `told_as` is the kind that a program sees, where that is not the class.
     """
     kind = getattr(error, "told_as", None) or type(error).__name__
-    message = str(error)[:_ERROR_CHARS_MAX] or kind
+    message = _text_of(error)
     if not isinstance(error, TallystickError):
-        message = f"{kind}: {message}"
+        # Nobody wrote it for the model: it may say where things lie on this machine.
+        message = f"{kind}: {without_paths(message)}" if message else kind
+    message = message[:_ERROR_CHARS_MAX] or kind
     body = {"kind": kind, "message": message}
     if isinstance(error, CapabilityDenied):
         body["capability"] = error.capability

@@ -29,6 +29,7 @@ from tallystick.model.pacing import Pacing
 from tallystick.model.port import Model
 from tallystick.model.recorded import RecordedModel
 from tallystick.runtime.context.inputs import given_text
+from tallystick.runtime.run.clock import FIXED
 from tallystick.runtime.runs.result import Run
 from tallystick.settings.models import open_model
 from tallystick.settings.settings import Settings, load_settings
@@ -116,9 +117,10 @@ def _save(texts: Mapping[str, str], folder: Path) -> int:
 
 
 def _session(settings: Settings | None, say: Say) -> Session:
+    # What is shown is the same on every day.
     if settings is None:
-        return Session(say=say)
-    return Session(say=say, pricing=settings.pricing, total=settings.total)
+        return Session(say=say, clock=FIXED)
+    return Session(say=say, clock=FIXED, pricing=settings.pricing, total=settings.total)
 
 
 def _model(settings: Settings | None, session: Session) -> tuple[Model, float | None]:

@@ -14,6 +14,7 @@ from tallystick.cli.options import (
     shown_options,
     skills_for,
     vocabulary_for,
+    with_clock,
     with_limits,
     with_memory,
     with_sandbox,
@@ -112,6 +113,7 @@ from tallystick.skills.installed import Recent
     metavar="N",
     help="Seed of the programs' randomness.",
 )
+@with_clock
 @click.option("--dry-run", is_flag=True, help="Say what it would cost; ask and write nothing.")
 @shown_options
 def run_command(
@@ -201,6 +203,8 @@ def run_command(
                 schema=rule,
                 skills=put_skills,
                 session=session,
+                clock=settings.clock,
+                timezone=settings.timezone,
                 watch=watch,
                 heard=progress.heard,
             )

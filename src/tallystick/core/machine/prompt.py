@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from tallystick.core.clock import time_told
 from tallystick.core.json_text import canonical, digest
 from tallystick.core.records import (
     AttachmentRef,
@@ -168,7 +169,10 @@ def system_of(started: RunStarted) -> str:
 # What the model reads: a fixed part that stays small, the task, and the run so far.
 
 
-TEMPLATE = "python@2"
+TEMPLATE = "python@3"
+_WITHOUT_TIME = "python@2"
+# The prompts that this version can make again; the last are those that it writes.
+TEMPLATES = (_WITHOUT_TIME, TEMPLATE)
 # The end of a native program that was cut off and is given up.
 ABANDONED = "abandoned"
 # Told to a model when it can use them.
@@ -264,6 +268,7 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
     said += _put(started, files=True)
     if started.session is not None:
         said += [each for each in (started.session.has, started.session.told) if each]
+    said += _time(started)
     said.append(f"The task: {started.goal}")
     if started.schema is not None:
         said.append(f"{_TYPED}\n{_shown_schema(started.schema)}")
@@ -313,6 +318,7 @@ def direct(started: RunStarted, texts: Sequence[str]) -> tuple[Message, ...]:
     said += _put(started)
     if started.session is not None and started.session.told:
         said.append(started.session.told)
+    said += _time(started)
     said.append(f"The task: {started.goal}")
     if started.schema is not None:
         said.append(f"{_TYPED_DIRECT}\n{_shown_schema(started.schema)}")
@@ -320,6 +326,16 @@ def direct(started: RunStarted, texts: Sequence[str]) -> tuple[Message, ...]:
         Message(role="system", part=DIRECT, text=_DIRECT),
         Message(role="user", part="task:direct", text="\n\n".join(said), images=_images(started)),
     )
+
+
+def is_older(started: RunStarted) -> bool:
+    """Return True for a run of the prompts before these: it is to be made again as it was."""
+    return started.template == _WITHOUT_TIME
+
+
+def _time(started: RunStarted) -> list[str]:
+    """The time, beside the task and to the minute: what stands before it can be cached."""
+    return [] if is_older(started) else [time_told(started.clock)]
 
 
 def _put(started: RunStarted, *, files: bool = False) -> list[str]:

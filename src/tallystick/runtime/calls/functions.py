@@ -7,16 +7,19 @@ since after a crash nobody could tell whether it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tallystick.core.errors import UsageError
+from tallystick.runtime.context.namespace import check_function
 from tallystick.sandbox.host import HostFunction
 
 FunctionPolicy = Literal["pure", "read", "effect"]
+_POLICIES: tuple[FunctionPolicy, ...] = get_args(FunctionPolicy)
+_KNOWN = f"{', '.join(_POLICIES[:-1])} or {_POLICIES[-1]}"
 _KEY: ContextVar[str | None] = ContextVar("tallystick_effect_key", default=None)
 
 
@@ -31,6 +34,15 @@ class RunFunction:
     local: bool
     idempotent: bool = False
     lookup: Callable[[str], Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.policy not in _POLICIES:
+            raise UsageError(
+                f"{str(self.name)[:80]}: policy must be {_KNOWN}, not {str(self.policy)[:40]!r}"
+            )
+        if not callable(self.function):
+            raise UsageError(f"{str(self.name)[:80]}: not a function")
+        check_function(self.name)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         return self.function(*args, **kwargs)
@@ -65,7 +77,7 @@ def host_function(
     def made(function: Callable[..., Any]) -> RunFunction:
         return RunFunction(
             function=function,
-            name=name or function.__name__,
+            name=function.__name__ if name is None else name,
             policy=policy,
             needs=needs,
             local=local,
@@ -74,6 +86,24 @@ def host_function(
         )
 
     return made
+
+
+def check_functions(functions: Iterable[object]) -> set[str]:
+    """Return the names of functions. Raises `UsageError` for two that share one."""
+    names: set[str] = set()
+    for each in functions:
+        if not isinstance(each, RunFunction):
+            called = getattr(each, "__name__", type(each).__name__)
+            raise UsageError(
+                f"functions: {str(called)[:80]} is no host function; use @host_function"
+            )
+        if each.name in names:
+            raise UsageError(f"functions: two are called {each.name}; give one another name")
+        names.add(each.name)
+    groups = {name.partition(".")[0] for name in names if "." in name}
+    for name in sorted(names & groups):
+        raise UsageError(f"functions: {name} is a function and a group of others; rename one")
+    return names
 
 
 def effect_key() -> str:
