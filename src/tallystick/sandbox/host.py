@@ -67,11 +67,38 @@ class HostFunction:
     def described(self) -> HostName:
         try:
             # A default's address would differ in every process, and with it the guest's memory.
-            signature = _ADDRESS.sub("", str(inspect.signature(self.function)))
+            signature = _ADDRESS.sub("", str(_with_plain_annotations(self.function)))
         except (TypeError, ValueError):
             signature = "(...)"
         doc = inspect.getdoc(self.function) or ""
         return HostName(name=self.name, doc=f"{self.name}{signature}\n\n{doc}".rstrip())
+
+
+class _Written:
+    """An annotation as it is written, which shows itself without quotes."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _with_plain_annotations(function: Callable[..., Any]) -> inspect.Signature:
+    """Return a signature as its author wrote it.
+
+    Under `from __future__ import annotations` they are texts, which would be shown in quotes. They
+    are not evaluated: that can fail, and shows modules that mean nothing to a program.
+    """
+    found = inspect.signature(function)
+    made = [
+        each.replace(annotation=_plain_one(each.annotation)) for each in found.parameters.values()
+    ]
+    return found.replace(parameters=made, return_annotation=_plain_one(found.return_annotation))
+
+
+def _plain_one(annotation: object) -> object:
+    return _Written(annotation) if isinstance(annotation, str) else annotation
 
 
 class HeldText(msgspec.Struct, frozen=True, kw_only=True):

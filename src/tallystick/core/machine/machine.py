@@ -272,9 +272,16 @@ def _finished(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[
     if came_to_nothing(state, event):
         return _doubted(state, "empty", event.stdout.strip(), source)
     notes = (prompt.REPEATED,) if repeated else learned
+    rebound = prompt.rebound_tools(source, state.started)
     message = prompt.observation(
-        event, part=f"result:{event.intent}", started=state.started, notes=notes
+        event,
+        part=f"result:{event.intent}",
+        started=state.started,
+        notes=notes,
+        rebound=rebound,
+        told=state.rebound,
     )
+    state = msgspec.structs.replace(state, rebound=rebound)
     afresh = repeated and state.part == 1
     if afresh and prompt.output(event, part="").text in state.messages[-2].text:
         # What it came to is in view already.
@@ -296,6 +303,8 @@ def _answered(
     fit = fit_of(answer, state.started)
     answer, again = fit.text, fit.problem is not None or fit.text == state.doubted
     doubt = doubt_of(answer, state.started, read=state.read, seen=seen, unnamed=state.unnamed)
+    if doubt != "unseen" and prompt.rebound_tools(source, state.started):
+        doubt = "rebound"
     if doubt is None or again or doubt in state.asked_about or _over(state) is not None:
         return _taken(state, fit, how)
     if doubt == "unseen":

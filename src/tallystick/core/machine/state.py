@@ -114,7 +114,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     `told` is the share of the budget, in per cent, that the model was last told of; `excused` how
     many attempts of this turn came to nothing by no fault of the model; `unfit` how many answers
     did not fit the schema; `unchecked` how many programs in a row were refused by the vocabulary,
-    and `held` is what waits for a person.
+    and `held` is what waits for a person. `rebound` are the tools whose names the last one took.
     """
 
     started: RunStarted
@@ -154,6 +154,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     unchecked: int = 0
     held: tuple[Command, ...] = ()
     native: NativeState = NativeState()
+    rebound: tuple[str, ...] = ()
 
 
 # What a run's machine knows of skills: which were loaded and used, and what that narrows.
