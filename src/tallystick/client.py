@@ -32,7 +32,7 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.port import Heard, Model
 from tallystick.model.price_table import Pricing
 from tallystick.runtime.calls.decisions import FindReply
-from tallystick.runtime.calls.functions import RunFunction, check_functions
+from tallystick.runtime.calls.functions import RunFunction, check_functions, on_loop
 from tallystick.runtime.calls.queries import FindModel
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import Input
@@ -171,6 +171,7 @@ def opened_by_name(name: str, ledger: Callable[[], Ledger]) -> Model:
 
 _LIMITS = RunLimits()
 _NO_MODELS: Mapping[str, Model] = {}
+_Loop = asyncio.AbstractEventLoop
 
 
 class Session:
@@ -239,6 +240,13 @@ class Session:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        # In a thread: what still runs may need the caller's loop to come to its end.
+        await asyncio.to_thread(self.close)
 
     @property
     def ledger(self) -> Ledger:
@@ -328,12 +336,13 @@ class Session:
         clock: str | datetime.datetime | None = None,
         timezone: str | None = None,
     ) -> Run:
-        """Run a goal to its end, for callers that await."""
+        """Run a goal to its end, for callers that await: async functions run on their loop."""
         asked = (goal, inputs, limits, grants, seed, temperature, watch, heard, model, strategy)
         job = RunJob(*asked, compact_at, schema_text(schema), skills, session)
         job = self._checked(job, clock, timezone)
         steps = steps_for(job, lambda: self.ledger, self._model_of)
-        return steps.heard(await asyncio.wrap_future(self._loop.submit(self._run(job, steps))))
+        work = self._run(job, steps, asyncio.get_running_loop())
+        return steps.heard(await asyncio.wrap_future(self._loop.submit(work)))
 
     def replay(self, run: str) -> ReplayReport:
         """Run it again from its record, with no model and no network, and compare."""
@@ -380,7 +389,8 @@ class Session:
         """Go on with a run, for callers that await."""
         self._check_open()
         job = ResumeJob(in_doubt, limits, steal, watch, heard, decision, by)
-        going = self._loop.submit(self._resume(run, job, RunSteps.here(run)))
+        caller = asyncio.get_running_loop()
+        going = self._loop.submit(self._resume(run, job, RunSteps.here(run), caller))
         return await asyncio.wrap_future(going)
 
     def fork(
@@ -451,11 +461,11 @@ class Session:
 
     # -- on the loop ---------------------------------------------------------------------------
 
-    async def _run(self, job: RunJob, steps: RunSteps) -> Run:
+    async def _run(self, job: RunJob, steps: RunSteps, caller: _Loop | None = None) -> Run:
         def asked(job: RunJob) -> Coroutine[Any, Any, Run]:
             return run_asked(parts, job, steps, model_of=self._model_of, replay=self._replay)
 
-        parts = self._parts()
+        parts = self._parts(caller)
         return await run_in_session(parts.sessions, job, steps, asked)
 
     def _model_of(self, name: str | None) -> Model:
@@ -487,9 +497,11 @@ class Session:
         self._owned.append(opened)
         return opened
 
-    async def _resume(self, run: str, job: ResumeJob, steps: RunSteps) -> Run:
+    async def _resume(
+        self, run: str, job: ResumeJob, steps: RunSteps, caller: _Loop | None = None
+    ) -> Run:
         with steps:
-            parts = self._parts()
+            parts = self._parts(caller)
             family = ChildRuns(parts, watch=job.watch, heard=job.heard, resuming=job)
             return await resumed(parts, run, job, steps, children=family)
 
@@ -499,11 +511,11 @@ class Session:
             family = ChildRuns(parts, watch=job.watch, heard=job.heard)
             return await forked(parts, run, fork, job, steps, children=family)
 
-    def _parts(self) -> Parts:
+    def _parts(self, caller: _Loop | None = None) -> Parts:
         return Parts(
             ledger=self.ledger,
             client_scopes=self._client_scopes,
-            functions=self._functions,
+            functions=on_loop(self._functions, caller),
             model=self._recorded_as,
             find_model=lambda own: models_for_programs(own, self._models),
             sandbox=self._backends.wasm,

@@ -7,9 +7,13 @@ since after a crash nobody could tell whether it was.
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -104,6 +108,46 @@ def check_functions(functions: Iterable[object]) -> set[str]:
     for name in sorted(names & groups):
         raise UsageError(f"functions: {name} is a function and a group of others; rename one")
     return names
+
+
+def on_loop(
+    functions: Iterable[RunFunction], loop: asyncio.AbstractEventLoop | None
+) -> tuple[RunFunction, ...]:
+    """Return functions whose coroutines run on a loop, that of a caller who awaits the run.
+
+    What such a function uses (connections, locks, tasks) belongs to the loop that it was made on.
+    Without a loop they are returned as they are.
+    """
+    if loop is None:
+        return tuple(functions)
+    return tuple(
+        dataclasses.replace(
+            each,
+            function=_on_loop(each.function, loop),
+            lookup=None if each.lookup is None else _on_loop(each.lookup, loop),
+        )
+        for each in functions
+    )
+
+
+def _on_loop(function: Callable[..., Any], loop: asyncio.AbstractEventLoop) -> Callable[..., Any]:
+    if not inspect.iscoroutinefunction(function):
+        return function
+    # Of the caller. A call comes from the thread of a program, which has none of it.
+    context = copy_context()
+
+    @functools.wraps(function)
+    async def elsewhere(*args: object, **kwargs: object) -> object:
+        own = context.copy()
+        own.run(_KEY.set, _KEY.get())
+
+        async def called() -> object:
+            return await asyncio.create_task(function(*args, **kwargs), context=own)
+
+        # A cancel of the wait cancels the call.
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(called(), loop))
+
+    return elsewhere
 
 
 def effect_key() -> str:
