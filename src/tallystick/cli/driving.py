@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 
 _QUOTE_CHARS_MAX = 100
+# Of the last reply, where a run has no answer.
+_SAID_LINES_MAX, _SAID_CHARS_MAX = 12, 200
 _NAME_CHARS_MAX = 300
 
 
@@ -67,6 +69,8 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True) -> None:
     if not result.answered:
         what = "a partial answer" if result.partial else "no answer"
         click.echo(f"stopped  {result.stop}: {result.detail} ({what})", err=True)
+        for line in _said(result):
+            click.echo(line, err=True)
     charge = result.charge
     used = charge.tokens_in + charge.tokens_out
     cost = shown_usd(charge.usd) if charge.usd is not None else "price unknown"
@@ -80,6 +84,17 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True) -> None:
     click.echo(f"ledger   run {result.run} in {result.ledger}", err=True)
     if (how := _to_go_on(result)) is not None:
         click.echo(f"to go on: {how}", err=True)
+
+
+def _said(result: Run) -> list[str]:
+    """Return the last reply of the model in lines for a terminal, unless it is the answer shown."""
+    if result.said is None or result.said == result.answer:
+        return []
+    lines = result.said.splitlines()
+    shown = [plain(each, chars_max=_SAID_CHARS_MAX) for each in lines[:_SAID_LINES_MAX]]
+    left = len(lines) - len(shown)
+    more = [f"({left:,} more lines: tally inspect {result.run})"] if left else []
+    return [f"{'said' if not at else '':<9}{each}" for at, each in enumerate([*shown, *more])]
 
 
 def _to_go_on(result: Run) -> str | None:

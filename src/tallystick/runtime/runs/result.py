@@ -18,7 +18,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `citations` are places in what it was given that were checked against the bytes; `unchecked` is
     what the answer says of where it is from and could not be. Under a schema, `answer` is JSON and
-    `value` what that says.
+    `value` what that says. `said` is the last reply of the model, where the run has no answer.
     Inside steps, `parent` is the id of their chain in the ledger and `step` the path of the one
     that began it.
     """
@@ -36,6 +36,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step: str | None = None
     unchecked: tuple[Unchecked, ...] = ()
     value: object = None
+    said: str | None = None
 
     @property
     def answered(self) -> bool:
@@ -66,5 +67,6 @@ def run_of(
         parent=parent,
         step=step,
         unchecked=cited.unchecked,
+        said=None if state.ended.stop == "answered" else state.said,
         value=value_of(state.answer, state.started) if state.ended.stop == "answered" else None,
     )
