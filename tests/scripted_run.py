@@ -80,7 +80,14 @@ def play(
             [ScriptedReply(text=each) if isinstance(each, str) else each for each in model]
         )
     ledger = MemoryLedger()
-    session = Session(config=None, model=model, functions=functions, ledger=ledger, sandbox=sandbox)
+    session = Session(
+        config=None,
+        model=model,
+        functions=functions,
+        ledger=ledger,
+        sandbox=sandbox,
+        clock="fixed",
+    )
     run = session.run(goal, limits=limits, inputs=inputs, grants=grants, **more)
     return Played(
         run=run, records=list(records_of(ledger, run.run)), ledger=ledger, session=session

@@ -11,6 +11,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
+import datetime
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -32,13 +33,14 @@ from tallystick.model.pacing import Pacing
 from tallystick.model.port import Heard, Model
 from tallystick.model.price_table import Pricing
 from tallystick.runtime.calls.decisions import FindReply
-from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.calls.functions import RunFunction, check_functions, on_loop
 from tallystick.runtime.calls.queries import FindModel
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import Input
 from tallystick.runtime.programs.backends import Backends
 from tallystick.runtime.run.assembly import ResumeJob, RunJob, Watch
 from tallystick.runtime.run.children import ChildRuns
+from tallystick.runtime.run.clock import run_clock
 from tallystick.runtime.run.fork import ForkJob, forked
 from tallystick.runtime.run.replay import ReplayReport, replayed
 from tallystick.runtime.run.resume import Parts, resumed
@@ -159,6 +161,7 @@ def models_for_programs(own: Model, others: Mapping[str, Model]) -> FindModel:
 
 
 _NO_MODELS: Mapping[str, Model] = {}
+_Loop = asyncio.AbstractEventLoop
 
 
 class Session:
@@ -174,6 +177,7 @@ class Session:
     `backend` is the sandbox of new runs: wasm, or process, for native Python and bash with files.
     What is not given comes from the configuration, which `tally config` shows: model, limits and
     caps, total, prices, strategy, providers and aliases. With `config=None` none is read.
+    `clock` and `timezone` are those of runs that are not given their own.
     """
 
     def __init__(
@@ -194,10 +198,14 @@ class Session:
         skills: Skills | None = None,
         memory: Memory | None = None,
         vocabulary: VocabularyAsked | None = None,
+        clock: str | datetime.datetime | None = None,
+        timezone: str | None = None,
         say: Callable[[str], None] = lambda line: None,
         config: Config = "auto",
     ) -> None:
         self._client_settings = ClientSettings(config, total=total, pricing=pricing, say=say)
+        run_clock(clock, timezone)
+        self._clock, self._timezone = clock, timezone
         self._lookup = lookup
         self._skills = skills
         self._memory = memory
@@ -214,6 +222,7 @@ class Session:
         self._model_name = model if isinstance(model, str) else None
         self._model_given = model is not None
         self._functions = tuple(functions)
+        check_functions(self._functions)
         self._ledger = ledger
         self._backends = Backends(
             given=sandbox, preference=backend, accept_without=accept_without, say=say
@@ -222,12 +231,20 @@ class Session:
         self._pacing = Pacing()
         self._by_name: dict[str, Model] = {}
         self._loop = LoopThread()
+        self._closed = False
 
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        # In a thread: what still runs may need the caller's loop to come to its end.
+        await asyncio.to_thread(self.close)
 
     @property
     def ledger(self) -> Ledger:
@@ -279,6 +296,8 @@ class Session:
         schema: Mapping[str, object] | None = None,
         skills: Sequence[str] = (),
         session: str | None = None,
+        clock: str | datetime.datetime | None = None,
+        timezone: str | None = None,
     ) -> Run:
         """Run a goal to its end and return what it came to. Ctrl-C ends it, written down.
 
@@ -288,9 +307,10 @@ class Session:
         for never, None for what suits the model. Under a JSON `schema` the answer is JSON that
         fits, and `Run.value` what it says. `skills` are put into the prompt, each by its name with
         its arguments behind it, also those that models may not load. `session` is one of
-        `sessions`, whose variables programs find. Inside a step, raises `StepBudgetError`, with
-        what the run came to, if a budget around it is exhausted; steps have their own chain,
-        `Run.parent`.
+        `sessions`, whose variables programs find. `clock` says where the clock of its programs
+        starts: "now", "fixed" (2026-01-01) or a time; the model is told it, in `timezone`. Inside a
+        step, raises `StepBudgetError`, with what the run came to, if a budget around it is
+        exhausted; steps have their own chain, `Run.parent`.
         """
         job = self._job(
             RunJob(
@@ -301,6 +321,7 @@ class Session:
             limits,
             strategy,
         )  # fmt: skip
+        job = self._checked(job, clock, timezone)
         steps = steps_for(job, lambda: self.ledger, self._model_of)
         return steps.heard(self._loop.do(self._run(job, steps)))
 
@@ -321,8 +342,10 @@ class Session:
         schema: Mapping[str, object] | None = None,
         skills: Sequence[str] = (),
         session: str | None = None,
+        clock: str | datetime.datetime | None = None,
+        timezone: str | None = None,
     ) -> Run:
-        """Run a goal to its end, for callers that await."""
+        """Run a goal to its end, for callers that await: async functions run on their loop."""
         job = self._job(
             RunJob(
                 goal, inputs, RunLimits(), grants, seed, temperature, watch, heard, model,
@@ -332,14 +355,17 @@ class Session:
             limits,
             strategy,
         )  # fmt: skip
+        job = self._checked(job, clock, timezone)
         steps = steps_for(job, lambda: self.ledger, self._model_of)
-        return steps.heard(await asyncio.wrap_future(self._loop.submit(self._run(job, steps))))
+        work = self._run(job, steps, asyncio.get_running_loop())
+        return steps.heard(await asyncio.wrap_future(self._loop.submit(work)))
 
     def replay(self, run: str, *, timeout_ms: int | None = None) -> ReplayReport:
         """Run it again from its record, with no model and no network, and compare.
 
         Raise `ReplayStopped` if it takes longer than `timeout_ms`; None is no limit.
         """
+        self._check_open()
         return self._loop.do(self._replay(run, timeout_ms=timeout_ms))
 
     def resume(
@@ -363,6 +389,7 @@ class Session:
         unless `steal`: what that process still does is then lost. A run that has its answer is
         returned as it is. One that waits for a person needs a `decision`, and `by` says whose.
         """
+        self._check_open()
         job = ResumeJob(in_doubt, limits, steal, watch, heard, decision, by)
         return self._loop.do(self._resume(run, job, RunSteps.here(run)))
 
@@ -379,8 +406,10 @@ class Session:
         heard: Heard = lambda chars: None,
     ) -> Run:
         """Go on with a run, for callers that await."""
+        self._check_open()
         job = ResumeJob(in_doubt, limits, steal, watch, heard, decision, by)
-        going = self._loop.submit(self._resume(run, job, RunSteps.here(run)))
+        caller = asyncio.get_running_loop()
+        going = self._loop.submit(self._resume(run, job, RunSteps.here(run), caller))
         return await asyncio.wrap_future(going)
 
     def fork(
@@ -397,6 +426,7 @@ class Session:
 
         What came before is shared and not paid again. `limits` are for the whole of it.
         """
+        self._check_open()
         job = ForkJob(turn=turn, limits=limits, temperature=temperature, watch=watch, heard=heard)
         fork = new_id()
         return self._loop.do(self._fork(run, fork, job, RunSteps.here(fork)))
@@ -419,7 +449,8 @@ class Session:
         return replayed_steps(self._parts(), chain)
 
     def close(self) -> None:
-        """Free everything. Closing twice is harmless."""
+        """Free everything. Closing twice is harmless; nothing can be run after it."""
+        self._closed = True
         self._by_name.clear()
         while self._owned:
             self._loop.do(self._owned.pop().close())
@@ -451,13 +482,29 @@ class Session:
             settings=chosen.sources,
         )
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("the session is closed; open another one")
+
+    def _checked(
+        self, job: RunJob, clock: str | datetime.datetime | None, timezone: str | None
+    ) -> RunJob:
+        """Return a job with the clock of its run. Raises `UsageError` for what cannot be run."""
+        self._check_open()
+        goal: object = job.goal
+        if not isinstance(goal, str) or not goal.strip():
+            raise UsageError("goal: it is empty; say what is to be answered")
+        asked = self._clock if clock is None else clock
+        zone = self._timezone if timezone is None else timezone
+        return dataclasses.replace(job, clock=run_clock(asked, zone))
+
     # -- on the loop ---------------------------------------------------------------------------
 
-    async def _run(self, job: RunJob, steps: RunSteps) -> Run:
+    async def _run(self, job: RunJob, steps: RunSteps, caller: _Loop | None = None) -> Run:
         def asked(job: RunJob) -> Coroutine[Any, Any, Run]:
             return run_asked(parts, job, steps, model_of=self._model_of, replay=self._replay)
 
-        parts = self._parts()
+        parts = self._parts(caller)
         return await run_in_session(parts.sessions, job, steps, asked)
 
     def _model_of(self, name: str | None) -> Model:
@@ -504,9 +551,11 @@ class Session:
             total=chosen.total, total_given=chosen.total_given, pricing=chosen.pricing(counted)
         )
 
-    async def _resume(self, run: str, job: ResumeJob, steps: RunSteps) -> Run:
+    async def _resume(
+        self, run: str, job: ResumeJob, steps: RunSteps, caller: _Loop | None = None
+    ) -> Run:
         with steps:
-            parts = self._parts()
+            parts = self._parts(caller)
             family = ChildRuns(parts, watch=job.watch, heard=job.heard, resuming=job)
             return await resumed(parts, run, job, steps, children=family)
 
@@ -516,12 +565,12 @@ class Session:
             family = ChildRuns(parts, watch=job.watch, heard=job.heard)
             return await forked(parts, run, fork, job, steps, children=family)
 
-    def _parts(self) -> Parts:
+    def _parts(self, caller: _Loop | None = None) -> Parts:
         self._configure_scopes()
         return Parts(
             ledger=self.ledger,
             client_scopes=self._client_scopes,
-            functions=self._functions,
+            functions=on_loop(self._functions, caller),
             model=self._recorded_as,
             find_model=lambda own: models_for_programs(own, self._models),
             sandbox=self._backends.wasm,

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 
 _QUOTE_CHARS_MAX = 100
+# Of the last reply, where a run has no answer.
+_SAID_LINES_MAX, _SAID_CHARS_MAX = 12, 200
 _NAME_CHARS_MAX = 300
 
 
@@ -81,11 +83,21 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True, bounded: bool = F
     if not result.answered:
         what = "a partial answer" if result.partial else "no answer"
         click.echo(f"stopped  {result.stop}: {result.detail} ({what})", err=True)
+        for line in _said(result):
+            click.echo(line, err=True)
     if result.session_lost:
         click.echo(
             "session  does not keep what this run left: another run, or a restore, came in between",
             err=True,
         )
+    click.echo(_cost_line(result, bounded=bounded), err=True)
+    click.echo(f"ledger   run {result.run} in {result.ledger}", err=True)
+    if (how := _to_go_on(result)) is not None:
+        click.echo(f"to go on: {how}", err=True)
+
+
+def _cost_line(result: Run, *, bounded: bool) -> str:
+    """Write what a run cost, or at most did."""
     charge = result.charge
     used = charge.tokens_in + charge.tokens_out
     cost = shown_usd(charge.usd) if charge.usd is not None else "price unknown"
@@ -93,14 +105,21 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True, bounded: bool = F
         cost = f"at most {cost} (calls without a report are charged as reserved)"
     if not charge.model_calls:
         cost = "no model was asked"
-    click.echo(
+    return (
         f"cost     {used:,} tokens ({charge.tokens_in:,} in, {charge.tokens_out:,} out)   {cost}   "
-        f"{result.turns} turn{'' if result.turns == 1 else 's'}   {charge.wall_ms / 1000:.1f} s",
-        err=True,
+        f"{result.turns} turn{'' if result.turns == 1 else 's'}   {charge.wall_ms / 1000:.1f} s"
     )
-    click.echo(f"ledger   run {result.run} in {result.ledger}", err=True)
-    if (how := _to_go_on(result)) is not None:
-        click.echo(f"to go on: {how}", err=True)
+
+
+def _said(result: Run) -> list[str]:
+    """Return the last reply of the model in lines for a terminal, unless it is the answer shown."""
+    if result.said is None or result.said == result.answer:
+        return []
+    lines = result.said.splitlines()
+    shown = [plain(each, chars_max=_SAID_CHARS_MAX) for each in lines[:_SAID_LINES_MAX]]
+    left = len(lines) - len(shown)
+    more = [f"({left:,} more lines: tally inspect {result.run})"] if left else []
+    return [f"{'said' if not at else '':<9}{each}" for at, each in enumerate([*shown, *more])]
 
 
 def _to_go_on(result: Run) -> str | None:

@@ -102,6 +102,26 @@ def with_memory(command: Command) -> Command:
     )(command)
 
 
+def with_clock(command: Command) -> Command:
+    """The options that say what time it is in a run."""
+    options = [
+        click.option(
+            "--clock",
+            metavar="now|fixed|TIME",
+            help="Start the clock of programs at the present, at 2026-01-01, or at a time such as "
+            "2026-03-01T09:30.  [default: now]",
+        ),
+        click.option(
+            "--timezone",
+            metavar="NAME",
+            help="Tell the model the time in this zone, such as Europe/Berlin.  [default: UTC]",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def with_skills(command: Command) -> Command:
     """The options that say which skills a run has."""
     options = [

@@ -24,6 +24,7 @@ import msgspec
 from tallystick.attachments.port import AttachmentError
 from tallystick.core.budget.amount import BudgetExhausted, Dimension, Scope
 from tallystick.core.charge import Charge, RunLimits
+from tallystick.core.clock import FIXED_CLOCK_NS
 from tallystick.core.errors import (
     BackendError,
     InvalidSessionState,
@@ -376,6 +377,9 @@ async def load_image(
             f"the interpreter that the run began with, of session {given.session}, cannot be "
             f"read: {error}"
         ) from error
+    if started.clock_ns != FIXED_CLOCK_NS:
+        # The image has the time of the last run. One that starts at a fixed time continues it.
+        image = msgspec.structs.replace(image, state={**image.state, "clock": started.clock_ns})
     try:
         await session.load(image)
     except SnapshotMismatch as error:

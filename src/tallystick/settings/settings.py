@@ -220,6 +220,8 @@ class Settings:
     listing: tuple[Setting, ...]
     skills: SkillSettings
     memory: str | None = None
+    clock: str = "now"
+    timezone: str = "UTC"
 
     def listed(self) -> list[Setting]:
         """Every setting with its value and its source, in order."""
@@ -298,6 +300,8 @@ def load_settings(
             of_project=file is not None and sources.get("skills_paths") == file.shown_path,
         ),
         memory=str(values["memory"]) if "memory" in values else None,
+        clock=str(values["clock"]),
+        timezone=str(values["timezone"]),
     )
 
 

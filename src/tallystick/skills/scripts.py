@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tallystick.core.budget.amount import Amount
+from tallystick.core.clock import FIXED_CLOCK_NS
 from tallystick.core.errors import UsageError
 from tallystick.core.json_text import digest
 from tallystick.core.machine.state import allows
@@ -139,12 +140,14 @@ class Scripts:
         *,
         granted: Sequence[str] = (),
         seed: int = 0,
+        clock_ns: int = FIXED_CLOCK_NS,
         spend: Callable[[Amount], None] = lambda amount: None,
     ) -> None:
         self._sandbox = sandbox
         self._functions = tuple(functions)
         self._granted = frozenset(granted)
         self._seed = seed
+        self._clock_ns = clock_ns
         self._spend = spend
         self.ends_at = float("inf")
         self._host_calls_left = Limits().host_calls
@@ -238,7 +241,9 @@ class Scripts:
             ),
             program_name="<skill>",
         )
-        session = await self._sandbox().open(session_id=context.session_id, seed=self._seed)
+        session = await self._sandbox().open(
+            session_id=context.session_id, seed=self._seed, clock_ns=self._clock_ns
+        )
         try:
             result = await session.execute(_RUNNER, context=context, host=host)
         finally:

@@ -325,6 +325,8 @@ def world(
             "attachments": attachments,
             "sandbox": sandbox,
             "pricing": PRICING,
+            # What is written is the same on every day; native programs have the time there is.
+            "clock": "now" if more.get("backend") == "process" else "fixed",
             **more,
         },
     )

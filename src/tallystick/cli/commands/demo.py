@@ -28,6 +28,7 @@ from tallystick.model.pacing import Pacing
 from tallystick.model.port import Model
 from tallystick.model.recorded import RecordedModel
 from tallystick.runtime.context.inputs import given_text
+from tallystick.runtime.run.clock import FIXED
 from tallystick.runtime.runs.result import Run
 from tallystick.settings.models import open_model
 from tallystick.settings.settings import Settings, load_settings
@@ -116,7 +117,8 @@ def _save(texts: Mapping[str, str], folder: Path) -> int:
 
 
 def _session(settings: Settings | None, say: Say) -> Session:
-    return Session(say=say, config=settings)
+    # What is shown is the same on every day.
+    return Session(say=say, config=settings, clock=FIXED)
 
 
 def _model(settings: Settings | None, session: Session) -> tuple[Model, float | None]:

@@ -16,11 +16,12 @@ import msgspec
 from tallystick.cli.exit_codes import exit_code_of_result
 from tallystick.cli.progress import Sayer
 from tallystick.core.errors import InvalidName, UsageError
+from tallystick.runtime.run.clock import run_clock
 from tallystick.sandbox.host import HostTable
-from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits, new_id, now_ms
+from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits, new_id
 from tallystick.sandbox.snapshot import SnapshotStore
 from tallystick.sandbox.text import HostText
-from tallystick.sandbox.wasm.sandbox import CLOCK_NS, WasmSandbox, WasmSession
+from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
 from tallystick.sessions.exec_sessions import NamedSession, hold_session, keep, reopen
 from tallystick.settings.paths import cache_directory, data_directory, ledger_path
 
@@ -85,10 +86,10 @@ class _Job:
 )
 @click.option(
     "--clock",
-    type=click.Choice(["fixed", "now"]),
     default="fixed",
-    show_default=True,
-    help="Where the program's clock starts: at 2026-01-01, or at the present.",
+    metavar="fixed|now|TIME",
+    help="Start the program's clock at 2026-01-01, at the present, or at a time such as "
+    "2026-03-01T09:30.  [default: fixed]",
 )
 @click.option(
     "--wheel",
@@ -136,7 +137,7 @@ def command(
     """
     source = sys.stdin.buffer.read() if program == "-" else _read(Path(program))
     limits = Limits(fuel=fuel, memory_bytes=memory_mb * _MIB)
-    clock_ns = CLOCK_NS if clock == "fixed" else now_ms() * 1_000_000
+    clock_ns = run_clock(clock).clock_ns
     with _held(session, seed=seed, clock_ns=clock_ns) as named:
         job = _Job(
             program=source,

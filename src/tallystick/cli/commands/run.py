@@ -17,6 +17,7 @@ from tallystick.cli.options import (
     shown_options,
     skills_for,
     vocabulary_for,
+    with_clock,
     with_limits,
     with_memory,
     with_sandbox,
@@ -118,6 +119,7 @@ _STDIN_SECONDS = 2.0
     metavar="N",
     help="Seed of the programs' randomness.",
 )
+@with_clock
 @click.option("--dry-run", is_flag=True, help="Say what it would cost; ask and write nothing.")
 @shown_options
 def run_command(
@@ -211,6 +213,8 @@ def run_command(
                 schema=rule,
                 skills=put_skills,
                 session=session,
+                clock=settings.clock,
+                timezone=settings.timezone,
                 watch=watch,
                 heard=progress.heard,
             )

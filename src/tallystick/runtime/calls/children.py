@@ -16,6 +16,7 @@ from tallystick.attachments.port import AttachmentError
 from tallystick.core.budget.amount import BudgetExhausted, BudgetUnpriced
 from tallystick.core.chain import Head
 from tallystick.core.charge import Charge, RunLimits
+from tallystick.core.clock import RunClock
 from tallystick.core.errors import BackendError, ReplayDiverged, UsageError
 from tallystick.core.json_text import canonical, digest
 from tallystick.core.machine.turn import charge_of_child
@@ -268,6 +269,7 @@ class Parent:
     model: Model
     depth: int
     compact_at: int | None = None
+    clock: RunClock | None = None
 
 
 class ChildRunner(Protocol):

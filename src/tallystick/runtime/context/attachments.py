@@ -297,13 +297,6 @@ def described_bytes(data: bytes, *, media_type: str, label: str) -> AttachmentRe
     return described(id=id, byte_len=len(data), head=data[:HEAD_BYTES], declared=declared)
 
 
-def described_bytes(raw: bytes, *, media_type: str, label: str) -> AttachmentRef:
-    """Return the reference that keeping bytes would give, without keeping them."""
-    declared = Declared(media_type=media_type, label=label)
-    digest = hashlib.sha256(raw).hexdigest()
-    return described(id=digest, byte_len=len(raw), head=raw[:HEAD_BYTES], declared=declared)
-
-
 def _handle(ref: AttachmentRef) -> HeldText:
     return HeldText(key=ref.id, bytes=ref.byte_len, name=ref.label or ref.id[:12])
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from tallystick.core.errors import UsageError
 from tallystick.core.json_text import canonical, digest
 from tallystick.core.records import RunStarted
+from tallystick.sandbox.host import check_host_name
 from tallystick.sandbox.port import HostName, HostNames, HostTextName
 
 CONTEXT = "context"
@@ -75,6 +76,14 @@ def _check(name: str) -> None:
         )
     if keyword.iskeyword(name) or name in _BUILT_IN or name in _TAKEN:
         raise UsageError(f"{name} is taken: programs have it for something else; use another name")
+
+
+def check_function(name: str) -> None:
+    """Refuse a name that programs could not call, or that they have for something else."""
+    check_host_name(name)
+    group = name.partition(".")[0]
+    if group in _TAKEN or group == CONTEXT:
+        raise UsageError(f"{name}: programs have {group} for something else; use another name")
 
 
 # The names a run's programs find, made from what the run recorded.

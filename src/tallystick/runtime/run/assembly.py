@@ -13,6 +13,7 @@ import msgspec
 from tallystick.attachments.port import AttachmentError
 from tallystick.core.chain import Head
 from tallystick.core.charge import RunLimits
+from tallystick.core.clock import RunClock
 from tallystick.core.errors import BackendError, RunExists, UsageError
 from tallystick.core.machine.compaction import bound_for, checked_bound
 from tallystick.core.machine.prompt import TEMPLATE
@@ -28,6 +29,7 @@ from tallystick.core.records import (
     RunStarted,
     decode_record,
     encode_record,
+    zone_given,
 )
 from tallystick.core.strategy import AskedStrategy
 from tallystick.ledger.port import Ledger
@@ -42,7 +44,7 @@ from tallystick.runtime.calls.children import (
     ResumedChildCalls,
 )
 from tallystick.runtime.calls.decisions import Decisions
-from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.calls.functions import RunFunction, check_functions
 from tallystick.runtime.calls.queries import (
     FindModel,
     LiveQueryCalls,
@@ -66,6 +68,7 @@ from tallystick.runtime.journal.journal import LedgerJournal, Recording
 from tallystick.runtime.journal.world import CallLog
 from tallystick.runtime.programs.backends import check_grants, without_network
 from tallystick.runtime.programs.native import GUEST, CutOff, NativeBackend, NativeSession
+from tallystick.runtime.run.clock import run_clock
 from tallystick.runtime.run.driver import Driver
 from tallystick.runtime.run.live import LiveWorld
 from tallystick.runtime.run.recorded import (
@@ -84,7 +87,7 @@ from tallystick.sandbox.host import HostFunction, HostTable
 from tallystick.sandbox.port import Host, now_ms
 from tallystick.sandbox.snapshot import unpacked
 from tallystick.sandbox.wasm.engine import ENGINE
-from tallystick.sandbox.wasm.sandbox import CLOCK_NS, WasmSandbox, WasmSession
+from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
 from tallystick.sessions.runs import (
     SessionLease,
     given_in_session,
@@ -131,6 +134,8 @@ class RunJob:
     lease: SessionLease | None = None
     # Where each setting came from that is no default, for the record.
     settings: Mapping[str, str] = field(default_factory=dict)
+    # None for the present, in UTC.
+    clock: RunClock | None = None
 
 
 async def run_live(
@@ -158,14 +163,11 @@ async def run_live(
     Gives what it came to, where its chain stands, and the call by whose refusal it ended, if it
     ended so. `caller` is the run whose program began it.
     """
-    check_strategy(job.strategy, job.inputs)
-    check_grants(job.grants, native=native is not None)
+    clock = _checked(job, native=native is not None)
     memory_calls = memory_calls_of(memory, session_id=session_id)
     own = functions
     functions = [*functions, *functions_of(memory_calls)]
-    check_variables(
-        (each.variable for each in job.inputs), functions=(each.name for each in functions)
-    )
+    check_variables((each.variable for each in job.inputs), functions=check_functions(functions))
     store = stored(job.inputs, run_attachments)
     layout = layout_of(store.inputs, question=job.goal)
     given, values, in_session = given_in_session(
@@ -185,6 +187,7 @@ async def run_live(
         model=model,
         depth=0 if caller is None else caller.depth,
         compact_at=job.compact_at,
+        clock=clock,
     )
     child_desk = LiveChildCalls(parent_of, children, run_attachments)
     skill_given = skills_asked(
@@ -204,6 +207,7 @@ async def run_live(
             functions,
             granted=job.grants,
             seed=job.seed,
+            clock_ns=clock.clock_ns,
             spend=model_door.run_scopes.spend,
         ),
     )
@@ -227,7 +231,9 @@ async def run_live(
             functions=tuple((each.name, each.doc) for each in table.names.functions),
             texts=given.refs,
             seed=job.seed,
-            clock_ns=CLOCK_NS,
+            clock_ns=clock.clock_ns,
+            timezone=zone_given(clock)[0],
+            utc_offset_s=zone_given(clock)[1],
             session_id=session_id,
             template=TEMPLATE,
             guest=sandbox().guest.image.sha256 if native is None else GUEST,
@@ -317,6 +323,19 @@ async def run_live(
         step=step,
     )
     return ended, journal.head, driver.refused
+
+
+def _checked(job: RunJob, *, native: bool) -> RunClock:
+    """Return the clock of a run. Raises `UsageError` for what such a run cannot have."""
+    check_strategy(job.strategy, job.inputs)
+    check_grants(job.grants, native=native)
+    clock = run_clock() if job.clock is None else job.clock
+    if native and not clock.is_present:
+        raise UsageError(
+            "clock: programs of the process sandbox read the clock of this machine; leave --clock "
+            "out, or take the sandbox wasm"
+        )
+    return clock
 
 
 async def begun_session(
@@ -472,6 +491,7 @@ async def drive_continued(
         model=model,
         depth=0 if started.caller is None else started.caller.depth,
         compact_at=started.compact_at,
+        clock=started.clock,
     )
     live_children = LiveChildCalls(parent, children, run_attachments)
     recorded_children = RecordedChildCalls(records, run_attachments)
@@ -485,6 +505,7 @@ async def drive_continued(
             functions,
             granted=started.grants,
             seed=started.seed,
+            clock_ns=started.clock_ns,
             spend=model_door.run_scopes.spend,
         ),
     )

@@ -107,6 +107,7 @@ class ChildRuns:
             seed=parent.seed,
             temperature=parent.temperature,
             compact_at=parent.compact_at,
+            clock=parent.clock,
             watch=self._tell,
             heard=self._heard,
         )

@@ -15,7 +15,7 @@ import msgspec
 
 from tallystick.core.errors import LedgerError, ReplayDiverged, ReplayStopped, RunNotFound
 from tallystick.core.machine.native import is_native_run
-from tallystick.core.machine.prompt import TEMPLATE
+from tallystick.core.machine.prompt import TEMPLATE, TEMPLATES
 from tallystick.core.records import Record, RunEnded, RunStarted, tag_of
 from tallystick.core.step import StepsNotReplayed
 from tallystick.core.views.receipt import holds_steps
@@ -162,7 +162,7 @@ async def _driven(driver: Driver, *, timeout_ms: int | None) -> None:
 
 def _other_template(started: RunStarted) -> str | None:
     """Why prompts differ, where that is no fault of the record."""
-    if started.template == TEMPLATE:
+    if started.template in TEMPLATES:
         return None
     return (
         f"the run was made with the prompts {started.template}; this version writes {TEMPLATE} and "

@@ -18,7 +18,7 @@ from tallystick.core.errors import (
     UsageError,
 )
 from tallystick.core.machine.answer import value_of
-from tallystick.core.machine.prompt import TEMPLATE
+from tallystick.core.machine.prompt import TEMPLATE, TEMPLATES
 from tallystick.core.machine.turn import over
 from tallystick.core.records import (
     Continuation,
@@ -207,7 +207,7 @@ async def continue_run(
     ledger, native = parts.ledger, await native_again(parts.backends, started)
     if native is None and not rerunnable(started, parts.sandbox().guest.image.sha256):
         raise ResumeRefused(run=run, why="was made with another version of the sandbox")
-    if started.template != TEMPLATE:
+    if started.template not in TEMPLATES:
         why = f"was made with the prompts {started.template}, and this version writes {TEMPLATE}"
         raise ResumeRefused(run=run, why=why)
     model = parts.model(started.model)

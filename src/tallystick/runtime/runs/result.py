@@ -20,7 +20,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `citations` are places in what it was given that were checked against the bytes; `unchecked` is
     what the answer says of where it is from and could not be. Under a schema, `answer` is JSON and
-    `value` what that says.
+    `value` what that says. `said` is the last reply of the model, where the run has no answer.
     `session_lost` says that its session does not keep what its programs left.
     Inside steps, `parent` is the id of their chain in the ledger and `step` the path of the one
     that began it. `settings` says where each setting came from that is no default.
@@ -41,6 +41,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: object = None
     settings: Mapping[str, str] = {}
     session_lost: bool = False
+    said: str | None = None
 
     @property
     def answered(self) -> bool:
@@ -73,6 +74,7 @@ def run_of(
         step=step,
         unchecked=cited.unchecked,
         session_lost=session_lost,
+        said=None if state.ended.stop == "answered" else state.said,
         value=value_of(state.answer, state.started) if state.ended.stop == "answered" else None,
         settings=state.started.settings or {},
     )

@@ -77,6 +77,8 @@ ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "2",
     "SHELL": "/bin/bash",
     "TMPDIR": "/tmp",
+    # The zone of the machine is nobody else's: a box has none but this.
+    "TZ": "UTC",
     "USER": "user",
 }
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"

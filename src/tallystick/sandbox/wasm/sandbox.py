@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from tallystick.core.clock import FIXED_CLOCK_NS
 from tallystick.core.errors import (
     GuestBroken,
     InvalidLimit,
@@ -449,9 +450,9 @@ _PROBES: tuple[tuple[str, _Probe], ...] = (
 # The WASM sandbox: the compiled guest and what its sessions share.
 
 
-# Where a session's clock starts unless it is told otherwise: 2026-01-01T00:00:00Z. A program sees
-# the same times whenever it is run.
-CLOCK_NS = 1_767_225_600_000_000_000
+# Where a session's clock starts unless it is told otherwise. A program sees the same times whenever
+# it is run.
+CLOCK_NS = FIXED_CLOCK_NS
 _MEMORY_BYTES_MAX = 2 * 1024 * 1024 * 1024
 
 
