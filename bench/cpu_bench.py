@@ -5,10 +5,11 @@ Question: is the ratio to native at most 3.5 in the median and 5 at worst?
 Sketch before measuring. An interpreter in WebAssembly without fuel is 1.5 to 3 times native; fuel
 adds a counter to every block and gives 2 to 4. Native is the Python that `TALLYSTICK_NATIVE_PYTHON`
 names, or else the one that runs this file; each row says its version. For a figure about the
-sandbox alone, name an optimised build of the guest's own version: against CPython 3.14.10 as Debian
-builds it, the seven ratios were 2.4 to 5.6, and the median of the five was 4.5. Guest code runs
-without the interpreter lock of the host, so two programs on two cores should take the time of one:
-1.9 of 2.0. What two native processes reach in the same minute is the limit of the machine.
+sandbox alone, name an optimised build of the guest's own version. Against CPython 3.14.10 as Debian
+builds it (`-O2`; whether with profiles, its configuration does not say), the seven ratios were 2.4
+to 5.6, and the median of the five was 4.5. Guest code runs without the interpreter lock of the
+host, so two programs on two cores should take the time of one: 1.9 of 2.0. What two native
+processes reach in the same minute is the limit of the machine.
 
 Ratios are of processor time, which other processes disturb less than the clock on the wall.
 """

@@ -331,7 +331,31 @@ class Said(msgspec.Struct, kw_only=True):
     answer: str | None = None
 
 
+class _LongSaid(Said, kw_only=True):
+    """The same of a long result. Its lists are read only if they are short."""
+
+    restored: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]
+    kept: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]
+
+
+_LISTS_BYTES_MAX = 65_536
+_LONG_BYTES_MIN = 1024 * 1024
 _decode = msgspec.json.Decoder(Said).decode
+_decode_long = msgspec.json.Decoder(_LongSaid).decode
+_decode_names = msgspec.json.Decoder(list[str]).decode
+
+
+def _read(result: bytes) -> Said:
+    """Decode a result. In a long one, lists are bounded: an item takes many times its bytes."""
+    if len(result) < _LONG_BYTES_MIN:
+        return _decode(result)
+    said = _decode_long(result)
+    lists = {
+        name: _decode_names(raw) if len(raw) <= _LISTS_BYTES_MAX else []
+        for name, raw in (("restored", said.restored), ("kept", said.kept))
+    }
+    whole = {name: getattr(said, name) for name in Said.__struct_fields__}
+    return Said(**whole | lists)
 
 
 def read_said(result: bytes | None, *, bytes_max: int | None = None) -> Said | None:
@@ -341,7 +365,7 @@ def read_said(result: bytes | None, *, bytes_max: int | None = None) -> Said | N
     `bytes_max` to what is left of the output limit; an error keeps its first kilobyte in any case.
     """
     try:
-        said = _decode(result or b"")
+        said = _read(result or b"")
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
     room = _VALUE_BYTES_MAX if bytes_max is None else min(bytes_max, _VALUE_BYTES_MAX)

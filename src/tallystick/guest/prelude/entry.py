@@ -9,20 +9,9 @@ import sys
 
 import wit_world
 
-import tallystick_guest.clock  # noqa: F401 - before the parts that keep `time.sleep`
-from tallystick_guest import (
-    archive,
-    cell,
-    exits,
-    hashes,
-    inventory,
-    loop,
-    processes,
-    streams,
-    threads,
-    violations,
-    wire,
-)
+import tallystick_guest.library.clock  # noqa: F401 - before the parts that keep `time.sleep`
+from tallystick_guest import archive, cell, inventory, loop, streams, threads, violations, wire
+from tallystick_guest.library import exits, hashes, processes
 
 inventory.preload()
 archive.install()
