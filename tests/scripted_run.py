@@ -74,6 +74,7 @@ def play(
     grants: Sequence[str] = (),
     **more: Any,
 ) -> Played:
+    more.setdefault("strategy", "code")
     model: Any = replies
     if not hasattr(replies, "ask"):
         model = ScriptedModel(

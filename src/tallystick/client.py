@@ -303,14 +303,15 @@ class Session:
 
         `model` is one by name; without it the step's is asked, if this is inside a step that has
         one, else the session's. `strategy` is how it is answered, "auto" by what fits its texts and
-        the budget. `compact_at` is how many tokens a prompt has before old turns are shortened, 0
-        for never, None for what suits the model. Under a JSON `schema` the answer is JSON that
-        fits, and `Run.value` what it says. `skills` are put into the prompt, each by its name with
-        its arguments behind it, also those that models may not load. `session` is one of
-        `sessions`, whose variables programs find. `clock` says where the clock of its programs
-        starts: "now", "fixed" (2026-01-01) or a time; the model is told it, in `timezone`. Inside a
-        step, raises `StepBudgetError`, with what the run came to, if a budget around it is
-        exhausted; steps have their own chain, `Run.parent`.
+        the budget; None is "code", or "direct" where a program would find nothing to read.
+        `compact_at` is how many tokens a prompt has before old turns are shortened, 0 for never,
+        None for what suits the model. Under a JSON `schema` the answer is JSON that fits, and
+        `Run.value` what it says. `skills` are put into the prompt, each by its name with its
+        arguments behind it, also those that models may not load. `session` is one of `sessions`,
+        whose variables programs find. `clock` says where the clock of its programs starts: "now",
+        "fixed" (2026-01-01) or a time; the model is told it, in `timezone`. Inside a step, raises
+        `StepBudgetError`, with what the run came to, if a budget around it is exhausted; steps have
+        their own chain, `Run.parent`.
         """
         job = self._job(
             RunJob(

@@ -208,7 +208,7 @@ class Settings:
     model: str | None
     limits: RunLimits
     temperature: float | None
-    strategy: AskedStrategy
+    strategy: AskedStrategy | None
     compact_at: int | None
     grants: tuple[str, ...]
     aliases: Mapping[str, str]
@@ -274,7 +274,7 @@ def load_settings(
         model=str(values["model"]) if "model" in values else None,
         limits=_limits(values),
         temperature=_number(values["temperature"]) if "temperature" in values else None,
-        strategy=checked(str(values["strategy"])),
+        strategy=checked(str(values["strategy"])) if "strategy" in values else None,
         compact_at=_whole(values["compact_at"]) if "compact_at" in values else None,
         grants=_texts(values.get("grants", ())),
         aliases=aliases,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.runtime.run.priced_model import NANO_IN, NANO_OUT, PRICES, PRICING, Costed
@@ -307,7 +308,8 @@ def test_all_runs_of_a_session_share_its_budget(sandbox: WasmSandbox) -> None:
         pricing=PRICING,
         budget=Budget.of(usd="0.006"),
     )
-    runs = [session.run("?", limits=limits(reply_tokens=200, turns=3)) for _ in range(8)]
+    asked: Any = {"limits": limits(reply_tokens=200, turns=3), "strategy": "code"}
+    runs = [session.run("?", **asked) for _ in range(8)]
 
     assert [each.stop for each in runs].count("budget") > 1
     assert "left in this session" in runs[-1].detail

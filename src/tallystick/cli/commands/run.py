@@ -73,7 +73,7 @@ _STDIN_SECONDS = 2.0
     "--strategy",
     type=click.Choice(STRATEGIES),
     help="direct: read all at once. code: write programs. recursive: have them ask models. "
-    "auto: what fits.  [default: code]",
+    "auto: what fits.  [default: code; direct where there is nothing to read]",
 )
 @click.option(
     "--compact-at",

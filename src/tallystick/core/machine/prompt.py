@@ -210,6 +210,12 @@ _DIRECT = f"""\
 You are given data and a task. Reply with the answer to the task and nothing else: exactly what is \
 asked for, no explanation. If the data cannot answer it by reading alone, reply {CANNOT}."""
 
+# Where there is no text, what is missing can only be computed.
+_DIRECT_WITHOUT_TEXT = """\
+Reply with the answer to the task and nothing else: exactly what is asked for, no explanation. If \
+it has to be computed, reply with one ```python block that prints it; it is run, and you see what \
+it printed."""
+
 # What is told only where an answer has to fit a schema.
 _TYPED = "The answer is a JSON value. Call FINAL with a dict, list, number or text that fits this \
 JSON schema:"
@@ -367,9 +373,25 @@ def direct(started: RunStarted, texts: Sequence[str]) -> tuple[Message, ...]:
     said.append(f"The task: {started.goal}")
     if started.schema is not None:
         said.append(f"{_TYPED_DIRECT}\n{_shown_schema(started.schema)}")
+    system = _DIRECT
+    if not started.files and not is_older(started):
+        system = _DIRECT_WITHOUT_TEXT
     return (
-        Message(role="system", part=DIRECT, text=_DIRECT),
+        Message(role="system", part=DIRECT, text=system),
         Message(role="user", part="task:direct", text="\n\n".join(said), images=_images(started)),
+    )
+
+
+def has_nothing_to_read(started: RunStarted) -> bool:
+    """Return True if a program of this run would find nothing: no text, no tool, no memory."""
+    return (
+        started.backend == "wasm"
+        and not (started.files or started.texts or started.inputs or started.values)
+        and all(name.startswith(_TOLD_LATER) for name, _ in started.functions)
+        and started.skills is None
+        and started.memory is None
+        and started.session is None
+        and started.vocabulary is None
     )
 
 

@@ -122,7 +122,8 @@ class RunJob:
     heard: Heard
     # By name, None for the step's or the session's own.
     model: str | None = None
-    strategy: AskedStrategy = "code"
+    # None for code, or direct where a program would find nothing to read.
+    strategy: AskedStrategy | None = None
     # In tokens, 0 for never, None for what suits the model.
     compact_at: int | None = None
     # What the answer has to fit, JSON as text.

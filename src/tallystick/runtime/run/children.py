@@ -106,6 +106,7 @@ class ChildRuns:
             grants=parent.grants,
             seed=parent.seed,
             temperature=parent.temperature,
+            strategy="code",
             compact_at=parent.compact_at,
             clock=parent.clock,
             watch=self._tell,

@@ -17,11 +17,12 @@ from tallystick.core.errors import (
     RunNotFound,
     UsageError,
 )
-from tallystick.core.machine.answer import value_of
+from tallystick.core.machine.answer import said_in, value_of
 from tallystick.core.machine.prompt import TEMPLATE, TEMPLATES
 from tallystick.core.machine.turn import over
 from tallystick.core.records import (
     Continuation,
+    ModelReplied,
     QueryAsked,
     Record,
     RunEnded,
@@ -64,7 +65,7 @@ from tallystick.runtime.runs.history import (
     whole_records,
 )
 from tallystick.runtime.runs.lock import held_run
-from tallystick.runtime.runs.result import Run
+from tallystick.runtime.runs.result import Run, said_at_end
 from tallystick.runtime.spend.client_scopes import ClientScopes
 from tallystick.runtime.spend.door import ModelDoor
 from tallystick.sandbox.port import now_ms
@@ -382,6 +383,12 @@ def check_resumable(run: str, records: Sequence[Record], limits: RunLimits | Non
             )
 
 
+def last_said(records: Sequence[Record]) -> str | None:
+    """Return the last reply of the model that said anything."""
+    replies = (each.text for each in reversed(records) if isinstance(each, ModelReplied))
+    return next((said for text in replies if (said := said_in(text)) is not None), None)
+
+
 def ended_run(
     run: str, records: Sequence[Record], *, ledger: Ledger, run_attachments: RunAttachments
 ) -> Run:
@@ -395,6 +402,7 @@ def ended_run(
         stop=ended.stop,
         detail=ended.detail,
         partial=ended.partial,
+        said=said_at_end(ended, started, last_said(records)),
         turns=ended.charge.turns,
         charge=ended.charge,
         citations=found.citations,

@@ -60,6 +60,8 @@ _BYTES_PER_TOKEN = 4
 _ESTIMATED_BYTES_MAX = 1_000_000
 # What is looked at of a text that stays on the host.
 _HEAD_CHARS = 65_536
+# Why a run is direct that nobody asked to be.
+_UNREAD = "there is nothing for a program to read"
 _SAMPLED = 200
 _ALIKE_SHARE = 0.8
 # Lines tell something if they hold this many words in a row, on average, and if of so many words
@@ -74,8 +76,10 @@ _IN_A_ROW = re.compile(rf"{_LONE}(?:[,;:.!?]? {_LONE})*")
 _DIGITS, _LETTERS = re.compile(r"[0-9]+"), re.compile(r"[^\W\d_]+")
 
 
-def check_strategy(asked: AskedStrategy, inputs: Sequence[Input]) -> None:
+def check_strategy(asked: AskedStrategy | None, inputs: Sequence[Input]) -> None:
     """Refuse what cannot be, as far as that is seen without reading the texts: they may be long."""
+    if asked is None:
+        return
     size = sum(len(each.text) for each in inputs if not each.is_picture)
     if checked(asked) == "direct" and size > STR_BYTES_MAX:
         raise refusal(stay_on_host(size // _BYTES_PER_TOKEN))
@@ -83,13 +87,18 @@ def check_strategy(asked: AskedStrategy, inputs: Sequence[Input]) -> None:
 
 def with_strategy(
     started: RunStarted,
-    asked: AskedStrategy,
+    asked: AskedStrategy | None,
     *,
     layout: InputLayout,
     model: Model,
     model_door: ModelDoor,
 ) -> RunStarted:
-    """A start with the strategy it takes. Raises `UsageError` for one that cannot be."""
+    """A start with the strategy it takes. Raises `UsageError` for one that cannot be.
+
+    Without one it is code, or direct where a program would find nothing to read.
+    """
+    if asked is None and not prompt.has_nothing_to_read(started):
+        asked = "code"
     if asked in ("code", "recursive"):
         return _taking(started, asked, layout)
     facts = facts_of(
@@ -99,6 +108,9 @@ def with_strategy(
         left=model_door.run_scopes.remaining(),
         window=window_of(model),
     )
+    if asked is None:
+        direct = not_direct(facts) is None
+        return _taking(started, "direct", layout, why=_UNREAD) if direct else started
     choice = chosen(asked, facts)
     return _taking(started, choice.strategy, layout, why=choice.why)
 

@@ -9,8 +9,9 @@ import msgspec
 from tallystick.core.charge import Charge
 from tallystick.core.citation.cited import Citation, Cited, Unchecked
 from tallystick.core.machine.answer import value_of
+from tallystick.core.machine.prompt import is_older
 from tallystick.core.machine.state import RunState
-from tallystick.core.records import StopReason
+from tallystick.core.records import RunEnded, RunStarted, StopReason
 
 _NOTHING = Cited()
 
@@ -48,6 +49,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.stop == "answered"
 
 
+def said_at_end(ended: RunEnded, started: RunStarted, said: str | None) -> str | None:
+    """Return what the model said last, where a run has no answer.
+
+    Not of runs with the prompts of before: steps have recorded what those came to, without it.
+    """
+    return None if ended.stop == "answered" or is_older(started) else said
+
+
 def run_of(
     run_id: str,
     state: RunState,
@@ -74,7 +83,7 @@ def run_of(
         step=step,
         unchecked=cited.unchecked,
         session_lost=session_lost,
-        said=None if state.ended.stop == "answered" else state.said,
+        said=said_at_end(state.ended, state.started, state.said),
         value=value_of(state.answer, state.started) if state.ended.stop == "answered" else None,
         settings=state.started.settings or {},
     )
