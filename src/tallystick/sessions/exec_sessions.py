@@ -21,6 +21,7 @@ from tallystick.core.errors import (
     StoreError,
     UsageError,
 )
+from tallystick.sandbox.directories import make_private
 from tallystick.sandbox.port import new_id, now_ms
 from tallystick.sandbox.snapshot import SnapshotId
 from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
@@ -53,7 +54,7 @@ def hold_session(
         )
     folder = directory / "sessions"
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(folder)
         lock = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreError(f"{folder}: {error.strerror or error}") from error

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tallystick.core.errors import NotASessionBook, SessionFormatUnknown, StoreError
+from tallystick.sandbox.directories import make_private
 
 FORMAT = 1
 # "TLSB": tells a book of sessions from every other SQLite file.
@@ -180,7 +181,7 @@ def _why(code: int, error: sqlite3.Error) -> str:
 def _make(path: Path) -> None:
     """See to it that there is a file, private to the user."""
     if not path.parent.is_dir():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
     # Made by us first, so that it never exists with wider rights.
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

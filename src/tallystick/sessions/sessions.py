@@ -28,6 +28,7 @@ from tallystick.ledger.port import Ledger, find_row
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.context.attachments import SNAPSHOT_TYPE
 from tallystick.runtime.runs.history import UNREADABLE
+from tallystick.sandbox.directories import make_private
 from tallystick.sandbox.port import now_ms
 from tallystick.sandbox.snapshot import Image, SnapshotId, packed
 from tallystick.sessions.book import SessionBook
@@ -92,7 +93,7 @@ def _path(book: Path, session: str) -> Path:
 def _taken(path: Path) -> int | None:
     """A descriptor that holds the lock, None if somebody else does."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
         while True:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             if not _locked(descriptor):

@@ -21,6 +21,7 @@ from typing import Any
 
 from tallystick.core.errors import StoreError, UsageError
 from tallystick.core.json_text import digest
+from tallystick.sandbox.directories import make_private
 from tallystick.settings.schema import one_line
 
 _LIBRARY = "cryptography"
@@ -115,7 +116,7 @@ def _require_library() -> None:
 
 def _make(directory: Path, path: Path) -> bool:
     """Write a new key, whole or not at all. False if another process was quicker."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(directory)
     serialization = _serialization()
     pem: bytes = (
         _ed25519()

@@ -20,6 +20,7 @@ from typing import Literal
 import msgspec
 
 from tallystick.core.errors import StoreError
+from tallystick.sandbox.directories import make_private
 from tallystick.settings.files import ConfigFile
 from tallystick.settings.providers import bare_provider
 from tallystick.settings.schema import FILE_KINDS, SETTINGS, Value, one_line
@@ -133,7 +134,7 @@ class TrustStore:
     def _locked(self) -> Iterator[None]:
         """Two writers at once would each undo what the other did."""
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self._directory)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             descriptor = os.open(self._directory / "trusted.lock", flags, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -22,6 +22,7 @@ import msgspec
 
 from tallystick.core.errors import StoreError, UsageError
 from tallystick.core.records import HostAnswered, Record, SkillLoaded
+from tallystick.sandbox.directories import make_private
 from tallystick.settings.files import config_directory
 from tallystick.settings.paths import data_directory
 from tallystick.settings.schema import one_line
@@ -268,7 +269,7 @@ class Recent:
             return
         kept = tuple(dict.fromkeys([*reversed(ids), *self.ids()]))[:_RECENT_MAX]
         with contextlib.suppress(OSError):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self._path.parent)
             descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=".recent-")
             with os.fdopen(descriptor, "wb") as file:
                 file.write(msgspec.json.encode(kept))

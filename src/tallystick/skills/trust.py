@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Literal
 
 from tallystick.core.errors import StoreError, UsageError
+from tallystick.sandbox.directories import make_private
 from tallystick.settings.schema import one_line
 from tallystick.settings.settings import SkillSettings
 from tallystick.settings.signing import PublicKey, SigningKey, read_public_key, signing_available
@@ -201,7 +202,7 @@ def add_signer(directory: Path, path: Path) -> PublicKey:
     key = read_public_key(path)
     target = directory / f"{key.id}.pub"
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(directory)
         _require_own(directory)
         with path.open("rb") as source:
             _replace(target, source.read())

@@ -22,6 +22,7 @@ from tallystick.core.errors import (
 from tallystick.core.ids import is_ulid
 from tallystick.ledger.port import Ledger, find_row
 from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.sandbox.directories import make_private
 
 
 @contextlib.contextmanager
@@ -95,7 +96,7 @@ def _is_locked(path: Path) -> bool:
 
 def _held(path: Path, run: str, *, steal: bool) -> tuple[int, bool]:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
         stolen = False
         while True:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -22,6 +22,7 @@ from tallystick.core.errors import (
     StoreError,
     UsageError,
 )
+from tallystick.sandbox.directories import make_private
 from tallystick.sandbox.output import ProgramOutput
 from tallystick.sandbox.port import (
     ExecutionContext,
@@ -165,7 +166,8 @@ def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int
     if directory.exists():
         raise UsageError(f"{directory} is there already")
     made = directory.with_name(f".{directory.name}.{new_id()}")
-    made.mkdir(mode=0o700, parents=True)
+    make_private(made.parent)
+    made.mkdir(mode=0o700)
     try:
         variables = bytearray()
         _piped(box, {"do": "pack_variables"}, variables.extend, _VARIABLES_BYTES_MAX)
