@@ -264,6 +264,13 @@ def test_one_of_which_nothing_was_written_is_said_to_be_so(tally: Tally) -> None
 
     assert done.code == 2
     assert "before anything of it was written; run it again" in done.line
+    assert "cut off" not in done.line
+    listed = json.loads(tally("ls", "--json").out)
+    assert [(each["run"], each["stop"]) for each in listed] == [(RUN, "not begun")]
+    assert "cut off" not in tally("inspect", RUN, "--tree").out
+    assert "was not begun" in tally("inspect", RUN).line
+    replayed = tally("replay", RUN)
+    assert (replayed.code, replayed.line) == (done.code, done.line)
 
 
 def test_a_chain_of_steps_is_said_to_be_one(tally: Tally) -> None:
