@@ -501,3 +501,21 @@ def test_an_interrupt_while_it_runs_again_what_is_recorded_leaves_it_as_it_was(
     assert tally.records() == before
     assert not lock.exists()
     assert tally("resume", "last", "--max-turns", "9", "--quiet").out == "21\n"
+
+
+def test_an_event_that_is_shown_is_on_the_ledger_however_the_process_ends(tally: Tally) -> None:
+    """The program runs for long: what came before it is shown only if it is committed."""
+    tally.script("print(1)", "while True: pass")
+    with tally.started("run", "what is it?", "-m", "scripted:demo.jsonl", "--events") as process:
+        assert process.stdout is not None
+        shown = []
+        for line in process.stdout:
+            shown.append(json.loads(line)["tag"])
+            if shown.count("model.replied") == 2:
+                break
+        # What follows the second reply is made, and waits for the next write.
+        time.sleep(0.5)
+        process.send_signal(signal.SIGKILL)
+        shown += [json.loads(line)["tag"] for line in process.stdout]
+
+    assert shown == [tag_of(each) for each in tally.records()]

@@ -50,7 +50,13 @@ from tallystick.runtime.context.inputs import cited, given_again
 from tallystick.runtime.journal.journal import LedgerJournal
 from tallystick.runtime.programs.backends import Backends
 from tallystick.runtime.programs.native import files_missing, native_again
-from tallystick.runtime.run.assembly import ResumeJob, begun_session, drive_continued, path_of
+from tallystick.runtime.run.assembly import (
+    ResumeJob,
+    begun_session,
+    committed_of,
+    drive_continued,
+    path_of,
+)
 from tallystick.runtime.run.replay import rerunnable
 from tallystick.runtime.runs.history import (
     NOT_BEGUN,
@@ -234,7 +240,12 @@ async def continue_run(
                 records=records,
                 continuation=continuation(fence),
                 journal=LedgerJournal(
-                    ledger, run=run, fence=fence, head=head, to_commit=run_attachments.to_commit
+                    ledger,
+                    run=run,
+                    fence=fence,
+                    head=head,
+                    to_commit=run_attachments.to_commit,
+                    committed=committed_of(job.watch, run),
                 ),
                 model=model,
                 session=session,
