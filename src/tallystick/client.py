@@ -495,8 +495,11 @@ class Session:
         goal: object = job.goal
         if not isinstance(goal, str) or not goal.strip():
             raise UsageError("goal: it is empty; say what is to be answered")
+        configured = self._client_settings.settings
         asked = self._clock if clock is None else clock
         zone = self._timezone if timezone is None else timezone
+        asked = configured.clock if asked is None else asked
+        zone = configured.timezone if zone is None else zone
         return dataclasses.replace(job, clock=run_clock(asked, zone))
 
     # -- on the loop ---------------------------------------------------------------------------

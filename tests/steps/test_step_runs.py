@@ -235,7 +235,7 @@ def test_a_bill_that_is_higher_than_was_reserved_raises_with_what_the_run_had(
 
     facts = caught.value.facts
     assert isinstance(facts, StepExhaustion)
-    assert (facts.step, facts.limit, facts.consumed_tokens) == ("plan", "max_tokens", 1_000_010)
+    assert (facts.step, facts.limit, facts.consumed_tokens) == ("plan", "max_tokens", 1_004_096)
     assert caught.value.answer == "42"
     assert caught.value.run is not None
     assert figures(log.peek()[0])[0] == 1_000_000
@@ -324,7 +324,7 @@ def test_a_run_that_outlives_its_step_is_paid_for_to_its_end(sandbox: WasmSandbo
     assert model.turns > 1
 
 
-@pytest.mark.parametrize("tokens", [1_000, 1_400, 1_800])
+@pytest.mark.parametrize("tokens", [1_100, 1_400, 1_800])
 def test_a_run_that_waited_for_money_and_answered_does_not_raise(
     sandbox: WasmSandbox, tokens: int
 ) -> None:

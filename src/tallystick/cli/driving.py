@@ -287,29 +287,41 @@ class Shown:
 class Watcher:
     """Sees every record of a tree of runs, and how many of it wait.
 
+    Events are printed once they are committed: what was shown survives the process.
+
     `run` is the root, `loaded` the skills that programs loaded.
     """
 
     def __init__(self, shown: Shown, progress: Progress) -> None:
         self._shown = shown
         self._progress = progress
+        self._failed: Exception | None = None
         self.run: str | None = None
         self.loaded: list[str] = []
 
     def __call__(self, run: str, record: Record) -> None:
+        if self._failed is not None:
+            raise self._failed
         self.run = self.run or run
         if isinstance(record, ReceiptIssued) and run == self.run:
             self._shown.receipts.append(record.receipt)
         skill = loaded_by(record)
         if skill is not None:
             self.loaded.append(skill)
-        if self._shown.events:
-            body = msgspec.Raw(encode_record(record))
-            click.echo(msgspec.json.encode({"run": run, "tag": tag_of(record), "record": body}))
-        elif self._shown.tells and isinstance(record, RunStarted) and record.strategy_why:
+        if self._shown.tells and isinstance(record, RunStarted) and record.strategy_why:
             # Which strategy was chosen, and why, before anything else.
             click.echo(f"strategy {record.strategy}: {record.strategy_why}", err=True)
         self._progress.watch(run, record)
+
+    def committed(self, run: str, record: Record) -> None:
+        """Print an event. What cannot be printed ends the run at the next record."""
+        if not self._shown.events or self._failed is not None:
+            return
+        body = msgspec.Raw(encode_record(record))
+        try:
+            click.echo(msgspec.json.encode({"run": run, "tag": tag_of(record), "record": body}))
+        except Exception as error:
+            self._failed = error
 
     def waits(self, parent: str, change: int) -> None:
         self._progress.waits(parent, change)

@@ -177,6 +177,8 @@ class ReplayDiverged(BackendError):
 class CleanUpWarning(UserWarning):
     """A file that is no longer needed could not be removed. What was done is not affected."""
 
+    code = "warning.clean_up"
+
     def __init__(self, *, path: str, why: str) -> None:
         super().__init__(f"{path} could not be removed: {why}; it is not needed any more")
 

@@ -54,6 +54,7 @@ from tallystick.settings.files import config_directory
 from tallystick.settings.paths import cache_directory, data_directory
 from tallystick.settings.schema import one_line
 from tallystick.storage import system
+from tallystick.storage.directories import make_private
 
 if TYPE_CHECKING:
     from tallystick.ledger.sqlite import SqliteLedger
@@ -108,7 +109,7 @@ def add_key(directory: Path) -> MemoryKeys:
 
 
 def _made(directory: Path, path: Path) -> None:
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(directory)
     # A link is refused if the name is taken: of two processes, both go on with the same key.
     temporary = _written(directory, _new_line() + "\n")
     try:
@@ -286,7 +287,6 @@ class Memory:
         path = (directory or memory_directory(environ)) / f"{tenant}.db"
         if not create and not path.exists():
             raise UsageError(f"there is no memory {tenant!r} yet; tally remember makes it")
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return cls(
             SqliteMemory(path),
             tenant=tenant,

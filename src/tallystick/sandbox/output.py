@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from tallystick.core.errors import CleanUpWarning
 from tallystick.storage import system
+from tallystick.storage.directories import make_private
 
 _LOST = "the rest is lost: "
 _CUT_END = "]\n"
@@ -126,7 +127,7 @@ class OutputStream:
         # A name is made for the few programs that need one.
         self._path = self._place()
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(self._path.parent)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | system.CLOEXEC
             self._file = os.fdopen(os.open(self._path, flags, 0o600), "wb")
         except OSError as error:

@@ -25,6 +25,7 @@ from tallystick.sandbox.port import new_id, now_ms
 from tallystick.sandbox.snapshot import SnapshotId
 from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
 from tallystick.storage import system
+from tallystick.storage.directories import make_private
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # The current image is kept beside the session's own snapshots: neither listed nor counted.
@@ -55,7 +56,7 @@ def hold_session(
     system.require_posix("a session in a file")
     folder = directory / "sessions"
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(folder)
         lock = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | system.CLOEXEC, 0o600)
     except OSError as error:
         raise StoreError(f"{folder}: {error.strerror or error}") from error

@@ -17,6 +17,7 @@ from pathlib import Path
 from tallystick.core.errors import NotASessionBook, SessionFormatUnknown, StoreError
 from tallystick.ledger.connection import integrity_faults
 from tallystick.storage import system
+from tallystick.storage.directories import make_private
 
 FORMAT = 1
 # "TLSB": tells a book of sessions from every other SQLite file.
@@ -188,7 +189,7 @@ def _make(path: Path) -> None:
     """See to it that there is a file, private to the user."""
     system.require_posix("a session in a file")
     if not path.parent.is_dir():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
     # Made by us first, so that it never exists with wider rights.
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | system.CLOEXEC, 0o600))

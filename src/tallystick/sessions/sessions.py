@@ -42,6 +42,7 @@ from tallystick.sessions.book import SessionBook
 from tallystick.sessions.rows import KeptSnapshot, Left, SessionInfo, SessionRun
 from tallystick.sessions.snapshots import snapshots_holder
 from tallystick.storage import system
+from tallystick.storage.directories import make_private
 
 # That somebody works in a session: a lock held for as long as their process lives, by the book.
 #
@@ -101,7 +102,7 @@ def _path(book: Path, session: str) -> Path:
 def _taken(path: Path) -> int | None:
     """A descriptor that holds the lock, None if somebody else does."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
         while True:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | system.CLOEXEC, 0o600)
             if not _locked(descriptor):

@@ -61,7 +61,7 @@ class RunSettings:
     """What is in force for one run; `sources` says where each setting came from, if no default."""
 
     limits: RunLimits
-    strategy: AskedStrategy
+    strategy: AskedStrategy | None
     temperature: float | None
     compact_at: int | None
     sources: Mapping[str, str]

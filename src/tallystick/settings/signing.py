@@ -23,6 +23,7 @@ from tallystick.core.errors import StoreError, UsageError
 from tallystick.core.json_text import digest
 from tallystick.settings.schema import one_line
 from tallystick.storage import system
+from tallystick.storage.directories import make_private
 
 _LIBRARY = "cryptography"
 _PRIVATE_NAME = "signing.key"
@@ -116,7 +117,7 @@ def _require_library() -> None:
 
 def _make(directory: Path, path: Path) -> bool:
     """Write a new key, whole or not at all. False if another process was quicker."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(directory)
     serialization = _serialization()
     pem: bytes = (
         _ed25519()

@@ -23,6 +23,7 @@ from tallystick.settings.files import ConfigFile
 from tallystick.settings.providers import bare_provider
 from tallystick.settings.schema import FILE_KINDS, SETTINGS, Value, one_line
 from tallystick.storage import system
+from tallystick.storage.directories import make_private
 
 TrustState = Literal["trusted", "changed", "untrusted"]
 
@@ -136,7 +137,7 @@ class TrustStore:
         """Two writers at once would each undo what the other did."""
         system.require_posix("the list of trusted files")
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self._directory)
             flags = os.O_RDWR | os.O_CREAT | system.CLOEXEC
             descriptor = os.open(self._directory / "trusted.lock", flags, 0o600)
             system.lock(descriptor)

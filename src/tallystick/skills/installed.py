@@ -33,6 +33,7 @@ from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, hidden
 from tallystick.skills.layers import Registry, Skill, find_layers, scan, skill_of
 from tallystick.skills.skills import Skills, root_text, words_of
 from tallystick.skills.trust import Admitted, SkillTrust
+from tallystick.storage.directories import make_private
 
 SKILL_FILES = ("SKILL.md", "skill.md")
 
@@ -268,7 +269,7 @@ class Recent:
             return
         kept = tuple(dict.fromkeys([*reversed(ids), *self.ids()]))[:_RECENT_MAX]
         with contextlib.suppress(OSError):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self._path.parent)
             descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=".recent-")
             with os.fdopen(descriptor, "wb") as file:
                 file.write(msgspec.json.encode(kept))

@@ -52,6 +52,7 @@ from tallystick.skills.format.bundle import (
 from tallystick.skills.format.folder import Folder
 from tallystick.skills.layers import LAYER_ORDER, LayerName, Registry, Shadowed, Skill
 from tallystick.storage import system
+from tallystick.storage.directories import make_private
 
 # Signatures of skills, checked and made: whose they are, and what they say of every file.
 #
@@ -202,7 +203,7 @@ def add_signer(directory: Path, path: Path) -> PublicKey:
     key = read_public_key(path)
     target = directory / f"{key.id}.pub"
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(directory)
         _require_own(directory)
         with path.open("rb") as source:
             _replace(target, source.read())

@@ -83,7 +83,7 @@ def test_the_model_is_told_the_time_to_the_minute_beside_the_task(direct: bool) 
         ("2026-07-01T12:00", "Asia/Kathmandu", "Wednesday, 2026-07-01 12:00 (UTC+05:45)"),
         ("2026-01-01T02:00Z", "America/New_York", "Wednesday, 2025-12-31 21:00 (UTC-05:00)"),
         ("1970-01-01", None, "Thursday, 1970-01-01 00:00 UTC"),
-        ("2261-12-31T23:59:59Z", None, "Tuesday, 2261-12-31 23:59 UTC"),
+        ("2259-12-31T23:59:59Z", None, "Saturday, 2259-12-31 23:59 UTC"),
     ],
 )  # fmt: skip
 def test_a_run_tells_the_time_of_its_zone(
@@ -113,12 +113,12 @@ def test_a_run_tells_the_time_of_its_zone(
 
 def test_a_program_that_comes_after_a_far_time_still_works(sandbox: WasmSandbox) -> None:
     programs = [block("import datetime\nprint(datetime.datetime.now())"), block("FINAL(6 * 7)")]
-    with session_of(sandbox, programs, clock="2261-12-31T23:59:59Z") as session:
+    with session_of(sandbox, programs, clock="2259-12-31T23:59:59Z") as session:
         assert session.run("what is it?").answer == "42"
 
 
 @pytest.mark.parametrize(
-    "bad", ["later", "", " ", "2026-13-01", "1969-12-31", "2262-01-01", "9999-12-31", 12, "x" * 500]
+    "bad", ["later", "", " ", "2026-13-01", "1969-12-31", "2260-01-01", "9999-12-31", 12, "x" * 500]
 )
 def test_a_clock_that_is_none_is_refused_in_one_line(bad: Any, sandbox: WasmSandbox) -> None:
     with session_of(sandbox, []) as session, pytest.raises(UsageError, match=r"^clock: .{1,160}$"):

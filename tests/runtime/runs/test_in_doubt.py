@@ -203,7 +203,8 @@ def test_only_runs_that_were_left_are_in_doubt(tmp_path: Path) -> None:
     assert (call.kind, call.turn, call.tokens, call.usd) == ("model", 1, 100, 5_000)
     assert [each.kind for each in found[1].open] == ["effect"]
     assert rows[run_id(1)] == "in doubt"
-    assert rows[run_id(3)] == rows[run_id(7)] == "cut off"
+    assert rows[run_id(3)] == "cut off"
+    assert rows[run_id(7)] == "not begun"
     assert rows[run_id(5)] == "running"
     assert rows[run_id(6)] == "moved"
 

@@ -49,7 +49,7 @@ from tallystick.core.views.outline import End, RunAct, Spend
 from tallystick.core.views.receipt import Tally, harn_step_fields, holds_steps, step_lines
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.runs.history import records_of, resolve_run, whole_records
+from tallystick.runtime.runs.history import NOT_BEGUN, records_of, resolve_run, whole_records
 from tallystick.runtime.runs.tree import Node, tree_of
 from tallystick.settings.paths import ledger_path
 
@@ -97,6 +97,9 @@ def inspect_command(
     if as_json:
         bodies = [msgspec.Raw(encode_record(record)) for record in records]
         click.echo(msgspec.json.encode({"run": found, "records": bodies}).decode())
+        return 0
+    if not records:
+        click.echo(f"run {found} {NOT_BEGUN}", err=True)
         return 0
     # A chain of steps has no turns.
     in_blocks = not as_records and isinstance(records[0], RunStarted)

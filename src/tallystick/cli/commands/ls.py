@@ -94,7 +94,8 @@ class _Listed(msgspec.Struct, frozen=True, kw_only=True):
 def ls_command(limit: int, in_doubt: bool, children: bool, as_json: bool) -> int:
     r"""List the runs of the ledger, the newest last, and the steps that some were begun in.
 
-    A run without an end is `running`, `cut off` (tally resume goes on with it), or `in doubt`: it
+    A run without an end is `running`, `cut off` (tally resume goes on with it), `not begun` (its
+    process ended before anything of it was written: there is nothing to resume), or `in doubt`: it
     was cut off while it waited for a call. With --in-doubt those calls are listed, and what dead
     processes hold of the total.
 

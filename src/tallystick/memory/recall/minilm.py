@@ -18,6 +18,7 @@ from tallystick.core.errors import UsageError
 from tallystick.core.json_text import canonical, digest
 from tallystick.memory.recall.codes import pack_tokens, pack_vector
 from tallystick.memory.recall.scope import Embedded, Embedder
+from tallystick.storage.directories import make_private
 
 if TYPE_CHECKING:
     import numpy as np
@@ -451,7 +452,7 @@ def _graph(cache: Path, directory: Path) -> bytes:
 
 
 def _keep(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(path.parent)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -111,7 +111,11 @@ class Journal(Protocol):
 
 
 class LedgerJournal:
-    """Writes to a ledger that this process has claimed a run of. Used from any thread."""
+    """Writes to a ledger that this process has claimed a run of. Used from any thread.
+
+    `committed` is called with each record once the ledger has it, in order, before anyone who
+    waits for the write continues. It must not raise.
+    """
 
     def __init__(
         self,
@@ -121,8 +125,11 @@ class LedgerJournal:
         fence: int,
         head: Head,
         to_commit: Callable[[], Also | None] = lambda: None,
+        committed: Callable[[Record], None] | None = None,
     ) -> None:
         self._to_commit = to_commit
+        self._committed = committed
+        self._untold: list[Record] = []
         self._ledger = ledger
         self._run = run
         self._fence = fence
@@ -139,14 +146,19 @@ class LedgerJournal:
 
     def append_later(self, record: Record) -> None:
         with self._guard:
-            self._held.append(_draft(record))
+            self._hold([record])
             if len(self._held) >= _HELD_MAX:
                 self._submit(forced=False)
 
     def write(self, records: Sequence[Record], *, forced: bool) -> PendingWrite:
         with self._guard:
-            self._held.extend(map(_draft, records))
+            self._hold(records)
             return PendingWrite(self._submit(forced=forced))
+
+    def _hold(self, records: Sequence[Record]) -> None:
+        self._held.extend(map(_draft, records))
+        if self._committed is not None:
+            self._untold.extend(records)
 
     def continuation(self, *, ending: bool) -> tuple[Continuation, RunEnded | None] | None:
         return None
@@ -162,6 +174,7 @@ class LedgerJournal:
             # What is written after a hole would look as if nothing were missing.
             raise self._broken
         drafts, self._held = self._held, []
+        records, self._untold = self._untold, []
         try:
             self._head, future = self._ledger.submit(
                 self._run,
@@ -175,12 +188,33 @@ class LedgerJournal:
             self._broken = error
             raise
         future.add_done_callback(self._ended)
-        return future
+        return future if self._committed is None else _told(future, self._committed, records)
 
     def _ended(self, future: Future[None]) -> None:
         error = future.exception()
         if error is not None and self._broken is None:
             self._broken = error
+
+
+def _told(
+    written: Future[None], committed: Callable[[Record], None], records: Sequence[Record]
+) -> Future[None]:
+    """Return a future that ends when the records are committed and told."""
+    told: Future[None] = Future()
+    # From here on nobody who stops to wait can cancel it.
+    told.set_running_or_notify_cancel()
+
+    def tell(done: Future[None]) -> None:
+        error = done.exception()
+        if error is not None:
+            told.set_exception(error)
+            return
+        for record in records:
+            committed(record)
+        told.set_result(None)
+
+    written.add_done_callback(tell)
+    return told
 
 
 def _draft(record: Record) -> Draft:

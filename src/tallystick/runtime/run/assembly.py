@@ -105,7 +105,15 @@ from tallystick.vocabulary.runs import VocabularyAsked, check_again, check_for, 
 if TYPE_CHECKING:
     from tallystick.memory.memory import Memory
 
+# Hears of each record when it is made. One with a method `committed` is told again once the ledger
+# has it, from any thread: what is shown of a run then survives the process. It must not raise.
 Watch = Callable[[str, Record], None]
+
+
+def committed_of(watch: Watch, run: str) -> Callable[[Record], None] | None:
+    """Return whom to tell that a record of this run is committed; None if nobody asks."""
+    hear: Watch | None = getattr(watch, "committed", None)
+    return None if hear is None else lambda record: hear(run, record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +280,7 @@ async def run_live(
         fence=_claimed(ledger, run, child=caller is not None),
         head=Head.of_nothing(),
         to_commit=run_attachments.to_commit,
+        committed=committed_of(job.watch, run),
     )
     world = LiveWorld(
         run=run,

@@ -28,6 +28,17 @@ from tallystick.sandbox.port import new_id
 from tallystick.steps.runs import RunSteps
 
 
+class _ChildWatch:
+    """Hears of the records of children, and that they are committed if the root's watcher does."""
+
+    def __init__(self, tell: Watch, committed: Watch | None) -> None:
+        self._tell = tell
+        self.committed = committed
+
+    def __call__(self, run: str, record: Record) -> None:
+        self._tell(run, record)
+
+
 class ChildRuns:
     """The runs below one root: they share its session, its watcher and its places."""
 
@@ -38,6 +49,7 @@ class ChildRuns:
         self._watch: Watch | None = watch
         # One that has it is also told how many children of a run wait for a place.
         self._waits: Callable[[str, int], None] | None = getattr(watch, "waits", None)
+        self._tells = _ChildWatch(self._tell, getattr(watch, "committed", None))
         self._heard = heard
         self._resuming = resuming
         self._slots = ChildSlots()
@@ -109,7 +121,7 @@ class ChildRuns:
             strategy="code",
             compact_at=parent.compact_at,
             clock=parent.clock,
-            watch=self._tell,
+            watch=self._tells,
             heard=self._heard,
         )
         with (
@@ -161,7 +173,7 @@ class ChildRuns:
                 run, records, ledger=parts.ledger, run_attachments=run_attachments
             ), row.head
         assert self._resuming is not None
-        job = dataclasses.replace(self._resuming.for_child(), watch=self._tell)
+        job = dataclasses.replace(self._resuming.for_child(), watch=self._tells)
         ended = await resumed(parts, run, job, RunSteps(None), children=self, parent=parent)
         row = find_row(parts.ledger, run)
         assert row is not None

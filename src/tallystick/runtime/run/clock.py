@@ -14,8 +14,9 @@ from tallystick.core.errors import UsageError
 
 NOW, FIXED = "now", "fixed"
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-# The guest counts nanoseconds in 64 bits with a sign, which end in 2262.
-_END = datetime.datetime(2262, 1, 1, tzinfo=datetime.UTC)
+# The guest counts nanoseconds in 64 bits with a sign, which end in 2262. A program may sleep, so
+# it starts well before.
+_END = datetime.datetime(2260, 1, 1, tzinfo=datetime.UTC)
 _SHOWN_CHARS_MAX = 60
 
 
@@ -59,7 +60,7 @@ def _start(clock: str | datetime.datetime | None, zone: datetime.tzinfo | None) 
     if at.tzinfo is None:
         at = at.replace(tzinfo=zone or datetime.UTC)
     if not _EPOCH <= at < _END:
-        raise UsageError(f"clock: {_shown(clock)} is not between 1970 and 2262")
+        raise UsageError(f"clock: {_shown(clock)} is not between 1970 and 2259")
     # In whole numbers: a float has too few digits for microseconds.
     return (at - _EPOCH) // datetime.timedelta(microseconds=1) * 1_000
 

@@ -17,9 +17,10 @@ from tallystick.core.errors import LedgerError, ReplayDiverged, ReplayStopped, R
 from tallystick.core.machine.native import is_native_run
 from tallystick.core.machine.prompt import TEMPLATE, TEMPLATES
 from tallystick.core.records import Record, RunEnded, RunStarted, tag_of
+from tallystick.core.resume_errors import ResumeRefused
 from tallystick.core.step import StepsNotReplayed
 from tallystick.core.views.receipt import holds_steps
-from tallystick.ledger.port import Ledger
+from tallystick.ledger.port import Ledger, find_row
 from tallystick.ledger.verify import BadEntry, bad_entry_of, verify_ledger
 from tallystick.runtime.calls.children import Children, RecordedChildCalls
 from tallystick.runtime.calls.queries import Queries, RecordedQueryCalls
@@ -30,6 +31,7 @@ from tallystick.runtime.journal.journal import ComparingJournal, Divergence, Not
 from tallystick.runtime.run.driver import Driver
 from tallystick.runtime.run.recorded import RecordedWorld, RerunStopped
 from tallystick.runtime.runs.history import (
+    NOT_BEGUN,
     RunRecords,
     holder_of,
     refuse_foreign,
@@ -201,6 +203,8 @@ async def replayed(
     if bad is not None:
         return broken_chain(run, entries=verify_ledger(ledger, [run]).entries, bad=bad)
     records = whole_records(ledger, run)
+    if not records and find_row(ledger, run) is not None:
+        raise ResumeRefused(run=run, why=NOT_BEGUN)
     if holds_steps(records):
         raise StepsNotReplayed(chain=run, runs=runs_inside(ledger, run))
     if not records or not isinstance(records[0], RunStarted):

@@ -53,9 +53,16 @@ from tallystick.runtime.context.inputs import cited, given_again
 from tallystick.runtime.journal.journal import LedgerJournal
 from tallystick.runtime.programs.backends import Backends
 from tallystick.runtime.programs.native import files_missing, native_again
-from tallystick.runtime.run.assembly import ResumeJob, begun_session, drive_continued, path_of
+from tallystick.runtime.run.assembly import (
+    ResumeJob,
+    begun_session,
+    committed_of,
+    drive_continued,
+    path_of,
+)
 from tallystick.runtime.run.replay import rerunnable
 from tallystick.runtime.runs.history import (
+    NOT_BEGUN,
     awaited_children,
     holder_of,
     holds_of,
@@ -243,7 +250,12 @@ async def continue_run(
                 records=records,
                 continuation=continuation(fence),
                 journal=LedgerJournal(
-                    ledger, run=run, fence=fence, head=head, to_commit=run_attachments.to_commit
+                    ledger,
+                    run=run,
+                    fence=fence,
+                    head=head,
+                    to_commit=run_attachments.to_commit,
+                    committed=committed_of(job.watch, run),
                 ),
                 model=model,
                 session=session,
@@ -313,8 +325,7 @@ def checked(ledger: Ledger, run: str) -> tuple[Head, list[Record]]:
     if row is None:
         raise RunNotFound(run=run)
     if not row.head.count:
-        why = "was cut off before anything of it was written; run it again"
-        raise ResumeRefused(run=run, why=why)
+        raise ResumeRefused(run=run, why=NOT_BEGUN)
     bad = bad_entry_of(ledger, run)
     if bad is not None and bad.why.endswith(UNKNOWN_RECORD):
         raise RecordUnreadable(run=bad.run, seq=bad.seq, why=bad.why)

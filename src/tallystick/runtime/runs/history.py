@@ -67,6 +67,9 @@ _decode_header = msgspec.json.Decoder(Header).decode
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
+NOT_BEGUN = "was not begun: its process ended before anything of it was written; run it again"
+
+
 def records_of(ledger: Ledger, run: str) -> Iterator[Record]:
     """The records of a run, as far as their bodies are still there."""
     for seq, sealed in enumerate(ledger.read(run)):

@@ -49,8 +49,9 @@ from tallystick.ledger.verify import verify_ledger
 from tallystick.runtime.runs.history import UNREADABLE, holds_of, records_of
 from tallystick.runtime.runs.lock import held_run, is_running
 
-# How a run that has no end stands: `unfinished` is a copy of what another ledger goes on with.
-RunStatus = Literal["running", "in doubt", "cut off", "moved", "unfinished"]
+# How a run that has no end stands: `unfinished` is a copy of what another ledger goes on with, and
+# `not begun` one whose process ended before anything of it was written. There is nothing to resume.
+RunStatus = Literal["running", "not begun", "in doubt", "cut off", "moved", "unfinished"]
 _Paid = AskModel | QueryAsked
 _CHARGED = "its outcome is unknown; it was charged, and is made again"
 _RELEASED = "it was not billed; it is made again"
@@ -94,6 +95,8 @@ def status_of(ledger: Ledger, row: RunRow) -> RunStatus:
         return "unfinished"
     if is_running(ledger, row.run):
         return "running"
+    if not row.head.count:
+        return "not begun"
     return "in doubt" if open_intents(_billed(records_of(ledger, row.run))) else "cut off"
 
 

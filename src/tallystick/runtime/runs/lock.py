@@ -23,6 +23,7 @@ from tallystick.core.ids import is_ulid
 from tallystick.ledger.port import Ledger, find_row
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.storage import system
+from tallystick.storage.directories import make_private
 
 
 @contextlib.contextmanager
@@ -96,7 +97,7 @@ def _is_locked(path: Path) -> bool:
 
 def _held(path: Path, run: str, *, steal: bool) -> tuple[int, bool]:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
         stolen = False
         while True:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | system.CLOEXEC, 0o600)

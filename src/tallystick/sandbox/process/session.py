@@ -61,6 +61,7 @@ from tallystick.sandbox.wasm.execution import (
     source_of,
 )
 from tallystick.sandbox.wasm.instance import Ended, Instance
+from tallystick.storage.directories import make_private
 
 if TYPE_CHECKING:
     from tallystick.sandbox.process.sandbox import ProcessSandbox
@@ -167,7 +168,8 @@ def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int
     if directory.exists():
         raise UsageError(f"{directory} is there already")
     made = directory.with_name(f".{directory.name}.{new_id()}")
-    made.mkdir(mode=0o700, parents=True)
+    make_private(made.parent)
+    made.mkdir(mode=0o700)
     try:
         variables = bytearray()
         _piped(box, {"do": "pack_variables"}, variables.extend, _VARIABLES_BYTES_MAX)

@@ -25,6 +25,7 @@ from wasmtime import _bindings
 from tallystick.core.errors import GuestMissing, NotSupportedHere
 from tallystick.sandbox.port import COMPILED, COMPILING
 from tallystick.storage import system
+from tallystick.storage.directories import make_private
 
 # The guest's three imports: every byte between guest and host crosses here.
 #
@@ -296,7 +297,7 @@ class CodeCache:
     def _prepare(self) -> str | None:
         """Make the directory ours alone, or say why it cannot be used."""
         try:
-            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(self._directory)
             status = os.lstat(self._directory)
         except OSError as error:
             return f"{self._directory}: {error.strerror or error}"
