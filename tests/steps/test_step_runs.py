@@ -346,7 +346,7 @@ def test_a_run_that_waited_for_money_in_vain_raises(sandbox: WasmSandbox) -> Non
     model = Writer(used=600)
     with opened(sandbox, model) as session, step_log():
 
-        @step("both", budget={"max_tokens": 1_000})
+        @step("both", budget={"max_tokens": 1_100})
         async def both() -> list[Run | BaseException]:
             runs = (session.arun(f"goal {number}", limits=ROOMY) for number in range(2))
             return list(await asyncio.gather(*runs, return_exceptions=True))
