@@ -343,10 +343,10 @@ def test_a_run_that_waited_for_money_and_answered_does_not_raise(
 
 
 def test_a_run_that_waited_for_money_in_vain_raises(sandbox: WasmSandbox) -> None:
-    model = Writer(used=600)
+    model = Writer(used=400)
     with opened(sandbox, model) as session, step_log():
 
-        @step("both", budget={"max_tokens": 1_100})
+        @step("both", budget={"max_tokens": 700})
         async def both() -> list[Run | BaseException]:
             runs = (session.arun(f"goal {number}", limits=ROOMY) for number in range(2))
             return list(await asyncio.gather(*runs, return_exceptions=True))

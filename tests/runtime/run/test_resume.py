@@ -150,6 +150,8 @@ def test_a_run_that_was_killed_on_a_disk_goes_on_from_its_files(
         program("n += len(outputs)", "n += len(llm_query('long one'))", "print(n)"),
         program("FINAL(n)"),
         when=lambda request: len(request.messages) > 5,
+        # A reply above what was reserved for it would be the last.
+        limits=msgspec.structs.replace(ROOMY, reply_tokens=50_000),
     )
     made = dead.reopened(sandbox)
     with pytest.raises(RunInDoubt):
