@@ -130,9 +130,9 @@ def test_a_configured_total_binds_python_and_is_recorded(home: Home) -> None:
     with SqliteLedger(home.path / "ledger.db") as ledger:
         for _ in range(12):
             with session(model=model, ledger=ledger) as made:
-                last = made.run("?", limits=limits)
+                last = made.run("?", limits=limits, strategy="code")
         with session(model=model, ledger=ledger, config=None, pricing=PRICING) as made:
-            without = made.run("?", limits=limits)
+            without = made.run("?", limits=limits, strategy="code")
 
     assert (last.stop, without.stop) == ("budget", "budget")
     assert 0 < model.billed <= nano_usd("0.003")
@@ -141,9 +141,10 @@ def test_a_configured_total_binds_python_and_is_recorded(home: Home) -> None:
 def test_a_configured_total_caps_a_session_whose_ledger_is_in_memory(home: Home) -> None:
     home.user(f"total_usd = 0.003\n{PRICE}")
     model = Costed(answer=lambda prompt: calling([], answer="it"))
+    limits = RunLimits(reply_tokens=200)
 
     with session(model=model) as made:
-        ends = [made.run("?", limits=RunLimits(reply_tokens=200)).stop for _ in range(12)]
+        ends = [made.run("?", limits=limits, strategy="code").stop for _ in range(12)]
 
     assert ends[0] == "answered"
     assert ends[-1] == "budget"
