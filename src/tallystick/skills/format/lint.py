@@ -43,7 +43,7 @@ _ASCII = range(0x20, 0x7F)
 _ALPHABETS = frozenset({
     "ARMENIAN", "CHEROKEE", "COPTIC", "CYRILLIC", "GEORGIAN", "GREEK", "HEBREW", "LATIN", "LISU",
 })  # fmt: skip
-# Small letters that most fonts draw as an ASCII one, from Unicode's list of confusables.
+# Small letters that most fonts draw as an ASCII one: a short list, not all that Unicode knows.
 _LOOK_ALIKE = {
     letter: ascii
     for ascii, letters in {
