@@ -370,6 +370,7 @@ class LiveQueryCalls:
         self._find_model = find_model
         self._run_attachments = run_attachments
         self._under_way = 0
+        self._looking_again = asyncio.Lock()
         self._line: deque[asyncio.Future[None]] = deque()
         self._called: asyncio.Future[None] | None = None
         self._held: dict[tuple[int, int], ReservedCall] = {}
@@ -442,8 +443,10 @@ class LiveQueryCalls:
                         self._under_way -= 1
                         self._model_door.release(reserved_call)
                         self._call()
-            # Another run holds it. Its calls may need the place to give it back.
-            await asyncio.sleep(PAUSE_MS / 1000 if held else 0)
+            # Another run holds it. Its calls may need the place to give it back. Of many calls that
+            # wait, one looks again at a time: a thousand that all look would keep a processor busy.
+            async with self._looking_again:
+                await asyncio.sleep(PAUSE_MS / 1000 if held else 0)
 
     async def _refuse(
         self, request: QueryRequest, error: BudgetExhausted | BudgetUnpriced | UsageError

@@ -17,6 +17,7 @@ from tallystick.attachments.media import image_size
 from tallystick.core.budget.amount import (
     Amount,
     BudgetExhausted,
+    BudgetOverrun,
     BudgetUnpriced,
     Dimension,
     Remaining,
@@ -174,9 +175,10 @@ class ModelDoor:
         Another thread may give it back just before this looks; so who is told False asks for the
         money once more, and is refused only if that fails too.
         """
-        return isinstance(error, BudgetExhausted) and self._run_scopes.is_held(
-            error.scope.id, error.dimension
-        )
+        if isinstance(error, BudgetOverrun) or not isinstance(error, BudgetExhausted):
+            # After an overrun no money that comes back pays for another call.
+            return False
+        return self._run_scopes.is_held(error.scope.id, error.dimension)
 
     def replied(self, reserved_call: ReservedCall, reply: ModelReply) -> Settled:
         usage = reply.usage
