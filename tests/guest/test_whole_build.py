@@ -161,11 +161,7 @@ def test_the_image_is_a_module_of_the_first_version(image: Path) -> None:
 def start_build(root: Path, *, turned: bool, **environment: str) -> subprocess.Popen[str]:
     """Build the guest of this package from a copy, in a directory and a world of its own."""
     source = Path(build.__file__).parents[2]
-    shutil.copytree(
-        source / "tallystick",
-        root / "tallystick",
-        ignore=shutil.ignore_patterns("_image", "__pycache__"),
-    )
+    shutil.copytree(source / "tools", root / "tools", ignore=shutil.ignore_patterns("__pycache__"))
     prelude = root / "other" / "prelude"
     files = list(prelude_files(PRELUDE))
     # A directory lists its files in an order that depends on when they came, or on their names.
