@@ -22,9 +22,6 @@ _CLOSING_SECONDS = 5.0
 # onnxruntime opens this database of its own when it is first used, and closes it when the process
 # ends. No test can close it earlier.
 _ONNXRUNTIME = "/.onnxruntime/onnxruntime.db"
-# The engine keeps the first state of a module's memory here, in no file, until the module itself is
-# freed: after a test, if a fixture or a traceback refers to it.
-_MODULE_MEMORY = "/memfd:wasm-memory-image"
 _of_wider_fixtures: dict[int, str] = {}
 
 
@@ -68,19 +65,24 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, 
 
 
 @contextmanager
-def closed_descriptors(closing_seconds: float = _CLOSING_SECONDS) -> Iterator[None]:
-    """Fail the test if descriptors that were opened inside are still open at the end."""
+def closed_descriptors(
+    closing_seconds: float = _CLOSING_SECONDS, *, but: str | None = None
+) -> Iterator[None]:
+    """Fail the test if descriptors that were opened inside are still open at the end.
+
+    Those that point to `but` may stay open.
+    """
     # What wider fixtures have opened until now is in `before`.
     _of_wider_fixtures.clear()
     before = open_descriptors()
     yield
-    if not _left_open(before):
+    if not _left_open(before, but):
         return
     # What only a cycle of references keeps open is closed by the next collection: it is no leak.
     gc.collect()
     # Threads that were told to end close theirs a little later.
     give_up = time.monotonic() + closing_seconds
-    while (left := _left_open(before)) and time.monotonic() < give_up:
+    while (left := _left_open(before, but)) and time.monotonic() < give_up:
         time.sleep(0.01)
         # And leave cycles, with what those keep open.
         gc.collect()
@@ -88,11 +90,9 @@ def closed_descriptors(closing_seconds: float = _CLOSING_SECONDS) -> Iterator[No
         pytest.fail(f"the test left descriptors open: {left}", pytrace=False)
 
 
-def _left_open(before: dict[int, str]) -> dict[int, str]:
+def _left_open(before: dict[int, str], but: str | None) -> dict[int, str]:
     return {
         number: target
         for number, target in new_descriptors(before).items()
-        if _of_wider_fixtures.get(number) != target
-        and _ONNXRUNTIME not in target
-        and not target.startswith(_MODULE_MEMORY)
+        if _of_wider_fixtures.get(number) != target and _ONNXRUNTIME not in target and target != but
     }

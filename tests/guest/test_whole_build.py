@@ -6,10 +6,12 @@ import shutil
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import wasmtime
+from tests.descriptors import closed_descriptors
 from tools.guest import build
 from tools.guest.build import PRELUDE, build_guest
 from tools.guest.componentize import GuestBuildError, prelude_files
@@ -40,6 +42,16 @@ class WitWorld(wit_world.WitWorld):
         host.stdio(3, id(answer) + OFFSET, len(answer))
         return 0
 """
+
+
+@pytest.fixture(autouse=True)
+def descriptors_closed() -> Iterator[None]:
+    """Allow the memory that the engine keeps for a module until the module itself is freed.
+
+    Here a fixture, or the traceback of a refused build, refers to it when a test ends.
+    """
+    with closed_descriptors(but="/memfd:wasm-memory-image"):
+        yield
 
 
 class Guest:
