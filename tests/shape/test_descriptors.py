@@ -145,9 +145,10 @@ def test_a_run_names_the_tests_that_leave_a_descriptor_open_and_no_other(tmp_pat
     (folder / "conftest.py").write_text(CONFTEST, encoding="utf-8")
     (folder / "test_leaky.py").write_text(LEAKY, encoding="utf-8")
 
+    # Without the summary (-rN): it repeats the errors, cut short or whole as CI is set or not.
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--rootdir={tmp_path}"]
     done = subprocess.run(
-        [*command, "-c", ROOT / "pyproject.toml", folder],
+        [*command, "-rN", "-c", ROOT / "pyproject.toml", folder],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
