@@ -27,10 +27,10 @@ from pathlib import Path
 
 from bench.measure import MIB, ROOT, Bench, Row, World, now
 
-from tallystick.attachments.files import fsync_directory
 from tallystick.attachments.session import SessionAttachments
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.storage.private_file import force_directory
 
 __all__ = ["BENCHES"]
 
@@ -173,7 +173,7 @@ def _seconds_files(folder: Path, datas: list[bytes]) -> float:
         os.fsync(descriptor)
         os.close(descriptor)
         path.rename(target / str(number))
-        fsync_directory(target)
+        force_directory(target)
     return now() - began
 
 

@@ -156,7 +156,9 @@ def _turn(calls: int) -> str:
 def _ran(world: World, ledger: SqliteLedger, model: Model, usd: str) -> tuple[float, Run]:
     """Seconds of a run that makes the fan-out in its one turn."""
     limits = RunLimits(tokens=_ROOMY, usd=nano_usd(usd), reply_tokens=200, turns=2)
-    with Session(model=model, ledger=ledger, sandbox=world.sandbox, pricing=_PRICING) as session:
+    with Session(
+        config=None, model=model, ledger=ledger, sandbox=world.sandbox, pricing=_PRICING
+    ) as session:
         session.ledger.runs()
         began = now()
         run = session.run("do it", limits=limits)

@@ -70,7 +70,7 @@ def cut_off(
     model = TurnsModel(turns)
     with (
         SqliteLedger(path) as ledger,
-        Session(model=model, ledger=ledger, sandbox=sandbox) as session,
+        Session(config=None, model=model, ledger=ledger, sandbox=sandbox) as session,
     ):
         ledger.runs()
         began = now()
@@ -94,7 +94,7 @@ def _resumed(world: World, copy: Path, run: str) -> float:
     model = _Noting(_TURNS)
     with (
         SqliteLedger(copy) as ledger,
-        Session(model=model, ledger=ledger, sandbox=world.sandbox) as session,
+        Session(config=None, model=model, ledger=ledger, sandbox=world.sandbox) as session,
     ):
         ledger.runs()
         began = now()

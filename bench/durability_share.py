@@ -126,7 +126,7 @@ def _turns_per_second(world: World, path: Path, *, runs: int) -> float:
     model = TurnsModel(_TURNS)
     with (
         SqliteLedger(path) as ledger,
-        Session(model=model, ledger=ledger, sandbox=world.sandbox) as session,
+        Session(config=None, model=model, ledger=ledger, sandbox=world.sandbox) as session,
     ):
         ledger.runs()
         began = now()

@@ -22,9 +22,9 @@ from tallystick.core.charge import ModelUsage, RunLimits
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.port import Heard, Model, ModelReply, ModelRequest
 from tallystick.runtime.runs.result import Run
-from tallystick.sandbox.port import new_id
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.settings.paths import cache_directory
+from tallystick.storage.clock import new_id
 
 __all__ = ["GOAL", "REPLY_BYTES", "TurnsModel", "append_at_once", "limits_of", "run_at_once"]
 
@@ -106,7 +106,9 @@ def main(what: str, folder: Path, many: int, each: int) -> None:
             append_at_once(ledger, threads=many, count=each)
             return
         sandbox = WasmSandbox.load(cache=cache_directory(), output_directory=folder / "output")
-        with Session(model=TurnsModel(each), ledger=ledger, sandbox=sandbox) as session:
+        with Session(
+            config=None, model=TurnsModel(each), ledger=ledger, sandbox=sandbox
+        ) as session:
             asyncio.run(run_at_once(session, runs=many, turns=each))
         asyncio.run(sandbox.close())
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bench.measure import Bench, Row, World, checked, now
 
-from tallystick.sandbox.port import new_id
+from tallystick.storage.clock import new_id
 
 __all__ = ["BENCHES"]
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tallystick.sandbox.host import HostFunction, HostTable
-from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, Limits, new_id
+from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, Limits
 from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
 from tallystick.settings.paths import cache_directory
+from tallystick.storage.clock import new_id
 
 __all__ = ["ECHO", "MIB", "ROOT", "Bench", "Row", "World", "now", "per_call", "private_bytes"]
 

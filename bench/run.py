@@ -40,7 +40,7 @@ from bench import (
 )
 from bench.measure import ROOT, Bench, Row, World
 
-from tallystick.sandbox.wasm.engine import ENGINE
+from tallystick.sandbox.wasm.image import ENGINE
 
 _BENCHES: dict[str, Bench] = {
     **session_bench.BENCHES,

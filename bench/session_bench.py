@@ -19,8 +19,8 @@ from collections.abc import Iterable
 
 from bench.measure import MIB, Bench, Row, World, checked, now, private_bytes, timed
 
-from tallystick.sandbox.port import new_id
 from tallystick.sandbox.wasm.sandbox import WasmSession
+from tallystick.storage.clock import new_id
 
 __all__ = ["BENCHES"]
 

@@ -20,8 +20,9 @@ from bench.measure import Bench, Row, World, now
 from bench.real.draw import NOUNS
 
 from tallystick.skills.catalog import fit_catalog
-from tallystick.skills.layers import Layer, scan
+from tallystick.skills.layers import scan
 from tallystick.skills.match import match_skills, search
+from tallystick.skills.places import Layer
 
 __all__ = ["BENCHES"]
 

@@ -23,11 +23,11 @@ from pathlib import Path
 
 from bench.measure import MIB, ROOT, Bench, Row, World, checked, now
 
-from tallystick.sandbox.port import new_id, now_ms
 from tallystick.sandbox.snapshot import PAGE_BYTES, Image, SnapshotId, SnapshotStore, packed
 from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
 from tallystick.sessions.snapshots import open_snapshots
 from tallystick.settings.paths import cache_directory
+from tallystick.storage.clock import new_id, now_ms
 
 __all__ = ["BENCHES"]
 

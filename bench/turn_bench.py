@@ -45,7 +45,7 @@ def _recorded(world: World, ledger: SqliteLedger) -> tuple[float, int]:
     """Processor milliseconds a turn of a scripted run, and the bytes its entries take."""
     replies = [ScriptedReply(text=f"```repl\n{program}\n```") for program in _PROGRAMS]
     model = ScriptedModel(replies)
-    with Session(model=model, ledger=ledger, sandbox=world.sandbox) as session:
+    with Session(config=None, model=model, ledger=ledger, sandbox=world.sandbox) as session:
         session.ledger.runs()
         began = time.process_time()
         run = session.run("sum them", limits=RunLimits(turns=_TURNS))

@@ -17,6 +17,7 @@ from tests.wasm_session import TestSession, open_session
 from tallystick.client import Session
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.settings.paths import cache_directory
+from tallystick.settings.schema import SETTINGS
 
 settings.register_profile(
     "default", derandomize=True, deadline=None, database=None, max_examples=25
@@ -31,6 +32,17 @@ settings.load_profile("default")
 def pytest_configure(config: pytest.Config) -> None:
     # As a plugin: pytest asks no conftest.py below the root about fixtures of the whole session.
     config.pluginmanager.register(descriptors)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Hide the configuration of whoever runs the tests from clients, commands and workers."""
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("TALLYSTICK_CONFIG", *(each.variable for each in SETTINGS.values())):
+            if variable is not None:
+                patch.delenv(variable, raising=False)
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("no configuration")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -80,11 +80,11 @@ def closed_descriptors(
         return
     # What only a cycle of references keeps open is closed by the next collection: it is no leak.
     gc.collect()
-    # Threads that were told to end close theirs a little later.
+    # Threads that were told to end close theirs a little later. What only they kept alive may be
+    # a cycle as well, so collect again.
     give_up = time.monotonic() + closing_seconds
     while (left := _left_open(before, but)) and time.monotonic() < give_up:
         time.sleep(0.01)
-        # And leave cycles, with what those keep open.
         gc.collect()
     if left:
         pytest.fail(f"the test left descriptors open: {left}", pytrace=False)

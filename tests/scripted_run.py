@@ -54,8 +54,10 @@ def play_priced(
 ) -> Played:
     """Play with a model that costs something."""
     ledger = MemoryLedger()
-    session = Session(model=model, ledger=ledger, sandbox=sandbox, pricing=pricing, **more)
-    run = session.run("what is it?", limits=limits)
+    session = Session(
+        config=None, model=model, ledger=ledger, sandbox=sandbox, pricing=pricing, **more
+    )
+    run = session.run("what is it?", limits=limits, strategy="code")
     return Played(
         run=run, records=list(records_of(ledger, run.run)), ledger=ledger, session=session
     )
@@ -72,13 +74,21 @@ def play(
     grants: Sequence[str] = (),
     **more: Any,
 ) -> Played:
+    more.setdefault("strategy", "code")
     model: Any = replies
     if not hasattr(replies, "ask"):
         model = ScriptedModel(
             [ScriptedReply(text=each) if isinstance(each, str) else each for each in model]
         )
     ledger = MemoryLedger()
-    session = Session(model=model, functions=functions, ledger=ledger, sandbox=sandbox)
+    session = Session(
+        config=None,
+        model=model,
+        functions=functions,
+        ledger=ledger,
+        sandbox=sandbox,
+        clock="fixed",
+    )
     run = session.run(goal, limits=limits, inputs=inputs, grants=grants, **more)
     return Played(
         run=run, records=list(records_of(ledger, run.run)), ledger=ledger, session=session

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from tallystick.sandbox.host import HostFunction, HostTable
-from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, Limits, new_id
+from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, Limits
 from tallystick.sandbox.wasm.sandbox import CLOCK_NS, WasmSandbox, WasmSession
+from tallystick.storage.clock import new_id
 
 Result = TypeVar("Result")
 MIB = 1024 * 1024

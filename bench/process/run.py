@@ -31,10 +31,11 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.sandbox.host import HostFunction, HostTable
-from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits, new_id
+from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits
 from tallystick.sandbox.process.sandbox import ProcessSandbox
 from tallystick.sandbox.process.session import ProcessSession
 from tallystick.sandbox.process.settings import BoxSettings
+from tallystick.storage.clock import new_id
 
 ROOT = Path(__file__).resolve().parents[2]
 _MIB = 1024 * 1024

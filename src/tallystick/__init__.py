@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from tallystick.skills.skills import Skills
     from tallystick.steps.step import completed_steps, step, step_log
 
+    __version__: str
+
 __all__ = [
     "NOT_RECEIVED",
     "UNKNOWN",
@@ -184,6 +186,11 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        # As it was installed: the one place that says it is `pyproject.toml`.
+        from importlib import metadata
+
+        return metadata.version("tallystick")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'tallystick' has no attribute {name!r}")
     found: object = getattr(importlib.import_module(_HOME_OF[name]), name)

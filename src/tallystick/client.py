@@ -10,54 +10,52 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import dataclasses
+import datetime
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tallystick.attachments.memory import MemoryAttachments
-from tallystick.attachments.port import Attachments
-from tallystick.attachments.session import SessionAttachments
-from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.budget.amount import Budget
 from tallystick.core.charge import RunLimits
 from tallystick.core.errors import UsageError
-from tallystick.core.machine.answer import schema_text
-from tallystick.core.records import InDoubt, PersonDecision, Record
-from tallystick.core.strategy import AskedStrategy
-from tallystick.ledger.port import Ledger
+from tallystick.core.history import History
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.model.port import Heard, Model
-from tallystick.model.price_table import Pricing
-from tallystick.runtime.calls.decisions import FindReply
-from tallystick.runtime.calls.functions import RunFunction
-from tallystick.runtime.calls.queries import FindModel
-from tallystick.runtime.context.attachments import RunAttachments
-from tallystick.runtime.context.inputs import Input
 from tallystick.runtime.programs.backends import Backends
-from tallystick.runtime.run.assembly import ResumeJob, RunJob, Watch
-from tallystick.runtime.run.children import ChildRuns
-from tallystick.runtime.run.fork import ForkJob, forked
-from tallystick.runtime.run.replay import ReplayReport, replayed
-from tallystick.runtime.run.resume import Parts, resumed
-from tallystick.runtime.runs.history import holder_of, start_now
-from tallystick.runtime.runs.result import Run
-from tallystick.runtime.spend.client_scopes import NO_LIMIT, PRICING, ClientScopes
-from tallystick.sandbox.port import AUTO, new_id
-from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.sessions.runs import run_in_session
-from tallystick.sessions.sessions import Sessions, sessions_of
-from tallystick.sessions.snapshots import snapshots_holder as snapshots_of
+from tallystick.sandbox.port import AUTO
+from tallystick.settings.client import ClientSettings, Config
 from tallystick.settings.paths import ledger_path
-from tallystick.skills.skills import Skills
-from tallystick.steps.replay import StepsReport
-from tallystick.steps.resume import replayed_steps, resumed_steps, run_asked, steps_for
-from tallystick.steps.runs import RunSteps
-from tallystick.vocabulary.runs import VocabularyAsked
+from tallystick.storage.clock import new_id
 
+# What drives a run is most of this package. It is imported by the methods below that drive one, or
+# read one: `tallystick.Session` is named by programs that may end before they ask anything, and by
+# commands that only read the ledger.
 if TYPE_CHECKING:
+    from tallystick.attachments.port import Attachments
+    from tallystick.core.records import InDoubt, PersonDecision, Record
+    from tallystick.core.strategy import AskedStrategy
+    from tallystick.ledger.port import Ledger
     from tallystick.memory.memory import Memory
+    from tallystick.model.port import Heard, Model
+    from tallystick.model.price_table import Pricing
+    from tallystick.runtime.calls.decisions import FindReply
+    from tallystick.runtime.calls.functions import RunFunction
+    from tallystick.runtime.calls.queries import FindModel
+    from tallystick.runtime.context.attachments import RunAttachments
+    from tallystick.runtime.context.inputs import Input
+    from tallystick.runtime.run.assembly import ResumeJob, RunJob, Watch
+    from tallystick.runtime.run.fork import ForkJob
+    from tallystick.runtime.run.replay import ReplayReport
+    from tallystick.runtime.run.resume import Parts
+    from tallystick.runtime.runs.result import Run
     from tallystick.sandbox.process.sandbox import ProcessSandbox
+    from tallystick.sandbox.wasm.sandbox import WasmSandbox
+    from tallystick.sessions.sessions import Sessions
+    from tallystick.skills.skills import Skills
+    from tallystick.steps.replay import StepsReport
+    from tallystick.steps.runs import RunSteps
+    from tallystick.vocabulary.runs import VocabularyAsked
 
 
 # One event loop in a thread of its own, for callers that have none or may not block theirs.
@@ -152,22 +150,12 @@ def models_for_programs(own: Model, others: Mapping[str, Model]) -> FindModel:
     return find
 
 
-def opened_by_name(name: str, ledger: Callable[[], Ledger]) -> Model:
-    """A model that is opened as the settings say."""
-    # Names are resolved above this module, which recorded models read.
-    from tallystick.model.pacing import Pacing
-    from tallystick.settings.models import open_model
-    from tallystick.settings.settings import load_settings
-
-    settings = load_settings(flags={"model": name})
-    return open_model(settings.model, settings, pacing=Pacing(), ledger=ledger)
-
-
 # Sessions: where everything is put together, for one caller.
 
 
-_LIMITS = RunLimits()
 _NO_MODELS: Mapping[str, Model] = {}
+_NO_LIMIT = Budget()
+_Loop = asyncio.AbstractEventLoop
 
 
 class Session:
@@ -181,6 +169,9 @@ class Session:
     died in, where its provider can be asked. `skills` are those that programs may load, `memory` is
     what they recall (it stays the caller's to close), `vocabulary` what they are checked against.
     `backend` is the sandbox of new runs: wasm, or process, for native Python and bash with files.
+    What is not given comes from the configuration, which `tally config` shows: model, limits and
+    caps, total, prices, strategy, providers and aliases. With `config=None` none is read.
+    `clock` and `timezone` are those of runs that are not given their own.
     """
 
     def __init__(
@@ -194,20 +185,33 @@ class Session:
         backend: str = AUTO,
         accept_without: Collection[str] = (),
         models: Mapping[str, Model] = _NO_MODELS,
-        budget: Budget = NO_LIMIT,
-        total: Budget = NO_LIMIT,
-        pricing: Pricing = PRICING,
+        budget: Budget = _NO_LIMIT,
+        total: Budget | None = None,
+        pricing: Pricing | None = None,
         lookup: FindReply | None = None,
         skills: Skills | None = None,
         memory: Memory | None = None,
         vocabulary: VocabularyAsked | None = None,
+        clock: str | datetime.datetime | None = None,
+        timezone: str | None = None,
         say: Callable[[str], None] = lambda line: None,
+        config: Config = "auto",
     ) -> None:
+        from tallystick.model.pacing import Pacing
+        from tallystick.runtime.calls.functions import check_functions
+        from tallystick.runtime.run.clock import run_clock
+        from tallystick.runtime.spend.client_scopes import PRICING, ClientScopes
+
+        self._client_settings = ClientSettings(config, total=total, pricing=pricing, say=say)
+        run_clock(clock, timezone)
+        self._clock, self._timezone = clock, timezone
         self._lookup = lookup
         self._skills = skills
         self._memory = memory
         self._vocabulary = vocabulary
-        self._client_scopes = ClientScopes(budget=budget, total=total, pricing=pricing)
+        self._client_scopes = ClientScopes(
+            budget=budget, total=total or _NO_LIMIT, pricing=pricing or PRICING
+        )
         self._models = dict(models)
         if attachments is not None and (ledger is None or isinstance(ledger, SqliteLedger)):
             raise UsageError("attachments: a ledger in a file keeps them itself, beside it")
@@ -215,20 +219,31 @@ class Session:
         self._owns_attachments = attachments is None
         self._model = None if isinstance(model, str) else model
         self._model_name = model if isinstance(model, str) else None
+        self._model_given = model is not None
         self._functions = tuple(functions)
+        check_functions(self._functions)
         self._ledger = ledger
         self._backends = Backends(
             given=sandbox, preference=backend, accept_without=accept_without, say=say
         )
         self._owned: list[Model] = []
+        self._pacing = Pacing()
         self._by_name: dict[str, Model] = {}
         self._loop = LoopThread()
+        self._closed = False
 
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        # In a thread: what still runs may need the caller's loop to come to its end.
+        await asyncio.to_thread(self.close)
 
     @property
     def ledger(self) -> Ledger:
@@ -241,21 +256,30 @@ class Session:
         """Where the runs of this session keep their bytes."""
         if self._attachments is None:
             ledger = self.ledger
-            self._attachments = (
-                SqliteAttachments(ledger.file)
-                if isinstance(ledger, SqliteLedger)
-                else MemoryAttachments()
-            )
+            if isinstance(ledger, SqliteLedger):
+                from tallystick.attachments.sqlite import SqliteAttachments
+
+                self._attachments = SqliteAttachments(ledger.file)
+            else:
+                from tallystick.attachments.memory import MemoryAttachments
+
+                self._attachments = MemoryAttachments()
         return self._attachments
 
     @property
     def sessions(self) -> Sessions:
         """The sessions beside the ledger, which runs go on in and other processes share."""
+        from tallystick.sessions.sessions import sessions_of
+
         return sessions_of(self.ledger, self.attachments)
 
-    def use(self, model: Model, *, owned: bool = False) -> None:
-        """Take another model for the runs that follow. One that is owned is closed with this."""
+    def use(self, model: Model, *, owned: bool = False, configured: bool = False) -> None:
+        """Take another model for the runs that follow. One that is owned is closed with this.
+
+        `configured` says that it is the one of the configuration, opened by the caller.
+        """
         self._model, self._model_name = model, None
+        self._model_given = not configured
         if owned:
             self._owned.append(model)
 
@@ -264,33 +288,49 @@ class Session:
         goal: str,
         *,
         inputs: Sequence[Input] = (),
-        limits: RunLimits = _LIMITS,
+        limits: RunLimits | None = None,
         grants: Sequence[str] = (),
         seed: int = 0,
         temperature: float | None = None,
         watch: Watch = lambda run, record: None,
         heard: Heard = lambda chars: None,
         model: str | None = None,
-        strategy: AskedStrategy = "code",
+        strategy: AskedStrategy | None = None,
         compact_at: int | None = None,
         schema: Mapping[str, object] | None = None,
         skills: Sequence[str] = (),
         session: str | None = None,
+        clock: str | datetime.datetime | None = None,
+        timezone: str | None = None,
     ) -> Run:
         """Run a goal to its end and return what it came to. Ctrl-C ends it, written down.
 
         `model` is one by name; without it the step's is asked, if this is inside a step that has
         one, else the session's. `strategy` is how it is answered, "auto" by what fits its texts and
-        the budget. `compact_at` is how many tokens a prompt has before old turns are shortened, 0
-        for never, None for what suits the model. Under a JSON `schema` the answer is JSON that
-        fits, and `Run.value` what it says. `skills` are put into the prompt, each by its name with
-        its arguments behind it, also those that models may not load. `session` is one of
-        `sessions`, whose variables programs find. Inside a step, raises `StepBudgetError`, with
-        what the run came to, if a budget around it is exhausted; steps have their own chain,
-        `Run.parent`.
+        the budget; None is "code", or "direct" where a program would find nothing to read.
+        `compact_at` is how many tokens a prompt has before old turns are shortened, 0 for never,
+        None for what suits the model. Under a JSON `schema` the answer is JSON that fits, and
+        `Run.value` what it says. `skills` are put into the prompt, each by its name with its
+        arguments behind it, also those that models may not load. `session` is one of `sessions`,
+        whose variables programs find. `clock` says where the clock of its programs starts: "now",
+        "fixed" (2026-01-01) or a time; the model is told it, in `timezone`. Inside a step, raises
+        `StepBudgetError`, with what the run came to, if a budget around it is exhausted; steps have
+        their own chain, `Run.parent`.
         """
-        asked = (goal, inputs, limits, grants, seed, temperature, watch, heard, model, strategy)
-        job = RunJob(*asked, compact_at, schema_text(schema), skills, session)
+        from tallystick.core.machine.answer import schema_text
+        from tallystick.runtime.run.assembly import RunJob
+        from tallystick.steps.resume import steps_for
+
+        job = self._job(
+            RunJob(
+                goal, inputs, RunLimits(), grants, seed, temperature, watch, heard, model,
+                compact_at=compact_at, schema=schema_text(schema), put_skills=skills,
+                session=session,
+            ),
+            limits,
+            strategy,
+        )  # fmt: skip
+        job = self._checked(job, clock, timezone)
         steps = steps_for(job, lambda: self.ledger, self._model_of)
         return steps.heard(self._loop.do(self._run(job, steps)))
 
@@ -299,28 +339,47 @@ class Session:
         goal: str,
         *,
         inputs: Sequence[Input] = (),
-        limits: RunLimits = _LIMITS,
+        limits: RunLimits | None = None,
         grants: Sequence[str] = (),
         seed: int = 0,
         temperature: float | None = None,
         watch: Watch = lambda run, record: None,
         heard: Heard = lambda chars: None,
         model: str | None = None,
-        strategy: AskedStrategy = "code",
+        strategy: AskedStrategy | None = None,
         compact_at: int | None = None,
         schema: Mapping[str, object] | None = None,
         skills: Sequence[str] = (),
         session: str | None = None,
+        clock: str | datetime.datetime | None = None,
+        timezone: str | None = None,
     ) -> Run:
-        """Run a goal to its end, for callers that await."""
-        asked = (goal, inputs, limits, grants, seed, temperature, watch, heard, model, strategy)
-        job = RunJob(*asked, compact_at, schema_text(schema), skills, session)
-        steps = steps_for(job, lambda: self.ledger, self._model_of)
-        return steps.heard(await asyncio.wrap_future(self._loop.submit(self._run(job, steps))))
+        """Run a goal to its end, for callers that await: async functions run on their loop."""
+        from tallystick.core.machine.answer import schema_text
+        from tallystick.runtime.run.assembly import RunJob
+        from tallystick.steps.resume import steps_for
 
-    def replay(self, run: str) -> ReplayReport:
-        """Run it again from its record, with no model and no network, and compare."""
-        return self._loop.do(self._replay(run))
+        job = self._job(
+            RunJob(
+                goal, inputs, RunLimits(), grants, seed, temperature, watch, heard, model,
+                compact_at=compact_at, schema=schema_text(schema), put_skills=skills,
+                session=session,
+            ),
+            limits,
+            strategy,
+        )  # fmt: skip
+        job = self._checked(job, clock, timezone)
+        steps = steps_for(job, lambda: self.ledger, self._model_of)
+        work = self._run(job, steps, asyncio.get_running_loop())
+        return steps.heard(await asyncio.wrap_future(self._loop.submit(work)))
+
+    def replay(self, run: str, *, timeout_ms: int | None = None) -> ReplayReport:
+        """Run it again from its record, with no model and no network, and compare.
+
+        Raise `ReplayStopped` if it takes longer than `timeout_ms`; None is no limit.
+        """
+        self._check_open()
+        return self._loop.do(self._replay(run, timeout_ms=timeout_ms))
 
     def resume(
         self,
@@ -343,6 +402,10 @@ class Session:
         unless `steal`: what that process still does is then lost. A run that has its answer is
         returned as it is. One that waits for a person needs a `decision`, and `by` says whose.
         """
+        from tallystick.runtime.run.assembly import ResumeJob
+        from tallystick.steps.runs import RunSteps
+
+        self._check_open()
         job = ResumeJob(in_doubt, limits, steal, watch, heard, decision, by)
         return self._loop.do(self._resume(run, job, RunSteps.here(run)))
 
@@ -359,8 +422,13 @@ class Session:
         heard: Heard = lambda chars: None,
     ) -> Run:
         """Go on with a run, for callers that await."""
+        from tallystick.runtime.run.assembly import ResumeJob
+        from tallystick.steps.runs import RunSteps
+
+        self._check_open()
         job = ResumeJob(in_doubt, limits, steal, watch, heard, decision, by)
-        going = self._loop.submit(self._resume(run, job, RunSteps.here(run)))
+        caller = asyncio.get_running_loop()
+        going = self._loop.submit(self._resume(run, job, RunSteps.here(run), caller))
         return await asyncio.wrap_future(going)
 
     def fork(
@@ -377,6 +445,10 @@ class Session:
 
         What came before is shared and not paid again. `limits` are for the whole of it.
         """
+        from tallystick.runtime.run.fork import ForkJob
+        from tallystick.steps.runs import RunSteps
+
+        self._check_open()
         job = ForkJob(turn=turn, limits=limits, temperature=temperature, watch=watch, heard=heard)
         fork = new_id()
         return self._loop.do(self._fork(run, fork, job, RunSteps.here(fork)))
@@ -389,6 +461,8 @@ class Session:
         Steps that had completed are served, runs that were cut off are gone on with, and what was
         spent counts. Raises `StepsDiverged` where the program asks for something else.
         """
+        from tallystick.steps.resume import resumed_steps
+
         return resumed_steps(self._parts(), chain, in_doubt=in_doubt)
 
     def replay_steps(self, chain: str) -> AbstractContextManager[StepsReport]:
@@ -396,37 +470,88 @@ class Session:
 
         Gives a report, whole at the end: whether all was asked for and came to what is recorded.
         """
+        from tallystick.steps.resume import replayed_steps
+
         return replayed_steps(self._parts(), chain)
 
     def close(self) -> None:
-        """Free everything. Closing twice is harmless."""
+        """Free everything. Closing twice is harmless; nothing can be run after it."""
+        self._closed = True
         self._by_name.clear()
         while self._owned:
             self._loop.do(self._owned.pop().close())
         if self._backends.owns_any:
             self._loop.do(self._backends.close())
-        if self._owns_attachments and isinstance(self._attachments, SqliteAttachments):
-            self._attachments.close()
-            self._attachments = None
+        if self._owns_attachments and self._attachments is not None:
+            from tallystick.attachments.sqlite import SqliteAttachments
+
+            if isinstance(self._attachments, SqliteAttachments):
+                self._attachments.close()
+                self._attachments = None
         self._client_scopes.close()
         self._loop.close()
 
+    def _job(
+        self, asked: RunJob, limits: RunLimits | None, strategy: AskedStrategy | None
+    ) -> RunJob:
+        """Return what was asked for, with what is configured where nothing was asked."""
+        chosen = self._client_settings.for_run(
+            limits=limits,
+            strategy=strategy,
+            temperature=asked.temperature,
+            compact_at=asked.compact_at,
+            model_given=self._model_given or asked.model is not None,
+        )
+        return dataclasses.replace(
+            asked,
+            limits=chosen.limits,
+            strategy=chosen.strategy,
+            temperature=chosen.temperature,
+            compact_at=chosen.compact_at,
+            settings=chosen.sources,
+        )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("the session is closed; open another one")
+
+    def _checked(
+        self, job: RunJob, clock: str | datetime.datetime | None, timezone: str | None
+    ) -> RunJob:
+        """Return a job with the clock of its run. Raises `UsageError` for what cannot be run."""
+        self._check_open()
+        goal: object = job.goal
+        if not isinstance(goal, str) or not goal.strip():
+            raise UsageError("goal: it is empty; say what is to be answered")
+        configured = self._client_settings.settings
+        asked = self._clock if clock is None else clock
+        zone = self._timezone if timezone is None else timezone
+        asked = configured.clock if asked is None else asked
+        zone = configured.timezone if zone is None else zone
+        from tallystick.runtime.run.clock import run_clock
+
+        return dataclasses.replace(job, clock=run_clock(asked, zone))
+
     # -- on the loop ---------------------------------------------------------------------------
 
-    async def _run(self, job: RunJob, steps: RunSteps) -> Run:
+    async def _run(self, job: RunJob, steps: RunSteps, caller: _Loop | None = None) -> Run:
+        from tallystick.sessions.runs import run_in_session
+        from tallystick.steps.resume import run_asked
+
         def asked(job: RunJob) -> Coroutine[Any, Any, Run]:
             return run_asked(parts, job, steps, model_of=self._model_of, replay=self._replay)
 
-        parts = self._parts()
+        parts = self._parts(caller)
         return await run_in_session(parts.sessions, job, steps, asked)
 
     def _model_of(self, name: str | None) -> Model:
         """The model to ask: the session's own, or one by a name that was given or is opened."""
         if name is None or (self._model is not None and self._model.name == name):
-            if self._model is None and self._model_name is not None:
-                self._model = self._named_model(self._model_name)
             if self._model is None:
-                raise UsageError("the session has no model")
+                own = self._model_name or self._client_settings.settings.model
+                if own is None:
+                    raise UsageError("the session has no model")
+                self._model = self._named_model(own)
             return self._model
         if name in self._models:
             return self._models[name]
@@ -445,27 +570,53 @@ class Session:
 
     def _named_model(self, name: str) -> Model:
         """A model that is opened as the settings say, and closed with the session."""
-        opened = opened_by_name(name, lambda: self.ledger)
+        from tallystick.settings.models import open_model
+
+        settings = self._client_settings.settings
+        opened = open_model(name, settings, pacing=self._pacing, ledger=lambda: self.ledger)
         self._owned.append(opened)
         return opened
 
-    async def _resume(self, run: str, job: ResumeJob, steps: RunSteps) -> Run:
+    def _configure_scopes(self) -> None:
+        """Tell what pays for runs which total and prices are in force."""
+        chosen = self._client_settings
+        counted = ""
+        # A tokenizer that is configured is that of the configured model, and of no other.
+        if not self._model_given and chosen.settings.pricing.tokenizer is not None:
+            counted = self._model_of(None).name
+        self._client_scopes.configure(
+            total=chosen.total, total_given=chosen.total_given, pricing=chosen.pricing(counted)
+        )
+
+    async def _resume(
+        self, run: str, job: ResumeJob, steps: RunSteps, caller: _Loop | None = None
+    ) -> Run:
+        from tallystick.runtime.run.children import ChildRuns
+        from tallystick.runtime.run.resume import resumed
+
         with steps:
-            parts = self._parts()
+            parts = self._parts(caller)
             family = ChildRuns(parts, watch=job.watch, heard=job.heard, resuming=job)
             return await resumed(parts, run, job, steps, children=family)
 
     async def _fork(self, run: str, fork: str, job: ForkJob, steps: RunSteps) -> Run:
+        from tallystick.runtime.run.children import ChildRuns
+        from tallystick.runtime.run.fork import forked
+
         with steps:
             parts = self._parts()
             family = ChildRuns(parts, watch=job.watch, heard=job.heard)
             return await forked(parts, run, fork, job, steps, children=family)
 
-    def _parts(self) -> Parts:
+    def _parts(self, caller: _Loop | None = None) -> Parts:
+        from tallystick.runtime.calls.functions import on_loop
+        from tallystick.runtime.run.resume import Parts
+
+        self._configure_scopes()
         return Parts(
             ledger=self.ledger,
             client_scopes=self._client_scopes,
-            functions=self._functions,
+            functions=on_loop(self._functions, caller),
             model=self._recorded_as,
             find_model=lambda own: models_for_programs(own, self._models),
             sandbox=self._backends.wasm,
@@ -478,21 +629,28 @@ class Session:
             sessions=lambda: self.sessions,
         )
 
-    async def _replay(self, run: str) -> ReplayReport:
+    async def _replay(self, run: str, *, timeout_ms: int | None = None) -> ReplayReport:
+        from tallystick.runtime.run.replay import replayed
+
         return await replayed(
             run,
             ledger=self.ledger,
             sandbox=self._backends.wasm,
             shelf_of=self._run_attachments,
             skills=self._skills,
+            timeout_ms=timeout_ms,
         )
 
     def shelf_of(self, records: Sequence[Record]) -> RunAttachments:
         """What a recorded run keeps, to be read."""
-        started = start_now(records)
-        return self._run_attachments(holder_of(records), started.grants)
+        started = History(records).started
+        return self._run_attachments(History(records).holder, started.grants)
 
     def _run_attachments(self, session_id: str, grants: Sequence[str]) -> RunAttachments:
+        from tallystick.attachments.session import SessionAttachments
+        from tallystick.attachments.session import snapshots_holder as snapshots_of
+        from tallystick.runtime.context.attachments import RunAttachments
+
         return RunAttachments(
             SessionAttachments(self.attachments, session_id=session_id),
             grants=grants,

@@ -6,8 +6,6 @@ import os
 import resource
 import sqlite3
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -475,24 +473,6 @@ def test_an_owner_is_dead_when_its_lock_is_gone_and_not_when_its_file_is(
 
     assert proofs == [False, True, False]
     assert not any(map(kept.owners.proven_dead, ["", "../x", "0" * 26, "x" * 500]))
-
-
-def test_a_process_that_was_killed_is_proven_dead(kept: SqliteAttachments) -> None:
-    program = (
-        "import sys; from pathlib import Path; from tallystick.attachments.owners import Owners\n"
-        "owner = Owners(Path(sys.argv[1])).hold(); print(owner.id, flush=True); sys.stdin.read()"
-    )
-    folder = kept.files.root / "owners"
-    command = [sys.executable, "-c", program, str(folder)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        id = process.stdout.readline().strip()
-        before = kept.owners.proven_dead(id)
-        process.kill()
-
-    assert (before, kept.owners.proven_dead(id)) == (False, True)
 
 
 def test_an_intent_that_two_processes_share_lives_as_long_as_one_of_them(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from tallystick.cli.exit_codes import exit_code_of
+from tallystick.cli.errors import exit_code_of
 from tallystick.cli.main import cli
 
 BAD = {"text": "```python\nprint(llm_qurey('x'))\n```"}

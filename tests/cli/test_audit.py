@@ -1,6 +1,7 @@
 """`tally head`, `tally prove` and what `tally verify` says of them, as a user calls them."""
 
 import json
+import sqlite3
 import stat
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from tallystick.settings.signing import signing_available
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow
+
+# A reference of somebody else, without which a sweep finds nothing held at all and refuses.
+X = "0" * 64
+REF = json.dumps({"id": X, "media_type": "text/plain", "byte_len": 1}).encode()
 
 
 @pytest.fixture
@@ -53,7 +58,7 @@ def test_a_head_is_one_line_and_holds_while_the_run_goes_on(tally: Tally) -> Non
     assert (document["run"], document["count"], document["signature"]) == (RUN, 4, "unsigned")
     assert written.stdout == (tally.directory / "kept.head").read_text()
     assert stat.S_IMODE((tally.directory / "kept.head").stat().st_mode) == 0o600
-    assert (named.returncode, named.stdout) == (0, "1 runs, 6 entries: all hold\n")
+    assert (named.returncode, named.stdout) == (0, "1 run, 6 entries: all hold\n")
     assert named.stderr.endswith(": unsigned\n")
     assert json.loads(unnamed.stdout)["head"]["signature"] == "unsigned"
 
@@ -173,3 +178,33 @@ def test_a_signed_head_is_checked_with_the_key_that_is_named(tally: Tally) -> No
     assert "signed by" in checked.stderr
     assert "not checked: give its file with --key" in unchecked.stderr
     assert unsigned.stdout.startswith(f"run {RUN}, entry 3: the head given is unsigned")
+
+
+def test_a_deleted_reference_is_named_and_collection_leaves_the_input_there(
+    tmp_path: Path,
+) -> None:
+    tally = Tally(tmp_path)
+    examples = Path(__file__).parents[2] / "examples"
+    ran = tally(
+        *("run", "which are overdue?", "-f", str(examples / "books.csv")),
+        *("-m", f"scripted:{examples / 'overdue.jsonl'}", "--quiet"),
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert tally("verify").returncode == tally("attach", "verify").returncode == 0
+    (line,) = tally("attach", "ls", "--run", "last").stdout.splitlines()
+    with sqlite3.connect(tmp_path / "data" / "ledger.db") as db:
+        assert db.execute("DELETE FROM attachment_reference").rowcount == 1
+        db.execute("INSERT INTO attachment_reference VALUES ('cli', ?, NULL, 1, 1, ?)", (X, REF))
+    db.close()
+
+    verified, attached = tally("verify"), tally("attach", "verify")
+    collected = tally("attach", "gc", "--grace", "0")
+
+    assert verified.returncode == attached.returncode == collected.returncode == 6
+    assert f"attachment {line.split()[0]}" in verified.stdout
+    assert "names it, and its session does not hold it" in attached.stdout
+    assert "reclaimed 0" in collected.stdout
+    assert "tally attach verify" in collected.stderr
+    with sqlite3.connect(tmp_path / "data" / "ledger.db") as db:
+        assert db.execute("SELECT count(*) FROM attachment_blob").fetchone() == (1,)
+    db.close()

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tallystick.cli.exit_codes import exit_code_of
+from tallystick.cli.errors import exit_code_of
 from tallystick.cli.main import cli
 from tallystick.core.errors import Cancelled, SandboxError, SnapshotNotFound, UsageError
 from tallystick.runtime.programs.backends import CAPABILITIES

@@ -53,6 +53,11 @@ class Tally:
             timeout=120,
         )
 
+    def python(self, script: str) -> None:
+        """Run a program of the user's own, where the command has its data."""
+        command = [sys.executable, "-c", script]
+        subprocess.run(command, env=self.env, cwd=self.directory, check=True, timeout=120)
+
     def result(self, *words: str, program: str) -> Any:
         return json.loads(self("exec", *words, "--json", program=program).stdout)
 

@@ -56,7 +56,8 @@ def test_a_session_whose_bytes_are_damaged_is_one_clear_line(tally: Tally) -> No
     listed = json.loads(tally("attach", "ls", "--session", holder(tally), "--json").stdout)
     id = listed[0]["ref"]["id"]
     file = tally.directory / "data" / "ledger.db-attachments" / id[:2] / id
-    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
 
     done = tally("exec", "--session", "work", program=COUNT)
 

@@ -71,7 +71,7 @@ def root_of(tally: Tally) -> str:
 
 @pytest.mark.slow
 def test_once_stops_the_tree_and_says_how_to_go_on(tally: Tally, children: Children) -> None:
-    with tally.started("run", "the root", "-m", "local:m") as process:
+    with tally.started("run", "the root", "-m", "local:m", "--strategy", "code") as process:
         children.wait()
         assert process.stderr is not None
         first = process.stderr.readline()
@@ -94,7 +94,10 @@ def test_once_stops_the_tree_and_says_how_to_go_on(tally: Tally, children: Child
     assert tree["charge"] == msgspec.to_builtins(records[-1].charge)
 
     children.waits, children.asked = False, 0
-    done = tally("resume", run)
+    asked = tally("resume", run)
+    assert (asked.code, asked.out, children.asked) == (7, "", 0)
+    assert asked.err.count("the model (run ") == CHILDREN - 1
+    done = tally("resume", run, "--in-doubt", "retry")
 
     assert (done.code, done.out) == (0, '["A","B","C"]\n')
     assert children.asked == CHILDREN - 1
@@ -106,7 +109,7 @@ def test_once_stops_the_tree_and_says_how_to_go_on(tally: Tally, children: Child
 def test_twice_leaves_at_once_and_the_tree_can_be_gone_on_with(
     tally: Tally, children: Children
 ) -> None:
-    with tally.started("run", "the root", "-m", "local:m") as process:
+    with tally.started("run", "the root", "-m", "local:m", "--strategy", "code") as process:
         children.wait()
         process.send_signal(signal.SIGINT)
         # A signal that is pending already is not delivered twice.

@@ -38,7 +38,9 @@ READERS = [
     ["receipt", "{run}"],
     ["resolve", "--help"],
     ["rm", "{run}", "--yes"],
+    ["session", "export", "{session}"],
     ["session", "ls"],
+    ["session", "show", "{session}"],
     ["skills", "list"],
     ["snapshot", "ls", "{session}"],
     ["verify"],
@@ -82,6 +84,35 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.mark.slow
 def test_a_run_loads_the_engine(world: World) -> None:
     assert "wasmtime" in world.tally(*RUN).stderr.partition("loaded ")[2].split()
+
+
+@pytest.mark.slow
+def test_a_run_loads_nothing_of_what_it_does_not_use(world: World) -> None:
+    loaded = world.tally(*RUN).stderr.partition("loaded ")[2].split()
+
+    unused = ("bridge", "interop", "memory.memory", "sandbox.process", "skills.skills", "upkeep")
+    found = [name for name in loaded if name.startswith(tuple(f"tallystick.{x}" for x in unused))]
+    assert found == []
+    assert not {"httpx", "yaml", "rich", "numpy", "importlib.metadata"} & set(loaded)
+
+
+@pytest.mark.slow
+def test_help_loads_the_toolkit_and_the_errors_alone(world: World) -> None:
+    loaded = world.tally("--help").stderr.partition("loaded ")[2].split()
+
+    ours = {name for name in loaded if name.startswith("tallystick")}
+    assert len(ours) < 10
+    assert not {"msgspec", "asyncio", "sqlite3"} & set(loaded)
+
+
+@pytest.mark.slow
+def test_naming_the_client_loads_neither_the_engine_nor_what_drives_a_run() -> None:
+    named = "import sys, tallystick; tallystick.Session; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", named], capture_output=True, text=True, check=True)
+
+    loaded = set(done.stdout.split())
+    assert "tallystick.client" in loaded
+    assert not {"wasmtime", "httpx", "tallystick.runtime.run.assembly"} & loaded
 
 
 @pytest.mark.slow

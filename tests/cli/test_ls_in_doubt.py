@@ -106,7 +106,7 @@ def test_a_run_without_an_end_says_how_it_stands(tally: Tally, ledger: SqliteLed
         running: "running",
         moved: "moved",
         fork: "cut off",
-        run_id(6): "cut off",
+        run_id(6): "not begun",
     }
     assert (rows[fork]["goal"], rows[fork]["model"]) == ("?", "another:model")
     assert lines.count("\n") == 6
@@ -119,7 +119,7 @@ def test_calls_in_doubt_are_listed_with_what_they_may_have_cost(
     batch = made(ledger, 2, *[drafted(query(item)) for item in range(3)])
     effect = made(ledger, 3, drafted(EFFECT))
     made(ledger, 4, draft(1))
-    subprocess.run([sys.executable, "-c", DIES, str(ledger.path), run_id(9)], check=False)
+    subprocess.run([sys.executable, "-c", DIES, str(ledger.path), asked], check=False)
 
     done = tally("ls", "--in-doubt")
     found = json.loads(tally("ls", "--in-doubt", "--json").stdout)
@@ -128,14 +128,16 @@ def test_calls_in_doubt_are_listed_with_what_they_may_have_cost(
     assert done.stderr == ""
     lines = done.stdout.splitlines()
     assert [lines[place].split("  ")[0] for place in (0, 2, 4)] == [asked, batch, effect]
-    assert lines[1] == "    turn 3  the model  1 call, at most $0.0025, 100 tokens"
-    assert lines[3].endswith("llm_query  3 calls, at most $0.0075, 300 tokens")
+    assert (
+        lines[1] == "    turn 3  the model  1 call, at most $0.0025, at most 100 tokens (reserved)"
+    )
+    assert lines[3].endswith("llm_query  3 calls, at most $0.0075, at most 300 tokens (reserved)")
     assert lines[5].endswith("send?[31m  an effect: it may have happened")
-    assert lines[6:] == [f"{run_id(9)}  $0.25, 10 tokens of the total, left by a dead process"]
+    assert lines[6:] == [f"{asked}  $0.25, 10 tokens reserved of the total, left by a dead process"]
     assert [each["run"] for each in found["runs"]] == [asked, batch, effect]
     assert found["runs"][1]["open"][0]["items"] == [0, 1, 2]
     assert found["runs"][0]["since"] == 1
-    assert [each["run"] for each in found["holds"]] == [run_id(9)]
+    assert [each["run"] for each in found["holds"]] == [asked]
 
 
 def test_nothing_in_doubt_is_said_on_the_side(tally: Tally) -> None:

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from tests.memory.memory_store import quick_folder
 
 from tallystick.cli.commands.memory.memory import command
-from tallystick.cli.exit_codes import exit_code_of
+from tallystick.cli.errors import exit_code_of
 from tallystick.cli.main import cli
 from tallystick.memory.errors import EmbedderNotConfigured, NoteErased, NoteNotFound, StorageFailed
 

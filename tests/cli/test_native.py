@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.escape.process.boxes import made_sandbox
 
-from tallystick.cli.exit_codes import exit_code_of
+from tallystick.cli.errors import exit_code_of
 from tallystick.cli.main import cli
 from tallystick.core.resume_errors import RunInDoubt
 

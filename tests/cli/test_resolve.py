@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 from tests.cli.test_exec import Tally
+from tests.runtime.run.priced_model import PRICING, Costed
+from tests.scripted_run import block
 
+from tallystick.client import Session
+from tallystick.core.budget.amount import Budget
+from tallystick.core.charge import RunLimits, nano_usd
 from tallystick.core.records import ModelFailed, RunResumed
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
@@ -59,16 +64,11 @@ def spent(path: Path) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("choice", "after"), [("--charge", 500_000_000), ("--release", 0)])
-def test_what_a_dead_process_held_is_listed_and_closed(
+def test_what_a_dead_process_held_for_a_run_without_an_entry_can_be_closed_by_its_name(
     tally: Tally, choice: str, after: int
 ) -> None:
     path = ledger_of(tally)
     subprocess.run([sys.executable, "-c", DIES, str(path), RUN], check=False, timeout=30)
-
-    listed = json.loads(tally("resolve", "--json").stdout)["holds"]
-    assert [(each["run"], each["usd"], each["owner_dead"]) for each in listed] == [
-        (RUN, 250_000_000, True)
-    ] * 2
     assert spent(path) == (0, 500_000_000)
 
     done = tally("resolve", RUN, choice)
@@ -76,6 +76,79 @@ def test_what_a_dead_process_held_is_listed_and_closed(
     assert done.returncode == 0, done.stderr
     assert spent(path) == (after, 0)
     assert "nothing is held" in tally("resolve").stderr
+
+
+@pytest.mark.parametrize("words", [("resolve", "--json"), ("ls", "--in-doubt", "--json")])
+def test_what_was_held_for_a_run_without_an_entry_is_released_by_itself(
+    tally: Tally, words: tuple[str, ...]
+) -> None:
+    path = ledger_of(tally)
+    subprocess.run([sys.executable, "-c", DIES, str(path), RUN], check=False, timeout=30)
+    assert spent(path) == (0, 500_000_000)
+
+    listed = json.loads(tally(*words).stdout)
+
+    assert listed == {"runs": [], "holds": []}
+    assert spent(path) == (0, 0)
+
+
+def test_a_new_run_has_the_whole_total_after_a_process_died_before_its_first_entry(
+    tally: Tally,
+) -> None:
+    path = ledger_of(tally)
+    subprocess.run([sys.executable, "-c", DIES, str(path), RUN], check=False, timeout=30)
+    limits = RunLimits(usd=nano_usd("0.9"), tokens=10_000_000, reply_tokens=200_000)
+    # The first call reserves more than is left while the dead process still holds half.
+    model = Costed(answer=lambda prompt: block("FINAL(1)"))
+
+    with SqliteLedger(path) as ledger:
+        session = Session(
+            model=model, ledger=ledger, pricing=PRICING, total=Budget.of(usd=1), budget=Budget()
+        )
+        with session:
+            run = session.run("what is it?", limits=limits)
+
+    assert run.answered
+    assert model.caps == [200_000]
+    assert spent(path) == (run.charge.usd, 0)
+
+
+@pytest.mark.parametrize("how", ["die", "effect"])
+def test_a_run_with_paid_calls_in_doubt_is_not_removed(tally: Tally, how: str) -> None:
+    path = ledger_of(tally)
+    subprocess.run(asks(path, how), cwd=ROOT, check=False, timeout=30)
+
+    refused = tally("rm", RUN, "--yes")
+    closed = tally("resolve", RUN, "--charge")
+    removed = tally("rm", RUN, "--yes")
+
+    assert refused.returncode == 2
+    assert f"tally resolve {RUN} --charge or --release" in refused.stderr
+    assert closed.returncode in (0, 7), closed.stderr
+    assert removed.returncode == 0, removed.stderr
+    assert spent(path) == (250_000_000, 0)
+
+
+def test_a_run_whose_child_has_calls_in_doubt_is_not_removed(tally: Tally) -> None:
+    path = ledger_of(tally)
+    texts = (block("FINAL(rlm_query('how many?'))"), block("FINAL(7)"))
+    lines = "\n".join(json.dumps({"text": each}) for each in texts)
+    (tally.directory / "m.jsonl").write_text(lines)
+    done = tally("run", "ask another", "-m", "scripted:m.jsonl", "--strategy", "code")
+    assert done.returncode == 0, done.stderr
+    with SqliteLedger(path) as ledger:
+        parent, child = (row.run for row in ledger.runs())
+    subprocess.run([sys.executable, "-c", DIES, str(path), child], cwd=ROOT, check=False)
+
+    refused = tally("rm", parent, "--yes")
+    closed = tally("resolve", child, "--charge")
+    removed = tally("rm", parent, "--yes")
+
+    assert refused.returncode == 2
+    assert f"run {child}, which run {parent} began, has calls in doubt" in refused.stderr
+    assert f"tally resolve {child} --charge or --release" in refused.stderr
+    assert closed.returncode in (0, 7), closed.stderr
+    assert removed.returncode == 0, removed.stderr
 
 
 def test_what_a_living_process_holds_is_its_own(tally: Tally) -> None:
@@ -146,8 +219,8 @@ def test_a_call_in_doubt_is_closed_with_what_was_held_for_it(
     done = tally("resolve", RUN[:20].lower(), choice)
 
     assert f"{RUN}  begun" in listed
-    assert "turn 1  the model  1 call, at most $0.25, 10 tokens" in listed
-    assert listed.count("left by a dead process") == 2
+    assert "turn 1  the model  1 call, at most $0.25, at most 10 tokens (reserved)" in listed
+    assert listed.count("$0.25, 10 tokens reserved of the total, left by a dead process") == 2
     assert done.returncode == 0, done.stderr
     # What was held and never sent is given back in either case.
     assert spent(path) == (after, 0)

@@ -264,6 +264,13 @@ def test_one_of_which_nothing_was_written_is_said_to_be_so(tally: Tally) -> None
 
     assert done.code == 2
     assert "before anything of it was written; run it again" in done.line
+    assert "cut off" not in done.line
+    listed = json.loads(tally("ls", "--json").out)
+    assert [(each["run"], each["stop"]) for each in listed] == [(RUN, "not begun")]
+    assert "cut off" not in tally("inspect", RUN, "--tree").out
+    assert "was not begun" in tally("inspect", RUN).line
+    replayed = tally("replay", RUN)
+    assert (replayed.code, replayed.line) == (done.code, done.line)
 
 
 def test_a_chain_of_steps_is_said_to_be_one(tally: Tally) -> None:
@@ -494,3 +501,21 @@ def test_an_interrupt_while_it_runs_again_what_is_recorded_leaves_it_as_it_was(
     assert tally.records() == before
     assert not lock.exists()
     assert tally("resume", "last", "--max-turns", "9", "--quiet").out == "21\n"
+
+
+def test_an_event_that_is_shown_is_on_the_ledger_however_the_process_ends(tally: Tally) -> None:
+    """The program runs for long: what came before it is shown only if it is committed."""
+    tally.script("print(1)", "while True: pass")
+    with tally.started("run", "what is it?", "-m", "scripted:demo.jsonl", "--events") as process:
+        assert process.stdout is not None
+        shown = []
+        for line in process.stdout:
+            shown.append(json.loads(line)["tag"])
+            if shown.count("model.replied") == 2:
+                break
+        # What follows the second reply is made, and waits for the next write.
+        time.sleep(0.5)
+        process.send_signal(signal.SIGKILL)
+        shown += [json.loads(line)["tag"] for line in process.stdout]
+
+    assert shown == [tag_of(each) for each in tally.records()]

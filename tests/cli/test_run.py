@@ -59,6 +59,27 @@ def test_the_json_of_a_run_has_its_promised_shape(tally: Tally) -> None:
     assert result["ledger"].endswith("ledger.db")
 
 
+def test_a_run_records_which_flag_and_variable_set_it(tally: Tally) -> None:
+    lines = run(tally, "--events", "--max-turns", "7", TALLYSTICK_MAX_TOKENS="9000").stdout
+
+    assert json.loads(lines.splitlines()[0])["record"]["settings"] == {
+        "max_tokens": "environment TALLYSTICK_MAX_TOKENS",
+        "max_turns": "flag --max-turns",
+        "model": "flag --model",
+    }
+
+
+def test_a_total_of_the_command_line_binds_a_run_that_does_not_know_it(tally: Tally) -> None:
+    prices = tally.directory / "prices.toml"
+    prices.write_text('[prices."scripted:*"]\ninput = 1\noutput = 1\n')
+    tally("total", "0")
+
+    stopped = run(tally, TALLYSTICK_CONFIG=str(prices))
+
+    assert stopped.returncode == 3
+    assert "left in this deployment; tally total shows its limit" in stopped.stderr
+
+
 def test_events_are_json_lines(tally: Tally) -> None:
     lines = [json.loads(line) for line in run(tally, "--events").stdout.splitlines()]
 
@@ -191,7 +212,7 @@ def test_wrong_usage_is_one_clear_line(
     [
         ([], (), 5, "model_error"),
         (["```repl\n1\n```"], ("--max-turns", "1"), 3, "max_turns"),
-        (["hm", "hm", "hm"], (), 1, "no_progress"),
+        (["hm", "well", "so"], (), 1, "no_progress"),
         (["```repl\nwhile True: pass\n```"], ("--timeout", "0.3"), 3, "deadline"),
     ],
 )

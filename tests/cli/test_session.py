@@ -12,9 +12,9 @@ import time
 import pytest
 from tests.cli.test_resume import Tally, tally
 
-from tallystick.sandbox.port import now_ms
 from tallystick.sessions.book import SessionBook
 from tallystick.sessions.rows import DURATION_MS
+from tallystick.storage.clock import now_ms
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from tests.ledger.builders import EMPTY, OTHER, RUN, draft, drafted
 from tests.runtime.run.one_program_model import ROOMY, Writer, opened
 from tests.upkeep.transfer_builders import SESSION, in_files, session_id, started
 
-from tallystick.cli.exit_codes import exit_code_of
+from tallystick.cli.errors import exit_code_of
 from tallystick.cli.main import cli
 from tallystick.core.chain import Draft
 from tallystick.core.errors import TallystickError
@@ -223,7 +223,7 @@ def test_it_is_verified_exported_imported_and_removed(
     chain = str(runs[0].parent)
     other = tmp_path / "other"
 
-    assert tally("verify", chain).stdout.startswith("1 runs, ")
+    assert tally("verify", chain).stdout.startswith("1 run, ")
     assert tally("export", chain, "steps.tally").stderr == f"exported {chain} to steps.tally\n"
     assert tally("import", "steps.tally", folder=other).stderr == f"imported {chain}\n"
     assert tally("receipt", chain, folder=other).stdout == tally("receipt", chain).stdout

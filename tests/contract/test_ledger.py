@@ -57,6 +57,14 @@ def test_a_new_run_is_empty_and_belongs_to_whoever_made_it(ledger: Ledger) -> No
     assert list(ledger.read(RUN)) == []
 
 
+def test_the_row_of_one_run_is_the_one_among_all(ledger: Ledger) -> None:
+    for number in range(3):
+        ledger.claim(run_id(number), create=True)
+
+    assert [ledger.row(each.run) for each in ledger.runs()] == list(ledger.runs())
+    assert ledger.row(run_id(9)) is None
+
+
 def test_what_is_appended_is_read_in_its_order(ledger: Ledger) -> None:
     head = filled(ledger, count=5)
 

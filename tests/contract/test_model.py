@@ -312,4 +312,4 @@ def test_a_script_that_is_over_is_a_failure_like_any_other(backend: str) -> None
     error = asyncio.run(failure(model))
 
     assert (error.reason, error.kind) == ("unknown", "terminal")
-    assert "0 replies, no more" in error.message
+    assert "no reply after number 0" in error.message

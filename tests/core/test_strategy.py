@@ -308,8 +308,8 @@ def test_a_direct_prompt_has_the_texts_whole_under_their_names_and_the_task_last
 
     system, task = state.messages
     assert (
-        task.text
-        == "--- 'a.txt' ---\nfirst\n\n--- 'b.txt' ---\nsecond\n\nThe task: count the lines"
+        task.text == "--- 'a.txt' ---\nfirst\n\n--- 'b.txt' ---\nsecond\n\n"
+        "It is Thursday, 1970-01-01 00:00 UTC.\n\nThe task: count the lines"
     )
     assert "python" not in system.text
     assert text_tokens_estimated(system.text) <= 60

@@ -30,6 +30,7 @@ def environment(directory: Path) -> dict[str, str]:
         "HOME": str(directory),
         "TALLYSTICK_CACHE_DIR": str(cache_directory()),
         "TALLYSTICK_DATA_DIR": str(directory / "data"),
+        "TALLYSTICK_CLOCK": "fixed",
     }
 
 

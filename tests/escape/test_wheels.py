@@ -49,6 +49,43 @@ def many_entries(count: int) -> bytes:
     return body + struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, *full, 0)
 
 
+def hidden_directory(count: int, *, how: str) -> bytes:
+    """A zip with a long directory of which its last record says nothing."""
+    made = bytearray(many_entries(count))
+    end = len(made) - 22
+    if how == "a small one in the last record":
+        made[end + 8 : end + 20] = struct.pack("<HHII", 1, 1, 60, 0)
+    elif how == "a signature in the last record":
+        # Looked for from behind, the record seems to begin at its own sixteenth byte.
+        made[end + 16 : end + 20] = b"PK\x05\x06"
+    elif how == "a signature in the comment":
+        made[end + 20 : end + 22] = struct.pack("<H", 22)
+        made += struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, 1, 1, 60, 0, 0)
+    return bytes(made)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "as it is",
+        "a small one in the last record",
+        "a signature in the last record",
+        "a signature in the comment",
+    ],
+)
+def test_a_directory_that_is_too_long_is_refused_before_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    data = hidden_directory(200_000, how=how)
+    seen: list[str] = []
+    monkeypatch.setattr(zipfile.ZipInfo, "__init__", lambda *_, **__: seen.append("an entry"))
+
+    with pytest.raises(UsageError, match=r"too many files|not a zip"):
+        check_wheel(data, name="w.whl")
+
+    assert seen == []
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
     [

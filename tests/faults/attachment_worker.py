@@ -16,7 +16,6 @@ from tests.ledger.builders import RUN, draft
 from tallystick.attachments.collect import EmptyRootSet, ReclaimPolicy, reclaim
 from tallystick.attachments.session import SessionAttachments
 from tallystick.attachments.sqlite import SqliteAttachments
-from tallystick.ledger.port import find_row
 from tallystick.ledger.sqlite import SqliteLedger
 
 SESSION = "worker"
@@ -39,7 +38,7 @@ def put(ledger: SqliteLedger, kept: SqliteAttachments) -> None:
         tell(f"committed {ref.id}")
     batch = held.batch()
     refs = [batch.add(data) for data in (SMALL[1], LARGE[1])]
-    row = find_row(ledger, RUN)
+    row = ledger.row(RUN)
     assert row is not None
     ledger.append(
         RUN,

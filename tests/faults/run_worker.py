@@ -49,8 +49,8 @@ from tallystick.steps.step import step
 
 CHILD_SECONDS_MAX = 120
 GRANTS = ("attachments.read", "attachments.write", "memory.write")
-# What is played: one run, a tree of them, or a run that remembers.
-Subject = Literal["run", "tree", "memory"]
+# What is played: one run, a tree of them, a run that remembers, or one in a session.
+Subject = Literal["run", "tree", "memory", "session"]
 # Of what was in doubt the most that it can have cost is charged, each time: that has to fit.
 _TREE_LIMITS = RunLimits(tokens=10_000_000)
 
@@ -192,6 +192,9 @@ def opened(order: Order) -> Session:
     ledger = TellingLedger(Path(order.ledger))
     ledger.forces = not order.unforced
     session = Session(
+        config=None,
+        # Prompts tell the time to the minute, and a run is compared with one of another minute.
+        clock="fixed",
         functions=[effect(order.url, asked=order.asked)],
         ledger=ledger,
         # A cap that processes share: what they hold of it is written down too.
@@ -218,6 +221,11 @@ def play(session: Session, subject: Subject) -> Run:
 
     if subject == "memory":
         return session.run(MEMORY_GOAL, grants=GRANTS, watch=watched)
+
+    if subject == "session":
+        known = session.sessions.book.ids()
+        within = known[-1] if known else session.sessions.new().id
+        return session.run(GOAL, grants=GRANTS, watch=watched, session=within)
 
     @step("inner", budget={"max_usd": 1})
     def inner() -> Run:

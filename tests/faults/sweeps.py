@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 
 from tests.faults.call_places import Places, open_places
@@ -25,14 +25,25 @@ def spread(seen: Sequence[str], count: int | None, *, each_kind: bool = True) ->
 
 
 def sweep(
-    workers: Workers, whole: Whole, *, count: int | None, asked: bool, each_kind: bool = True
+    workers: Workers,
+    whole: Whole,
+    *,
+    count: int | None,
+    asked: bool,
+    each_kind: bool = True,
+    also: Callable[[Sequence[str]], Iterable[int]] = lambda seen: (),
+    check: Callable[[], None] = lambda: None,
 ) -> Counter[tuple[str, Outcome]]:
-    """Kill the run at system calls, each time in a process of its own. Returns what came of it."""
+    """Kill the run at system calls, each time in a process of its own. Returns what came of it.
+
+    `also` names places that are always among them. `check` looks at what is there after the kill,
+    and again when the run was gone on with.
+    """
     workers.begin_anew()
     listed = workers.traced(kill_at=None)
     assert listed.result == whole.result
     outcomes: Counter[tuple[str, Outcome]] = Counter()
-    places = spread(listed.seen, count, each_kind=each_kind)
+    places = sorted({*spread(listed.seen, count, each_kind=each_kind), *also(listed.seen)})
     for place in places:
         workers.begin_anew()
         killed = workers.traced(kill_at=place, asked=asked)
@@ -41,7 +52,9 @@ def sweep(
             assert len(killed.seen) < place
             continue
         with at_calls([killed]):
+            check()
             outcome = go_on(workers, killed, whole, asked=asked)
+            check()
         outcomes[killed.seen[-1].split()[0], outcome] += 1
     # Hitting nothing must not be the rule. A shorter run never comes to the last place.
     assert outcomes.total() >= 0.9 * (len(places) - 1)

@@ -20,7 +20,6 @@ from tests.faults.soak_record import noted
 from tests.ledger.builders import draft
 
 from tallystick.core.chain import Head
-from tallystick.ledger.port import find_row
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
 
@@ -194,7 +193,7 @@ def lost_in(image: Image, heads: dict[str, Head], where: Path, ledger: str) -> s
         if report.first_bad is not None:
             return f"run {report.first_bad.run}: {report.first_bad.why}"
         for run in heads:
-            row = find_row(opened, run)
+            row = opened.row(run)
             assert row is not None
             fence = opened.claim(run, create=False)
             opened.append(run, [draft(0)], expected=row.head, fence=fence, forced=True)

@@ -38,7 +38,6 @@ from tallystick.interop import rlms, rlms_format
 from tallystick.interop.rlms import ImportedLog, import_rlms_log
 from tallystick.interop.trajectory import events_of
 from tallystick.ledger.memory import MemoryLedger
-from tallystick.ledger.port import find_row
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.transfer import export_run, import_run
 from tallystick.ledger.verify import verify_ledger
@@ -322,7 +321,7 @@ def test_a_run_inside_a_call_has_a_chain_of_its_own() -> None:
     assert started.caller is not None
     assert (started.goal, started.caller.run, started.caller.depth) == ("part", root.run, 1)
     assert started.caller.intent == begun.intent
-    row = find_row(ledger, begun.run)
+    row = ledger.row(begun.run)
     assert row is not None
     assert (ended.count, ended.hash) == (row.head.count, row.head.hash)
     assert (ended.answer, ended.charge) == ("7", child[-1].charge)  # type: ignore[union-attr]

@@ -115,6 +115,8 @@ class WatchedTree(BudgetTree):
         self.held: dict[str, Figures] = defaultdict(_zero)
         # By the scope in which it happened, and in no other.
         self.alone: dict[str, Figures] = defaultdict(_zero)
+        # Scopes in which a call was charged more than was reserved for it.
+        self.overrun: set[str] = set()
         self.actions = 0
 
     def chain(self, scope: str) -> list[str]:
@@ -141,6 +143,8 @@ class WatchedTree(BudgetTree):
         over = [each for each in self.chain(scope) if self.overdrawn(each)]
         made = super().reserve(scope, worst, usd_waived=usd_waived)
         assert not over, f"{over[0]} is over its limit and lets a further call through"
+        limited = [each for each in self.chain(scope) if self._limits_cost(each)]
+        assert not self.overrun & set(limited), f"{limited} let a call through after an overrun"
         self._add(self.held, scope, figures(worst))
         self._checked()
         return made
@@ -151,6 +155,9 @@ class WatchedTree(BudgetTree):
         used = {**figures(actual), **({"usd": worst["usd"]} if actual.usd is None else {})}
         self._add(self.held, reservation.scope, worst, times=-1)
         self._add(self.spent, reservation.scope, used)
+        unpriced = reservation.amount.usd is None
+        if used["tokens"] > worst["tokens"] or (not unpriced and used["usd"] > worst["usd"]):
+            self.overrun |= set(self.chain(reservation.scope))
         self._alone(reservation.scope, used)
         self._checked()
         return breaches
@@ -174,6 +181,10 @@ class WatchedTree(BudgetTree):
     def overdrawn(self, scope: str) -> bool:
         caps = figures_of_limit(self.limits[scope])
         return any(self.spent[scope][dimension] > cap for dimension, cap in caps.items())
+
+    def _limits_cost(self, scope: str) -> bool:
+        limit = self.limits[scope]
+        return limit.usd is not None or limit.tokens is not None
 
     def quiet(self) -> None:
         """Nothing goes on: nothing is reserved, and what the leaves spent is what the root did."""

@@ -22,6 +22,7 @@ from tallystick.core.budget.amount import (
     Amount,
     Budget,
     BudgetExhausted,
+    BudgetOverrun,
     Dimension,
     Remaining,
     ReservationClosed,
@@ -87,6 +88,8 @@ class Trees(RuleBasedStateMachine):
         self.spent: list[Fact] = []
         self.held: list[tuple[Reservation, Fact]] = []
         self.closed: list[Reservation] = []
+        # Scopes with a charge above its reservation.
+        self.overrun: set[str] = set()
         self.made = 0
 
     # -- the oracle ------------------------------------------------------------------------------
@@ -160,16 +163,20 @@ class Trees(RuleBasedStateMachine):
             if self.used(each, dimension) + (getattr(worst, dimension) or 0) > limit
         }
         unpriced = unknown and not waived and any(cap[1] == "usd" for cap in caps)
+        overrun = {cap[0] for cap in caps if cap[1] in ("usd", "tokens")} & self.overrun
         made: list[Reservation] = []
 
         refused = refusal_of(
             lambda: made.append(self.tree.reserve(place.id, worst, usd_waived=waived))
         )
 
-        assert (refused is not None) == bool(short or unpriced)
+        assert (refused is not None) == bool(short or unpriced or overrun)
         if refused is None:
             self.held.append((made[0], Fact(place.path, worst)))
-        if isinstance(refused, BudgetExhausted):
+        if isinstance(refused, BudgetOverrun):
+            assert refused.scope.id in overrun
+            assert refused.needed > refused.left
+        elif isinstance(refused, BudgetExhausted):
             assert (refused.scope.id, refused.dimension) in short
             limit = getattr(self.places[refused.scope.id].limit, refused.dimension)
             assert refused.left == limit - self.used(refused.scope.id, refused.dimension)
@@ -185,6 +192,9 @@ class Trees(RuleBasedStateMachine):
         if claim.usd is None:
             claim = msgspec.structs.replace(claim, usd=made.amount.usd)
         self.spent.append(Fact(fact.path, claim))
+        worst = made.amount
+        if claim.tokens > worst.tokens or (worst.usd is not None and (claim.usd or 0) > worst.usd):
+            self.overrun |= set(fact.path)
         said = {(each.scope.id, each.dimension) for each in breaches}
         assert said == self.over(fact.path)
         assert len(said) == len(breaches)
@@ -220,6 +230,7 @@ class Trees(RuleBasedStateMachine):
         budget = msgspec.structs.replace(budget, depth=self.places[id].limit.depth)
         self.tree.rearm(id, budget)
         self.places[id] = replace(self.places[id], limit=budget)
+        self.overrun.discard(id)
 
     def over(self, path: tuple[str, ...]) -> set[tuple[str, Dimension]]:
         return {

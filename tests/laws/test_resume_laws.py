@@ -39,7 +39,6 @@ from tallystick.core.records import AskModel, QueryRefused, ReceiptIssued, Recor
 from tallystick.core.resume_errors import ResumeRefused
 from tallystick.core.views.open_calls import open_calls
 from tallystick.ledger.memory import MemoryLedger
-from tallystick.ledger.port import find_row
 from tallystick.ledger.verify import verify_ledger
 from tallystick.runtime.calls import queries
 from tallystick.runtime.context.inputs import given_text
@@ -182,37 +181,42 @@ def first_part(records: Sequence[Record], share: int) -> list[Record]:
 
 
 def check_cuts(sandbox: WasmSandbox, whole: Whole, cuts: Sequence[int]) -> None:
-    records = whole.records
     for share in cuts:
-        before = first_part(records, share)
-        doubtful = in_doubt(before)
+        before = first_part(whole.records, share)
         with watched() as trees:
             made = reopened(whole, sandbox, before)
-        ended = isinstance(before[-1], RunEnded)
-        head = find_row(made.ledger, whole.id)
-        try:
-            again = made.session.resume(whole.id, in_doubt="retry")
-        except ResumeRefused:
-            # It is at its cap.
-            assert ended
-            assert find_row(made.ledger, whole.id) == head
-            return
-        finally:
-            made.session.close()
-        records = check_resumed(whole, before, made, trees[0], again)
-        if ended and before[-1].stop != "answered":  # type: ignore[union-attr]
-            return
-        if any(isinstance(each, QueryRefused) for each in (*records, *whole.records)):
-            # Which of a batch was paid for at a cap is a matter of who came first.
-            return
-        if not in_doubt(records):
-            assert not doubtful
-            assert without_time(again.charge) == without_time(whole.run.charge)
-        if not in_doubt(records) or whole.records[0].limits == MANY:  # type: ignore[union-attr]
-            assert (again.stop, again.answer) == (whole.run.stop, whole.run.answer)
-        if ended:
-            assert find_row(made.ledger, whole.id) == head
-            assert made.asked == []
+        with made.session:
+            if not check_cut(whole, before, made, trees[0]):
+                return
+
+
+def check_cut(whole: Whole, before: Sequence[Record], made: World, tree: WatchedTree) -> bool:
+    """Resume a run from there. Returns False where nothing more can be compared."""
+    doubtful = in_doubt(before)
+    ended = isinstance(before[-1], RunEnded)
+    head = made.ledger.row(whole.id)
+    try:
+        again = made.session.resume(whole.id, in_doubt="retry")
+    except ResumeRefused:
+        # It is at its cap.
+        assert ended
+        assert made.ledger.row(whole.id) == head
+        return False
+    records = check_resumed(whole, before, made, tree, again)
+    if ended and before[-1].stop != "answered":  # type: ignore[union-attr]
+        return False
+    if any(isinstance(each, QueryRefused) for each in (*records, *whole.records)):
+        # Which of a batch was paid for at a cap is a matter of who came first.
+        return False
+    if not in_doubt(records):
+        assert not doubtful
+        assert without_time(again.charge) == without_time(whole.run.charge)
+    if not in_doubt(records) or whole.records[0].limits == MANY:  # type: ignore[union-attr]
+        assert (again.stop, again.answer) == (whole.run.stop, whole.run.answer)
+    if ended:
+        assert made.ledger.row(whole.id) == head
+        assert made.asked == []
+    return True
 
 
 def played_plan(sandbox: WasmSandbox, plan: Sequence[Planned], limits: RunLimits) -> Whole:
@@ -255,7 +259,7 @@ def test_a_fork_at_any_turn_comes_to_the_same_end_and_goes_on_when_it_is_cut_off
     whole = played_plan(sandbox, plan, MANY)
     turns = max(each.turn for each in whole.records if isinstance(each, AskModel))
     turn = share * (turns + 1) // 1_000
-    row = find_row(whole.world.ledger, whole.id)
+    row = whole.world.ledger.row(whole.id)
     shared = shared_records(whole.id, whole.records, turn)
     made = world(
         sandbox,
@@ -267,7 +271,7 @@ def test_a_fork_at_any_turn_comes_to_the_same_end_and_goes_on_when_it_is_cut_off
     fork = made.session.fork(whole.id, turn=turn)
     made.session.close()
 
-    assert find_row(whole.world.ledger, whole.id) == row
+    assert whole.world.ledger.row(whole.id) == row
     if turn == turns and whole.run.stop != "answered":
         # It goes on where the run stopped.
         return

@@ -10,7 +10,6 @@ sys.path.insert(0, str(ROOT))
 from tests.ledger.builders import EMPTY, RUN, draft, run_id  # noqa: E402
 
 from tallystick.core.errors import LedgerConflict, LedgerError  # noqa: E402
-from tallystick.ledger.port import find_row  # noqa: E402
 from tallystick.ledger.sqlite import SqliteLedger  # noqa: E402
 
 
@@ -35,7 +34,7 @@ def race(ledger: SqliteLedger, how: str) -> None:
     ours, conflicts = 0, 0
     while ours < int(how):
         fence = ledger.claim(RUN, create=False)
-        row = find_row(ledger, RUN)
+        row = ledger.row(RUN)
         assert row is not None
         try:
             ledger.append(

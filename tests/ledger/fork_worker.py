@@ -1,5 +1,6 @@
 """A process that forks while its ledger is open: `fork_worker.py LEDGER WHAT`."""
 
+import faulthandler
 import os
 import sys
 import threading
@@ -13,8 +14,8 @@ sys.path.insert(0, str(ROOT))
 from tests.ledger.builders import EMPTY, OTHER, RUN, drafts, filled, run_id  # noqa: E402
 
 from tallystick.core.errors import LedgerError  # noqa: E402
-from tallystick.ledger import connection  # noqa: E402
 from tallystick.ledger.sqlite import SqliteLedger  # noqa: E402
+from tallystick.storage import sqlite_connection as connection  # noqa: E402
 
 # Newer versions of Python warn of what this file is about.
 warnings.simplefilter("ignore", DeprecationWarning)
@@ -31,7 +32,8 @@ def in_child(work: Callable[[], object]) -> int:
 
 def ended(child: int) -> None:
     _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+    code = os.waitstatus_to_exitcode(status)
+    assert code == 0, f"the child ended with {code}"
 
 
 def both(ledger: SqliteLedger) -> None:
@@ -141,16 +143,21 @@ def storm(ledger: SqliteLedger) -> None:
         in_child(lambda number=number: filled(ledger, run=run_id(number)))  # type: ignore[misc]
         for number in range(10, 20)
     ]
-    for child in children:
-        ended(child)
-    ending.set()
-    for thread in threads:
-        thread.join()
+    try:
+        for child in children:
+            ended(child)
+    finally:
+        # Also after a failure: the process would wait for these threads instead of telling it.
+        ending.set()
+        for thread in threads:
+            thread.join()
     for run, head in heads.items():
         print(run, head.count, head.hash)
 
 
 if __name__ == "__main__":
+    # A child that crashes in C says nothing by itself.
+    faulthandler.enable()
     what = {
         "both": both,
         "queued": queued,

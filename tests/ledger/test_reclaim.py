@@ -15,7 +15,7 @@ from tests.ledger.builders import EMPTY, OTHER, RUN, bodies, draft, drafts, fill
 from tallystick.attachments.session import SessionAttachments
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.errors import LedgerLocked
-from tallystick.ledger.connection import APPLICATION_ID
+from tallystick.ledger.file import APPLICATION_ID
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
 

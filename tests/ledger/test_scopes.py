@@ -528,6 +528,9 @@ def test_shared_scopes_do_what_the_budget_tree_does(
                 case "settle" if intent in made:
                     said = tree.settle(made.pop(intent), amount)
                     done = world.settle(amount, intent=intent)
+                    # That a charge passed its reservation is remembered by the process alone.
+                    tree.rearm("d", deployment)
+                    tree.rearm("s", session)
                 case "release" if intent in made:
                     tree.release(made.pop(intent))
                     world.release(intent=intent)
@@ -536,8 +539,9 @@ def test_shared_scopes_do_what_the_budget_tree_does(
                     with ledger.file.writing(forced=False) as db:
                         done = scopes.spend(db, scope="s", amount=amount)
                 case "limit":
-                    tree.rearm("d", budget)
-                    world.declare(deployment=budget, session=session)
+                    deployment = budget
+                    tree.rearm("d", deployment)
+                    world.declare(deployment=deployment, session=session)
                 case _:
                     pass
 

@@ -42,7 +42,7 @@ def writer_of(ledger: SqliteLedger) -> Writer:
 def watched(ledger: SqliteLedger) -> list[str]:
     """Every statement that is written from now on."""
     said: list[str] = []
-    with writer_of(ledger).access.held() as db:
+    with writer_of(ledger).connection.held() as db:
         db.set_trace_callback(said.append)
     return said
 
@@ -196,7 +196,7 @@ def test_a_full_disk_fails_all_of_a_transaction_and_the_next_one_works(
     ledger: SqliteLedger,
 ) -> None:
     crowd = Crowd(ledger, 4)
-    with writer_of(ledger).access.held() as db:
+    with writer_of(ledger).connection.held() as db:
         (pages,) = db.execute("PRAGMA page_count").fetchone()
         db.execute(f"PRAGMA max_page_count = {pages}")
 
@@ -210,7 +210,7 @@ def test_a_full_disk_fails_all_of_a_transaction_and_the_next_one_works(
     assert len({id(each.exception()) for each in crowd.futures.values()}) == 4
     assert said.count("BEGIN IMMEDIATE") == 2
     assert [row.head.count for row in ledger.runs()] == [0] * 4
-    with writer_of(ledger).access.held() as db:
+    with writer_of(ledger).connection.held() as db:
         db.execute("PRAGMA max_page_count = 1000000")
     crowd.submit()
     assert crowd.failures() == {}
@@ -220,11 +220,11 @@ def test_a_full_disk_fails_all_of_a_transaction_and_the_next_one_works(
 def test_a_file_that_may_not_be_written_fails_all_of_a_transaction(ledger: SqliteLedger) -> None:
     crowd = Crowd(ledger, 3)
 
-    with writer_of(ledger).access.held() as db:
+    with writer_of(ledger).connection.held() as db:
         db.execute("PRAGMA query_only = ON")
     with pytest.raises(LedgerReadOnly):
         ledger.append(RUN, drafts(1), expected=EMPTY, fence=1, forced=True)
-    with writer_of(ledger).access.held() as db:
+    with writer_of(ledger).connection.held() as db:
         db.execute("PRAGMA query_only = OFF")
     crowd.submit()
 
@@ -241,7 +241,7 @@ def test_while_another_process_writes_all_of_a_transaction_fails_and_nothing_is_
         free = threading.Event()
 
         def hold() -> None:
-            with writer_of(ledger).access.held():
+            with writer_of(ledger).connection.held():
                 entered.set()
                 free.wait()
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from tests.runtime.run.cut_runs import GOAL, KeptAttachments, ledger_of, program, world
+from tests.skills.skill_runs import make_skill
 
+from tallystick.core.charge import RunLimits
 from tallystick.core.errors import TallystickError, UsageError
-from tallystick.core.records import CallHost, HostAnswered, Record, RunStarted
+from tallystick.core.records import CallHost, HostAnswered, Record, RunStarted, encode_record
 from tallystick.core.resume_errors import ResumeRefused
 from tallystick.memory.calls import WRITE
 from tallystick.memory.forget import forget
@@ -20,6 +22,7 @@ from tallystick.memory.receipts.receipt import ReceiptUnknown
 from tallystick.memory.store.records import ForgetStrategy, NotesRecalled, decode_memory_record
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.skills.skills import Skills
 
 LINES = ("the ferry leaves at nine", "bread is in the cellar", "the ferry was late in May")
 
@@ -355,6 +358,72 @@ def test_a_fork_cites_what_was_recalled_before_it_grew(
     fork = other.session.fork(run.run, turn=1)
 
     assert memory.resolve(fork.answer or "").content == LINES[0]
+
+
+SCRIPT = """
+print(recall("when does the ferry leave?", k=1)[0]["id"])
+print(remember("the ferry is red", key="ferry.colour")["id"])
+print(recall("bread", k=1)[0]["id"])
+print(recall("bread in the cellar", k=1)[0]["id"])
+"""
+LOOKED = program("ids = skills.run('finder', 'look.py')['stdout'].split()", "print(len(ids))")
+
+
+def test_all_that_a_script_of_a_skill_recalls_and_remembers_is_recorded_and_can_be_cited(
+    sandbox: WasmSandbox, memory: Memory, tmp_path: Path
+) -> None:
+    make_skill(
+        tmp_path / "skills",
+        "finder",
+        files={"look.py": SCRIPT},
+        allowed_tools="recall remember",
+    )
+    skills = Skills.of(tmp_path / "skills")
+    here = world(sandbox, [LOOKED], memory=memory, skills=skills)
+    run = here.session.run(GOAL, grants=[WRITE], limits=RunLimits(turns=1))
+
+    (touched,) = [each.memory for each in answers(here.records(run.run), "skills.run")]
+    assert touched is not None
+    assert (touched.how, len(touched.ids), len(touched.also)) == ("recalled", 3, 2)
+    assert {memory.note(id).note.content for id in touched.ids} == {
+        *LINES[:2],
+        "the ferry is red",
+    }
+    assert touched.read_id is not None
+    read = [memory.receipt(each) for each in (touched.read_id, *touched.also)]
+    assert [memory.note(each.derived_from[0].id).note.content for each in read] == [
+        LINES[0],
+        LINES[1],
+        LINES[1],
+    ]
+
+    # In another process, which has the record alone.
+    later = world(
+        sandbox,
+        [LOOKED, program("FINAL(cite(ids[0]) + ' ' + cite(ids[2]))")],
+        ledger=here.ledger,
+        attachments=here.session.attachments,
+        memory=memory,
+        skills=skills,
+        recorded=here.records(run.run),
+    )
+    ended = later.session.resume(run.run, limits=RunLimits(turns=4))
+
+    said = [memory.resolve(each).content for each in (ended.answer or "").split()]
+    assert said == [LINES[0], LINES[1]]
+    assert later.session.replay(run.run).held
+
+
+def test_a_call_that_recalls_once_is_recorded_as_before(
+    sandbox: WasmSandbox, memory: Memory
+) -> None:
+    here = world(sandbox, PLAN, memory=memory)
+
+    run = here.session.run(GOAL, grants=[WRITE])
+
+    for each in answers(here.records(run.run), "recall"):
+        assert each.memory is not None
+        assert b"also" not in encode_record(each)
 
 
 def test_a_child_recalls_for_itself_and_its_parent_cannot_cite_it(

@@ -36,6 +36,7 @@ def main(ledger: str, url: str, name: str, usd_total: str, runs: int) -> None:
         concurrency=16,
     )
     session = Session(
+        config=None,
         model=HttpModel(where),
         ledger=SqliteLedger(Path(ledger), busy_seconds=60),
         sandbox=HostCallSandbox(),  # type: ignore[arg-type]

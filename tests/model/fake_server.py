@@ -267,7 +267,7 @@ def openai_body(text: str | None, *, finish: str, usage: object, model: str) -> 
 
 
 def openai_stream(
-    texts: Iterable[str], *, finish: str, usage: object, model: str
+    texts: Iterable[str], *, finish: str, usage: object, model: str, report_last: bool = True
 ) -> Iterator[tuple[str, object]]:
     def piece(choices: list[object], usage: object = None) -> tuple[str, object]:
         return "", {
@@ -282,11 +282,15 @@ def openai_stream(
     def choice(delta: dict[str, object], finish: str | None = None) -> list[object]:
         return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]
 
-    yield piece(choice({"role": "assistant", "content": ""}))
+    begun: object = None
+    if isinstance(usage, Mapping) and not report_last:
+        begun = {**usage, "completion_tokens": 1}
+    yield piece(choice({"role": "assistant", "content": ""}), begun)
     for text in texts:
         yield piece(choice({"content": text}))
     yield piece(choice({}, finish))
-    yield piece([], usage)
+    if report_last:
+        yield piece([], usage)
     yield "", "[DONE]"
 
 
@@ -304,7 +308,7 @@ def anthropic_body(text: str, *, finish: str, usage: object, model: str) -> dict
 
 
 def anthropic_stream(
-    texts: Iterable[str], *, finish: str, usage: object, model: str
+    texts: Iterable[str], *, finish: str, usage: object, model: str, report_last: bool = True
 ) -> Iterator[tuple[str, object]]:
     begun: object = usage
     if isinstance(usage, Mapping) and "output_tokens" in usage:
@@ -320,15 +324,21 @@ def anthropic_stream(
         yield "content_block_delta", {"type": "content_block_delta", "index": 0, "delta": delta}
     yield "content_block_stop", {"type": "content_block_stop", "index": 0}
     stop = {"stop_reason": finish, "stop_sequence": None}
-    yield "message_delta", {"type": "message_delta", "delta": stop, "usage": usage}
+    last = usage if report_last else None
+    yield "message_delta", {"type": "message_delta", "delta": stop, "usage": last}
     yield "message_stop", {"type": "message_stop"}
 
 
-def pieces_of(seen: Seen, text: str, *, finish: str, usage: object, model: str) -> list[bytes]:
-    """The events of a streamed reply, three characters of text in each."""
+def pieces_of(
+    seen: Seen, text: str, *, finish: str, usage: object, model: str, report_last: bool = True
+) -> list[bytes]:
+    """The events of a streamed reply, three characters of text in each.
+
+    Without `report_last`, usage is reported when the stream starts and never again.
+    """
     texts = [text[at : at + 3] for at in range(0, len(text), 3)]
     make = openai_stream if seen.dialect == "openai" else anthropic_stream
-    return events(make(texts, finish=finish, usage=usage, model=model))
+    return events(make(texts, finish=finish, usage=usage, model=model, report_last=report_last))
 
 
 # -- behaviours ---------------------------------------------------------------------------------
@@ -343,6 +353,7 @@ def ok(
     usage: object = _REPORTED,
     model: str = "",
     stream: bool | None = None,
+    report_last: bool = True,
 ) -> Behaviour:
     """A good reply, streamed if it was asked so, or as `stream` says."""
 
@@ -352,7 +363,10 @@ def ok(
         served = model or seen.json["model"]
         if seen.stream if stream is None else stream:
             yield head(content_type="text/event-stream; charset=utf-8", transfer_encoding="chunked")
-            for piece in pieces_of(seen, text, finish=why, usage=told, model=served):
+            pieces = pieces_of(
+                seen, text, finish=why, usage=told, model=served, report_last=report_last
+            )
+            for piece in pieces:
                 yield chunk(piece)
             yield chunk(b"")
         else:

@@ -142,6 +142,32 @@ def test_usage_is_what_was_said_first_and_last_put_together() -> None:
     assert (usage.tokens_in, usage.tokens_out) == (11, 44)
 
 
+@pytest.mark.parametrize(
+    "last",
+    [None, {}, {"output_tokens": None}, {"input_tokens": 11}, "none", [1]],
+    ids=["no usage", "empty", "null", "input only", "a word", "a list"],
+)
+def test_the_output_that_a_stream_reports_at_its_start_is_not_a_report(last: object) -> None:
+    events = stream("a")
+    events[-2] = ("message_delta", {"type": "message_delta", "usage": last})
+
+    usage = read(*events).usage
+
+    assert usage.reported is False
+    assert usage.raw == {"input_tokens": 11, "output_tokens": 1}
+
+
+def test_the_output_that_a_stream_reports_at_its_start_is_not_a_report_of_a_refusal() -> None:
+    events = stream("a")
+    stop = {"type": "message_delta", "delta": {"stop_reason": "refusal"}}
+    events[-2] = ("message_delta", stop)
+
+    with pytest.raises(ModelError, match="refus") as caught:
+        read(*events)
+
+    assert caught.value.usage is None
+
+
 @pytest.mark.parametrize("kept", range(8))
 def test_a_stream_without_its_stop_is_not_a_reply(kept: int) -> None:
     events = stream("Hel", "lo")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 from tests.host_call_sandbox import HostCallSandbox, calling
-from tests.model.billing_server import PRICES, Bill, is_turn
+from tests.model.billing_server import LIES, PRICES, Bill, Lie, is_turn, known_by_client
 from tests.model.fake_server import DIALECTS, FakeServer, Seen, endpoint
 from tests.model.test_failures_in_runs import _Unhurried
 
@@ -90,10 +91,22 @@ def test_the_server_bills_no_more_than_a_cap(seed: int, server: FakeServer, tmp_
 async def _ten_runs(
     server: FakeServer, dialect: Dialect, ledger: SqliteLedger, budget: Budget, usd: int
 ) -> list[Run]:
+    limits = RunLimits(tokens=10_000_000, usd=usd, reply_tokens=300, turns=3, retries=2)
+    return await _runs(server, dialect, ledger, budget, limits=limits, many=RUNS_EACH)
+
+
+async def _runs(
+    server: FakeServer,
+    dialect: Dialect,
+    ledger: SqliteLedger,
+    budget: Budget,
+    *,
+    limits: RunLimits,
+    many: int,
+) -> list[Run]:
     time = _Unhurried()
     where = endpoint(server, dialect, silence_seconds=0.15, total_seconds=0.6, concurrency=16)
     model = HttpModel(where, Gate(concurrency=16, clock=time.clock, sleep=time.sleep))
-    limits = RunLimits(tokens=10_000_000, usd=usd, reply_tokens=300, turns=3, retries=2)
     session = Session(
         model=model,
         ledger=ledger,
@@ -103,8 +116,45 @@ async def _ten_runs(
     )
     with session:
         session.use(model, owned=True)
-        goals = [f"run {number}: what is it?" for number in range(RUNS_EACH)]
-        return list(await asyncio.gather(*(session.arun(goal, limits=limits) for goal in goals)))
+        goals = [f"run {number}: what is it?" for number in range(many)]
+        return list(
+            await asyncio.gather(
+                *(session.arun(goal, limits=limits, strategy="code") for goal in goals)
+            )
+        )
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("lie", LIES)
+def test_no_false_report_brings_the_bill_above_a_cap_where_a_client_can_know(
+    lie: Lie, dialect: Dialect, server: FakeServer, tmp_path: Path
+) -> None:
+    """A run that never ends by itself, under a cap in dollars for the run and for the session."""
+    bill = Bill(1, reply=_asking_again(), misfortunes=0.0, lie=lie)
+    server.always(bill)
+    cap_run, cap_session = nano_usd("0.05"), nano_usd("0.08")
+    limits = RunLimits(tokens=100_000_000, usd=cap_run, reply_tokens=300, turns=300)
+
+    with SqliteLedger(tmp_path / "ledger.db") as ledger:
+        runs = asyncio.run(
+            _runs(server, dialect, ledger, Budget(usd=cap_session), limits=limits, many=3)
+        )
+
+    # Where a client cannot know, it is off by what the report is off by, and no more.
+    most = 1 if known_by_client(lie, dialect) else 2
+    assert {who: billed for who, billed in bill.nano.items() if billed > most * cap_run} == {}
+    assert bill.total <= most * cap_session
+    assert {run.stop for run in runs} == {"budget"}
+    assert bill.total > 0
+    if lie == "swapped":
+        # A charge above its reservation: not one more call is made, although the cap has room.
+        assert bill.requests <= len(runs)
+        assert "reserved as the most it could cost" in runs[-1].detail
+
+
+def _asking_again() -> Callable[[str, Seen], str]:
+    turns = itertools.count(1)
+    return lambda who, seen: calling([], answer="", note=f"turn {next(turns)}")
 
 
 # -- four processes -----------------------------------------------------------------------------

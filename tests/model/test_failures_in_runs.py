@@ -95,7 +95,9 @@ class Played:
 def play(sandbox: WasmSandbox, where: Endpoint, *, retries: int) -> Played:
     ledger = MemoryLedger()
     with Session(model=_OneByOne(where), ledger=ledger, sandbox=sandbox) as session:
-        run = session.run("what is six times seven?", limits=RunLimits(retries=retries))
+        run = session.run(
+            "what is six times seven?", limits=RunLimits(retries=retries), strategy="code"
+        )
     return Played(run=run, records=list(records_of(ledger, run.run)))
 
 

@@ -296,6 +296,39 @@ def test_usage_that_cannot_be_true_is_an_estimate_that_keeps_what_was_said(usage
     encode_record(ModelReplied(intent=1, turn=1, text=reply.text, usage=reply.usage))
 
 
+@pytest.mark.parametrize("last", [{"content": "b"}, {"content": ""}])
+def test_usage_that_a_stream_reports_before_its_end_is_not_a_report(last: object) -> None:
+    events = [
+        ("", {"choices": [{"index": 0, "delta": {"content": "a"}}], "usage": fake.OPENAI_USAGE}),
+        ("", {"choices": [{"index": 0, "delta": last, "finish_reason": "stop"}], "usage": None}),
+        DONE,
+    ]
+
+    usage = read(*events).usage
+
+    assert usage.reported is False
+    assert usage.raw == fake.OPENAI_USAGE
+
+
+def test_usage_that_comes_with_every_piece_of_a_stream_counts_with_the_last() -> None:
+    later = {**fake.OPENAI_USAGE, "completion_tokens": 8}
+    events = [
+        ("", {"choices": [{"index": 0, "delta": {"content": "a"}}], "usage": fake.OPENAI_USAGE}),
+        (
+            "",
+            {
+                "choices": [{"index": 0, "delta": {"content": "b"}, "finish_reason": "stop"}],
+                "usage": later,
+            },
+        ),
+        DONE,
+    ]
+
+    usage = read(*events).usage
+
+    assert (usage.reported, usage.tokens_out) == (True, 8)
+
+
 def test_a_report_of_usage_without_end_is_not_kept() -> None:
     reply = whole(usage={**fake.OPENAI_USAGE, "more": "x" * 100_000})
 

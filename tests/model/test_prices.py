@@ -12,7 +12,8 @@ from typing import Any, get_args
 import pytest
 
 from tallystick.core.errors import UsageError
-from tallystick.model.price_table import PriceTable, find_price, published_price
+from tallystick.model.endpoint import Endpoint
+from tallystick.model.price_table import PriceTable, Pricing, find_price, published_price
 from tallystick.model.prices import (
     NANO,
     YOCTO,
@@ -336,8 +337,9 @@ UNKNOWN = UnknownPrice(model="ollama:qwen3", reason="no table has it")
             False,
             "refuse",
             "No price is known for ollama:qwen3 (no table has it), and a cap in dollars is set: "
-            'declare input and output in [prices."ollama:qwen3"], 0 if it costs nothing, or waive '
-            "it with --allow-unpriced.",
+            'declare input and output in [prices."ollama:qwen3"] of config.toml, in dollars for a '
+            'million tokens, or, if it costs nothing, prices."ollama:qwen3" = "free", or let its '
+            "calls through uncounted with --allow-unpriced.",
         ),
         (
             True,
@@ -360,6 +362,41 @@ def test_an_unknown_price_is_refused_waived_or_left_out_and_a_sentence_says_whic
     decision = decided(UNKNOWN, usd_capped=usd_capped, waived=waived)
 
     assert decision == PriceDecision(policy=policy, price=None, why=why)
+
+
+@pytest.mark.parametrize(
+    ("provider", "base_url", "line"),
+    [
+        ("ollama", "http://127.0.0.1:11434/v1", 'prices."ollama:*" = "free"'),
+        ("ollama", "http://gpu.lan:11434/v1", 'prices."ollama:*" = "free"'),
+        ("local", "http://localhost:8080/v1", 'prices."local:*" = "free"'),
+        ("mine", "http://[::1]:8080/v1", 'prices."mine:*" = "free"'),
+        ("mine", "https://api.example.com/v1", 'prices."mine:m" = "free"'),
+    ],
+)
+def test_the_line_that_a_refusal_shows_declares_the_model_free(
+    provider: str, base_url: str, line: str
+) -> None:
+    class Asked:
+        name = f"{provider}:m"
+        endpoint = Endpoint(provider=provider, dialect="openai", base_url=base_url, model="m")
+
+    refused = Pricing().terms(Asked(), usd_capped=True).decision  # type: ignore[arg-type]
+    declared = PriceTable.of_user(tomllib.loads(f"{line}\n[aliases]\nx = 'y'")["prices"])
+    allowed = Pricing(declared=declared).terms(Asked(), usd_capped=True)  # type: ignore[arg-type]
+
+    assert refused.policy == "refuse"
+    assert line in refused.why
+    assert "cap" not in refused.why.replace("a cap in dollars is set", "")
+    assert allowed.decision.policy == "declared"
+    assert allowed.worst is not None
+    assert allowed.worst(1_000_000, 1_000_000) == 0
+
+
+@pytest.mark.parametrize("given", ["Free", "no", "", 0, None, True, ["free"]])
+def test_a_price_in_words_is_free_or_a_mistake(given: object) -> None:
+    with pytest.raises(UsageError, match='or "free"'):
+        PriceTable.of_user({"m": given})
 
 
 def test_a_waiver_does_not_hide_a_price_that_is_known() -> None:

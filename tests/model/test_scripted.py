@@ -36,7 +36,7 @@ def test_a_function_sees_position_and_prompt() -> None:
 
 
 def test_the_end_of_a_script_is_an_error_that_says_so() -> None:
-    with pytest.raises(ModelError, match="has 0 replies"):
+    with pytest.raises(ModelError, match="no reply after number 0"):
         ask(ScriptedModel([]))
 
 

@@ -78,6 +78,23 @@ def test_reasoning_that_is_counted_apart_is_output_too(
     assert found == TokenUsage(input=1_000, output=output, reasoning=reasoning)
 
 
+def test_what_a_total_holds_beyond_its_parts_is_output() -> None:
+    halved: dict[str, object] = {**GPT, "total_tokens": 12}
+
+    assert token_usage(halved) == TokenUsage(input=5, output=7)
+
+
+@pytest.mark.parametrize("total", [6, 5, 0, None, "12", 12.5, True])
+def test_a_total_that_is_no_more_than_its_parts_or_no_count_changes_nothing(total: object) -> None:
+    assert token_usage({**GPT, "total_tokens": total}) == TokenUsage(input=5, output=1)
+
+
+def test_a_total_beyond_all_counting_is_no_report() -> None:
+    found = token_usage({**GPT, "total_tokens": 10**30})
+
+    assert found == Unreported(reason="total_tokens is more than 1,000,000,000")
+
+
 @pytest.mark.parametrize("where", ["prompt_cache_hit_tokens", "cached_tokens"])
 def test_cached_tokens_are_found_where_other_servers_put_them(where: str) -> None:
     found = token_usage({"prompt_tokens": 10, "completion_tokens": 1, where: 7})

@@ -1,6 +1,7 @@
 """Program output: inline up to the cap, whole in a file beyond it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from tests.wasm_session import TestSession
 from tallystick.sandbox.output import OutputOverflow, OutputStream, ProgramOutput
 
 
-def stream(path: Path, cap: int, **more: bool) -> OutputStream:
+def stream(path: Path, cap: int, **more: Any) -> OutputStream:
     return OutputStream(inline_max=cap, place=lambda: path / "out", **more)
 
 

@@ -3,6 +3,8 @@
 import random
 import threading
 import time
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seams everywhere: blocks and windows of a few bytes."""
     monkeypatch.setattr(text_module, "_BLOCK_BYTES", 16)
     monkeypatch.setattr(text_module, "_WINDOW_BYTES", 32)
+    monkeypatch.setattr(text_module, "_PIECE_BYTES", 8)
     monkeypatch.setattr(text_module, "MATCH_BYTES_MAX", 64)
 
 
@@ -323,3 +326,46 @@ def test_a_file_of_the_host_is_read_without_a_copy_in_the_guest(
     assert result.value == f"({end + 8}, '0123', [({end}, {end + 8}, 'NEEDLE-7')])"
     assert result.charge.memory_bytes - before < 2 << 20
     text.close()
+
+
+# -- searches neither copy a text nor hold up other threads ---------------------------------------
+
+
+@given(
+    text=st.text(st.sampled_from("ab"), max_size=200),
+    needle=st.text(st.sampled_from("ab"), min_size=1, max_size=5),
+)
+def test_a_needle_that_overlaps_itself_is_counted_as_in_a_str(text: str, needle: str) -> None:
+    assert HostText.of(text).count(needle) == text.count(needle)
+    assert HostText.of(text).find(needle, 0) == text.find(needle)
+
+
+SEARCHES: dict[str, Callable[[HostText], object]] = {
+    "count": lambda text: text.count("a"),
+    "count of two": lambda text: text.count("aa"),
+    "find": lambda text: text.find("b", 0),
+    "length": lambda text: text.length(),
+    "grep": lambda text: text.grep("a$", 10),
+    "search": lambda text: text.search("b", 0, 10),
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_search_copies_no_more_than_a_piece_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, search: str
+) -> None:
+    monkeypatch.undo()
+    path = tmp_path / "text"
+    path.write_bytes(b"aaaaaaa\n" * (2 << 20))
+    text = HostText.open(path)
+    SEARCHES[search](HostText.of("a"))
+
+    tracemalloc.start()
+    try:
+        SEARCHES[search](text)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        text.close()
+
+    assert most < 2 << 20

@@ -16,7 +16,7 @@ from tests.attachments.builders import EVERYTHING
 from tests.scripted_run import block
 
 from tallystick.attachments.collect import reclaim
-from tallystick.attachments.session import SessionAttachments
+from tallystick.attachments.session import SessionAttachments, snapshots_holder
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.client import Session
 from tallystick.core.budget.amount import BudgetExhausted
@@ -31,7 +31,7 @@ from tallystick.core.errors import (
     UsageError,
 )
 from tallystick.core.machine.prompt import direct, opening
-from tallystick.core.records import Record, RunStarted, SessionGiven
+from tallystick.core.records import Record, RunEnded, RunStarted, SessionGiven
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.port import Heard, ModelReply, ModelRequest
@@ -45,8 +45,8 @@ from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.sessions import runs as session_runs
 from tallystick.sessions.file import SessionFile
 from tallystick.sessions.rows import DURATION_MS, SessionInfo
+from tallystick.sessions.runs import SessionLease
 from tallystick.sessions.sessions import EarlierRun, SessionImages, Sessions, held_session, told_of
-from tallystick.sessions.snapshots import snapshots_holder
 from tallystick.steps.step import step
 from tallystick.upkeep.transfer import (
     export_run_with_attachments,
@@ -143,8 +143,8 @@ def world(sandbox: WasmSandbox) -> Iterator[World]:
 
 def gone_by(monkeypatch: pytest.MonkeyPatch, ms: int) -> None:
     """Let time pass for every book that is opened from here on."""
-    from tallystick.sandbox.port import now_ms
     from tallystick.sessions import sessions as session_keeper
+    from tallystick.storage.clock import now_ms
 
     monkeypatch.setattr(
         session_keeper,
@@ -251,6 +251,8 @@ def test_a_run_that_was_overtaken_is_gone_on_with_and_leaves_nothing(world: Worl
         ended = client.resume(cut.run, limits=RunLimits(turns=9))
 
     assert ended.answer == "1"
+    assert ended.session_lost
+    assert [each.lost for each in world.sessions().history(session)] == [True, False]
     assert world.run(session, "FINAL(x)").answer == "newer"
 
 
@@ -630,7 +632,10 @@ def test_what_a_dead_process_kept_and_did_not_name_is_let_go_of(world: World) ->
 
     world.run(session, "x = 2\nFINAL(x)")
 
-    assert [each.ref.id for each in held.references()] == list(sessions.book.kept.needed(session))
+    # Its interpreter and the record of its values, and nothing else.
+    kept = sorted(each.ref.id for each in held.references())
+    assert kept == sorted(sessions.book.kept.needed(session))
+    assert len(kept) == 2
 
 
 class Dead(BaseException):
@@ -638,7 +643,7 @@ class Dead(BaseException):
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_a_process_may_die_at_any_write_of_the_book(
     world: World, monkeypatch: pytest.MonkeyPatch, number: int, after: bool
 ) -> None:
@@ -662,8 +667,9 @@ def test_a_process_may_die_at_any_write_of_the_book(
         with contextlib.suppress(Dead):
             client.run("two", session=session)
 
-    # The one or the other, and nothing is held that nobody needs.
-    assert world.run(session, "FINAL(x)").answer in ("1", "2")
+    # What the ledger says, and nothing is held that nobody needs.
+    answered = [each.answer for each in world.sessions().history(session) if each.stop]
+    assert world.run(session, "FINAL(x)").answer == answered[-1]
     assert world.info(session).state == "ready"
     read = world.client()
     held = SessionAttachments(read.attachments, session_id=snapshots_holder(session))
@@ -671,6 +677,109 @@ def test_a_process_may_die_at_any_write_of_the_book(
     assert {each.ref.id for each in held.references()} == needed
     for run in read.sessions.runs(session):
         world.holds(run.run)
+
+
+def dying_after_its_end(world: World, session: str, *sources: str) -> str:
+    """Play a run whose process dies as soon as the ledger has its end. Return its id."""
+    run = ""
+
+    def watch(id: str, record: Record) -> None:
+        nonlocal run
+        run = id
+        if isinstance(record, RunEnded):
+            raise Dead
+
+    with pytest.MonkeyPatch.context() as patch, world.client(*sources) as client:
+        patch.setattr(session_runs.SessionLease, "over", lambda self: None)
+        with pytest.raises(Dead):
+            client.run("two", session=session, watch=watch)
+    return run
+
+
+def test_the_next_run_finds_what_a_run_left_whose_process_died_at_its_end(world: World) -> None:
+    session = world.new()
+    world.run(session, "x = 1\nFINAL(x)")
+
+    run = dying_after_its_end(world, session, "x = 2\ny = 3\nFINAL(x)")
+
+    # Also who only looks is told so.
+    shown = world.info(session)
+    assert (shown.state, shown.left.run) == ("ready", run)
+    assert "y" in shown.left.names
+    assert [each.lost for each in world.sessions().history(session)] == [False, False]
+    assert world.run(session, "FINAL(x + y)").answer == "5"
+    assert [each.lost for each in world.sessions().runs(session)] == [False] * 3
+    world.holds(run)
+
+
+def test_resume_finishes_in_its_session_a_run_whose_process_died_at_its_end(world: World) -> None:
+    session = world.new()
+    run = dying_after_its_end(world, session, "x = 2\nFINAL(x)")
+
+    with world.client() as client:
+        ended = client.resume(run)
+
+    assert (ended.answer, ended.session_lost) == ("2", False)
+    assert world.sessions().book.get(session).left.run == run
+    assert [each.ended for each in world.sessions().runs(session)] == [True]
+
+
+def test_a_snapshot_is_of_what_a_run_left_whose_process_died_at_its_end(world: World) -> None:
+    session = world.new()
+    world.run(session, "x = 1\nFINAL(x)")
+    run = dying_after_its_end(world, session, "x = 2\nFINAL(x)")
+
+    assert world.sessions().snapshot(session, "two").left.run == run
+    world.run(session, "x = 3\nFINAL(x)")
+    world.sessions().restore(session, "two")
+
+    assert world.run(session, "FINAL(x)").answer == "2"
+
+
+def test_what_was_prepared_by_a_run_without_an_end_is_not_the_sessions(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = world.new()
+    world.run(session, "x = 1\nFINAL(x)")
+    prepare = SessionLease.prepare
+
+    def dying(self: SessionLease, *args: object, **more: object) -> None:
+        prepare(self, *args, **more)  # type: ignore[arg-type]
+        raise Dead
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SessionLease, "prepare", dying)
+        with pytest.raises(Dead):
+            world.run(session, "x = 2\nFINAL(x)")
+
+    run = world.sessions().runs(session)[-1].run
+    assert world.info(session).left.run != run
+    with world.client("x = 2\nFINAL(x)") as client:
+        assert client.resume(run).answer == "2"
+    assert world.run(session, "FINAL(x)").answer == "2"
+
+
+def test_what_is_lost_with_a_process_is_said_once_and_shown(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = world.new()
+    world.run(session, "x = 1\nFINAL(x)")
+    with monkeypatch.context() as patch:
+        # As a version did that prepared nothing.
+        patch.setattr(SessionLease, "prepare", lambda self, image, **more: None)
+        run = dying_after_its_end(world, session, "x = 2\nFINAL(x)")
+
+    assert [each.lost for each in world.sessions().history(session)] == [False, True]
+    with pytest.raises(SessionNotKept, match=run):
+        world.run(session, "FINAL(x)")
+
+    with world.client("FINAL(x)") as client:
+        assert client.resume(run).session_lost
+        assert client.run("again", session=session).answer == "1"
+    assert [each.lost for each in world.sessions().history(session)] == [False, True, False]
+    assert (
+        "(its variables were not kept)" in world.given(world.sessions().runs(session)[-1].run).told
+    )
 
 
 # -- what goes wrong ---------------------------------------------------------------------------

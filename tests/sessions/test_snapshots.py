@@ -20,14 +20,11 @@ from tests.contract.test_snapshot_store import an_image, named
 from tallystick.attachments.collect import reclaim, verify_attachments
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.attachments.port import Chunks
+from tallystick.attachments.session import snapshots_holder
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.errors import InvalidName, SnapshotNotFound, StoreError
 from tallystick.sandbox.snapshot import MAGIC, PAGE_BYTES, SNAPSHOT_TYPE, Image, packed
-from tallystick.sessions.snapshots import (
-    AttachmentSnapshotStore,
-    open_snapshots,
-    snapshots_holder,
-)
+from tallystick.sessions.snapshots import AttachmentSnapshotStore, open_snapshots
 
 ROOT = Path(__file__).parents[2]
 STEP_DEFAULT, STEP_SLOW = 150, 30

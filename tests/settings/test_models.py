@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.settings.test_settings import World, toml
 
-from tallystick.core.errors import UsageError
+from tallystick.core.errors import RunNotFound, UsageError
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.port import Ledger
 from tallystick.model.endpoint import Endpoint
@@ -278,6 +278,12 @@ def test_a_script_is_found_at_home_too(world: World) -> None:
 def test_a_recorded_run_is_looked_for_in_the_ledger(world: World) -> None:
     with pytest.raises(UsageError, match="no run yet"):
         open_model("recorded:last", world.load(), pacing=Pacing(), ledger=MemoryLedger)
+
+
+def test_a_recording_that_is_not_here_says_what_to_do(world: World) -> None:
+    advice = r"no run 'Qwen' in the ledger; .* Name another model: -m"
+    with pytest.raises(RunNotFound, match=advice):
+        open_model("recorded:Qwen", world.load(), pacing=Pacing(), ledger=MemoryLedger)
 
 
 def test_a_model_file_is_looked_at_when_it_is_named(world: World) -> None:

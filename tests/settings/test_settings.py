@@ -99,6 +99,8 @@ def value_of(found: Settings, name: str) -> object:
         "skills_require_signature": found.skills.require_signature,
         "skills_budget": found.skills.budget,
         "memory": found.memory,
+        "clock": found.clock,
+        "timezone": found.timezone,
     }[name]
 
 
@@ -127,6 +129,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "skills_require_signature": st.booleans(),
     "skills_budget": st.integers(0, 1_000_000),
     "memory": st.sampled_from(["default", "work"]),
+    "clock": st.sampled_from(["now", "fixed", "2026-03-01"]),
+    "timezone": st.sampled_from(["UTC", "Asia/Tokyo"]),
 }
 LAYERS = ("user", "project", "environment", "flag")
 
@@ -189,6 +193,8 @@ def test_every_setting_changes_something(world: World, name: str) -> None:
         "allow_unpriced": True,
         "tokenizer": str(TOKENIZER),
         "memory": "default",
+        "clock": "fixed",
+        "timezone": "Asia/Tokyo",
     }
     other = given.get(name, 1)
 
@@ -610,3 +616,11 @@ def test_the_directories_are_listed_with_what_set_them(world: World) -> None:
 
     assert (found["data"].value, found["data"].source) == ("/d", "environment TALLYSTICK_DATA_DIR")
     assert found["cache"].source == "environment XDG_CACHE_HOME"
+
+
+def test_settings_that_are_shown_whole_hold_no_key(world: World) -> None:
+    key = "sk-not-to-be-seen"
+    found = world.load(OPENAI_API_KEY=key)
+
+    assert key not in repr(found.origins)
+    assert listed(found)["providers.openai.key"].value == "set (OPENAI_API_KEY)"

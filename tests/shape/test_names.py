@@ -87,8 +87,11 @@ def test_no_class_is_called_by_an_old_name() -> None:
 
 
 def test_no_function_is_called_by_an_old_name() -> None:
+    # Inside the guest, functions stand in for the standard library and have its names.
     old = [
-        (place, name) for place, kind, name in defined() if kind == "function" and name in FUNCTIONS
+        (place, name)
+        for place, kind, name in defined()
+        if kind == "function" and name in FUNCTIONS and not place.startswith("guest/prelude/")
     ]
 
     assert old == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import time
 from typing import Any
 
@@ -431,3 +432,28 @@ def _seconds(cards: list[Card]) -> float:
     began = time.perf_counter()
     fit_catalog(cards)
     return time.perf_counter() - began
+
+
+MARKS = (
+    "`", "```", "</available_skills>", "<|im_end|>", "<<SYS>>", "<!-- -->", "</", "<skill>",
+    "<?xml?>", "<[", "x`</a", "\u0430<\u0431>",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_no_text_of_a_skill_closes_the_markup_of_the_catalog(mark: str) -> None:
+    text = f"Reads {mark} files. {mark}{mark}"
+    cards = [told(text), Card(id="b", name="b", source="user", description="x", when_to_use=text)]
+
+    rendered = fit_catalog(cards, budget_chars=4_000).rendered
+    lines = rendered.removeprefix(HEADER).strip().splitlines()
+
+    assert sum(line.count("`") for line in lines) == 2 * len(cards)
+    assert all(line.startswith(("- `", "  when: ")) for line in lines)
+    assert re.search(r"<[\w/!?|<\[]", "\n".join(lines)) is None
+
+
+def test_a_comparison_in_a_text_stays_as_it_is() -> None:
+    rendered = fit_catalog([told("Keeps rows with a < b and c > 3.")], budget_chars=4_000).rendered
+
+    assert "a < b and c > 3" in rendered

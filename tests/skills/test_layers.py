@@ -20,7 +20,8 @@ from tallystick.skills.errors import (
 )
 from tallystick.skills.format import folder as walk_module
 from tallystick.skills.format.manifest import Card
-from tallystick.skills.layers import LAYER_ORDER, Layer, LayerName, Registry, scan
+from tallystick.skills.layers import Registry, scan
+from tallystick.skills.places import LAYER_ORDER, Layer, LayerName
 
 SECRET = "the secret outside"
 

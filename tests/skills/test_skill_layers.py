@@ -10,13 +10,13 @@ import pytest
 from tests.skills.test_skill_trust import Home
 
 from tallystick.core.errors import UsageError
-from tallystick.skills.layers import (
+from tallystick.skills.layers import scan
+from tallystick.skills.places import (
     LAYER_ORDER,
     find_layers,
     named_layers,
     package_layers,
     project_root,
-    scan,
     skill_layers,
 )
 

@@ -16,7 +16,8 @@ from tallystick.skills.errors import SkillUnreadable
 from tallystick.skills.format.bundle import SIGNATURE_NAME, bundle_of
 from tallystick.skills.format.folder import Folder
 from tallystick.skills.installed import skill_at
-from tallystick.skills.layers import Layer, LayerName, Registry, scan
+from tallystick.skills.layers import Registry, scan
+from tallystick.skills.places import Layer, LayerName
 from tallystick.skills.trust import Admitted, SkillTrust, check_signature, write_signature
 
 AT_MS = 1_769_860_800_000

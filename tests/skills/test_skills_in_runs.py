@@ -33,8 +33,9 @@ from tallystick.skills import skills as runtime_skills
 from tallystick.skills.catalog import Catalog, fit_catalog
 from tallystick.skills.errors import SkillArguments, SkillNotFound
 from tallystick.skills.format.bundle import bundle_of
+from tallystick.skills.runs import SkillDrift
 from tallystick.skills.skills import Skills, cards_again, evidence_of, read_evidence
-from tallystick.skills.why import SkillDrift, why_in_run
+from tallystick.skills.why import why_in_run
 
 pytestmark = pytest.mark.slow
 

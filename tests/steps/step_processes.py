@@ -131,7 +131,7 @@ class Lives:
         given: dict[str, Any] = {"pricing": PRICING, "model": self.provider, **more}
         if isinstance(self.ledger, MemoryLedger):
             given["attachments"] = self.attachments
-        return Session(ledger=self.ledger, sandbox=self.sandbox, **given)
+        return Session(config=None, ledger=self.ledger, sandbox=self.sandbox, **given)
 
     def cut(self, at: int) -> Lives:
         """The same world after the process had died behind a write."""

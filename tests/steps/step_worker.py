@@ -64,7 +64,7 @@ def program(session: Session) -> dict[str, object]:
 def main(path: Path, order: str) -> None:
     model = Paid(path.with_name("paid"), kills=order == "killed")
     ledger = SqliteLedger(path)
-    with Session(model=model, ledger=ledger, pricing=PRICING) as session:
+    with Session(config=None, model=model, ledger=ledger, pricing=PRICING) as session:
         if order != "resume":
             found = program(session)
         else:

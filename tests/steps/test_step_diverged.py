@@ -24,7 +24,8 @@ from tests.steps.step_processes import (
     told,
 )
 
-from tallystick.cli.exit_codes import DIVERGED, exit_code_of
+from tallystick.cli.errors import exit_code_of
+from tallystick.cli.exit_codes import DIVERGED
 from tallystick.client import Session
 from tallystick.core.charge import RunLimits
 from tallystick.core.records import ModelReplied, Record, RunEnded, StepEntered

@@ -243,8 +243,9 @@ def test_the_receipts_of_steps_add_up_to_those_of_their_runs(sandbox: WasmSandbo
             await asyncio.gather(*(one(number) for number in range(8)))
 
         asyncio.run(everything())
+        (chain,) = chains_in(ledger)
+        held = [session.replay(run).held for run in runs_inside(ledger, chain)]
 
-    (chain,) = chains_in(ledger)
     lines = step_lines(chain_in(ledger))
     of_runs = run_receipts(ledger, chain)
     totals = step_totals(lines)
@@ -257,7 +258,7 @@ def test_the_receipts_of_steps_add_up_to_those_of_their_runs(sandbox: WasmSandbo
         assert line.receipt is not None
         inside = [run for run in of_runs if f"{run.step}/".startswith(f"{line.path}/")]
         assert line.receipt.usd == sum(each.usd for run in inside for each in run.models)
-    assert all(session.replay(run).held for run in runs_inside(ledger, chain))
+    assert all(held)
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])

@@ -9,7 +9,8 @@ import pytest
 from tests.runtime.run.one_program_model import ROOMY, TURN_IN, TURN_NANO, TURN_OUT, Writer, opened
 from tests.runtime.run.priced_model import NANO_IN, NANO_OUT
 
-from tallystick.cli.exit_codes import BUDGET, exit_code_of
+from tallystick.cli.errors import exit_code_of
+from tallystick.cli.exit_codes import BUDGET
 from tallystick.core.budget.amount import Budget
 from tallystick.core.charge import RunLimits, nano_usd
 from tallystick.core.step import CompletedStep, StepBudgetError, StepExhaustion
@@ -235,7 +236,7 @@ def test_a_bill_that_is_higher_than_was_reserved_raises_with_what_the_run_had(
 
     facts = caught.value.facts
     assert isinstance(facts, StepExhaustion)
-    assert (facts.step, facts.limit, facts.consumed_tokens) == ("plan", "max_tokens", 1_000_010)
+    assert (facts.step, facts.limit, facts.consumed_tokens) == ("plan", "max_tokens", 1_004_096)
     assert caught.value.answer == "42"
     assert caught.value.run is not None
     assert figures(log.peek()[0])[0] == 1_000_000
@@ -322,3 +323,38 @@ def test_a_run_that_outlives_its_step_is_paid_for_to_its_end(sandbox: WasmSandbo
     short, outer = log.peek()
     assert (short.llm_calls, outer.llm_calls) == (0, model.turns)
     assert model.turns > 1
+
+
+@pytest.mark.parametrize("tokens", [1_100, 1_400, 1_800])
+def test_a_run_that_waited_for_money_and_answered_does_not_raise(
+    sandbox: WasmSandbox, tokens: int
+) -> None:
+    """The step pays for one call at a time: the second run waits for what the first gives back."""
+    with opened(sandbox, Writer()) as session, step_log() as log:
+
+        @step("both", budget={"max_tokens": tokens})
+        async def both() -> list[Run]:
+            runs = (session.arun(f"goal {number}", limits=ROOMY) for number in range(2))
+            return list(await asyncio.gather(*runs))
+
+        found = asyncio.run(both())
+
+    assert [each.answer for each in found] == ["42", "42"]
+    assert [each.status for each in log.peek()] == ["completed"]
+
+
+def test_a_run_that_waited_for_money_in_vain_raises(sandbox: WasmSandbox) -> None:
+    model = Writer(used=400)
+    with opened(sandbox, model) as session, step_log():
+
+        @step("both", budget={"max_tokens": 700})
+        async def both() -> list[Run | BaseException]:
+            runs = (session.arun(f"goal {number}", limits=ROOMY) for number in range(2))
+            return list(await asyncio.gather(*runs, return_exceptions=True))
+
+        found = asyncio.run(both())
+
+    (answered,) = [each for each in found if isinstance(each, Run)]
+    (raised,) = [each for each in found if isinstance(each, StepBudgetError)]
+    assert (answered.answer, model.turns) == ("42", 1)
+    assert raised.to_dict()["limit"] == "max_tokens"

@@ -13,10 +13,11 @@ import msgspec
 import pytest
 from tests.ledger.builders import drafted
 from tests.scripted_run import block
+from tests.skills.skill_runs import make_skill
 from tests.upkeep.test_prune import entered, left
 
 from tallystick.attachments import rows
-from tallystick.attachments.session import SessionAttachments
+from tallystick.attachments.session import SessionAttachments, snapshots_holder
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.client import Session
 from tallystick.core.chain import Head
@@ -40,13 +41,13 @@ from tallystick.runtime.run import live
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.runs.result import Run
-from tallystick.sandbox.port import new_id
 from tallystick.sandbox.snapshot import MAGIC, unpacked
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.sessions.file import SessionFile
 from tallystick.sessions.rows import SessionState
 from tallystick.sessions.sessions import held_session
-from tallystick.sessions.snapshots import snapshots_holder
+from tallystick.skills.skills import Skills
+from tallystick.storage.clock import new_id
 from tallystick.upkeep import erasure as memory_erasure
 from tallystick.upkeep.erasure import Erased, Erasure
 from tallystick.upkeep.prune import Pruner
@@ -77,9 +78,15 @@ class World:
         self.note = self.memory.remember(SECRET).id
         self.other = self.memory.remember("the kettle is on, and will be for a while").id
 
-    def session(self, *replies: str) -> Session:
+    def session(self, *replies: str, skills: Skills | None = None) -> Session:
         model = ScriptedModel([ScriptedReply(text=each) for each in replies])
-        return Session(model=model, ledger=self.ledger, sandbox=self._sandbox, memory=self.memory)
+        return Session(
+            model=model,
+            ledger=self.ledger,
+            sandbox=self._sandbox,
+            memory=self.memory,
+            skills=skills,
+        )
 
     def run(
         self, *programs: str, goal: str = "what is it?", limits: RunLimits | None = None
@@ -221,6 +228,21 @@ def test_the_receipt_names_the_runs_and_holds(world: World) -> None:
     assert world.memory.verify_forget(receipt).notes == ((world.note, "erased"),)
 
 
+def test_a_run_is_found_by_every_note_that_a_script_of_a_skill_recalled(
+    world: World, tmp_path: Path
+) -> None:
+    """None of the notes' words are on the record: only their ids tell."""
+    source = "hit = recall('harbour', k=1)\nother = recall('kettle', k=1)\nprint('looked')"
+    make_skill(tmp_path / "skills", "finder", files={"look.py": source}, allowed_tools="recall")
+    program = "FINAL(skills.run('finder', 'look.py')['stdout'])"
+    with world.session(block(program), skills=Skills.of(tmp_path / "skills")) as session:
+        run = session.run("what is it?")
+    assert run.answer == "looked\n"
+
+    assert how(world.forget(world.note, dry_run=True)) == {run.run: "named pruned"}
+    assert how(world.forget(world.other)) == {run.run: "named pruned"}
+
+
 def test_a_family_goes_together_whatever_words_it_used(world: World) -> None:
     parent = world.run(
         "said = rlm_query('when does it open?')",
@@ -325,16 +347,18 @@ def test_an_image_of_a_busy_session_is_named_until_it_goes(world: World) -> None
         sessions = session.sessions
         read = sessions.new().id
         session.run("what is it?", session=read)
-    image = sessions.get(read).left.image
-    assert image is not None
+    left = sessions.get(read).left
+    # The interpreter, and the record of its values.
+    assert left.image is not None
+    assert left.values is not None
 
     with held_session(sessions.book.path, read):
         done = world.forget(short)
 
-    assert done.attachments_left == (image.id,)
+    assert done.attachments_left == tuple(sorted((left.image.id, left.values.id)))
     assert not done.whole
     assert done.receipt is not None
-    assert done.receipt.attachments_left == 1
+    assert done.receipt.attachments_left == 2
     again = world.forget(short)
     assert again.whole
     assert world.traces(SHORT.upper()) == []

@@ -44,7 +44,6 @@ from tallystick.core.records import (
 )
 from tallystick.core.resume_errors import ResumeRefused
 from tallystick.core.views.receipt import Tally, step_lines
-from tallystick.ledger.port import find_row
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
@@ -309,7 +308,7 @@ def test_what_a_step_gave_goes_and_its_receipt_is_written_again(kit: Kit, killed
     chain = chain_of(kit, 1, entered("a"), entered("a/b"), *said)
     before = step_lines(records_of(kit.ledger, chain))
     if killed:
-        row = find_row(kit.ledger, chain)
+        row = kit.ledger.row(chain)
         assert row is not None
         kit.pruner().mark(read_chain(kit.ledger, row), why="")
 
@@ -526,7 +525,7 @@ def test_a_child_that_was_pruned_is_still_known_as_one(kit: Kit, killed: bool) -
     parent = made(kit, 1)
     child = begun_by(kit, 2, caller=parent)
     if killed:
-        row = find_row(kit.ledger, child)
+        row = kit.ledger.row(child)
         assert row is not None
         kit.pruner().mark(read_chain(kit.ledger, row), why="")
 
@@ -587,14 +586,14 @@ def test_the_file_is_not_written_anew_while_somebody_works(kit: Kit) -> None:
 @pytest.mark.parametrize("parts", ["marked", "marked twice", "erased"])
 def test_a_process_that_dies_in_the_middle_has_begun_it(kit: Kit, parts: str) -> None:
     run = made(kit, 1, given=GIVEN)
-    row = find_row(kit.ledger, run)
+    row = kit.ledger.row(run)
     assert row is not None
     plan = read_chain(kit.ledger, row)
 
     kit.pruner().mark(plan, why="first")
     if parts == "marked twice":
         # The second one was killed before it had erased anything, too.
-        row = find_row(kit.ledger, run)
+        row = kit.ledger.row(run)
         assert row is not None
         kit.pruner().mark(read_chain(kit.ledger, row), why="second")
     if parts == "erased":

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -65,7 +65,8 @@ class ReclaimReport(msgspec.Struct, kw_only=True):
 
     `condemn_deferred_ids`: bytes that somebody wanted after all, or that another sweep is at.
     `unproven_owners`: owners of old intents that have neither a lock nor a lock file; what they
-    intended stays.
+    intended stays. `needed_ids`: bytes that no session holds and that a record needs; they stay,
+    since a reference was lost.
     """
 
     dry_run: bool = False
@@ -82,6 +83,7 @@ class ReclaimReport(msgspec.Struct, kw_only=True):
     orphan_file_count: int = 0
     orphan_failures: list[str] = msgspec.field(default_factory=list)
     unproven_owners: list[str] = msgspec.field(default_factory=list)
+    needed_ids: list[str] = msgspec.field(default_factory=list)
 
 
 def intent_is_dead(
@@ -104,10 +106,18 @@ _Item = TypeVar("_Item")
 
 
 def reclaim(
-    attachments: SqliteAttachments, *, policy: ReclaimPolicy = _POLICY, dry_run: bool = False
+    attachments: SqliteAttachments,
+    *,
+    policy: ReclaimPolicy = _POLICY,
+    dry_run: bool = False,
+    needed: Callable[[], Collection[str]] | None = None,
 ) -> ReclaimReport:
-    """Delete what nobody alive holds. Raises `ReclamationRefused`, with what was found so far."""
-    sweep = Sweep(attachments, policy=policy, dry_run=dry_run)
+    """Delete what nobody alive holds. Raises `ReclamationRefused`, with what was found so far.
+
+    `needed` gives the ids that records name. It is asked only if something is to be deleted, and
+    what it gives stays, although no session holds it.
+    """
+    sweep = Sweep(attachments, policy=policy, dry_run=dry_run, needed=needed)
     for _ in sweep.steps():
         pass
     return sweep.report
@@ -136,7 +146,10 @@ class Sweep:
         dry_run: bool = False,
         group: int = _GROUP,
         forgotten: Sequence[str] = (),
+        needed: Callable[[], Collection[str]] | None = None,
     ) -> None:
+        self._needed = needed
+        self._needed_ids: frozenset[str] | None = None
         self.report = ReclaimReport(dry_run=dry_run)
         self._attachments = attachments
         self._policy = policy
@@ -202,10 +215,23 @@ class Sweep:
                     "if that is so",
                     report=self.report,
                 )
+        dead = [blob for blob in dead if not self._is_needed(blob.id)]
         if self._dry_run:
             self.report.reclaimed_count = len(dead)
             self.report.reclaimed_bytes = sum(blob.byte_len for blob in dead)
         return [blob.id for blob in dead]
+
+    def _is_needed(self, id: str) -> bool:
+        """Return whether a record names bytes, though no session holds them. Noted if so."""
+        if self._needed is None:
+            return False
+        if self._needed_ids is None:
+            self._needed_ids = frozenset(self._needed())
+        if id not in self._needed_ids:
+            return False
+        if id not in self.report.needed_ids:
+            self.report.needed_ids.append(id)
+        return True
 
     def _sorted_out(self, db: sqlite3.Connection) -> tuple[set[str], list[rows.Blob]]:
         """What somebody alive holds, and the blobs that nobody does."""
@@ -242,7 +268,7 @@ class Sweep:
         """Asked once: who is dead stays dead, and who lived a moment ago is left alone."""
         if owner not in self._dead:
             self._dead[owner] = self._attachments.owners.proven_dead(owner)
-            if not self._dead[owner] and not self._attachments.owners.has_file(owner):
+            if not self._dead[owner] and not self._attachments.owners.knows(owner):
                 self.report.unproven_owners.append(owner)
         return self._dead[owner]
 
@@ -338,7 +364,7 @@ class Sweep:
             else:
                 self.report.orphan_staged_count += 1
         yield "staging emptied"
-        orphans = self._files_without_row()
+        orphans = [id for id in self._files_without_row() if not self._is_needed(id)]
         for start in range(0, len(orphans), self._group):
             marked = self._mark_orphans(orphans[start : start + self._group])
             yield "deleting"
@@ -389,7 +415,8 @@ class Sweep:
 
     def _count_orphans(self) -> None:
         self.report.orphan_staged_count = len(self._orphans_in_staging())
-        self.report.orphan_file_count = len(self._files_without_row())
+        orphans = [id for id in self._files_without_row() if not self._is_needed(id)]
+        self.report.orphan_file_count = len(orphans)
 
     def _bury(self) -> None:
         """Remove the lock files of the dead whom nothing names any more."""
@@ -414,13 +441,17 @@ class BadAttachment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read again. Each blob is read once, however many hold it."""
+    """What was read again. Each blob is read once, however many hold it.
+
+    `damage` is what SQLite finds wrong with the file, and which records cannot be read.
+    """
 
     ok: bool
     references: int
     blobs: int
     bytes: int
     bad: tuple[BadAttachment, ...]
+    damage: tuple[str, ...] = ()
 
 
 def verify_attachments(

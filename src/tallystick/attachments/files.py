@@ -2,7 +2,7 @@
 
     <root>/ab/abcd…            an attachment, whole: it came here by a rename, never by writing
     <root>/staging/<owner>.<n> bytes on their way in; whose they are is in the name
-    <root>/owners/<owner>.lock held by a living owner (`tallystick.attachments.owners`)
+    <root>/owners/<owner>.lock held by a living owner (`tallystick.storage.owner`)
 
 Written, forced, renamed, and the directory forced: in this order a final name never stands for a
 part, also after a power cut.
@@ -28,6 +28,8 @@ from tallystick.attachments.port import (
     AttachmentNotFound,
     is_digest,
 )
+from tallystick.storage import system
+from tallystick.storage.private_file import force_directory, make_private, open_new
 
 _STAGING = "staging"
 _FOLLOWED_BYTES_MIN = 2 << 20
@@ -57,10 +59,8 @@ class BlobFiles:
         folder = self.root / _STAGING
         path = folder / f"{owner}.{next(_numbers)}"
         try:
-            make_directory(folder)
-            descriptor = os.open(
-                path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-            )
+            make_private(folder, forced=True)
+            descriptor = open_new(path)
             try:
                 digest, length = _write_hashed(descriptor, chunks, in_memory=in_memory)
             finally:
@@ -77,9 +77,9 @@ class BlobFiles:
         """Give a staged file its final name. One that is there already is the same bytes."""
         path = self.path(id)
         try:
-            make_directory(path.parent)
+            make_private(path.parent, forced=True)
             staged.rename(path)
-            fsync_directory(path.parent)
+            force_directory(path.parent)
         except OSError as error:
             raise AttachmentIoFailed.of(path, error) from error
 
@@ -138,7 +138,7 @@ class FileChunks:
         try:
             # Nonblocking: a pipe in the place of the file would wait for its writer for ever.
             self._descriptor = os.open(
-                path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+                path, os.O_RDONLY | system.CLOEXEC | system.NOFOLLOW | system.NONBLOCK
             )
         except FileNotFoundError:
             raise AttachmentNotFound(id=id) from None
@@ -281,21 +281,3 @@ def _write_all(descriptor: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def make_directory(path: Path) -> None:
-    """Make a directory and those above it, private, each forced into the one that holds it."""
-    if path.is_dir():
-        return
-    make_directory(path.parent)
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    fsync_directory(path.parent)
-
-
-def fsync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

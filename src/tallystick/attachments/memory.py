@@ -34,8 +34,9 @@ from tallystick.attachments.port import (
     chunked,
     is_digest,
 )
-from tallystick.attachments.sqlite import WholeChunks, now_ms
+from tallystick.attachments.sqlite import WholeChunks
 from tallystick.core.records import AttachmentRef
+from tallystick.storage.clock import now_ms
 
 _POLICY = ReclaimPolicy()
 _OWNER = "memory"

@@ -36,6 +36,11 @@ from tallystick.core.records import AttachmentRef
 _SESSION_CHARS_MAX = 128
 
 
+def snapshots_holder(session_id: str) -> str:
+    """The session of the manifest that holds a session's snapshots."""
+    return f"{session_id}/snapshots"
+
+
 class SessionAttachments:
     """The attachments of one session. Others' are not found, whether they exist or not."""
 

@@ -24,10 +24,10 @@ from typing import Protocol
 from tallystick.attachments import rows
 from tallystick.attachments.files import BlobFiles, FileChunks
 from tallystick.attachments.media import HEAD_BYTES, described
-from tallystick.attachments.owners import Owner, Owners
 from tallystick.attachments.port import (
     NOTHING_DECLARED,
     AttachmentCorrupt,
+    AttachmentIoFailed,
     AttachmentMetaMissing,
     AttachmentNotFound,
     Attachments,
@@ -44,14 +44,12 @@ from tallystick.attachments.port import (
     is_digest,
 )
 from tallystick.core.records import AttachmentRef
+from tallystick.storage.clock import now_ms
+from tallystick.storage.owner import FileOwners, Owner, Owners
 
 INLINE_BYTES_MAX = 64 << 10
 _WAIT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.005
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class Database(Protocol):
@@ -79,7 +77,7 @@ class SqliteAttachments:
     ) -> None:
         root = database.path.with_name(f"{database.path.name}-attachments")
         self.files = BlobFiles(root)
-        self.owners = Owners(root / "owners")
+        self.owners: Owners = FileOwners(root / "owners", failed=AttachmentIoFailed.of)
         self._clock = clock
         self._database = database
         self._wait_seconds = wait_seconds

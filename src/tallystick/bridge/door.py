@@ -45,7 +45,7 @@ from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, RunAttachme
 from tallystick.runtime.journal.world import CallLog
 from tallystick.runtime.spend.scopes import RunScopes
 from tallystick.sandbox.host import call_digest, encoded_reply, error_reply
-from tallystick.sandbox.port import new_id
+from tallystick.storage.clock import new_id
 
 _NAME = "llm_query"
 # The record itself failed, or is another: that is not the program's to handle.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tallystick.core.errors import UsageError
+from tallystick.storage.private_file import make_private
 
 # A private directory for the sockets of bridges, and the client beside them.
 
@@ -115,7 +116,7 @@ def tcp_listener(*, session: str | None, port: int) -> Listener:
 
 
 def _check_private(directory: Path, uid: int | None) -> None:
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(directory)
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise UsageError(f"bridge: {directory} is not a directory")

@@ -19,29 +19,42 @@ from tallystick.cli.exit_codes import INTERRUPTED, exit_code_of_stop
 from tallystick.cli.progress import Before, Progress, Sayer, progress_for
 from tallystick.cli.show import plain
 from tallystick.client import Session
+from tallystick.core.budget.amount import is_overrun
 from tallystick.core.charge import shown_usd
-from tallystick.core.records import MemoryGiven, Record, RunStarted, encode_record, tag_of
+from tallystick.core.records import (
+    MemoryGiven,
+    Receipt,
+    ReceiptIssued,
+    Record,
+    RunStarted,
+    encode_record,
+    tag_of,
+)
+from tallystick.core.records.receipts import holds_reservations
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.pacing import Pacing
 from tallystick.model.port import Model
 from tallystick.model.price_table import Pricing
+from tallystick.model.prices import is_unpriced
 from tallystick.runtime.run.strategy import Estimate, StrategyEstimate
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.port import AUTO
 from tallystick.settings.models import open_model
 from tallystick.settings.settings import Settings
-from tallystick.skills.installed import loaded_by
-from tallystick.skills.skills import Skills
-from tallystick.vocabulary.runs import VocabularyAsked
+from tallystick.skills.runs import loaded_by
 
 if TYPE_CHECKING:
     from tallystick.memory.memory import Memory
+    from tallystick.skills.skills import Skills
+    from tallystick.vocabulary.runs import VocabularyAsked
 
 
 # What a run came to, printed: the answer on stdout, the rest on stderr.
 
 
 _QUOTE_CHARS_MAX = 100
+# Of the last reply, where a run has no answer.
+_SAID_LINES_MAX, _SAID_CHARS_MAX = 12, 200
 _NAME_CHARS_MAX = 300
 
 
@@ -51,8 +64,11 @@ def run_json(result: Run) -> str:
     return msgspec.json.encode({**told, "unchecked": told.get("unchecked", [])}).decode()
 
 
-def show_run(result: Run, *, quiet: bool, answer: bool = True) -> None:
-    """Print the answer, where it stands, why the run stopped if it did, and what it cost."""
+def show_run(result: Run, *, quiet: bool, answer: bool = True, bounded: bool = False) -> None:
+    """Print the answer, where it stands, why the run stopped if it did, and what it cost.
+
+    `bounded` says that some of the cost is what was reserved, and not what was reported.
+    """
     if result.answer is not None and answer:
         click.echo(result.answer)
     if quiet:
@@ -67,19 +83,43 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True) -> None:
     if not result.answered:
         what = "a partial answer" if result.partial else "no answer"
         click.echo(f"stopped  {result.stop}: {result.detail} ({what})", err=True)
-    charge = result.charge
-    used = charge.tokens_in + charge.tokens_out
-    cost = shown_usd(charge.usd) if charge.usd is not None else "price unknown"
-    if not charge.model_calls:
-        cost = "no model was asked"
-    click.echo(
-        f"cost     {used:,} tokens ({charge.tokens_in:,} in, {charge.tokens_out:,} out)   {cost}   "
-        f"{result.turns} turn{'' if result.turns == 1 else 's'}   {charge.wall_ms / 1000:.1f} s",
-        err=True,
-    )
+        for line in _said(result):
+            click.echo(line, err=True)
+    if result.session_lost:
+        click.echo(
+            "session  does not keep what this run left: another run, or a restore, came in between",
+            err=True,
+        )
+    click.echo(_cost_line(result, bounded=bounded), err=True)
     click.echo(f"ledger   run {result.run} in {result.ledger}", err=True)
     if (how := _to_go_on(result)) is not None:
         click.echo(f"to go on: {how}", err=True)
+
+
+def _cost_line(result: Run, *, bounded: bool) -> str:
+    """Write what a run cost, or at most did."""
+    charge = result.charge
+    used = charge.tokens_in + charge.tokens_out
+    cost = shown_usd(charge.usd) if charge.usd is not None else "price unknown"
+    if bounded:
+        cost = f"at most {cost} (calls without a report are charged as reserved)"
+    if not charge.model_calls:
+        cost = "no model was asked"
+    return (
+        f"cost     {used:,} tokens ({charge.tokens_in:,} in, {charge.tokens_out:,} out)   {cost}   "
+        f"{result.turns} turn{'' if result.turns == 1 else 's'}   {charge.wall_ms / 1000:.1f} s"
+    )
+
+
+def _said(result: Run) -> list[str]:
+    """Return the last reply of the model in lines for a terminal, unless it is the answer shown."""
+    if result.said is None or result.said == result.answer:
+        return []
+    lines = result.said.splitlines()
+    shown = [plain(each, chars_max=_SAID_CHARS_MAX) for each in lines[:_SAID_LINES_MAX]]
+    left = len(lines) - len(shown)
+    more = [f"({left:,} more lines: tally inspect {result.run})"] if left else []
+    return [f"{'said' if not at else '':<9}{each}" for at, each in enumerate([*shown, *more])]
 
 
 def _to_go_on(result: Run) -> str | None:
@@ -92,6 +132,10 @@ def _to_go_on(result: Run) -> str | None:
             return f"{resume} --max-turns N, with a higher one"
         case "deadline":
             return f"{resume} --timeout SECONDS, with a higher one"
+        case "budget" if is_unpriced(result.detail):
+            return f"{resume} once the price is declared, or with --allow-unpriced"
+        case "budget" if is_overrun(result.detail):
+            return resume
         case "budget":
             return f"{resume} with a higher cap: --max-usd, --max-tokens"
         case "in_doubt":
@@ -106,7 +150,7 @@ def show_estimate(estimate: Estimate, *, as_json: bool) -> None:
         click.echo(msgspec.json.encode(estimate).decode())
         return
     cap = "no cap" if estimate.usd_cap is None else f"cap {shown_usd(estimate.usd_cap)}"
-    usual, first = "unpriced", "nobody knows"
+    usual, first = "price unknown", "price unknown"
     if estimate.usual_usd is not None and estimate.first_call_usd_max is not None:
         usual = f"about {shown_usd(estimate.usual_usd)} for four turns"
         first = f"at most {shown_usd(estimate.first_call_usd_max)} for the first"
@@ -121,7 +165,9 @@ def show_estimate(estimate: Estimate, *, as_json: bool) -> None:
     for each in estimate.strategies:
         click.echo(f"{each.strategy:<10}{_taken(each)}")
     click.echo(f"auto      {estimate.auto}: {estimate.auto_why}")
-    if not estimate.fits:
+    if estimate.price == "refuse":
+        click.echo("refused   the price is not known, and a cap in dollars is set")
+    elif not estimate.fits:
         click.echo("refused   the first call does not fit: raise the cap, or ask for less")
 
 
@@ -129,7 +175,7 @@ def _taken(estimate: StrategyEstimate) -> str:
     if estimate.why_not:
         return f"does not fit: {estimate.why_not}"
     calls = f"{estimate.calls:,} call{'' if estimate.calls == 1 else 's'}"
-    cost = "unpriced" if estimate.usd is None else f"about {shown_usd(estimate.usd)}"
+    cost = "price unknown" if estimate.usd is None else f"about {shown_usd(estimate.usd)}"
     return f"{calls:<12}about {f'{estimate.tokens:,} tokens':<20}{cost}"
 
 
@@ -174,7 +220,9 @@ def interruptible(
             click.echo(f"to go on: tally resume {named}", err=True)
         raise
     finally:
-        signal.signal(signal.SIGINT, before)
+        if not pressed:
+            signal.signal(signal.SIGINT, before)
+        # Else the process is about to end, and a second press leaves at once until it has.
 
 
 def _leave(run: str | None, *, tells: bool) -> None:
@@ -199,6 +247,8 @@ class Shown:
     events: bool
     quiet: bool
     verbose: bool = False
+    # Of the run that is watched; the last is that of its end.
+    receipts: list[Receipt] = dataclasses.field(default_factory=list, compare=False)
 
     @property
     def tells(self) -> bool:
@@ -230,12 +280,16 @@ class Shown:
         if self.as_json:
             click.echo(run_json(result))
         else:
-            show_run(result, quiet=self.quiet or self.events, answer=not self.events)
+            bounded = bool(self.receipts) and holds_reservations(self.receipts[-1])
+            quiet = self.quiet or self.events
+            show_run(result, quiet=quiet, answer=not self.events, bounded=bounded)
         return exit_code_of_stop(result.stop)
 
 
 class Watcher:
     """Sees every record of a tree of runs, and how many of it wait.
+
+    Events are printed once they are committed: what was shown survives the process.
 
     `run` is the root, `loaded` the skills that programs loaded.
     """
@@ -243,21 +297,33 @@ class Watcher:
     def __init__(self, shown: Shown, progress: Progress) -> None:
         self._shown = shown
         self._progress = progress
+        self._failed: Exception | None = None
         self.run: str | None = None
         self.loaded: list[str] = []
 
     def __call__(self, run: str, record: Record) -> None:
+        if self._failed is not None:
+            raise self._failed
         self.run = self.run or run
+        if isinstance(record, ReceiptIssued) and run == self.run:
+            self._shown.receipts.append(record.receipt)
         skill = loaded_by(record)
         if skill is not None:
             self.loaded.append(skill)
-        if self._shown.events:
-            body = msgspec.Raw(encode_record(record))
-            click.echo(msgspec.json.encode({"run": run, "tag": tag_of(record), "record": body}))
-        elif self._shown.tells and isinstance(record, RunStarted) and record.strategy_why:
+        if self._shown.tells and isinstance(record, RunStarted) and record.strategy_why:
             # Which strategy was chosen, and why, before anything else.
             click.echo(f"strategy {record.strategy}: {record.strategy_why}", err=True)
         self._progress.watch(run, record)
+
+    def committed(self, run: str, record: Record) -> None:
+        """Print an event. What cannot be printed ends the run at the next record."""
+        if not self._shown.events or self._failed is not None:
+            return
+        body = msgspec.Raw(encode_record(record))
+        try:
+            click.echo(msgspec.json.encode({"run": run, "tag": tag_of(record), "record": body}))
+        except Exception as error:
+            self._failed = error
 
     def waits(self, parent: str, change: int) -> None:
         self._progress.waits(parent, change)
@@ -285,8 +351,7 @@ def opened(
         _memory_of(settings, given) as memory,
         Session(
             ledger=ledger,
-            pricing=pricing,
-            total=settings.total,
+            config=settings,
             skills=skills,
             memory=memory,
             vocabulary=vocabulary,
@@ -295,7 +360,7 @@ def opened(
             say=say or Sayer(),
         ) as session,
     ):
-        session.use(model, owned=True)
+        session.use(model, owned=True, configured=True)
         yield session, model, pricing
 
 

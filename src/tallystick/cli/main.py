@@ -8,11 +8,11 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
+import warnings
 from typing import NoReturn
 
 import click
 
-from tallystick.cli.exit_codes import exit_code_of
 from tallystick.core.errors import Cancelled, TallystickError
 
 # By what a user wants to do, in the order of `tally --help`: a module, and a line of help.
@@ -54,6 +54,7 @@ _GROUPS = {
         "prune": ("prune", "Delete the content of old runs; keep hashes and receipts."),
         "resolve": ("ls", "Settle calls that dead processes left in doubt."),
         "rm": ("prune", "Delete a run from the ledger."),
+        "total": ("total", "Show or change the total in dollars for all runs on the ledger."),
     },
     "Set up": {
         "config": ("config", "Print each setting and where it came from."),
@@ -129,8 +130,14 @@ def cli(context: click.Context) -> None:
 _readable(cli)
 
 
+def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
+    """Print a warning as one line: where in our code it was raised says nothing to a user."""
+    click.echo(f"warning: {message}", err=True)
+
+
 def main() -> NoReturn:
     """Run the command line. Errors are one line on stderr and an exit code."""
+    warnings.showwarning = _show_warning
     try:
         sys.exit(cli(standalone_mode=False) or 0)
     except click.exceptions.Exit as ended:
@@ -144,6 +151,9 @@ def main() -> NoReturn:
         click.echo("interrupted", err=True)
         sys.exit(130)
     except TallystickError as error:
+        # Here, since it loads the errors of every package.
+        from tallystick.cli.errors import exit_code_of
+
         click.echo(f"{error.code}: {error}", err=True)
         sys.exit(exit_code_of(error))
     except BrokenPipeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -14,9 +14,11 @@ from tallystick.core.errors import UsageError
 from tallystick.sandbox.port import AUTO
 from tallystick.settings.schema import one_line
 from tallystick.settings.settings import Settings
-from tallystick.skills.installed import skills_here
-from tallystick.skills.skills import Skills
+from tallystick.skills.runs import skills_here
 from tallystick.vocabulary.runs import VocabularyAsked, read_vocabulary
+
+if TYPE_CHECKING:
+    from tallystick.skills.skills import Skills
 
 Command = Callable[..., Any]
 _DEFAULTS = RunLimits()
@@ -26,14 +28,7 @@ _THESAURUS_BYTES_MAX = 16 << 20
 def with_sandbox(command: Command) -> Command:
     """The options that say where the programs of a run run, and what they may reach."""
     options: list[Callable[[Command], Command]] = [
-        click.option(
-            "--sandbox",
-            "backend",
-            default=AUTO,
-            metavar="NAME[,NAME]",
-            help="wasm, or process: native Python and bash with files (Linux). Of several, the "
-            "first that works here.  [default: wasm]",
-        ),
+        _BACKEND,
         click.option(
             "--net",
             "hosts",
@@ -47,6 +42,21 @@ def with_sandbox(command: Command) -> Command:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def with_backend(command: Command) -> Command:
+    """Add the options that say where a program runs. It reaches no network."""
+    return _BACKEND(with_layers(command))
+
+
+_BACKEND = click.option(
+    "--sandbox",
+    "backend",
+    default=AUTO,
+    metavar="NAME[,NAME]",
+    help="wasm, or process: native Python and bash with files (Linux). Of several, the "
+    "first that works here.  [default: wasm]",
+)
 
 
 def with_layers(command: Command) -> Command:
@@ -100,6 +110,26 @@ def with_memory(command: Command) -> Command:
         metavar="NAME",
         help="Have programs recall from this memory; to write, add --grant memory.write.",
     )(command)
+
+
+def with_clock(command: Command) -> Command:
+    """The options that say what time it is in a run."""
+    options = [
+        click.option(
+            "--clock",
+            metavar="now|fixed|TIME",
+            help="Start the clock of programs at the present, at 2026-01-01, or at a time such as "
+            "2026-03-01T09:30.  [default: now]",
+        ),
+        click.option(
+            "--timezone",
+            metavar="NAME",
+            help="Tell the model the time in this zone, such as Europe/Berlin.  [default: UTC]",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def with_skills(command: Command) -> Command:

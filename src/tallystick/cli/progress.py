@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from tallystick.cli.show import outcome, plain, safe
+from tallystick.cli.show import counted, outcome, plain, safe
 from tallystick.core.charge import Charge, RunLimits, shown_usd
 from tallystick.core.machine.commands import Code, Run, line_count
 from tallystick.core.machine.reply import as_program, parse_reply
@@ -200,11 +200,6 @@ def shown_cost(charge: Charge) -> str:
     spent = charge.tokens_in + charge.tokens_out
     usd = shown_usd(charge.usd) if charge.usd is not None else "price unknown"
     return f"{spent:,} tokens, {usd}"
-
-
-def counted(count: int, noun: str) -> str:
-    many = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{count:,} {noun if count == 1 else many}"
 
 
 def fitted(text: str, cells: int) -> str:
@@ -510,7 +505,8 @@ class _Lines:
     def _spent(self) -> str:
         """What the run has cost, where that is known and anything."""
         usd = self.tally.root.used.usd
-        return f"{shown_usd(usd)} so far  " if usd else ""
+        at_most = "at most " if self.tally.at_most else ""
+        return f"{at_most}{shown_usd(usd)} so far  " if usd else ""
 
     def _tokens(self) -> str:
         estimated = " (estimated)" if self.programs.estimated else ""

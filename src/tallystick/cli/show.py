@@ -111,6 +111,12 @@ def _matched(record: SkillMatched) -> str:
     return f"matched {said}" if said else "none matches"
 
 
+def counted(count: int, noun: str) -> str:
+    """Write a count with its noun, in the plural unless it is one."""
+    many = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else many}"
+
+
 def plain(text: str, *, chars_max: int = _SHOWN_CHARS_MAX) -> str:
     """A text in one line, cut, with nothing in it that a terminal would act on."""
     # Cut first: what was imported may be as long as a body is.

@@ -7,11 +7,13 @@
     ├── Refused               nobody: policy said no
     │   ├── CapabilityDenied      a name that is absent or not granted: the same answer for both
     │   ├── MaxSnapshotsReached   the session has as many snapshots as it may
-    │   └── NotSupported          this backend cannot do that
+    │   ├── NotSupported          this backend cannot do that
+    │   └── NotSupportedHere      this operating system lacks what is needed
     ├── BackendError          the world
     │   ├── GuestBroken           a program broke the interpreter of its own session
     │   ├── GuestMissing          the guest image is not there or not what its manifest says
     │   ├── ReplayDiverged        a program asked something else than it did before
+    │   ├── ReplayStopped         a replay was stopped before it could say whether the run holds
     │   ├── SandboxError          the sandbox itself broke
     │   ├── SessionBusy           another process holds the session
     │   ├── SnapshotMismatch      made by another guest or engine
@@ -33,6 +35,7 @@
         ├── RunNotOwned           moved away, or an imported copy: to read, not to go on with
         └── TransferRefused       an export that cannot be written, or is not to be believed
     Cancelled                 the user; a BaseException, so that `except Exception` cannot eat it
+    CleanUpWarning            a warning: a file that is not needed any more could not be removed
 
 Each class has a stable dotted `code`, which the command line prints.
 
@@ -127,6 +130,19 @@ class NotSupported(Refused):
         self.operation = operation
 
 
+class NotSupportedHere(Refused):
+    """This operating system lacks what is needed, and nothing is done by halves."""
+
+    code = "refused.not_supported_here"
+
+    def __init__(self, *, what: str, instead: str = "") -> None:
+        hint = f"; {instead}" if instead else ""
+        super().__init__(
+            f"{what} needs file locks and owners of files, which this system does not have{hint}"
+        )
+        self.what = what
+
+
 class BackendError(TallystickError):
     """Something outside our code failed."""
 
@@ -156,6 +172,31 @@ class ReplayDiverged(BackendError):
         self.field = field
         self.recorded = recorded
         self.now = now
+
+
+class CleanUpWarning(UserWarning):
+    """A file that is no longer needed could not be removed. What was done is not affected."""
+
+    code = "warning.clean_up"
+
+    def __init__(self, *, path: str, why: str) -> None:
+        super().__init__(f"{path} could not be removed: {why}; it is not needed any more")
+
+
+class ReplayStopped(BackendError):
+    """A replay was stopped before its end. It says nothing against the record."""
+
+    code = "backend.replay_stopped"
+
+    def __init__(self, *, run: str, seq: int, entries: int, why: str, timed_out: bool) -> None:
+        super().__init__(
+            f"the replay of run {run} was stopped at entry {seq} of {entries}: {why}; nothing "
+            "differed until then. Replay the run again to know whether it holds"
+        )
+        self.run = run
+        self.seq = seq
+        self.entries = entries
+        self.timed_out = timed_out
 
 
 class SandboxError(BackendError):
@@ -245,7 +286,7 @@ class LedgerFormatUnknown(LedgerError):
 
     code = "ledger.format"
 
-    def __init__(self, *, path: str, found: int, known: int) -> None:
+    def __init__(self, *, path: str, found: int, known: int | str) -> None:
         super().__init__(
             f"{path} has format {found}; this version reads {known}: use the version that wrote it"
         )
@@ -326,8 +367,8 @@ class RunNotFound(LedgerError):
 
     code = "ledger.run_not_found"
 
-    def __init__(self, *, run: str) -> None:
-        super().__init__(f"no run {run[:80]!r} in the ledger")
+    def __init__(self, *, run: str, advice: str = "") -> None:
+        super().__init__(f"no run {run[:80]!r} in the ledger{advice and f'; {advice}'}")
         self.run = run
 
 

@@ -138,6 +138,7 @@ _OURS = {
     "refused.code_mode.wall": "TimeBudgetExceeded",
     "refused.memory.embedder": "ConfigError",
     "refused.memory.model": "ConfigError",
+    "refused.overrun": "TokenBudgetExceeded",
     "refused.unpriced": "TokenBudgetExceeded",
     "replay": "ExecutionFailed",
     "usage": "ConfigError",

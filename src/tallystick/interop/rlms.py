@@ -57,7 +57,7 @@ from tallystick.ledger.custody import seal_all
 from tallystick.ledger.port import BODY_BYTES_MAX, ExportHeader, TransferLedger
 from tallystick.ledger.transfer import FORMAT_ALONE
 from tallystick.runtime.runs.history import RLMS_TEMPLATE
-from tallystick.sandbox.port import now_ms
+from tallystick.storage.clock import now_ms
 
 # How deep runs may stand inside each other, and how many entries a log may come to.
 DEPTH_MAX = 16

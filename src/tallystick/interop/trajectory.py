@@ -79,6 +79,7 @@ from tallystick.interop.trajectory_events import (
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import ancestors_of
 from tallystick.runtime.runs.history import runs_inside
+from tallystick.storage.private_file import open_new
 
 # Trajectory events of model calls and programs, each made from one record.
 
@@ -606,8 +607,7 @@ def _opened(target: Path | BinaryIO) -> Iterator[BinaryIO]:
         target.flush()
         return
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        file = os.fdopen(os.open(target, flags, 0o600), "wb")
+        file = os.fdopen(open_new(target), "wb")
     except FileExistsError:
         why = "it is there already; name a new file"
         raise TransferRefused(file=str(target), why=why) from None

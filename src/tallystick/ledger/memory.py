@@ -76,6 +76,10 @@ class MemoryLedger:
         with self._guard:
             return [self._rows[run] for run in sorted(self._rows)]
 
+    def row(self, run: str) -> RunRow | None:
+        with self._guard:
+            return self._rows.get(run)
+
     def forks_of(self, run: str) -> Sequence[str]:
         with self._guard:
             return self._forks_of(run)

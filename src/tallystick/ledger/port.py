@@ -102,6 +102,9 @@ class Ledger(Protocol):
     def runs(self) -> Sequence[RunRow]:
         """Every run, the newest last."""
 
+    def row(self, run: str) -> RunRow | None:
+        """Return the row of one run; None if it is not here. Costs the same with any number."""
+
     def forks_of(self, run: str) -> Sequence[str]:
         """The runs here that say they grew from a run, the newest last."""
 
@@ -214,8 +217,3 @@ class Receiver(Protocol):
 
     def commit(self, db: sqlite3.Connection | None) -> None:
         """Keep what was taken for as long as the run is here."""
-
-
-def find_row(ledger: Ledger, run: str) -> RunRow | None:
-    """The row of one run."""
-    return next((row for row in ledger.runs() if row.run == run), None)

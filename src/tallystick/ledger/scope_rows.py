@@ -1,7 +1,8 @@
 """The tables of shared scopes, in the ledger's own file: scopes, their meters, and what is held.
 
 The tables are made when the first scope is declared, beside those of the ledger and in no way of
-theirs: an older version of this package reads such a file as if they were not there.
+theirs. A total that is recorded gives the file another format: versions of this package that would
+spend without it refuse to open the file.
 
 A meter is one dimension of one scope: its ceiling, what is spent, what is held. Holding is an
 update of each meter on the condition that it has room, in the transaction that records the intent;
@@ -14,7 +15,7 @@ what does not fit 64 bits would be stored as a float.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 import msgspec
@@ -30,7 +31,8 @@ from tallystick.core.budget.amount import (
     ScopeKind,
     ScopeRow,
 )
-from tallystick.core.budget.tree import row_of
+from tallystick.core.budget.tree import figures_of, row_of
+from tallystick.ledger.file import FORMAT_WITH_TOTAL
 
 FORMAT = 1
 _FULL = LIMIT_MAX + 1
@@ -153,6 +155,18 @@ def change_limits(
     )
 
 
+def mark_total(db: sqlite3.Connection) -> None:
+    """Give the file the format that versions which do not know of totals refuse."""
+    if not is_marked(db):
+        db.execute(f"PRAGMA user_version = {FORMAT_WITH_TOTAL}")
+
+
+def is_marked(db: sqlite3.Connection) -> bool:
+    """Return whether the file has the format of a ledger with a total."""
+    (found,) = db.execute("PRAGMA user_version").fetchone()
+    return bool(found == FORMAT_WITH_TOTAL)
+
+
 def changes(db: sqlite3.Connection, id: str) -> list[LimitChange]:
     """The changes of a scope's limits, the newest last."""
     rows = db.execute(
@@ -269,6 +283,62 @@ def hold_rows(
 
 def delete_hold(db: sqlite3.Connection, hold: HoldRow) -> None:
     db.execute("DELETE FROM budget_hold WHERE run = ? AND intent = ?", (hold.run, hold.intent))
+
+
+# -- whether they agree --------------------------------------------------------------------------
+
+
+def faults(db: sqlite3.Connection, charged: Mapping[str, Amount]) -> list[str]:
+    """Return what does not hold of meters, limits and reservations, a sentence each."""
+    found = []
+    reserved: dict[str, list[int]] = {}
+    for hold in hold_rows(db):
+        scope = scope_of(db, hold.scope)
+        if scope is None:
+            found.append(
+                f"run {hold.run} has a reservation in scope {hold.scope!r}, which is not there"
+            )
+            continue
+        for each in chain_of(db, scope):
+            sums = reserved.setdefault(each.id, [0] * len(COUNTED))
+            sums[:] = [a + b for a, b in zip(sums, figures_of(hold.amount), strict=True)]
+    known = scope_rows(db)
+    for id in charged.keys() - {row.scope.id for row in known}:
+        found.append(f"runs were charged to scope {id!r}, which is not there")
+    for row in known:
+        found += _meter_faults(row, reserved.get(row.scope.id), charged.get(row.scope.id))
+        found += _limit_faults(row, changes(db, row.scope.id))
+    return found
+
+
+def _meter_faults(
+    row: ScopeRow, reserved: Sequence[int] | None, charged: Amount | None
+) -> list[str]:
+    found = []
+    sums = reserved or [0] * len(COUNTED)
+    least = [0] * len(COUNTED) if charged is None else figures_of(charged)
+    for dimension, held_sum, spent_least in zip(COUNTED, sums, least, strict=True):
+        # Read one by one: a figure below zero is no amount, and is to be told here.
+        held = getattr(row.reserved, dimension)
+        spent = getattr(row.spent, dimension)
+        if held != held_sum:
+            found.append(
+                f"scope {row.scope.id!r} holds {held:,} of {dimension}, and its reservations come "
+                f"to {held_sum:,}"
+            )
+        if spent < min(spent_least, _FULL):
+            found.append(
+                f"scope {row.scope.id!r} has spent {spent:,} of {dimension}, and the records of "
+                f"its runs charge {spent_least:,}"
+            )
+    return found
+
+
+def _limit_faults(row: ScopeRow, changed: Sequence[LimitChange]) -> list[str]:
+    followed = [*(change.before for change in changed[1:]), row.limit]
+    if not changed or [change.after for change in changed] == followed:
+        return []
+    return [f"the limit of scope {row.scope.id!r} is not the one that its last change gave it"]
 
 
 # -- rows as values ------------------------------------------------------------------------------

@@ -12,12 +12,9 @@ is proven dead, somebody resolves it and says at what.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import sqlite3
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -25,6 +22,7 @@ import msgspec
 
 from tallystick.core.budget.amount import (
     COUNTED,
+    DIMENSIONS,
     Amount,
     Breach,
     Budget,
@@ -33,6 +31,7 @@ from tallystick.core.budget.amount import (
     HoldAlive,
     HoldExists,
     InvalidScope,
+    LimitWouldRise,
     Remaining,
     ReservationClosed,
     Scope,
@@ -40,121 +39,26 @@ from tallystick.core.budget.amount import (
     ScopeRow,
     ScopesFormatUnknown,
     ScopeUnknown,
+    lower_of,
     tightest,
 )
-from tallystick.core.budget.tree import caps_of, check_place, exhausted, figures_of
+from tallystick.core.budget.tree import caps_of, check_place, exhausted, figures_of, row_of
 from tallystick.core.errors import InvalidLimit, LedgerCorrupt, LedgerUnavailable
-from tallystick.core.ids import ENTROPY_BYTES, is_ulid, ulid
 from tallystick.ledger import scope_rows as rows
 from tallystick.ledger.scope_rows import HoldRow, LimitChange
 from tallystick.ledger.sqlite import LedgerFile
-
-# Owners of reservations: processes that can be proven dead.
-#
-# A living owner holds an exclusive lock on a file named after it. The kernel lets go of the lock
-# when the last process that has the descriptor is gone, however it went. So whoever gets a shared
-# lock on that file has the proof; whoever does not, or finds no file, has none.
-#
-# Rejected: process ids. They are reused, and mean nothing in another namespace.
-
-
-_SUFFIX = ".lock"
-
-
-class Owner:
-    """The lock of one owner. Letting go of it is dying."""
-
-    def __init__(self, *, id: str, path: Path, descriptor: int) -> None:
-        self.id = id
-        self._path = path
-        self._descriptor: int | None = descriptor
-
-    def release(self, *, remove: bool) -> None:
-        """Let go. With `remove`, nothing names this owner any more and nobody will ask for it."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            if remove:
-                with contextlib.suppress(OSError):
-                    self._path.unlink(missing_ok=True)
-            os.close(descriptor)
-
-
-class Owners:
-    """The lock files of one ledger's owners."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def hold(self) -> Owner:
-        """Become an owner."""
-        now = time.time_ns() // 1_000_000
-        id = ulid(time_ms=now, entropy=os.urandom(ENTROPY_BYTES))
-        path = self._path(id)
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            _lock(path, descriptor)
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise LedgerUnavailable(path=str(path), why=why) from error
-        return Owner(id=id, path=path, descriptor=descriptor)
-
-    def proven_dead(self, id: str) -> bool:
-        """Whether an owner is dead for sure, and then for good: no id is used twice."""
-        if not is_ulid(id):
-            return False
-        try:
-            descriptor = os.open(self._path(id), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        finally:
-            os.close(descriptor)
-        return True
-
-    def bury(self, id: str) -> None:
-        """Remove the file of a dead owner that nothing names any more."""
-        if self.proven_dead(id):
-            with contextlib.suppress(OSError):
-                self._path(id).unlink(missing_ok=True)
-
-    def _path(self, id: str) -> Path:
-        return self._folder / f"{id}{_SUFFIX}"
-
-
-def _lock(path: Path, descriptor: int) -> None:
-    """Lock a new file, and have its name on disk before anything can name its owner."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        _fsync(path.parent)
-        _fsync(path.parent.parent)
-    except OSError:
-        os.close(descriptor)
-        raise
-
-
-def _fsync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-# Shared scopes: budgets that several processes hold together, as rows in the ledger's file.
-
+from tallystick.storage.clock import now_ms
+from tallystick.storage.owner import FileOwners, Owner, Owners
 
 # The most of one dimension that one hold may be, so that a thousand of them still fit 64 bits.
 HELD_MAX = 1 << 53
 _NOTHING = Amount()
+_NO_LIMIT = Budget()
 _SHARED: tuple[ScopeKind, ...] = ("deployment", "session")
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+def _unavailable(path: Path, error: OSError) -> LedgerUnavailable:
+    return LedgerUnavailable(path=str(path), why=error.strerror or str(error))
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,10 +71,11 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
 class SharedScopes:
     """Deployments and sessions in a ledger's file. Closed, it gives up its own holds as dead."""
 
-    def __init__(self, file: LedgerFile, *, clock: Callable[[], int] = _now_ms) -> None:
+    def __init__(self, file: LedgerFile, *, clock: Callable[[], int] = now_ms) -> None:
         self._file = file
         self._clock = clock
-        self._owners = Owners(file.path.with_name(f"{file.path.name}-owners"))
+        folder = file.path.with_name(f"{file.path.name}-owners")
+        self._owners: Owners = FileOwners(folder, failed=_unavailable)
         self._owner: Owner | None = None
         self._guard = threading.Lock()
         self._chains: dict[str, tuple[Scope, ...]] = {}
@@ -230,14 +135,80 @@ class SharedScopes:
         # Its name may be another, and those inside it show it.
         self._chains.clear()
 
-    def remaining(self, scope: str) -> Remaining:
-        """What is left in each dimension, by the tightest of this scope and those around it."""
+    def record_total(self, scope: str, budget: Budget) -> None:
+        """Make this the recorded total of the ledger, unless it has one: that stays as it is.
+
+        Without limits in `budget` nothing is recorded. A total that an earlier version recorded
+        binds every process from now on, like any other.
+        """
+        with self._reading() as db:
+            known = db is not None and rows.scope_of(db, scope) is not None
+            if db is not None and known:
+                (row,) = rows.scope_rows(db, only=[self._required(db, scope)])
+                if rows.is_marked(db) and (row.limit != _NO_LIMIT or budget == _NO_LIMIT):
+                    return
+        if not known and budget == _NO_LIMIT:
+            return
+        self._write_total(scope, lambda limit: limit if limit != _NO_LIMIT else budget)
+
+    def change_total(
+        self, scope: str, change: Callable[[Budget], Budget], *, may_raise: bool
+    ) -> ScopeRow:
+        """Change the recorded total, and record the change. Returns where it stands then.
+
+        Raises `LimitWouldRise` if a limit becomes higher, or none, and not `may_raise`.
+        """
+
+        def checked(before: Budget) -> Budget:
+            after = change(before)
+            for dimension in DIMENSIONS:
+                then, now = getattr(before, dimension), getattr(after, dimension)
+                if not may_raise and then is not None and (now is None or now > then):
+                    raise LimitWouldRise(dimension=dimension, before=then, after=now)
+            return after
+
+        return self._write_total(scope, checked)
+
+    def _write_total(self, scope: str, change: Callable[[Budget], Budget]) -> ScopeRow:
+        wanted = Scope(id=scope, parent=None, kind="deployment", name="")
+        with self._file.writing(forced=True) as db, self._undamaged():
+            if self._version(db) is None:
+                for statement in rows.SCHEMA:
+                    db.execute(statement)
+            if rows.scope_of(db, scope) is None:
+                rows.insert_scope(db, wanted, _NO_LIMIT)
+            known = self._required(db, scope)
+            (row,) = rows.scope_rows(db, only=[known])
+            after = change(row.limit)
+            if after != row.limit:
+                now = self._clock()
+                rows.change_limits(db, scope, before=row.limit, after=after, now_ms=now)
+            rows.mark_total(db)
+            (row,) = rows.scope_rows(db, only=[known])
+            return row
+
+    def knows(self, scope: str) -> bool:
+        """Return whether a scope was made, by any process until now."""
+        # One that is there stays, so only the answer no is looked up again.
+        if scope in self._chains:
+            return True
+        with self._reading() as db:
+            if db is None or rows.scope_of(db, scope) is None:
+                return False
+            self._chain(db, scope)
+            return True
+
+    def remaining(self, scope: str, *, own: Budget = _NO_LIMIT) -> Remaining:
+        """What is left in each dimension, by the tightest of this scope and those around it.
+
+        `own` are the limits of the scope for this process, where they are lower.
+        """
         with self._reading() as db:
             if db is None:
                 raise ScopeUnknown(scope=scope)
             chain = self._chain(db, scope)
             first, *further = rows.scope_rows(db, only=chain)
-        left = first.remaining
+        left = _lowered(first, own).remaining
         for row in further:
             left = tightest(left, row.remaining)
         return left
@@ -252,6 +223,18 @@ class SharedScopes:
         with self._reading() as db:
             return [] if db is None else rows.changes(db, scope)
 
+    def faults(self, charged: Mapping[str, Amount]) -> list[str]:
+        """Return what does not hold of the scopes, a sentence each.
+
+        A meter holds what the reservations in its scope come to, its limit is the one that the last
+        change gave it, and it has spent at least what was `charged`, by scope. It may have spent
+        more: runs that were removed or pruned stay counted.
+        """
+        with self._reading() as db:
+            if db is None:
+                return [f"runs were charged to scope {id!r}, which is not there" for id in charged]
+            return rows.faults(db, charged)
+
     # -- inside somebody's transaction ----------------------------------------------------------
 
     def hold(
@@ -264,8 +247,12 @@ class SharedScopes:
         owner: str,
         amount: Amount,
         usd_waived: bool = False,
+        own: Budget = _NO_LIMIT,
     ) -> None:
-        """Hold an amount in a scope and those around it, or refuse and hold nothing."""
+        """Hold an amount in a scope and those around it, or refuse and hold nothing.
+
+        `own` are the limits of the scope for this process, where they are lower.
+        """
         figures = figures_of(amount)
         for dimension, figure in zip(COUNTED, figures, strict=True):
             if figure > HELD_MAX:
@@ -274,7 +261,8 @@ class SharedScopes:
         with self._undamaged():
             chain = self._chain(db, scope)
             if amount.usd is None and not usd_waived:
-                _check_unpriced(rows.scope_rows(db, only=chain))
+                first, *further = rows.scope_rows(db, only=chain)
+                _check_unpriced([_lowered(first, own), *further])
             if rows.held_by(db, run, intent):
                 raise HoldExists(run=run, intent=intent)
             row = HoldRow(
@@ -285,6 +273,8 @@ class SharedScopes:
                 held_at_ms=self._clock(),
                 amount=amount,
             )
+            if own != _NO_LIMIT:
+                _check_own(_lowered(rows.scope_rows(db, only=chain[:1])[0], own), figures)
             if not rows.hold(db, chain, row, figures):
                 raise _refusal(rows.scope_rows(db, only=chain), figures)
 
@@ -433,14 +423,34 @@ def _check_unpriced(found: list[ScopeRow]) -> None:
             raise BudgetUnpriced(scope=row.scope)
 
 
-def _refusal(found: list[ScopeRow], figures: Sequence[int]) -> BudgetExhausted:
-    """Why a hold did not fit, from rows in which nothing of it is held."""
-    lefts = [
+def _lowered(row: ScopeRow, own: Budget) -> ScopeRow:
+    """Return where a scope stands for a process whose own limits of it may be lower."""
+    return row_of(
+        row.scope,
+        lower_of(row.limit, own),
+        spent=figures_of(row.spent),
+        reserved=figures_of(row.reserved),
+        unpriced=row.unpriced,
+    )
+
+
+def _check_own(row: ScopeRow, figures: Sequence[int]) -> None:
+    refusal = exhausted(_lefts([row]), figures)
+    if refusal is not None:
+        raise refusal
+
+
+def _lefts(found: list[ScopeRow]) -> list[tuple[int, int, Scope]]:
+    return [
         (place, getattr(row.remaining, COUNTED[place]), row.scope)
         for row in found
         for place, _ in caps_of(row.limit)
     ]
-    refusal = exhausted(lefts, figures)
+
+
+def _refusal(found: list[ScopeRow], figures: Sequence[int]) -> BudgetExhausted:
+    """Why a hold did not fit, from rows in which nothing of it is held."""
+    refusal = exhausted(_lefts(found), figures)
     if refusal is None:
         raise rows.Damaged("a meter refuses what it has room for")
     return refusal

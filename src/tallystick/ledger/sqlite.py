@@ -15,10 +15,13 @@ from types import TracebackType
 
 from tallystick.core.chain import FORKED, GENESIS, Draft, Head, Root, Sealed, is_of_fork, root_of
 from tallystick.core.errors import LedgerCorrupt, LedgerLocked
-from tallystick.ledger import custody
-from tallystick.ledger.connection import Access, translated
+from tallystick.ledger import acts, custody
+from tallystick.ledger.file import LEDGER
 from tallystick.ledger.port import Also, ExportHeader, RunRow, TransferLedger
 from tallystick.ledger.writer import Work, Writer, writer_of
+from tallystick.storage.sqlite_connection import SqliteConnection
+from tallystick.storage.sqlite_errors import integrity_faults
+from tallystick.storage.sqlite_file import checkpointed
 
 # The file under a SQLite ledger: read on one connection, written on another.
 #
@@ -36,7 +39,7 @@ class LedgerFile:
     def __init__(self, path: Path, *, busy_seconds: float) -> None:
         self.path = path
         self._busy_seconds = busy_seconds
-        self._reader = Access(path, busy_seconds=busy_seconds, query_only=True)
+        self._reader = SqliteConnection(path, LEDGER, busy_seconds=busy_seconds, query_only=True)
         self._writer: Writer | None = None
 
     @contextlib.contextmanager
@@ -100,8 +103,7 @@ class LedgerFile:
         self._reader.close()
 
     def _checkpointed(self, db: sqlite3.Connection) -> None:
-        busy, *_ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if busy:
+        if not checkpointed(db):
             raise LedgerLocked(path=str(self.path), waited_seconds=self._busy_seconds)
 
     def _size(self) -> int:
@@ -116,7 +118,7 @@ class LedgerFile:
         return writer
 
     def _translated(self) -> contextlib.AbstractContextManager[None]:
-        return translated(self.path, waited_seconds=self._busy_seconds)
+        return LEDGER.translated(self.path, waited_seconds=self._busy_seconds)
 
 
 # The rows of a ledger's file: what they hold is checked as it is read.
@@ -321,8 +323,24 @@ class SqliteLedger:
         with self._file.writing(forced=False) as db:
             found = self._rows.row(db, run)
             row = custody.claimed(found, run, create=create, grown_from=grown_from)
+            acts.prepare(db)
             put(db, row)
+            if create:
+                acts.add(db, row, "created")
         return row.fence
+
+    def acts_by_run(self) -> dict[str, list[acts.Act]] | None:
+        """Return what was done to each run beside its chain; None of a ledger from before that."""
+        try:
+            with self._file.reading() as db:
+                return acts.all_acts(db)
+        except acts.BadAct as error:
+            raise LedgerCorrupt(path=str(self.path), why=str(error)) from error
+
+    def damage(self) -> list[str]:
+        """Return what SQLite finds wrong with the file, its tables and its indexes."""
+        with self._file.reading() as db:
+            return integrity_faults(db)
 
     def submit(
         self,
@@ -361,6 +379,10 @@ class SqliteLedger:
         with self._file.reading() as db:
             return self._rows.rows(db)
 
+    def row(self, run: str) -> RunRow | None:
+        with self._file.reading() as db:
+            return self._rows.row(db, run)
+
     def forks_of(self, run: str) -> Sequence[str]:
         with self._file.reading() as db:
             return self._rows.forks_of(db, run)
@@ -369,6 +391,8 @@ class SqliteLedger:
         with self._file.writing(forced=True) as db:
             custody.required(self._rows.row(db, run), run)
             custody.check_removable(run, self._rows.forks_of(db, run))
+            acts.prepare(db)
+            acts.remove(db, run)
             remove(db, run)
             if also is not None:
                 also(db)
@@ -376,14 +400,20 @@ class SqliteLedger:
 
     def release(self, run: str) -> RunRow:
         with self._file.writing(forced=True) as db:
-            row = custody.released(self._rows.row(db, run), run)
+            found = self._rows.row(db, run)
+            row = custody.released(found, run)
+            acts.prepare(db)
             put(db, row)
+            # Given away already, it stays as it is: that is no act.
+            if row != found:
+                acts.add(db, row, "released")
         return row
 
     def adopt(
         self, header: ExportHeader, entries: Iterator[Sealed], *, also: Also | None = None
     ) -> None:
         with self._file.writing(forced=True) as db:
+            acts.prepare(db)
             known = custody.known_head(self._rows.row(db, header.run), header)
             for ancestor in header.ancestors:
                 here = custody.shared_head(
@@ -394,23 +424,42 @@ class SqliteLedger:
                 )
                 shared = islice(entries, ancestor.count)
                 fresh = custody.without_known(shared, known=here, of=ancestor.run, run=header.run)
-                for place in fresh:
-                    insert(db, ancestor.run, [place])
-                if here is not None:
-                    put(db, custody.shared_row(ancestor))
+                self._take(db, custody.shared_row(ancestor), fresh, "shared", here)
             if known is not None:
                 fresh = custody.without_known(entries, known=known, of=header.run, run=header.run)
-                for place in fresh:
-                    insert(db, header.run, [place])
-                put(db, custody.adopted(header))
+                kind: acts.Custody = "adopted" if header.moved else "copied"
+                self._take(db, custody.adopted(header), fresh, kind, known)
             if also is not None:
                 also(db)
+
+    def _take(
+        self,
+        db: sqlite3.Connection,
+        row: RunRow,
+        fresh: Iterator[tuple[int, Sealed]],
+        kind: acts.Custody,
+        here: Head | None,
+    ) -> None:
+        """Add the entries of a run that arrives. There is nothing to do if `here` is None."""
+        erased = []
+        for seq, entry in fresh:
+            insert(db, row.run, [(seq, entry)])
+            if entry.body is None:
+                erased.append(seq)
+        if here is not None:
+            put(db, row)
+            acts.add(db, row, kind)
+            acts.add_erased(db, row, erased)
 
     def erase(self, run: str, seqs: Sequence[int]) -> None:
         with self._file.writing(forced=True) as db:
             row = custody.required(self._rows.row(db, run), run)
             fork = is_of_fork(self._rows.header_at(db, run, 0))
             custody.check_erasable(row, seqs, fork=fork)
+            acts.prepare(db)
+            # A chain that ends by saying that it was pruned needs no other record of it.
+            if not acts.says_pruned(self._rows.header_at(db, run, row.head.count - 1)):
+                acts.add_erased(db, row, seqs)
             without_bodies(db, run, seqs)
         self._file.sweep()
 

@@ -29,8 +29,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import secrets
 import sqlite3
 import struct
 import tempfile
@@ -58,9 +56,9 @@ from tallystick.ledger.port import (
     Receiver,
     RunRow,
     TransferLedger,
-    find_row,
 )
 from tallystick.ledger.verify import whole_ancestors_of
+from tallystick.storage.private_file import whole_file
 
 # One run as a stream of bytes: written in one pass, read as if an enemy had written it.
 #
@@ -342,7 +340,7 @@ def export_run(
         for _ in each.pieces:
             pass
     with _destination(target) as file:
-        row = ledger.release(run) if move else required(find_row(ledger, run), run)
+        row = ledger.release(run) if move else required(ledger.row(run), run)
         attachments = _few_enough(carried(), run, target)
         header = ExportHeader(
             format=FORMAT if ancestors else FORMAT_ALONE,
@@ -547,35 +545,12 @@ def _destination(target: Path | BinaryIO) -> Iterator[BinaryIO]:
         return
     if target.exists():
         raise TransferRefused(file=str(target), why="it is there already; name a new file")
-    partial = target.with_name(f".tally-{secrets.token_hex(6)}.partial")
     try:
-        with open(partial, "xb", opener=_private) as file:
+        with whole_file(target) as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
-        _force_directory(target.parent)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        if isinstance(error, OSError):
-            raise TransferRefused(
-                file=str(target), why=f"it cannot be written: {error.strerror}"
-            ) from error
-        raise
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _force_directory(directory: Path) -> None:
-    """Make the new name as durable as the bytes behind it."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    except OSError as error:
+        why = f"it cannot be written: {error.strerror}"
+        raise TransferRefused(file=str(target), why=why) from error
 
 
 def name_of(file: Path | BinaryIO) -> str:

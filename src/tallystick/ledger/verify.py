@@ -11,7 +11,7 @@ the run it belongs to.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -20,7 +20,7 @@ from tallystick.core.chain import GENESIS, Head, Sealed, check_entry, root_of
 from tallystick.core.errors import LedgerCorrupt, RunNotFound
 from tallystick.core.records import RunForked
 from tallystick.ledger.custody import required
-from tallystick.ledger.port import ANCESTORS_MAX, Ancestor, Ledger, RunRow, find_row
+from tallystick.ledger.port import ANCESTORS_MAX, Ancestor, Ledger, RunRow
 
 _NO_HEADS: Mapping[str, Head] = MappingProxyType({})
 
@@ -33,10 +33,20 @@ class BadEntry(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class BadRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something beside the chains that does not hold, and why. `run` is the one it is about."""
+
+    what: str
+    why: str
+    run: str | None = None
+
+
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was checked. Counting ends at the first entry that does not hold.
 
-    `notes` say what could not be checked, a line each: forks of runs that are not here.
+    `notes` say what could not be checked, a line each: forks of runs that are not here. `bad_rows`
+    are what does not hold beside the chains, `not_covered` the checks that the format of the ledger
+    does not cover; both are filled in by `tallystick.upkeep.audit`.
     """
 
     ok: bool
@@ -45,12 +55,19 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     erased: int
     first_bad: BadEntry | None
     notes: tuple[str, ...] = ()
+    bad_rows: tuple[BadRow, ...] = ()
+    not_covered: tuple[str, ...] = ()
+
+
+# Called with each entry that holds: its run, its place, and the entry.
+Visit = Callable[[str, int, Sealed], None]
 
 
 class _Tally:
     """What was seen so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, visit: Visit | None = None) -> None:
+        self.visit = visit
         self.runs = 0
         self.entries = 0
         self.erased = 0
@@ -62,12 +79,14 @@ def verify_ledger(
     runs: Collection[str] | None = None,
     *,
     heads: Mapping[str, Head] = _NO_HEADS,
+    visit: Visit | None = None,
 ) -> VerifyReport:
     """Check runs, all of them by default, in the order of their ids.
 
-    `heads` are heads kept elsewhere, by run: each must still be a part of its chain.
+    `heads` are heads kept elsewhere, by run: each must still be a part of its chain. `visit` is
+    called with each entry that holds.
     """
-    tally = _Tally()
+    tally = _Tally(visit)
     bad: BadEntry | None = None
     for run, row in _chosen(ledger, runs, heads):
         if row is None:
@@ -122,7 +141,7 @@ def _verify_run(ledger: Ledger, row: RunRow, kept: Head | None, tally: _Tally) -
         why = error.why
     except RunNotFound:
         # Listed, and not to be found by its id: removed just now, or its row is out of order.
-        gone = find_row(ledger, run) is None
+        gone = ledger.row(run) is None
         why = None if gone else "its run is not found by its id"
         return None if why is None else BadEntry(run=run, seq=walk.seq, why=why)
     if why is not None:
@@ -172,6 +191,8 @@ class _Walk:
         if why is None and self.seq + 1 in self._ends:
             why = _disagrees(self._heads, self.seq + 1, entry.hash)
         if why is None:
+            if self._tally.visit is not None:
+                self._tally.visit(self._run, self.seq, entry)
             self.previous = entry.hash
             self.seq += 1
             self._tally.entries += 1
@@ -210,7 +231,7 @@ def _check_end(
         return None
     # Elsewhere than the head said: the run is being written or removed just now, or someone was at
     # it who is no ledger. Only the first two change the head in the same transaction.
-    now = find_row(ledger, row.run)
+    now = ledger.row(row.run)
     if now is None:
         return None
     for head, whose in heads:
@@ -267,7 +288,7 @@ def bad_entry_of(ledger: Ledger, run: str) -> BadEntry | None:
 def whole_ancestors_of(ledger: Ledger, run: str) -> tuple[Ancestor, ...]:
     """The same, of a run that holds and that shares what holds. Raises the same."""
     _check(verify_ledger(ledger, [run]).first_bad)
-    row = required(find_row(ledger, run), run)
+    row = required(ledger.row(run), run)
     if row.head.count == 0 and row.head != Head.of_nothing():
         why = "it is to grow from another run, and has no entry yet that says so"
         raise LedgerCorrupt(path=f"run {run}", why=why)

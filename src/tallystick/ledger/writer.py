@@ -37,7 +37,11 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from tallystick.core.errors import UsageError
-from tallystick.ledger.connection import Transactions, fails_alone, made, translation
+from tallystick.ledger.file import LEDGER
+from tallystick.storage import system
+from tallystick.storage.sqlite_connection import SqliteConnection
+from tallystick.storage.sqlite_errors import fails_alone
+from tallystick.storage.sqlite_file import Transactions
 
 # What a submission does in its part of the transaction.
 Work = Callable[[sqlite3.Connection], None]
@@ -72,8 +76,10 @@ class Writer:
     """Writes for all who use one file in this process. The thread lives while somebody does."""
 
     def __init__(self, path: Path, *, busy_seconds: float) -> None:
-        self._transactions = Transactions(path, busy_seconds=busy_seconds)
-        self.access = self._transactions.access
+        self.connection = SqliteConnection(
+            path, LEDGER, busy_seconds=busy_seconds, query_only=False
+        )
+        self._transactions = Transactions(self.connection)
         self._users: dict[int, weakref.ref[object]] = {}
         self.reset()
 
@@ -121,7 +127,7 @@ class Writer:
         if last:
             if thread is not None:
                 thread.join()
-            self.access.close()
+            self.connection.close()
 
     def end(self, give_up: float) -> None:
         """At the end of the process: let the thread finish, but wait no longer than that."""
@@ -153,13 +159,13 @@ class Writer:
     @property
     def _is_mine(self) -> bool:
         """Whether the writer waits for this thread, or is it."""
-        return self.access.is_mine or threading.current_thread() is self._thread
+        return self.connection.is_mine or threading.current_thread() is self._thread
 
     def check_not_mine(self) -> None:
         """Refuse a thread that would wait for itself."""
-        self.access.check_not_mine()
+        self.connection.check_not_mine()
         if threading.current_thread() is self._thread:
-            raise UsageError(f"{self.access.path}: its writer cannot wait for itself")
+            raise UsageError(f"{self.connection.path}: its writer cannot wait for itself")
 
     def transaction(
         self, *, forced: bool, busy_seconds: float
@@ -203,7 +209,7 @@ class Writer:
     def _run(self) -> None:
         while not self._ended():
             self._next()
-        self.access.close()
+        self.connection.close()
 
     def _ended(self) -> bool:
         """Whether nothing is left to do, and nobody uses this any more."""
@@ -258,7 +264,7 @@ class Writer:
         failed: dict[_Submission, BaseException] = {}
         busy_seconds = batch[0].busy_seconds
         try:
-            with self.access.held() as db:
+            with self.connection.held() as db:
                 if more:
                     # Only now: while another had the connection, more have come.
                     self._fill(batch)
@@ -311,7 +317,7 @@ def _tell(batch: Sequence[_Submission], failed: dict[_Submission, BaseException]
 
 def _told(item: _Submission, error: BaseException, busy_seconds: float) -> BaseException:
     """The error for one who waits: its own, since it will be raised in another thread."""
-    ours = translation(error, item.path, waited_seconds=busy_seconds)
+    ours = LEDGER.errors.of(error, item.path, waited_seconds=busy_seconds)
     if ours is not error:
         ours.__cause__ = error
     return ours
@@ -326,7 +332,7 @@ _ending = threading.Event()
 
 def writer_of(path: Path, user: object, *, busy_seconds: float) -> Writer:
     """The writer of a file, by whatever links it was reached. The file is made if there is none."""
-    found = made(path)
+    found = LEDGER.make(path)
     # By its place and by what is there: a file that was replaced is another.
     key = (os.path.realpath(path), found.st_dev, found.st_ino)
     with _guard:
@@ -356,4 +362,4 @@ def _at_exit() -> None:
         writer.end(give_up)
 
 
-os.register_at_fork(after_in_child=_forked)
+system.register_at_fork(after_in_child=_forked)

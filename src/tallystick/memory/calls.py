@@ -1,4 +1,4 @@
-"""The memory of a run: what it records, and what programs call: recall, cite, remember.
+"""What programs call of memory: recall, score, cite, remember.
 
 Rule 1: a recall is a read: on replay it is answered from the record, and the memory is not asked.
 Rule 2: a note is remembered once, however often the call is made again after a crash: the call's
@@ -14,8 +14,7 @@ from typing import Any
 
 from tallystick.core.errors import UsageError
 from tallystick.core.ids import moment_ms, moment_text
-from tallystick.core.records import HostAnswered, MemoryGiven, NotesTouched, Record, RunStarted
-from tallystick.core.resume_errors import ResumeRefused
+from tallystick.core.records import HostAnswered, NotesTouched, Record
 from tallystick.memory.memory import Memory
 from tallystick.memory.note import MemoryType, SourceType
 from tallystick.memory.recall.recall import Recalled
@@ -35,17 +34,19 @@ class MemoryCalls:
         self._memory = memory
         self._session_id = session_id
         self._read_ids = [
-            each.memory.read_id
+            read_id
             for each in records
             if isinstance(each, HostAnswered) and each.memory is not None and each.memory.read_id
+            for read_id in (each.memory.read_id, *each.memory.also)
         ]
         self._receipts: list[RecallReceipt] = []
-        self._touched: NotesTouched | None = None
+        # Of one call: a script that it runs may recall and remember as often as it likes.
+        self._touched: list[NotesTouched] = []
 
     def touched(self) -> NotesTouched | None:
-        """The notes that the call that was just served read or wrote, once."""
-        touched, self._touched = self._touched, None
-        return touched
+        """Return all the notes that the call that was just served read or wrote, once."""
+        touched, self._touched = self._touched, []
+        return _together(touched)
 
     def functions(self) -> list[RunFunction]:
         return [
@@ -97,11 +98,13 @@ class MemoryCalls:
         )
         receipt = made.receipt
         self._receipts.append(receipt)
-        self._touched = NotesTouched(
-            how="recalled",
-            ids=tuple(hit.id for hit in made.hits),
-            read_id=receipt.read_id,
-            receipt_sha256=receipt_hash(receipt),
+        self._touched.append(
+            NotesTouched(
+                how="recalled",
+                ids=tuple(hit.id for hit in made.hits),
+                read_id=receipt.read_id,
+                receipt_sha256=receipt_hash(receipt),
+            )
         )
         return _told(made)
 
@@ -154,7 +157,7 @@ class MemoryCalls:
             session_id=self._session_id,
             created_by=self._memory.agent_id,
         )
-        self._touched = NotesTouched(how="remembered", ids=(made.id,))
+        self._touched.append(NotesTouched(how="remembered", ids=(made.id,)))
         told: dict[str, Any] = {"id": made.id}
         if made.sighted:
             told["known"] = True
@@ -171,6 +174,21 @@ class MemoryCalls:
         self._read_ids.clear()
         self._receipts = [*map(self._memory.receipt, before), *self._receipts]
         return self._receipts
+
+
+def _together(touched: Sequence[NotesTouched]) -> NotesTouched | None:
+    """Return as one record what one call did with notes, None for nothing."""
+    recalls = [each for each in touched if each.how == "recalled"]
+    first = next(iter([*recalls, *touched]), None)
+    if first is None:
+        return None
+    return NotesTouched(
+        how=first.how,
+        ids=tuple(dict.fromkeys(id for each in touched for id in each.ids)),
+        read_id=first.read_id,
+        receipt_sha256=first.receipt_sha256,
+        also=tuple(each.read_id for each in recalls[1:] if each.read_id is not None),
+    )
 
 
 def _told(made: Recalled) -> list[dict[str, Any]]:
@@ -199,57 +217,3 @@ def _check_texts(function: str, what: str, given: object) -> None:
 def _check_text(function: str, value: object) -> None:
     if not isinstance(value, str):
         raise UsageError(f"{function}: a text is needed, not {type(value).__name__}")
-
-
-# The memory of a run: what it records of it, and the desk that serves its programs.
-#
-# What memory needs takes a while to import, so it is, once there is one.
-
-
-_GOAL_CHARS_MAX = 200
-
-
-def memory_given(memory: Memory | None, *, goal: str, has_data: bool) -> MemoryGiven | None:
-    """What a run that begins records of its memory. Over data, the data is looked at first."""
-    if memory is None:
-        return None
-    asked = " ".join(goal.split())[:_GOAL_CHARS_MAX]
-    # Without ids and times: weak models take one of those for the answer.
-    begin = f"for note in recall({asked!r}):\n    print(note['content'], note['author'])"
-    return MemoryGiven(
-        tenant=memory.tenant,
-        store=memory.store.identity(),
-        agent_id=memory.agent_id,
-        begin="" if has_data else begin,
-    )
-
-
-def memory_calls_of(
-    memory: Memory | None, *, session_id: str, records: Iterable[Record] = ()
-) -> MemoryCalls | None:
-    """The desk of a run; None for one without memory."""
-    if memory is None:
-        return None
-
-    return MemoryCalls(memory, session_id=session_id, records=records)
-
-
-def functions_of(desk: MemoryCalls | None) -> list[RunFunction]:
-    """The functions of memory that a run has."""
-    return [] if desk is None else desk.functions()
-
-
-def memory_calls_again(
-    run: str, started: RunStarted, memory: Memory | None, records: Iterable[Record]
-) -> MemoryCalls | None:
-    """The desk of a run that is gone on with. Raises `ResumeRefused` for another memory."""
-    given = started.memory
-    if given is None:
-        return None
-    if memory is None:
-        why = f"has the memory {given.tenant!r}; resume it with that one"
-        raise ResumeRefused(run=run, why=why)
-    if memory.store.identity() != given.store or memory.agent_id != given.agent_id:
-        why = f"has the memory {given.tenant!r} of {given.agent_id!r}, and this is another one"
-        raise ResumeRefused(run=run, why=why)
-    return memory_calls_of(memory, session_id=started.session_id, records=records)

@@ -14,7 +14,6 @@ import importlib.util
 import os
 import re
 import secrets
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +52,8 @@ from tallystick.memory.store.vectors import count_unembedded, embed_missing, mod
 from tallystick.settings.files import config_directory
 from tallystick.settings.paths import cache_directory, data_directory
 from tallystick.settings.schema import one_line
+from tallystick.storage import system
+from tallystick.storage.private_file import make_private, write_whole
 
 if TYPE_CHECKING:
     from tallystick.ledger.sqlite import SqliteLedger
@@ -100,27 +101,23 @@ def add_key(directory: Path) -> MemoryKeys:
     lines = [*(f"{id} {secret.hex()}" for id, secret in before.by_id.items()), _new_line()]
     path = directory / _NAME
     try:
-        os.replace(_written(directory, "\n".join(lines) + "\n"), path)
+        write_whole(path, ("\n".join(lines) + "\n").encode())
         return _read(path)
     except OSError as error:
         raise StoreError(f"{one_line(str(path))}: {error.strerror or error}") from error
 
 
 def _made(directory: Path, path: Path) -> None:
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # A link is refused if the name is taken: of two processes, both go on with the same key.
-    temporary = _written(directory, _new_line() + "\n")
-    try:
-        with contextlib.suppress(FileExistsError):
-            os.link(temporary, path)
-    finally:
-        os.unlink(temporary)
+    make_private(directory)
+    # Of two processes, both go on with the same key.
+    with contextlib.suppress(FileExistsError):
+        write_whole(path, f"{_new_line()}\n".encode(), replace=False)
 
 
 def _read(path: Path) -> MemoryKeys:
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
-        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        if status.st_uid != system.user_id() or status.st_mode & 0o077:
             raise StoreError(
                 f"{one_line(str(path))} is open to others; if nobody used it, close it: chmod 600"
             )
@@ -147,15 +144,6 @@ def _new_line() -> str:
 
 def _id(secret: bytes) -> str:
     return digest(b"tallystick.memory.key.v1" + secret)[:_ID_CHARS]
-
-
-def _written(directory: Path, text: str) -> str:
-    descriptor, name = tempfile.mkstemp(dir=directory, prefix=".memory-")
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    return name
 
 
 # A place in a memory's log that somebody names, and the moment that counts there.
@@ -285,7 +273,6 @@ class Memory:
         path = (directory or memory_directory(environ)) / f"{tenant}.db"
         if not create and not path.exists():
             raise UsageError(f"there is no memory {tenant!r} yet; tally remember makes it")
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return cls(
             SqliteMemory(path),
             tenant=tenant,

@@ -125,8 +125,7 @@ def reply(data: bytes, request: ModelRequest) -> ModelReply:
     if whole.content is None:
         raise failures.malformed("no content")
     found = _Reader(request)
-    found.begin(whole)
-    found.done = True
+    found.begin(whole, final=True)
     return found.finish()
 
 
@@ -142,6 +141,8 @@ class _Reader:
         self._texts: list[str] = []
         self._finish: str | None = None
         self._usage: dict[str, Any] = {}
+        # Whether the count of output is of the whole reply.
+        self._counted = False
         self._model: object = None
         self._begun = False
         self.chars = 0
@@ -160,7 +161,7 @@ class _Reader:
             case "message_start" if found.message is not None:
                 self.begin(found.message)
             case "message_delta":
-                self._report(found.usage)
+                self._report(found.usage, final=True)
                 self._stop(found.delta.stop_reason if found.delta is not None else None)
             case "message_stop":
                 self.done = True
@@ -169,10 +170,14 @@ class _Reader:
             case _:
                 pass
 
-    def begin(self, message: _Reply) -> None:
+    def begin(self, message: _Reply, *, final: bool = False) -> None:
+        """Take a message: the start of a stream, or with `final` a whole reply."""
         self._begun = True
+        self.done = final
         self._model = message.model
-        self._report(message.usage)
+        # A stream counts a token or two of output when it starts. Where no later event counts
+        # again, believing that count would charge a long reply as one of a single token.
+        self._report(message.usage, final=final)
         self._stop(message.stop_reason)
         for block in message.content or ():
             self._take_block(block)
@@ -188,10 +193,12 @@ class _Reader:
             if self.chars > failures.TEXT_CHARS_MAX:
                 raise failures.huge(f"more than {failures.TEXT_CHARS_MAX:,} characters")
 
-    def _report(self, usage: object) -> None:
-        """Later counts are of everything so far, and take the place of earlier ones."""
+    def _report(self, usage: object, *, final: bool) -> None:
+        """Keep counts. Later ones are of everything so far, and replace earlier ones."""
         if isinstance(usage, dict):
             self._usage |= {name: each for name, each in usage.items() if each is not None}
+            if usage.get("output_tokens") is not None:
+                self._counted = final
 
     def _stop(self, reason: object) -> None:
         if isinstance(reason, str) and reason:
@@ -210,6 +217,7 @@ class _Reader:
             tokens_out="output_tokens",
             request=self._request,
             text=text,
+            final=self._counted,
         )
         if finish == "refusal":
             raise failures.filtered(finish, usage)

@@ -211,12 +211,19 @@ def checked_messages(request: ModelRequest) -> tuple[Message, ...]:
 
 
 def usage_of(
-    raw: object, *, tokens_in: tuple[str, ...], tokens_out: str, request: ModelRequest, text: str
+    raw: object,
+    *,
+    tokens_in: tuple[str, ...],
+    tokens_out: str,
+    request: ModelRequest,
+    text: str,
+    final: bool = True,
 ) -> ModelUsage:
-    """Usage as reported, or an estimate where the report is none.
+    """Return usage as reported, or an estimate where the report is none.
 
     `raw` is kept as it came. A prompt of no tokens and a text of no tokens do not exist: a report
-    that says so is as good as none.
+    that says so is as good as none. So is one that is not `final`: it came before the end of the
+    reply, so that it cannot have counted all of it.
     """
     kept = _kept(raw)
     counts = [_count(kept.get(name)) for name in tokens_in]
@@ -226,7 +233,7 @@ def usage_of(
         kept.get(name) is not None and count is None
         for name, count in zip(tokens_in, counts, strict=True)
     )
-    if spoiled or not sent or received is None or (text and not received):
+    if not final or spoiled or not sent or received is None or (text and not received):
         return estimated_usage(request.messages, text, raw=kept)
     return ModelUsage(tokens_in=sent, tokens_out=received, reported=True, raw=kept)
 

@@ -112,6 +112,8 @@ def reader(request: ModelRequest) -> _Reader:
 class _Reader:
     """Collects a reply. The first choice counts; a stream's last report of usage counts.
 
+    That report has to come with the last piece of the reply or after it: some servers count while
+    they write, and a count that was followed by more is too low.
     Some servers and proxies never send `[DONE]`: a finish reason before a clean end is an end too.
     """
 
@@ -121,6 +123,7 @@ class _Reader:
         self._finish: str | None = None
         self._refusal = False
         self._usage: object = None
+        self._counted = False
         self._model: object = None
         self._seen = False
         self.chars = 0
@@ -137,13 +140,14 @@ class _Reader:
     def take(self, completion: _Completion) -> None:
         if completion.error is not None:
             raise failures.of_error_value(completion.error)
-        if completion.usage is not None:
-            self._usage = completion.usage
         if self._model is None:
             self._model = completion.model
         for choice in completion.choices or ():
             if choice.index in (0, None):
                 self._take_choice(choice)
+        if completion.usage is not None:
+            self._usage = completion.usage
+            self._counted = True
 
     def _take_choice(self, choice: _Choice) -> None:
         self._seen = True
@@ -151,12 +155,14 @@ class _Reader:
         if said is not None:
             text = _text(said.content)
             if text:
+                self._counted = False
                 self._texts.append(text)
                 self.chars += len(text)
                 if self.chars > failures.TEXT_CHARS_MAX:
                     raise failures.huge(f"more than {failures.TEXT_CHARS_MAX:,} characters")
             self._refusal = self._refusal or bool(said.refusal)
         if isinstance(choice.finish_reason, str) and choice.finish_reason:
+            self._counted = False
             self._finish = choice.finish_reason
 
     def finish(self, *, ended: bool = False) -> ModelReply:
@@ -172,6 +178,7 @@ class _Reader:
             tokens_out="completion_tokens",
             request=self._request,
             text=text,
+            final=self._counted,
         )
         if finish == "content_filter" or (self._refusal and not text):
             raise failures.filtered(finish or "refusal", usage)

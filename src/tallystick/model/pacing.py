@@ -15,11 +15,15 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
-from tallystick.model.endpoint import Endpoint, Secret
+if TYPE_CHECKING:
+    from tallystick.model.endpoint import Endpoint, Secret
 
-# Without a word from the server: doubled with every refusal in a row.
-_HOLD_SECONDS = 1.0
+
+# Without a word from the server: doubled with every refusal in a row. It is the wait of one run
+# between two attempts, so that a run which asks alone waits no longer here than it does anyway.
+_HOLD_SECONDS = 0.25
 _HOLD_SECONDS_MAX = 60.0
 # Those who waited come back spread over so long, so that two processes do not keep in step.
 _SPREAD_SECONDS = 0.25

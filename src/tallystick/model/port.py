@@ -15,7 +15,6 @@ import msgspec
 from tallystick.core.charge import FailureKind, ModelUsage
 from tallystick.core.errors import BackendError
 from tallystick.core.machine.prompt import Message
-from tallystick.core.views.open_calls import Lookup
 
 # Why a model gave no reply. The set is closed; transports map what they see into it.
 ModelReason = Literal[
@@ -129,14 +128,6 @@ class Model(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-class AskableModel(Model, Protocol):
-    """A model whose provider can be asked what came of a call."""
-
-    async def lookup(self, key: str) -> ModelReply | Lookup:
-        """The reply to the call with this key; or that it never arrived, or that nobody knows."""
-        ...
 
 
 def estimated_usage(

@@ -11,7 +11,7 @@ import difflib
 import importlib.util
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -24,6 +24,7 @@ from tallystick.core.errors import UsageError
 from tallystick.model.endpoint import Dialect, Endpoint
 from tallystick.model.port import Model
 from tallystick.model.prices import (
+    FREE,
     YOCTO,
     Band,
     Price,
@@ -64,10 +65,11 @@ class PriceTable:
     def of_user(cls, table: Mapping[str, object], *, where: str = "") -> PriceTable:
         """Read a table of dollars for a million tokens: `prices."openai:gpt-5*".input = "1.25"`.
 
-        `request` is dollars for each call; `bands` is a list of tables that each say `above`, a
-        number of tokens of input, and what costs something else beyond it. A number with a point
-        is read as the shortest decimal that is this number, which is what was written up to 15
-        digits; more need quotes. Raises `UsageError`, which names the field.
+        A model that costs nothing may be `"free"`. `request` is dollars for each call; `bands` is a
+        list of tables that each say `above`, a number of tokens of input, and what costs something
+        else beyond it. A number with a point is read as the shortest decimal that is this number,
+        which is what was written up to 15 digits; more need quotes. Raises `UsageError`, which
+        names the field.
         """
         if len(table) > _MODELS_MAX:
             raise UsageError(f"{where}prices: more than {_MODELS_MAX:,} models")
@@ -97,6 +99,8 @@ class PriceTable:
 
 
 def _declared(given: object, *, where: str) -> Price:
+    if given == FREE:
+        return Price(source=f"declared in {where}", rates=_NOTHING, kind="declared")
     table = _table(given, where)
     for key in table:
         if key not in _KEYS:
@@ -151,7 +155,9 @@ def _yocto(usd: Fraction) -> int:
 
 def _table(given: object, where: str) -> Mapping[str, object]:
     if not isinstance(given, Mapping):
-        raise UsageError(f"{where}: must be a table of prices in dollars for a million tokens")
+        raise UsageError(
+            f'{where}: must be a table of prices in dollars for a million tokens, or "{FREE}"'
+        )
     return given
 
 
@@ -296,6 +302,8 @@ class Pricing:
         endpoint = getattr(model, "endpoint", None)
         base_url = endpoint.base_url if isinstance(endpoint, Endpoint) else None
         found = find_price(model.name, declared=self.declared, base_url=base_url, at=self.now())
+        if isinstance(found, UnknownPrice) and isinstance(endpoint, Endpoint):
+            found = replace(found, local=endpoint.is_loopback or endpoint.provider == "ollama")
         decision = decided(found, usd_capped=usd_capped, waived=self.waived)
         return CallTerms(
             model=model.name,

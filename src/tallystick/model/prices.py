@@ -104,9 +104,14 @@ def _openai(raw: Mapping[str, object]) -> TokenUsage:
     total = raw.get("total_tokens")
     # xAI counts reasoning beside the completion, and only its total shows that.
     apart = reasoning > completion or (reasoning > 0 and total == prompt + completion + reasoning)
+    output = completion + reasoning if apart else completion
+    if isinstance(total, int) and total > prompt + output:
+        # Gemini counts its thoughts in the total alone. What a total holds beyond its parts was
+        # made, or the parts are too low. Either way it is charged as output, the dearer kind.
+        output = _count(raw, "total_tokens") - prompt
     return TokenUsage(
         input=prompt,
-        output=completion + reasoning if apart else completion,
+        output=output,
         cache_read=_first(
             # OpenAI and most others; DeepSeek; Moonshot.
             _count(read, "cached_tokens"),
@@ -258,10 +263,14 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownPrice:
-    """Nobody has said what this model costs. `reason` is one clause."""
+    """Nobody has said what this model costs. `reason` is one clause.
+
+    `local` says that the server is on this machine, where most servers are free.
+    """
 
     model: str
     reason: str
+    local: bool = False
 
 
 # -- arithmetic ---------------------------------------------------------------------------------
@@ -326,6 +335,10 @@ def _dearest(one: Rates, other: Rates) -> Rates:
 
 # -- what is done where no price is known --------------------------------------------------------
 
+# In a table of prices, in the place of figures.
+FREE = "free"
+_UNKNOWN = "No price is known for"
+
 # The kind of the price if there is one. Else waived: the user lets it run without; unknown: there
 # is no cap in dollars that needs one; refuse: there is.
 PricePolicy = Literal["published", "declared", "in_process", "waived", "unknown", "refuse"]
@@ -344,7 +357,7 @@ def decided(found: Price | UnknownPrice, *, usd_capped: bool, waived: bool) -> P
     """Say which policy applies. A waiver has no effect where there is a price."""
     if isinstance(found, Price):
         return PriceDecision(policy=found.kind, price=found, why=f"Priced as {found.source}.")
-    unknown = f"No price is known for {found.model} ({found.reason})"
+    unknown = f"{_UNKNOWN} {found.model} ({found.reason})"
     if waived:
         return PriceDecision(
             policy="waived", price=None, why=f"{unknown}, and that was waived: no cap counts it."
@@ -356,6 +369,23 @@ def decided(found: Price | UnknownPrice, *, usd_capped: bool, waived: bool) -> P
     return PriceDecision(
         policy="refuse",
         price=None,
-        why=f"{unknown}, and a cap in dollars is set: declare input and output in "
-        f'[prices."{found.model}"], 0 if it costs nothing, or waive it with --allow-unpriced.',
+        why=f"{unknown}, and a cap in dollars is set: {_how_to_declare(found)}, or let its calls "
+        f"through uncounted with --allow-unpriced.",
     )
+
+
+def _how_to_declare(found: UnknownPrice) -> str:
+    """Say which line of the configuration gives the model a price."""
+    provider, colon, _ = found.model.partition(":")
+    if found.local and colon:
+        line = f'prices."{provider}:*" = "{FREE}"'
+        return f"if the server costs nothing, put this line first in config.toml: {line}"
+    return (
+        f'declare input and output in [prices."{found.model}"] of config.toml, in dollars for a '
+        f'million tokens, or, if it costs nothing, prices."{found.model}" = "{FREE}"'
+    )
+
+
+def is_unpriced(detail: str) -> bool:
+    """Whether a run ended with this detail because the price of its model is not known."""
+    return detail.removeprefix("usd: ").startswith(_UNKNOWN)

@@ -52,7 +52,7 @@ class RecordedModel:
         if position >= len(self._exchanges):
             raise ModelError(
                 reason="unknown",
-                message=f"the recording has {len(self._exchanges)} replies, no more",
+                message=f"the recording has no reply after number {len(self._exchanges)}",
             )
         asked, reply = self._exchanges[position]
         now = request_digest(

@@ -118,7 +118,8 @@ class ScriptedModel:
             return ScriptedReply(text=made) if isinstance(made, str) else made
         if position >= len(self._script):
             raise ModelError(
-                reason="unknown", message=f"the script has {len(self._script)} replies, no more"
+                reason="unknown",
+                message=f"the script has no reply after number {len(self._script)}",
             )
         return self._script[position]
 

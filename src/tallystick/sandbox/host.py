@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import inspect
+import keyword
 import re
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,11 +67,38 @@ class HostFunction:
     def described(self) -> HostName:
         try:
             # A default's address would differ in every process, and with it the guest's memory.
-            signature = _ADDRESS.sub("", str(inspect.signature(self.function)))
+            signature = _ADDRESS.sub("", str(_with_plain_annotations(self.function)))
         except (TypeError, ValueError):
             signature = "(...)"
         doc = inspect.getdoc(self.function) or ""
         return HostName(name=self.name, doc=f"{self.name}{signature}\n\n{doc}".rstrip())
+
+
+class _Written:
+    """An annotation as it is written, which shows itself without quotes."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _with_plain_annotations(function: Callable[..., Any]) -> inspect.Signature:
+    """Return a signature as its author wrote it.
+
+    Under `from __future__ import annotations` they are texts, which would be shown in quotes. They
+    are not evaluated: that can fail, and shows modules that mean nothing to a program.
+    """
+    found = inspect.signature(function)
+    made = [
+        each.replace(annotation=_plain_one(each.annotation)) for each in found.parameters.values()
+    ]
+    return found.replace(parameters=made, return_annotation=_plain_one(found.return_annotation))
+
+
+def _plain_one(annotation: object) -> object:
+    return _Written(annotation) if isinstance(annotation, str) else annotation
 
 
 class HeldText(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +141,7 @@ class HostTable:
         for name in [*texts, *values]:
             _check_name(name, [name])
         for function in functions:
-            _check_name(function.name, function.name.split("."))
+            check_host_name(function.name)
         self._functions = {
             function.name: function
             for function in functions
@@ -198,10 +226,18 @@ def _plain(value: object) -> object:
     return value
 
 
+def check_host_name(name: str) -> None:
+    """Raise `InvalidName` unless a program can call a function by this name."""
+    if not isinstance(name, str):
+        raise InvalidName(what="host name", given=repr(name), why="a Python identifier is needed")
+    _check_name(name, name.split("."))
+
+
 def _check_name(name: str, parts: list[str]) -> None:
     """Names are what a program can write: `name`, or for a function also `group.name`."""
     if len(parts) > _NAME_PARTS_MAX or not all(
-        part.isidentifier() and not part.startswith("__") for part in parts
+        part.isidentifier() and not keyword.iskeyword(part) and not part.startswith("__")
+        for part in parts
     ):
         raise InvalidName(what="host name", given=name, why="a Python identifier is needed")
     if len(parts) > 1 and parts[0] in _OUR_GROUPS:
@@ -339,15 +375,45 @@ def text_reply(value: str) -> bytes:
     return b"2" + value.encode("utf-8", "surrogatepass")
 
 
+# A path from a root of the file system, or of a user: in quotes it may hold blanks. An address of
+# the network is none: what stands before its slashes is part of it.
+_ROOT = r"(?:file://+|~\w*[/\\]|/|[A-Za-z]:[/\\]|\\\\)"
+_PATH = re.compile(
+    rf"(?P<quote>['\"`])(?P<quoted>{_ROOT}[^'\"`\n]*)(?P=quote)"
+    rf"|(?<![\w:/\\.~<-])(?P<bare>{_ROOT}[^\s'\"`,;:()<>\[\]|]+)"
+)
+
+
+def without_paths(message: str) -> str:
+    """Return a message with every absolute path in it cut to its last name."""
+    return _PATH.sub(_last_name, message)
+
+
+def _last_name(found: re.Match[str]) -> str:
+    quote, path = found["quote"] or "", found["quoted"] or found["bare"]
+    name = re.split(r"[/\\]", path.rstrip("/\\"))[-1]
+    return f"{quote}{name}{quote}"
+
+
+def _text_of(error: BaseException) -> str:
+    """Return what an error says; one that cannot say anything fails in a call, not in a run."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
 def error_reply(error: BaseException) -> bytes:
     """Encode a failure as a reply. Our own errors speak for themselves; others say their class.
 
     `told_as` is the kind that a program sees, where that is not the class.
     """
     kind = getattr(error, "told_as", None) or type(error).__name__
-    message = str(error)[:_ERROR_CHARS_MAX] or kind
+    message = _text_of(error)
     if not isinstance(error, TallystickError):
-        message = f"{kind}: {message}"
+        # Nobody wrote it for the model: it may say where things lie on this machine.
+        message = f"{kind}: {without_paths(message)}" if message else kind
+    message = message[:_ERROR_CHARS_MAX] or kind
     body = {"kind": kind, "message": message}
     if isinstance(error, CapabilityDenied):
         body["capability"] = error.capability

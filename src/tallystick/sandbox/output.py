@@ -8,9 +8,16 @@ the program ends.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
+
+from tallystick.core.errors import CleanUpWarning
+from tallystick.storage.private_file import make_private, open_new
+
+_LOST = "the rest is lost: "
+_CUT_END = "]\n"
 
 
 class OutputOverflow(Exception):
@@ -22,10 +29,20 @@ class OutputOverflow(Exception):
 
 
 class OutputStream:
-    """One stream: stdout or stderr."""
+    """One stream: stdout or stderr.
+
+    With `whole`, what is beyond the cap goes there and not to a file: a program that is run again
+    needs no disk. `lost` is why it could not be kept when the program first ran.
+    """
 
     def __init__(
-        self, *, inline_max: int, place: Callable[[], Path] | None, keep: bool = True
+        self,
+        *,
+        inline_max: int,
+        place: Callable[[], Path] | None,
+        keep: bool = True,
+        whole: bytearray | None = None,
+        lost: str | None = None,
     ) -> None:
         self._inline_max = inline_max
         self._place = place
@@ -33,7 +50,10 @@ class OutputStream:
         self._keep = keep
         self._inline = bytearray()
         self._file: BinaryIO | None = None
-        self._lost: str | None = "there is no directory for it" if place is None else None
+        self._whole = whole
+        self._lost = lost
+        if place is None and whole is None:
+            self._lost = self._lost or "there is no directory for it"
         self.bytes_total = 0
 
     @property
@@ -45,11 +65,27 @@ class OutputStream:
         """The file that holds the whole stream, if there is one."""
         return self._path if self._file is not None and self._lost is None else None
 
+    @property
+    def whole(self) -> bytes | None:
+        """All of the stream, if it is kept in memory and more than is shown."""
+        return bytes(self._whole or b"") if self._in_memory else None
+
+    @property
+    def kept(self) -> bool:
+        """Tell whether all of the stream is kept, and more than is shown."""
+        return self.path is not None or self._in_memory
+
+    @property
+    def _in_memory(self) -> bool:
+        return self._whole is not None and self._lost is None and self.truncated
+
     def write(self, data: bytes) -> None:
         self.bytes_total += len(data)
         if not self._keep:
             return
-        if self.bytes_total > self._inline_max and self._file is None and self._lost is None:
+        if self._whole is not None:
+            self._whole += data
+        elif self.bytes_total > self._inline_max and self._file is None and self._lost is None:
             self._spill()
         if self._file is not None and self._lost is None:
             self._to_file(data)
@@ -69,14 +105,14 @@ class OutputStream:
         kept = self._inline[:whole_lines] if whole_lines else self._inline
         # The program's author reads this; where the host keeps files is not for them.
         where = "the whole is kept in a file"
-        if self.path is None:
-            where = f"the rest is lost: {self._lost}"
+        if not self.kept:
+            where = f"{_LOST}{self._lost}"
         elif place is not None:
             name = f"outputs[{place}]"
             where = f"{name} has all: {name}[0:500], {name}.search(pattern), {name}.peek()"
         shown = kept.decode("utf-8", "replace")
         gap = "" if shown.endswith("\n") or not shown else "\n"
-        return f"{shown}{gap}[output cut: {self.bytes_total:,} bytes in all; {where}]\n"
+        return f"{shown}{gap}[output cut: {self.bytes_total:,} bytes in all; {where}{_CUT_END}"
 
     def close(self) -> None:
         if self._file is not None and not self._file.closed:
@@ -90,9 +126,8 @@ class OutputStream:
         # A name is made for the few programs that need one.
         self._path = self._place()
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            self._file = os.fdopen(os.open(self._path, flags, 0o600), "wb")
+            make_private(self._path.parent)
+            self._file = os.fdopen(open_new(self._path), "wb")
         except OSError as error:
             self._lost = error.strerror or str(error)
             return
@@ -104,6 +139,22 @@ class OutputStream:
             self._file.write(data)
         except OSError as error:
             self._lost = error.strerror or str(error)
+
+
+def lost_output(shown: str) -> str:
+    """Return why the rest of a stream was not kept, from its text as it is shown; "" if it was."""
+    last = shown[shown.rstrip("\n").rfind("\n") + 1 :]
+    _, found, why = last.partition(f" bytes in all; {_LOST}")
+    return why.removesuffix(_CUT_END) if found and last.startswith("[output cut: ") else ""
+
+
+def remove_output(path: Path) -> None:
+    """Remove a file of output. Warn if that fails: the output itself is kept, or not wanted."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        why = error.strerror or str(error)
+        warnings.warn(CleanUpWarning(path=str(path), why=why), stacklevel=3)
 
 
 class ProgramOutput:
@@ -123,7 +174,7 @@ class ProgramOutput:
         for stream in (self.stdout, self.stderr):
             stream.close()
             if stream.path is not None:
-                stream.path.unlink(missing_ok=True)
+                remove_output(stream.path)
 
     def write(self, handle: int, data: bytes) -> None:
         """Take what was printed, up to the total; beyond it the program has to end."""

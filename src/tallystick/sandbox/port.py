@@ -6,32 +6,13 @@ backend raises only when it is itself broken or was asked for what it cannot do.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
 from tallystick.core.errors import InvalidLimit
-from tallystick.core.ids import ENTROPY_BYTES, ulid
 from tallystick.core.records import ViewRef
-
-# New identifiers: where this package reads the clock and the system's randomness for them.
-
-
-def now_ms() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
-
-
-def new_id(*, time_ms: int | None = None) -> str:
-    """A new ULID, of now or of when something began."""
-    return ulid(time_ms=now_ms() if time_ms is None else time_ms, entropy=os.urandom(ENTROPY_BYTES))
-
-
-# The sandbox port: what runs a program, under which limits, and what came of it.
-
 
 # The backends by name, and the name that leaves the choice to us.
 BACKENDS = ("wasm", "process")
@@ -80,6 +61,20 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             _check_limit(field, getattr(self, field))
 
 
+class Rerun(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a program is run again from its record.
+
+    `fuel` is what the program had used there: past it, the program has diverged. `calls` is how
+    many recorded answers it gets before it continues live; None if its end is on the record. No
+    time limit counts until then: what a program does again does not depend on the clock.
+    `lost` is why the rest of stdout and of stderr was not kept then, "" if it was or was not long.
+    """
+
+    fuel: int
+    calls: int | None = None
+    lost: tuple[str, str] = ("", "")
+
+
 class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
     """Where and how one program runs.
 
@@ -87,6 +82,7 @@ class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
     `deadline_ms` counts everything. `max_output_bytes` is what is kept inline of each stream; the
     rest goes to a file, up to `limits.output_bytes` for both streams together. `outputs_before` is
     how many such files of earlier programs are kept in `outputs`; None if there is no such name.
+    `rerun` is given for a program that is run again from its record, by a backend that can do so.
     """
 
     session_id: str
@@ -103,6 +99,7 @@ class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
     outputs_before: int | None = None
     program_name: str = "<program>"
     limits: Limits = Limits()
+    rerun: Rerun | None = None
 
     def __post_init__(self) -> None:
         for field in ("timeout_ms", "deadline_ms", "max_output_bytes", "recursion_depth"):
@@ -315,15 +312,71 @@ class Said(msgspec.Struct, kw_only=True):
     answer: str | None = None
 
 
+class _LongSaid(Said, kw_only=True):
+    """The same of a long result. Its lists are read only if they are short."""
+
+    restored: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]
+    kept: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]
+
+
+_LISTS_BYTES_MAX = 65_536
+_LONG_BYTES_MIN = 1024 * 1024
 _decode = msgspec.json.Decoder(Said).decode
+_decode_long = msgspec.json.Decoder(_LongSaid).decode
+_decode_names = msgspec.json.Decoder(list[str]).decode
 
 
-def read_said(result: bytes | None) -> Said | None:
-    """The interpreter's result; None if it is none."""
+def _read(result: bytes) -> Said:
+    """Decode a result. In a long one, lists are bounded: an item takes many times its bytes."""
+    if len(result) < _LONG_BYTES_MIN:
+        return _decode(result)
+    said = _decode_long(result)
+    lists = {
+        name: _decode_names(raw) if len(raw) <= _LISTS_BYTES_MAX else []
+        for name, raw in (("restored", said.restored), ("kept", said.kept))
+    }
+    whole = {name: getattr(said, name) for name in Said.__struct_fields__}
+    return Said(**whole | lists)
+
+
+def read_said(result: bytes | None, *, bytes_max: int | None = None) -> Said | None:
+    """Read the interpreter's result; None if it is none.
+
+    A program can forge it. So its texts are cut to what the interpreter itself would send, and with
+    `bytes_max` to what is left of the output limit; an error keeps its first kilobyte in any case.
+    """
     try:
-        return _decode(result or b"")
+        said = _read(result or b"")
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
+    room = _VALUE_BYTES_MAX if bytes_max is None else min(bytes_max, _VALUE_BYTES_MAX)
+    told = min(max(room, _ERROR_BYTES_LEAST), _ERROR_BYTES_MAX)
+    said.kind = _cut(said.kind, _ERROR_BYTES_LEAST)
+    said.capability = _cut(said.capability, _ERROR_BYTES_LEAST)
+    said.message, said.traceback = _cut(said.message, told), _cut(said.traceback, told)
+    if said.value is not None:
+        said.value = _cut(said.value, room)
+    if said.assigned is not None:
+        name, value = said.assigned
+        said.assigned = (_cut(name, room), _cut(value, room))
+    return said
+
+
+def _cut(text: str, bytes_max: int) -> str:
+    """Return as much of a text as fits into so many bytes of UTF-8, marked where it is cut."""
+    if 4 * len(text) <= bytes_max:
+        return text
+    raw = text.encode("utf-8", "surrogatepass")
+    if len(raw) <= bytes_max:
+        return text
+    kept = raw[: max(0, bytes_max - len(_MARK))].decode("utf-8", "ignore")
+    return (kept + _MARK)[: max(0, bytes_max)]
+
+
+_MARK = "..."
+# The interpreter cuts a value at 65,536 characters and the texts of an error at 16,384.
+_VALUE_BYTES_MAX = 4 * 65_536 + 100
+_ERROR_BYTES_LEAST, _ERROR_BYTES_MAX = 1_024, 4 * 16_384 + 100
 
 
 def metadata_of(said: Said | None, *, finished: bool) -> dict[str, object]:

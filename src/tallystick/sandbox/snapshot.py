@@ -67,6 +67,13 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     pages: Sequence[bytes]
 
 
+class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """Who made an image: the digest of the guest, and the name of the engine."""
+
+    guest: str
+    engine: str
+
+
 class SnapshotStore(Protocol):
     """Keeps images. A session has at most one current image, and named ones beside it."""
 
@@ -157,14 +164,7 @@ def packed(snapshot: SnapshotId, image: Image) -> Iterator[bytes]:
 def unpacked(chunks: Iterable[bytes]) -> tuple[SnapshotId, Image]:
     """Read what `packed` wrote, to its last byte."""
     reader = _Reader(chunks)
-    magic, found, header_bytes = _PREFIX.unpack(reader.exactly(_PREFIX.size))
-    if magic != MAGIC:
-        raise StoreError("it is no snapshot")
-    if found != FORMAT:
-        raise StoreError(f"it has format {found}; this version reads {FORMAT}")
-    if header_bytes > HEADER_BYTES_MAX:
-        raise StoreError(f"a header of {header_bytes:,} bytes; at most {HEADER_BYTES_MAX:,}")
-    header = _header(reader.exactly(header_bytes))
+    header = _read_header(reader)
     image = Image(
         guest=header.guest,
         engine=header.engine,
@@ -175,6 +175,23 @@ def unpacked(chunks: Iterable[bytes]) -> tuple[SnapshotId, Image]:
         pages=_pages(reader.rest(), count=len(header.indices)),
     )
     return header.snapshot, image
+
+
+def read_origin(chunks: Iterable[bytes]) -> ImageOrigin:
+    """Return who made a snapshot, from its first bytes. The pages are not read."""
+    header = _read_header(_Reader(chunks))
+    return ImageOrigin(guest=header.guest, engine=header.engine)
+
+
+def _read_header(reader: _Reader) -> _Header:
+    magic, found, header_bytes = _PREFIX.unpack(reader.exactly(_PREFIX.size))
+    if magic != MAGIC:
+        raise StoreError("it is no snapshot")
+    if found != FORMAT:
+        raise StoreError(f"it has format {found}; this version reads {FORMAT}")
+    if header_bytes > HEADER_BYTES_MAX:
+        raise StoreError(f"a header of {header_bytes:,} bytes; at most {HEADER_BYTES_MAX:,}")
+    return _header(reader.exactly(header_bytes))
 
 
 # -- writing -----------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ import re2
 
 from tallystick.core.errors import UsageError
 from tallystick.sandbox import scheduling
+from tallystick.storage import system
 
 # Patterns that a model gives, compiled in RE2: linear in the text, whatever the pattern.
 
@@ -85,6 +86,9 @@ def required_text(value: object) -> str:
 _BLOCK_BYTES = 65_536
 _BLOCKS_TOGETHER = 16
 _WINDOW_BYTES = 8 * 1024 * 1024
+# What is looked at without a pattern is taken in pieces of this size. The interpreter lock is held
+# for one piece, a fraction of a millisecond, so the event loop and other programs keep running.
+_PIECE_BYTES = 256 * 1024
 # Below this, loading the engine takes longer than decoding.
 _COUNTED_BYTES_MIN = 8 * 1024 * 1024
 MATCH_BYTES_MAX = 1024 * 1024
@@ -123,7 +127,7 @@ class HostText:
     @classmethod
     def open(cls, path: Path) -> HostText:
         """Map a file. Nothing is read until it is asked for."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | system.CLOEXEC)
         try:
             if os.fstat(descriptor).st_size == 0:
                 return cls(b"")
@@ -179,16 +183,7 @@ class HostText:
         raw = required_text(needle).encode("utf-8", "surrogatepass")
         if not raw:
             return self.length() + 1
-        found, position = 0, 0
-        while position < self._size:
-            scheduling.check()
-            # An occurrence that begins in a window may end behind it.
-            reach = min(self._size, position + _WINDOW_BYTES + len(raw) - 1)
-            parts = bytes(self._data[position:reach]).split(raw)
-            found += len(parts) - 1
-            rest = len(parts[-1])
-            position = reach if reach == self._size else reach - min(rest, len(raw) - 1)
-        return found
+        return self._count_bytes(raw, 0, self._size)
 
     def grep(self, pattern: str | Pattern, limit: int) -> list[tuple[int, str]]:
         """The lines that a pattern matches in, each with its number from 1."""
@@ -213,11 +208,21 @@ class HostText:
         return found
 
     def _breaks(self, start: int, stop: int) -> int:
-        total = 0
-        for low in range(start, stop, _WINDOW_BYTES):
+        return self._count_bytes(b"\n", start, stop)
+
+    def _count_bytes(self, needle: bytes, start: int, stop: int) -> int:
+        """Count a text between two offsets, from the left and not overlapping itself."""
+        found, position = 0, start
+        while position + len(needle) <= stop:
             scheduling.check()
-            total += bytes(self._data[low : min(stop, low + _WINDOW_BYTES)]).count(b"\n")
-        return total
+            # An occurrence that begins in a piece may end behind it.
+            reach = min(stop, position + max(_PIECE_BYTES, len(needle)) + len(needle) - 1)
+            piece = bytes(self._data[position:reach])
+            count = piece.count(needle)
+            found += count
+            behind = _end_of_last(piece, needle) if count and reach < stop else 0
+            position += max(behind, len(piece) - len(needle) + 1)
+        return found
 
     # -- by bytes --------------------------------------------------------------------------------
 
@@ -276,14 +281,15 @@ class HostText:
                 edge += window
 
     def _find_bytes(self, needle: bytes, start: int) -> int:
+        """Return the offset of a text at or after `start`, or -1."""
         position = start
         while True:
             scheduling.check()
-            reach = min(self._size, position + _WINDOW_BYTES + len(needle))
+            reach = min(self._size, position + _PIECE_BYTES + len(needle))
             at = self._data.find(needle, position, reach)
             if at >= 0 or reach == self._size:
                 return at
-            position += _WINDOW_BYTES
+            position += _PIECE_BYTES
 
     def _bytes(self, start: int, stop: int) -> bytes:
         _check_slice(stop - start)
@@ -293,9 +299,9 @@ class HostText:
 
     def _is_ascii(self) -> bool:
         if self._ascii is None:
-            for low in range(0, self._size, _WINDOW_BYTES):
+            for low in range(0, self._size, _PIECE_BYTES):
                 scheduling.check()
-                if not bytes(self._data[low : low + _WINDOW_BYTES]).isascii():
+                if not bytes(self._data[low : low + _PIECE_BYTES]).isascii():
                     self._ascii = False
                     return False
             self._ascii = True
@@ -414,6 +420,20 @@ def _count_of(size: int) -> Callable[[list[bytes]], list[int]]:
         ]
 
     return counted
+
+
+def _end_of_last(piece: bytes, needle: bytes) -> int:
+    """Return where the last occurrence that counts ends, when counting from the left."""
+    last = piece.rfind(needle)
+    before = piece.rfind(needle, 0, last + len(needle) - 1)
+    if before < 0 or before + len(needle) <= last:
+        return last + len(needle)
+    # It overlaps another one, and which of them counts is decided from the left. The shortest
+    # beginning of the piece that holds all that count ends with the last of them.
+    count = piece.count(needle)
+    return bisect.bisect_left(
+        range(len(piece) + 1), count, key=lambda end: piece.count(needle, 0, end)
+    )
 
 
 def _decoded_length(block: bytes) -> int:

@@ -13,6 +13,8 @@ import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from tallystick.core.errors import (
     ContextVariableRefused,
     InvalidLimit,
@@ -23,7 +25,6 @@ from tallystick.core.errors import (
     SessionNotFound,
     SnapshotExists,
 )
-from tallystick.sandbox.port import new_id, now_ms
 from tallystick.sandbox.snapshot import SNAPSHOTS_MAX, SnapshotId, check_snapshot_name
 from tallystick.sessions.file import SessionFile
 from tallystick.sessions.rows import (
@@ -32,6 +33,8 @@ from tallystick.sessions.rows import (
     CONTEXT_VARIABLES_MAX,
     DEPTH_MAX,
     DURATION_MS,
+    ENDED,
+    ENDED_LOST,
     EXTENSION_MS,
     EXTENSIONS_MAX,
     KeptSnapshot,
@@ -51,6 +54,7 @@ from tallystick.sessions.rows import (
     snapshots_of,
     valid,
 )
+from tallystick.storage.clock import new_id, now_ms
 
 # What sessions keep: the interpreter of each, its snapshots by name, and its runs.
 #
@@ -82,12 +86,13 @@ class SessionKept:
             snapshot = SnapshotId(
                 id=new_id(time_ms=now), name=name, session_id=session, created_at=now
             )
+            left = _settled(info.left)
             db.execute(
                 "INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?)",
-                (session, snapshot.id, name, now, info.backend, encoded(info.left)),
+                (session, snapshot.id, name, now, info.backend, encoded(left)),
             )
             put(db, session, current_snapshot_id=snapshot.id)
-            return KeptSnapshot(snapshot=snapshot, backend=info.backend, left=info.left)
+            return KeptSnapshot(snapshot=snapshot, backend=info.backend, left=left)
 
     def restore_snapshot(self, session: str, name: str) -> KeptSnapshot:
         """Put a session's interpreter back to what it was, by name or `name:id`."""
@@ -103,6 +108,12 @@ class SessionKept:
         with self._file.reading() as db:
             find_row(db, session)
             return snapshots_of(db, session)
+
+    def named_snapshot(self, session: str, name: str) -> KeptSnapshot:
+        """Return a snapshot by its name or `name:id`. Raises `SnapshotNotFound`."""
+        with self._file.reading() as db:
+            find_row(db, session)
+            return snapshot_named(db, session, name)
 
     def delete_snapshot(self, session: str, name: str) -> KeptSnapshot:
         """Take one away, also of a session that has expired. There is room for another then."""
@@ -123,6 +134,9 @@ class SessionKept:
         """
         with self._file.writing() as db:
             info = self._info(db, session)
+            prepared = info.left.prepared
+            if prepared is not None and _is_of(prepared, ids, runs):
+                put(db, session, kept=encoded(_settled(info.left)))
             fresh = _is_of(info.left, ids, runs)
             if fresh:
                 put(db, session, kept=encoded(Left()), generation=info.generation + 1)
@@ -151,13 +165,25 @@ class SessionKept:
             put(db, session, state="executing", recursion_depth=0)
             return info
 
-    def end_run(self, session: str, run: str, *, tokens: int, wall_ms: int, ended: bool) -> None:
-        """Note what a run has spent, and that nobody works in the session any more."""
+    def end_run(
+        self,
+        session: str,
+        run: str,
+        *,
+        tokens: int,
+        wall_ms: int,
+        ended: bool,
+        lost: bool = False,
+    ) -> None:
+        """Note what a run has spent, and that nobody works in the session any more.
+
+        `lost` notes that what its programs left is not the session's.
+        """
         with self._file.writing() as db:
             find_row(db, session)
             db.execute(
                 "UPDATE run SET ended = ?, tokens = ?, wall_ms = ? WHERE session = ? AND run = ?",
-                (ended, tokens, wall_ms, session, run),
+                (ENDED_LOST if lost else ENDED * ended, tokens, wall_ms, session, run),
             )
             db.execute(
                 "UPDATE session SET state = 'ready' WHERE id = ? AND state = 'executing'",
@@ -173,8 +199,22 @@ class SessionKept:
                 (session,),
             )
 
+    def prepare(self, session: str, left: Left) -> None:
+        """Note what a run leaves that is about to end, on the disk before its end is.
+
+        `leave` makes it the session's, `drop_prepared` forgets it.
+        """
+        with self._file.writing() as db:
+            info = self._info(db, session)
+            put(db, session, kept=encoded(msgspec.structs.replace(info.left, prepared=left)))
+
+    def drop_prepared(self, session: str) -> None:
+        """Forget what a run had prepared to leave that did not come to its end."""
+        with self._file.writing() as db:
+            put(db, session, kept=encoded(_settled(self._info(db, session).left)))
+
     def leave(self, session: str, left: Left) -> bool:
-        """The interpreter as a run left it. Says whether it is the session's now.
+        """Make the interpreter as a run left it the session's. Say whether it is.
 
         It is not where another run, or a restore, has replaced since what the run began with.
         """
@@ -184,6 +224,7 @@ class SessionKept:
                 "SELECT generation FROM run WHERE session = ? AND run = ?", (session, left.run)
             ).fetchone()
             if begun is None or begun["generation"] != row["generation"]:
+                put(db, session, kept=encoded(_settled(self._info(db, session).left)))
                 return False
             generation = row["generation"] + 1
             put(db, session, kept=encoded(left), generation=generation)
@@ -193,6 +234,12 @@ class SessionKept:
             )
             return True
 
+    def start_from(self, session: str, left: Left) -> None:
+        """Give a new session the interpreter that its first run goes on with."""
+        with self._file.writing() as db:
+            info = self._valid(db, session)
+            put(db, session, kept=encoded(left), generation=info.generation + 1)
+
     def runs(self, session: str) -> Sequence[SessionRun]:
         """The runs of a session in the order they were begun."""
         with self._file.reading() as db:
@@ -201,14 +248,14 @@ class SessionKept:
 
     def needed(self, session: str) -> frozenset[str]:
         """The attachments that a session needs; none, if there is no such session."""
-        return frozenset(each.image.id for each in self._lefts(session) if each.image is not None)
+        return frozenset(ref.id for each in self._lefts(session) for ref in each.attachments)
 
     def images_of(
         self, session: str, ids: Collection[str], runs: Collection[str] = ()
     ) -> frozenset[str]:
         """Those that a session needs and that are these, or that these runs left."""
         lefts = [each for each in self._lefts(session) if _is_of(each, ids, runs)]
-        return frozenset(each.image.id for each in lefts if each.image is not None)
+        return frozenset(ref.id for each in lefts for ref in each.attachments)
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -217,7 +264,8 @@ class SessionKept:
             row = db.execute("SELECT * FROM session WHERE id = ?", (session,)).fetchone()
             if row is None:
                 return []
-            kept = [info_of(db, row, now=self._clock()).left]
+            left = info_of(db, row, now=self._clock()).left
+            kept = [left] if left.prepared is None else [left, left.prepared]
             return kept + [each.left for each in snapshots_of(db, session)]
 
     def _info(self, db: sqlite3.Connection, session: str) -> SessionInfo:
@@ -227,9 +275,14 @@ class SessionKept:
         return valid(db, session, now=self._clock())
 
 
+def _settled(left: Left) -> Left:
+    """Return what a session has, without what a run prepared to leave."""
+    return msgspec.structs.replace(left, prepared=None)
+
+
 def _is_of(left: Left, ids: Collection[str], runs: Collection[str]) -> bool:
-    """Whether an interpreter is one of these images, or one of these runs left it."""
-    return left.run in runs or (left.image is not None and left.image.id in ids)
+    """Return True if an interpreter or its values are among `ids`, or one of `runs` left it."""
+    return left.run in runs or any(ref.id in ids for ref in left.attachments)
 
 
 # The book of sessions: what is known of each, shared by every process on this machine.
@@ -461,6 +514,10 @@ class SessionBook:
             gone = [(row["session"], row["key"]) for row in rows if says(row["key"], row["value"])]
             db.executemany("DELETE FROM variable WHERE session = ? AND key = ?", gone)
             return len(gone)
+
+    def damage(self) -> Sequence[str]:
+        """Return what SQLite finds wrong with the file of the book."""
+        return self._file.damage()
 
     def scrub(self) -> bool:
         """Take deleted bytes out of the file and out of SQLite's log. False if not done yet."""

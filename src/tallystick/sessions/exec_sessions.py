@@ -7,7 +7,6 @@ lock file makes sure that one process works in a session at a time.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,9 +20,13 @@ from tallystick.core.errors import (
     StoreError,
     UsageError,
 )
-from tallystick.sandbox.port import new_id, now_ms
-from tallystick.sandbox.snapshot import SnapshotId
+from tallystick.sandbox.snapshot import ImageOrigin, SnapshotId
 from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+from tallystick.sessions.snapshots import open_snapshots
+from tallystick.storage import system
+from tallystick.storage.clock import new_id, now_ms
+from tallystick.storage.lock import FileLock
+from tallystick.storage.private_file import write_whole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # The current image is kept beside the session's own snapshots: neither listed nor counted.
@@ -51,30 +54,37 @@ def hold_session(
         raise InvalidName(
             what="session name", given=name, why="letters, digits, '.', '_' and '-', at most 64"
         )
+    system.require_posix("a session in a file")
     folder = directory / "sessions"
+    lock = FileLock(folder / f"{name}.lock")
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        taken = lock.take()
     except OSError as error:
         raise StoreError(f"{folder}: {error.strerror or error}") from error
-    try:
-        _lock(lock, name)
-        yield _read_or_make(folder / f"{name}.json", name, seed=seed, clock_ns=clock_ns)
-    finally:
-        os.close(lock)
-
-
-def _lock(descriptor: int, name: str) -> None:
-    try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    if not taken:
         raise SessionBusy(
             f"session {name!r} is in use by another process; wait for it or use another name"
-        ) from None
+        )
+    try:
+        yield _read_or_make(folder / f"{name}.json", name, seed=seed, clock_ns=clock_ns)
+    finally:
+        lock.release()
+
+
+def named_origins(ledger: Path, *, directory: Path) -> dict[str, ImageOrigin]:
+    """Return who made the image of each session in `directory`, by the session's name.
+
+    Sessions that have none yet, and those that cannot be read, are left out. Nothing is made.
+    """
+    kept = []
+    for path in sorted((directory / "sessions").glob("*.json")):
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            kept.append(msgspec.json.decode(path.read_bytes(), type=NamedSession))
+    if not kept or not ledger.exists():
+        return {}
+    with open_snapshots(ledger) as store:
+        found = {each.name: store.origin(_beside(each.session_id), _CURRENT) for each in kept}
+    return {name: origin for name, origin in found.items() if origin is not None}
 
 
 def _read_or_make(path: Path, name: str, *, seed: int | None, clock_ns: int) -> NamedSession:
@@ -89,7 +99,10 @@ def _read_or_make(path: Path, name: str, *, seed: int | None, clock_ns: int) -> 
             clock_ns=clock_ns,
             created_at=now_ms(),
         )
-        _write(path, msgspec.json.encode(made))
+        try:
+            write_whole(path, msgspec.json.encode(made))
+        except OSError as error:
+            raise StoreError(f"{path}: {error.strerror or error}") from error
         return made
     except (OSError, msgspec.MsgspecError) as error:
         raise StoreError(f"{path} cannot be read: {error}") from error
@@ -98,21 +111,6 @@ def _read_or_make(path: Path, name: str, *, seed: int | None, clock_ns: int) -> 
     if seed is not None and seed != kept.seed:
         raise UsageError(f"session {name!r} has seed {kept.seed}; it cannot be given seed {seed}")
     return kept
-
-
-def _write(path: Path, data: bytes) -> None:
-    temporary = path.with_suffix(f".{new_id()}")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise StoreError(f"{path}: {error.strerror or error}") from error
 
 
 async def reopen(sandbox: WasmSandbox, named: NamedSession) -> WasmSession:

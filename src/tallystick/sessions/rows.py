@@ -32,6 +32,9 @@ CONTEXT_BYTES_MAX = 65_536
 # Beyond this share of a budget, it is nearly exhausted.
 _NEAR = 0.8
 
+# The values of `ended` in a run's row, beside 0 for one that somebody works on or did.
+ENDED, ENDED_LOST = 1, 2
+
 SessionState = Literal["initializing", "ready", "executing", "paused", "terminated", "expired"]
 
 
@@ -59,15 +62,26 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
         return any(most is not None and used > _NEAR * most for used, most in pairs)
 
 
-class Left(msgspec.Struct, frozen=True, kw_only=True):
+class Left(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The interpreter as a run left it: an image of one backend, which only that can read.
 
     `image` is None for a fresh interpreter. `names` are its variables, in short, to be shown.
+    `values` are those variables that JSON can hold (`tallystick.sessions.values`): they can be
+    read where another guest cannot load the image. None if they were not recorded.
+    `prepared` is what a run leaves that is about to end: it replaces this one as soon as the
+    ledger has the end of that run.
     """
 
     image: AttachmentRef | None = None
     run: str | None = None
     names: str = ""
+    values: AttachmentRef | None = None
+    prepared: Left | None = None
+
+    @property
+    def attachments(self) -> tuple[AttachmentRef, ...]:
+        """The attachments that this needs, without those of what is prepared."""
+        return tuple(each for each in (self.image, self.values) if each is not None)
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,13 +116,17 @@ class KeptSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of a session, in its place. `ended` says that what it spent is all that it will."""
+    """A run of a session, in its place. `ended` says that what it spent is all that it will.
+
+    `lost` says that the session does not keep what its programs left, and never will.
+    """
 
     run: str
     begun_at: int
     ended: bool = False
     tokens: int = 0
     wall_ms: int = 0
+    lost: bool = False
 
 
 class SessionStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,6 +258,7 @@ def runs_of(db: sqlite3.Connection, session: str) -> Sequence[SessionRun]:
             ended=bool(row["ended"]),
             tokens=row["tokens"],
             wall_ms=row["wall_ms"],
+            lost=row["ended"] == ENDED_LOST,
         )
         for row in rows.fetchall()
     ]

@@ -4,7 +4,10 @@ Rule 1: what a run has from its session is in its start: the image, the variable
 replay, a resume and a fork read it there, and never the book.
 Rule 2: one run at a time. Whoever comes second is refused by name.
 Rule 3: a run that is gone on with leaves its interpreter only where nobody has replaced since what
-it began with. A fork leaves none: it is another course of things.
+it began with; else its variables are noted as lost. A fork leaves none: it is another course of
+things.
+Rule 4: what a run leaves is on the disk before its end is written. Whoever uses the session next,
+or resumes the run, finishes what a process left half done that died in between.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import ast
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +24,7 @@ import msgspec
 from tallystick.attachments.port import AttachmentError
 from tallystick.core.budget.amount import BudgetExhausted, Dimension, Scope
 from tallystick.core.charge import Charge, RunLimits
+from tallystick.core.clock import FIXED_CLOCK_NS
 from tallystick.core.errors import (
     BackendError,
     InvalidSessionState,
@@ -34,23 +38,22 @@ from tallystick.core.errors import (
 )
 from tallystick.core.machine.state import RunState
 from tallystick.core.records import CONTEXT_VARIABLES, Record, RunForked, RunStarted, SessionGiven
-from tallystick.ledger.port import find_row
 from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import Input, RunInputs
 from tallystick.runtime.programs.native import NativeSession
-from tallystick.runtime.runs.history import spent_so_far
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.port import ExecutionContext, Limits
 from tallystick.sandbox.snapshot import Image, unpacked
-from tallystick.sandbox.wasm.sandbox import WasmSession
-from tallystick.sessions.rows import BudgetStatus, Left, SessionInfo
-from tallystick.sessions.sessions import Sessions, earlier_runs, held_session, told_of
 
+# Most runs are in no session: what keeps sessions is imported for those that are in one.
 if TYPE_CHECKING:
     from tallystick.runtime.run.assembly import RunJob
     from tallystick.sandbox.process.session import Saved
+    from tallystick.sandbox.wasm.sandbox import WasmSession
+    from tallystick.sessions.rows import BudgetStatus, Left, SessionInfo
+    from tallystick.sessions.sessions import Sessions
     from tallystick.steps.runs import RunSteps
 
 # What a native session carries over, and what it cannot.
@@ -87,6 +90,10 @@ class SessionLease:
         self.given = given
         self.variables = dict(variables or {})
         self.charge: Charge | None = None
+        # Why what its programs left could not be kept, and whether something newer is there.
+        self.not_kept: SessionNotKept | None = None
+        self.overtaken = False
+        self._prepared: Left | None = None
 
     @property
     def gone(self) -> bool:
@@ -99,12 +106,30 @@ class SessionLease:
             return False
         return False
 
-    def keep(self, image: Image | bytes, *, names: str) -> None:
-        """Have an interpreter be the session's, if it still may be."""
-        ref = self._sessions.images.keep(self.session, run=self.run, image=image)
+    def prepare(self, image: Image | bytes, *, names: str, values: bytes | None = None) -> None:
+        """Put an interpreter on the disk that is the session's once the run has its end.
+
+        `values` are its variables as JSON, see `tallystick.sessions.values`.
+        """
+        from tallystick.sessions.rows import Left
+
+        images = self._sessions.images
+        ref = images.keep(self.session, run=self.run, image=image)
+        kept = None if values is None else images.keep_values(self.session, values)
+        left = Left(image=ref, run=self.run, names=names, values=kept)
         try:
-            left = Left(image=ref, run=self.run, names=names)
-            self._sessions.book.kept.leave(self.session, left)
+            self._sessions.book.kept.prepare(self.session, left)
+            self._prepared = left
+        except SessionNotFound:
+            # It was removed, and the image with it.
+            self._sessions.free(self.session)
+
+    def keep(self) -> None:
+        """Make what was prepared the session's, if it still may be. The run has its end."""
+        if self._prepared is None:
+            return
+        try:
+            self.overtaken = not self._sessions.book.kept.leave(self.session, self._prepared)
         except SessionNotFound:
             pass  # It was removed, and is let go of here.
         finally:
@@ -112,26 +137,9 @@ class SessionLease:
             self._sessions.free(self.session)
 
     def over(self) -> None:
-        """The run is left. What it spent is noted, also if it died of something.
-
-        One that was refused before anything of it was written is none of the session's.
-        """
-        kept = self._sessions.book.kept
-        charge = self.charge
-        row = find_row(self._sessions.ledger, self.run) if charge is None else None
-        if charge is None and (row is None or not row.head.count):
-            kept.forget_run(self.session, self.run)
-            return
-        if charge is None:
-            charge = spent_so_far(self._sessions.ledger, self.run)
-        with contextlib.suppress(SessionNotFound):
-            kept.end_run(
-                self.session,
-                self.run,
-                tokens=charge.tokens_in + charge.tokens_out,
-                wall_ms=charge.wall_ms,
-                ended=True,
-            )
+        """The run is left. What it spent is noted, also if it died of something."""
+        lost = self.overtaken or self.not_kept is not None
+        self._sessions.end_run(self.session, self.run, charge=self.charge, lost=lost)
 
 
 async def run_in_session(
@@ -167,9 +175,8 @@ def lease_again(
 
     An expired one is reopened. Raises `BudgetExhausted` if its other runs have used it up.
     """
-    started = records[0]
-    given = started.session if isinstance(started, RunStarted) else None
-    if given is None or sessions is None or any(isinstance(each, RunForked) for each in records):
+    given = _session_of(records)
+    if given is None or sessions is None:
         yield None
         return
     try:
@@ -179,6 +186,8 @@ def lease_again(
         # Removed since, or the run was imported: it can be gone on with all the same.
         yield None
         return
+    from tallystick.sessions.sessions import held_session
+
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(held_session(kept.book.path, given.session))
@@ -187,7 +196,7 @@ def lease_again(
                 raise
             yield None
             return
-        _count_cut_off(kept, given.session)
+        kept.check_kept(given.session)
         _check_others(kept, given.session, run)
         kept.book.kept.begin_run(given.session, run)
         lease = SessionLease(kept, session=given.session, run=run)
@@ -197,12 +206,14 @@ def lease_again(
 
 @contextlib.contextmanager
 def _entered(sessions: Sessions, job: RunJob, run: str) -> Iterator[tuple[SessionLease, RunLimits]]:
+    from tallystick.sessions.sessions import held_session
+
     assert job.session is not None
     session = sessions.find(job.session)
     book = sessions.book
     book.validate(session)
     with held_session(book.path, session):
-        _count_cut_off(sessions, session)
+        sessions.check_kept(session)
         info = book.validate(session)
         limits = _within(job.limits, info.budget_status, session)
         given = _given(sessions, info)
@@ -221,16 +232,40 @@ def _entered(sessions: Sessions, job: RunJob, run: str) -> Iterator[tuple[Sessio
             lease.over()
 
 
-def _count_cut_off(sessions: Sessions, session: str) -> None:
-    """Note what runs have spent whose process died, and let go of what it left half done."""
-    for each in sessions.runs(session):
-        if not each.ended:
-            SessionLease(sessions, session=session, run=each.run).over()
-    sessions.free(session)
+def finish_session(
+    sessions: Callable[[], Sessions] | None, run: str, records: Sequence[Record]
+) -> bool:
+    """Finish in its session a run that has its end. Say whether its variables are lost there.
+
+    Raises `SessionNotKept` where nobody has said so yet.
+    """
+    given = _session_of(records)
+    if given is None or sessions is None:
+        return False
+    from tallystick.sessions.sessions import held_session
+
+    try:
+        kept = sessions()
+        if kept.is_unfinished(given.session):
+            with held_session(kept.book.path, given.session):
+                kept.check_kept(given.session)
+        return any(each.lost for each in kept.book.kept.runs(given.session) if each.run == run)
+    except (SessionNotFound, UsageError, SessionBusy):
+        # Removed since, imported, or finished by the client that works in it.
+        return False
+
+
+def _session_of(records: Sequence[Record]) -> SessionGiven | None:
+    """Return the session that a run leaves its interpreter to, None for none."""
+    started = records[0]
+    if not isinstance(started, RunStarted) or any(isinstance(each, RunForked) for each in records):
+        return None
+    return started.session
 
 
 def _given(sessions: Sessions, info: SessionInfo) -> SessionGiven:
-    runs = [each.run for each in sessions.runs(info.id)]
+    from tallystick.sessions.sessions import told_of
+
     has = []
     if info.backend != "wasm" and info.left.image is not None:
         has.append(_FILES_STAY)
@@ -247,7 +282,7 @@ def _given(sessions: Sessions, info: SessionInfo) -> SessionGiven:
         session=info.id,
         image=info.left.image,
         run=info.left.run,
-        told=told_of(earlier_runs(sessions.ledger, runs[-_EARLIER_MAX:])),
+        told=told_of(sessions.history(info.id)[-_EARLIER_MAX:]),
         has="\n".join(has),
     )
 
@@ -358,52 +393,75 @@ async def load_image(
             f"the interpreter that the run began with, of session {given.session}, cannot be "
             f"read: {error}"
         ) from error
+    if started.clock_ns != FIXED_CLOCK_NS:
+        # The image has the time of the last run. One that starts at a fixed time continues it.
+        image = msgspec.structs.replace(image, state={**image.state, "clock": started.clock_ns})
     try:
         await session.load(image)
     except SnapshotMismatch as error:
         raise SnapshotMismatch(
             f"session {given.session} was left by another version ({error}); its runs are kept: "
-            f"go on with that version, or in a new session"
+            f"go on with that version, or start a new session from its values (tally session "
+            f"export {given.session} >values.json, tally session new --from values.json)"
         ) from error
 
 
-async def leave_session(
-    lease: SessionLease | None, session: WasmSession | NativeSession, state: RunState
-) -> None:
-    """Keep the interpreter of a run that has ended for the next one.
+def keep_before_end(
+    lease: SessionLease | None, session: WasmSession | NativeSession
+) -> Callable[[RunState], Awaitable[None]] | None:
+    """Return what keeps the interpreter of a run that is about to end, None outside of sessions.
 
-    A run without programs has changed nothing. Raises `SessionNotKept` if it cannot be kept.
+    It is on the disk before the end of the run: whoever dies in between loses nothing. That it
+    cannot be kept does not take the run its end; `leave_session` says it after that.
+    """
+    if lease is None:
+        return None
+
+    async def prepare(state: RunState) -> None:
+        try:
+            if isinstance(session, NativeSession):
+                await _prepare_native(lease, session)
+            elif state.charge.fuel:
+                image = await session.image()
+                names = await variable_names(session)
+                from tallystick.sessions.values import record_values
+
+                values = await record_values(session)
+                await asyncio.to_thread(lambda: lease.prepare(image, names=names, values=values))
+        except (BackendError, LedgerError) as error:
+            lease.not_kept = SessionNotKept(
+                session=lease.session, run=lease.run, why=str(error)
+            ).with_traceback(error.__traceback__)
+
+    return prepare
+
+
+async def leave_session(lease: SessionLease | None, state: RunState) -> None:
+    """Leave what a run prepared to the session: the run has its end.
+
+    A run without programs has changed nothing. Raises `SessionNotKept` if it could not be kept.
     """
     if lease is None:
         return
     lease.charge = state.charge
-    if isinstance(session, NativeSession):
-        await _leave_native(lease, session)
-        return
-    if not state.charge.fuel:
-        return
-    try:
-        image = await session.image()
-        names = await _names(session)
-        await asyncio.to_thread(lambda: lease.keep(image, names=names))
-    except (BackendError, LedgerError) as error:
-        raise SessionNotKept(session=lease.session, run=lease.run, why=str(error)) from error
+    if lease.not_kept is not None:
+        raise lease.not_kept
+    # Nothing is lost if this fails: whoever uses the session next does it.
+    with contextlib.suppress(LedgerError):
+        await asyncio.to_thread(lease.keep)
 
 
-async def _leave_native(lease: SessionLease, session: NativeSession) -> None:
-    """Keep the files of a run that has ended for the next one, the shell's state and variables.
+async def _prepare_native(lease: SessionLease, session: NativeSession) -> None:
+    """Keep the files of a run for the next one, the shell's state and variables.
 
     Variables that cannot be kept are named.
     """
     if not session.changed:
         return
-    try:
-        saved = await session.saved()
-        raw = await asyncio.to_thread(session.archive, saved)
-        names = _native_names(saved)
-        await asyncio.to_thread(lambda: lease.keep(raw, names=names))
-    except (BackendError, LedgerError) as error:
-        raise SessionNotKept(session=lease.session, run=lease.run, why=str(error)) from error
+    saved = await session.saved()
+    raw = await asyncio.to_thread(session.archive, saved)
+    names = _native_names(saved)
+    await asyncio.to_thread(lambda: lease.prepare(raw, names=names))
 
 
 def _native_names(saved: Saved) -> str:
@@ -412,8 +470,8 @@ def _native_names(saved: Saved) -> str:
     return f"{kept or 'no variables'}; not kept: {refused}" if refused else kept
 
 
-async def _names(session: WasmSession) -> str:
-    """The variables there are, in short. Asked after the image was taken: it changes nothing."""
+async def variable_names(session: WasmSession) -> str:
+    """Return the names and types of the variables, in short. Call it after the image was taken."""
     result = await session.execute(
         "SHOW_VARS()",
         context=ExecutionContext(

@@ -4,34 +4,53 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from tallystick.attachments.collect import reclaim_forgotten
 from tallystick.attachments.port import AttachmentError, Attachments
-from tallystick.attachments.session import SessionAttachments
+from tallystick.attachments.session import SessionAttachments, snapshots_holder
 from tallystick.attachments.sqlite import SqliteAttachments
-from tallystick.core.errors import LedgerError, SessionBusy, SessionNotFound, StoreError, UsageError
+from tallystick.core.charge import Charge
+from tallystick.core.errors import (
+    GuestMissing,
+    LedgerError,
+    SessionBusy,
+    SessionNotFound,
+    SessionNotKept,
+    StoreError,
+    UsageError,
+)
 from tallystick.core.ids import is_ulid
 from tallystick.core.records import (
     AttachmentRef,
     Record,
     RunEnded,
+    RunProgram,
     RunStarted,
     StopReason,
     decode_record,
 )
-from tallystick.ledger.port import Ledger, find_row
+from tallystick.ledger.port import Ledger
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.runs.history import UNREADABLE
-from tallystick.sandbox.port import now_ms
-from tallystick.sandbox.snapshot import SNAPSHOT_TYPE, Image, SnapshotId, packed
+from tallystick.runtime.runs.history import UNREADABLE, spent_so_far, whole_records
+from tallystick.sandbox.snapshot import (
+    SNAPSHOT_TYPE,
+    Image,
+    ImageOrigin,
+    SnapshotId,
+    packed,
+    read_origin,
+)
+from tallystick.sandbox.wasm.image import ENGINE, load_image
 from tallystick.sessions.book import SessionBook
-from tallystick.sessions.rows import KeptSnapshot, SessionInfo, SessionRun
-from tallystick.sessions.snapshots import snapshots_holder
+from tallystick.sessions.rows import KeptSnapshot, Left, SessionInfo, SessionRun
+from tallystick.sessions.values import VALUES_TYPE, SessionValues, read_values
+from tallystick.storage.clock import now_ms
+from tallystick.storage.lock import FileLock, is_locked
 
 # That somebody works in a session: a lock held for as long as their process lives, by the book.
 #
@@ -39,45 +58,33 @@ from tallystick.sessions.snapshots import snapshots_holder
 # two clients as well: each opens the file for itself.
 
 
-_PAUSE_SECONDS = 0.05
-
-
 @contextlib.contextmanager
 def held_session(book: Path, session: str, *, wait_seconds: float = 0.0) -> Iterator[None]:
     """Hold a session while inside. Raises `SessionBusy` while somebody else does."""
-    path = _path(book, session)
-    give_up = time.monotonic() + wait_seconds
-    while (descriptor := _taken(path)) is None:
-        if time.monotonic() >= give_up:
-            raise SessionBusy(
-                f"session {session} is in use: one run at a time; wait for its end, stop it, or "
-                f"make another session (tally session new)"
-            )
-        time.sleep(_PAUSE_SECONDS)
+    lock = FileLock(_path(book, session))
+    try:
+        taken = lock.take(wait_seconds=wait_seconds)
+    except OSError as error:
+        raise StoreError(f"{lock.path}: {error.strerror or error}") from error
+    if not taken:
+        raise SessionBusy(
+            f"session {session} is in use: one run at a time; wait for its end, stop it, or "
+            f"make another session (tally session new)"
+        )
     try:
         yield
     finally:
-        # Gone before it is let go: whoever opens the name afterwards makes a new one.
         with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
-        os.close(descriptor)
+            lock.release(remove=True)
 
 
 def is_held(book: Path, session: str) -> bool:
     """Whether somebody alive works in a session."""
     path = _path(book, session)
-    if not path.exists():
-        return False
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
+        return is_locked(path)
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror or error}") from error
-    try:
-        return not _locked(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _path(book: Path, session: str) -> Path:
@@ -86,44 +93,6 @@ def _path(book: Path, session: str) -> Path:
         raise SessionNotFound(session=session)
     path = Path(os.path.realpath(book))
     return path.with_name(f"{path.name}-held") / f"{session}.lock"
-
-
-def _taken(path: Path) -> int | None:
-    """A descriptor that holds the lock, None if somebody else does."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        while True:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            if not _locked(descriptor):
-                os.close(descriptor)
-                return None
-            # Whoever held it may have taken the name away in between.
-            if _is_at(descriptor, path):
-                return descriptor
-            os.close(descriptor)
-    except OSError as error:
-        raise StoreError(f"{path}: {error.strerror or error}") from error
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        there = path.stat()
-    except OSError:
-        return False
-    mine = os.fstat(descriptor)
-    return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        import fcntl
-    except ImportError:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 # The interpreters of sessions as attachments: kept, read, and let go of.
@@ -151,6 +120,28 @@ class SessionImages:
         held.commit([ref.id])
         return ref
 
+    def keep_values(self, session: str, values: bytes) -> AttachmentRef:
+        """Keep the recorded values of an interpreter, on the disk. The book has to name them."""
+        held = self._held(session)
+        ref = held.put(values, media_type=VALUES_TYPE, label="values of a session")
+        held.commit([ref.id])
+        return ref
+
+    def read(self, session: str, ref: AttachmentRef) -> bytes:
+        """Return the bytes of an attachment of a session. Raises `StoreError`."""
+        try:
+            return self._held(session).read(ref.id)
+        except AttachmentError as error:
+            raise StoreError(f"session {session}: {error}") from error
+
+    def origin(self, session: str, ref: AttachmentRef) -> ImageOrigin | None:
+        """Return who made an image, read from its first bytes. None if that cannot be read."""
+        try:
+            with self._held(session).chunks(ref.id) as chunks:
+                return read_origin(chunks)
+        except (AttachmentError, StoreError):
+            return None
+
     def free(self, session: str, needed: Collection[str] = ()) -> int:
         """Let go of all that is not needed. Gives how many; bytes that nobody else holds go."""
         held = self._held(session)
@@ -167,6 +158,22 @@ class SessionImages:
         return SessionAttachments(self._attachments, session_id=snapshots_holder(session))
 
 
+def differs_from_here(origin: ImageOrigin | None) -> Literal["guest", "engine"] | None:
+    """Say what keeps this installation from loading an image. None if nothing does.
+
+    It is None as well if who made the image is unknown, or this guest is not installed.
+    """
+    try:
+        here = load_image().sha256
+    except GuestMissing:
+        return None
+    if origin is None:
+        return None
+    if origin.guest != here:
+        return "guest"
+    return "engine" if origin.engine != ENGINE else None
+
+
 # What came before in a session: read from the ledger, told to the model in short, counted.
 #
 # The book names runs, and the ledger says what they were. So what is pruned or removed there is
@@ -176,18 +183,21 @@ class SessionImages:
 TOLD_MAX = 5
 _GOAL_CHARS_MAX = 200
 _ANSWER_CHARS_MAX = 400
+_NOT_KEPT = " (its variables were not kept)"
 
 
 class EarlierRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run as the ledger has it now. `goal` is None of one that was pruned or removed.
 
-    `stop` is None of one that is running, or was cut off.
+    `stop` is None of one that is running, or was cut off. `lost` says that the session does not
+    keep what its programs left.
     """
 
     run: str
     goal: str | None = None
     stop: StopReason | None = None
     answer: str | None = None
+    lost: bool = False
 
 
 def earlier_runs(ledger: Ledger, runs: Iterable[str]) -> list[EarlierRun]:
@@ -202,14 +212,14 @@ def told_of(earlier: Sequence[EarlierRun]) -> str:
         return ""
     lines = [
         f"- {_short(each.goal or '', _GOAL_CHARS_MAX)!r}: "
-        f"{_short(each.answer or '', _ANSWER_CHARS_MAX)!r}"
+        f"{_short(each.answer or '', _ANSWER_CHARS_MAX)!r}{_NOT_KEPT if each.lost else ''}"
         for each in answered[-TOLD_MAX:]
     ]
     return "\n".join(["Earlier tasks of this session, and their answers:", *lines])
 
 
 def _earlier(ledger: Ledger, run: str) -> EarlierRun:
-    row = find_row(ledger, run)
+    row = ledger.row(run)
     if row is None or not row.head.count:
         return EarlierRun(run=run)
     try:
@@ -224,6 +234,25 @@ def _earlier(ledger: Ledger, run: str) -> EarlierRun:
         stop=None if ended is None else ended.stop,
         answer=None if ended is None else ended.answer,
     )
+
+
+def has_ended(ledger: Ledger, run: str) -> bool:
+    """Say whether the last entry of a run is its end."""
+    row = ledger.row(run)
+    if row is None or not row.head.count:
+        return False
+    try:
+        return isinstance(_record(ledger, run, row.head.count - 1), RunEnded)
+    except (LedgerError, *UNREADABLE):
+        return False
+
+
+def _had_programs(ledger: Ledger, run: str) -> bool:
+    """Say whether a run ran programs, which change the interpreter of its session."""
+    try:
+        return any(isinstance(each, RunProgram) for each in whole_records(ledger, run))
+    except (LedgerError, *UNREADABLE):
+        return False
 
 
 def _record(ledger: Ledger, run: str, seq: int) -> Record | None:
@@ -245,6 +274,9 @@ def _short(text: str, chars_max: int) -> str:
 # Rule: an image is on the disk before the book names it, and let go of after the book stopped
 # naming it. Whoever dies in between leaves an image that nobody names; the next one who works in
 # the session lets go of it.
+# Rule: what a run leaves is on the disk and named by the book, as prepared, before the ledger has
+# the run's end. The ledger's entry decides: with it, what is prepared is the session's, whoever
+# notes that in the book, and when; without it, nothing of it is.
 
 
 _TEARDOWN_SECONDS = 10.0
@@ -351,28 +383,77 @@ class Sessions:
         return gone
 
     def runs(self, session: str) -> Sequence[SessionRun]:
-        return self.book.kept.runs(session)
+        """The runs of a session in the order they were begun.
+
+        One whose process died counts as lost where the ledger has its end and nobody kept what its
+        programs left.
+        """
+        runs = self.book.kept.runs(session)
+        if all(each.ended for each in runs) or self._is_held(session):
+            return runs
+        left = self.book.get(session).left
+        return [
+            msgspec.structs.replace(each, lost=not each.ended and self._is_lost(left, each.run))
+            if not each.lost
+            else each
+            for each in runs
+        ]
 
     def history(self, session: str) -> Sequence[EarlierRun]:
         """What the runs of a session were asked and came to, as far as the ledger has it."""
-        return earlier_runs(self.ledger, [each.run for each in self.runs(session)])
+        runs = self.runs(session)
+        found = earlier_runs(self.ledger, [each.run for each in runs])
+        return [
+            msgspec.structs.replace(each, lost=run.lost)
+            for each, run in zip(found, runs, strict=True)
+        ]
+
+    # -- other guests, and what can be taken from them ------------------------------------------
+
+    def origin(self, session: str, left: Left, *, backend: str) -> ImageOrigin | None:
+        """Return who made an interpreter; None for a fresh, native or unreadable one."""
+        if left.image is None or backend != "wasm":
+            return None
+        return self.images.origin(session, left.image)
+
+    def values(self, session: str, left: Left) -> SessionValues | None:
+        """Return the variables that were recorded when a run left them, None if none were.
+
+        Raises `StoreError` if they cannot be read.
+        """
+        if left.values is None:
+            return None
+        return read_values(self.images.read(session, left.values))
+
+    def start_from(self, session: str, image: Image, *, names: str, values: bytes | None) -> None:
+        """Give a new session an interpreter, which its first run goes on with."""
+        with self._working(session):
+            ref = self.images.keep(session, run=session, image=image)
+            kept = None if values is None else self.images.keep_values(session, values)
+            self.book.kept.start_from(session, Left(image=ref, names=names, values=kept))
 
     # -- snapshots -----------------------------------------------------------------------------
 
     def snapshot(self, session: str, name: str) -> KeptSnapshot:
         """Keep the interpreter under a name, as the last run left it."""
         with self._working(session):
+            self.check_kept(session)
             return self.book.kept.record_snapshot(session, name)
 
     def restore(self, session: str, name: str) -> KeptSnapshot:
         """Put the interpreter back, by a snapshot's name or `name:id`."""
         with self._working(session):
+            self.finish(session)
             found = self.book.kept.restore_snapshot(session, name)
             self.free(session)
             return found
 
     def snapshots(self, session: str) -> Sequence[KeptSnapshot]:
         return self.book.kept.snapshots(session)
+
+    def named_snapshot(self, session: str, name: str) -> KeptSnapshot:
+        """Return a snapshot by its name or `name:id`. Raises `SnapshotNotFound`."""
+        return self.book.kept.named_snapshot(session, name)
 
     def delete_snapshot(self, session: str, name: str) -> KeptSnapshot:
         """Let go of a snapshot."""
@@ -390,6 +471,7 @@ class Sessions:
         cleared = []
         for session in self.book.ids():
             with contextlib.suppress(SessionBusy, SessionNotFound), self._held(session):
+                self.finish(session)
                 if self.book.kept.forget_images(session, ids, runs):
                     self.free(session)
                     cleared.append(session)
@@ -401,6 +483,77 @@ class Sessions:
         return frozenset().union(*found)
 
     # -- inside --------------------------------------------------------------------------------
+
+    def is_unfinished(self, session: str) -> bool:
+        """Say whether a process that died, or one that still lives, has something to finish."""
+        left = self.book.get(session).left
+        return left.prepared is not None or any(
+            not each.ended for each in self.book.kept.runs(session)
+        )
+
+    def finish(self, session: str) -> Sequence[str]:
+        """Finish what a process left half done that died. For whoever holds the session.
+
+        What a run had prepared to leave is the session's if the ledger has the end of the run. What
+        its process had spent is counted. Returns the runs whose variables nobody can keep any more.
+        """
+        left, kept = self.book.get(session).left, self.book.kept
+        lost = []
+        if left.prepared is not None and not has_ended(self.ledger, left.prepared.run or ""):
+            kept.drop_prepared(session)
+        elif left.prepared is not None and not kept.leave(session, left.prepared):
+            lost.append(left.prepared.run or "")
+        left = self.book.get(session).left
+        for each in kept.runs(session):
+            if not each.ended:
+                if each.run not in lost and self._is_lost(left, each.run):
+                    lost.append(each.run)
+                self.end_run(session, each.run, lost=each.run in lost)
+        self.free(session)
+        return lost
+
+    def check_kept(self, session: str) -> None:
+        """Finish what a process left half done that died. For whoever holds the session.
+
+        Raises `SessionNotKept`, once, if what a run left is lost. The session can be used after it.
+        """
+        for run in self.finish(session):
+            raise SessionNotKept(
+                session=session, run=run, why="the process that drove the run died before that"
+            )
+
+    def end_run(
+        self, session: str, run: str, *, charge: Charge | None = None, lost: bool = False
+    ) -> None:
+        """Note that nobody works on a run any more, and what it spent; None for its record's word.
+
+        A run that was refused before anything of it was written is none of the session's.
+        """
+        row = self.ledger.row(run) if charge is None else None
+        if charge is None and (row is None or not row.head.count):
+            self.book.kept.forget_run(session, run)
+            return
+        if charge is None:
+            charge = spent_so_far(self.ledger, run)
+        with contextlib.suppress(SessionNotFound):
+            self.book.kept.end_run(
+                session,
+                run,
+                tokens=charge.tokens_in + charge.tokens_out,
+                wall_ms=charge.wall_ms,
+                ended=True,
+                lost=lost,
+            )
+
+    def _is_lost(self, left: Left, run: str) -> bool:
+        """Say whether a run has ended and its programs left what the session does not have."""
+        prepared = None if left.prepared is None else left.prepared.run
+        if run in (left.run, prepared):
+            return False
+        return has_ended(self.ledger, run) and _had_programs(self.ledger, run)
+
+    def _is_held(self, session: str) -> bool:
+        return is_ulid(session) and is_held(self.book.path, session)
 
     def free(self, session: str) -> None:
         """Let go of what the book does not name. For whoever holds the session."""
@@ -421,6 +574,11 @@ class Sessions:
 
     def _live(self, info: SessionInfo) -> SessionInfo:
         """Whoever was in it may have died there, and told nobody."""
-        if info.state != "executing" or (is_ulid(info.id) and is_held(self.book.path, info.id)):
+        left = info.left
+        if (info.state != "executing" and left.prepared is None) or self._is_held(info.id):
             return info
-        return msgspec.structs.replace(info, state="ready")
+        if left.prepared is not None:
+            ended = has_ended(self.ledger, left.prepared.run or "")
+            left = left.prepared if ended else msgspec.structs.replace(left, prepared=None)
+        state = "ready" if info.state == "executing" else info.state
+        return msgspec.structs.replace(info, state=state, left=left)

@@ -26,7 +26,7 @@ from tallystick.attachments.port import (
     Attachments,
     Transaction,
 )
-from tallystick.attachments.session import SessionAttachments
+from tallystick.attachments.session import SessionAttachments, snapshots_holder
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.errors import InvalidName, LedgerError, SnapshotNotFound, StoreError
 from tallystick.core.records import AttachmentRef
@@ -34,18 +34,15 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.sandbox.snapshot import (
     SNAPSHOT_TYPE,
     Image,
+    ImageOrigin,
     SnapshotId,
     SnapshotStore,
     packed,
+    read_origin,
     unpacked,
 )
 
 _Kept = tuple[SnapshotId, AttachmentRef]
-
-
-def snapshots_holder(session_id: str) -> str:
-    """The session of the manifest that holds a session's snapshots."""
-    return f"{session_id}/snapshots"
 
 
 @contextlib.contextmanager
@@ -96,6 +93,18 @@ class AttachmentSnapshotStore:
             if kept != snapshot:
                 raise StoreError(f"its bytes are those of {kept.name!r}")
         return snapshot, image
+
+    def origin(self, session_id: str, name: str) -> ImageOrigin | None:
+        """Return who made a snapshot, from its first bytes. None if there is none, or unreadable.
+
+        The bytes are not checked: `load` does that.
+        """
+        try:
+            _, ref = self._find(session_id, name)
+            with self._held(session_id).chunks(ref.id) as chunks:
+                return read_origin(chunks)
+        except (AttachmentError, LedgerError, SnapshotNotFound, StoreError):
+            return None
 
     def list(self, session_id: str) -> Sequence[SnapshotId]:
         with _translated(None):

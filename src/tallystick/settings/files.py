@@ -30,6 +30,7 @@ from tallystick.settings.schema import (
     quoted,
     unknown_key,
 )
+from tallystick.storage import system
 
 PROJECT_FILE = "tallystick.toml"
 
@@ -139,7 +140,7 @@ def parse_config(data: bytes, *, path: Path) -> ConfigFile:
 def _bytes_of(path: Path) -> bytes:
     try:
         # Without waiting: a pipe of that name would hold up whoever comes by.
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        flags = os.O_RDONLY | system.CLOEXEC | system.NONBLOCK | system.NOCTTY
         descriptor = os.open(path, flags)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):

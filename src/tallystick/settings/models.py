@@ -9,19 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from tallystick.core.errors import UsageError
-from tallystick.ledger.port import Ledger
 from tallystick.model.endpoint import Endpoint, Secret
-from tallystick.model.gguf import GgufModel
-from tallystick.model.http import HttpModel
-from tallystick.model.pacing import Pacing
-from tallystick.model.port import Model
-from tallystick.model.scripted import ScriptedModel
-from tallystick.runtime.runs.history import recorded_model
 from tallystick.settings.providers import LOCAL_URL, Provider, ProviderModel, resolve_model
-from tallystick.settings.settings import Settings
+
+# Each kind of model is imported when one is opened: most runs have one, of one kind.
+if TYPE_CHECKING:
+    from tallystick.ledger.port import Ledger
+    from tallystick.model.pacing import Pacing
+    from tallystick.model.port import Model
+    from tallystick.settings.settings import Settings
 
 
 def open_model(
@@ -40,14 +39,22 @@ def open_model(
         raise UsageError(no_model_message(settings))
     found = resolve_model(name, aliases=settings.aliases, providers=settings.providers)
     if isinstance(found, ProviderModel):
+        from tallystick.model.http import HttpModel
+
         endpoint = endpoint_of(found, environ)
         return HttpModel(endpoint, pacing.gate(endpoint))
     match found.kind:
         case "scripted":
+            from tallystick.model.scripted import ScriptedModel
+
             return ScriptedModel.from_file(_path(found.rest, environ))
         case "recorded":
+            from tallystick.runtime.runs.history import recorded_model
+
             return recorded_model(ledger(), found.rest)
         case "gguf":
+            from tallystick.model.gguf import GgufModel
+
             return GgufModel.from_file(_path(found.rest, environ))
         case _:
             assert_never(found.kind)

@@ -195,8 +195,10 @@ SETTINGS: Mapping[str, Spec] = {
         _spec("reply_tokens", _whole(0, 10**9), _LIMITS.reply_tokens, limit=True),
         _spec("retries", _whole(0, 100), _LIMITS.retries, limit=True),
         _spec("temperature", _number(0, 2)),
-        _spec("strategy", _STRATEGY, "code"),
+        _spec("strategy", _STRATEGY),
         _spec("compact_at", _whole(0, 10**9)),
+        _spec("clock", _TEXT, "now"),
+        _spec("timezone", _TEXT, "UTC"),
         _spec(
             "grants",
             Kind(what="a list of capabilities, each one line of text", accept=_accept_texts),

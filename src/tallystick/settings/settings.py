@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -179,6 +179,7 @@ def _key_text(provider: Provider, environ: Mapping[str, str]) -> str:
 
 
 _PREFIX = "TALLYSTICK_"
+_DEFAULT_SOURCE = "default"
 # Variables of ours that set no value of `SETTINGS`.
 OTHER_VARIABLES = (
     LOCAL_KEY,
@@ -189,6 +190,16 @@ OTHER_VARIABLES = (
     "TALLYSTICK_SKILLS",
 )
 _IGNORED_SHOWN_MAX = 8
+# Variables that say where files are.
+_PLACES = (
+    "HOME",
+    "TALLYSTICK_CACHE_DIR",
+    "TALLYSTICK_CONFIG",
+    "TALLYSTICK_DATA_DIR",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +219,7 @@ class Settings:
     model: str | None
     limits: RunLimits
     temperature: float | None
-    strategy: AskedStrategy
+    strategy: AskedStrategy | None
     compact_at: int | None
     grants: tuple[str, ...]
     aliases: Mapping[str, str]
@@ -217,13 +228,15 @@ class Settings:
     total: Budget
     project: Project | None
     warnings: tuple[str, ...]
-    listing: tuple[Setting, ...]
+    origins: Origins = field(compare=False, repr=False)
     skills: SkillSettings
     memory: str | None = None
+    clock: str = "now"
+    timezone: str = "UTC"
 
     def listed(self) -> list[Setting]:
         """Every setting with its value and its source, in order."""
-        return list(self.listing)
+        return list(self.origins.listed())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,9 +248,48 @@ class _Layer:
     aliases: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origins:
+    """Where everything that is set came from, written as lines when it is asked for.
+
+    Of the environment it holds the variables that name directories, and no key.
+    """
+
+    values: Mapping[str, Value]
+    sources: Mapping[str, str]
+    layers: Sequence[_Layer]
+    user: ConfigFile | None
+    project: Project | None
+    providers: Mapping[str, Provider]
+    environ: Mapping[str, str]
+
+    def listed(self) -> Iterator[Setting]:
+        """Every setting with its value and its source, in the order of `tally config`."""
+        yield from listed_values(self.values, self.sources)
+        yield from listed_places(self.environ)
+        yield from _listed_files(self.environ, self.user, self.project)
+        yield from _listed_aliases(self.layers)
+        yield from _listed_prices(self.user, self.project)
+        yield from listed_providers(self.providers, self.environ)
+
+    def not_default(self) -> dict[str, str]:
+        """Where each setting that is no default came from; of a table, all places."""
+        places: dict[str, list[str]] = {
+            name: [source] for name, source in self.sources.items() if source != _DEFAULT_SOURCE
+        }
+        for each in (*_listed_aliases(self.layers), *_listed_prices(self.user, self.project)):
+            places.setdefault(each.name.partition(".")[0], []).append(each.source)
+        for _, provider in sorted(self.providers.items()):
+            found = (provider.sources[key] for key in PROVIDER_KEYS)
+            of_files = [each for each in found if each != _DEFAULT_SOURCE]
+            if of_files:
+                places.setdefault("providers", []).extend(of_files)
+        return {name: ", ".join(dict.fromkeys(found)) for name, found in places.items()}
+
+
 _DEFAULT = _Layer(
     values={name: each.default for name, each in SETTINGS.items() if each.default is not None},
-    sources=dict.fromkeys(SETTINGS, "default"),
+    sources=dict.fromkeys(SETTINGS, _DEFAULT_SOURCE),
     aliases={},
 )
 
@@ -247,12 +299,16 @@ def load_settings(
     flags: Mapping[str, object] | None = None,
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
+    configured: bool = True,
 ) -> Settings:
-    """Read everything once. A flag of None, or an empty one, is one that was not given."""
-    above = [_of_flags(flags or {}), _of_environment(environ)]
-    user = _user_file(environ)
+    """Read everything once. A flag of None, or an empty one, is one that was not given.
+
+    If not `configured`, no file is read and no variable but those of providers' addresses.
+    """
+    above = [_of_flags(flags or {}), *([_of_environment(environ)] if configured else [])]
+    user = _user_file(environ) if configured else None
     below = [_DEFAULT] if user is None else [_of_file(user, user.values, user.aliases), _DEFAULT]
-    file = _project_file(environ, cwd)
+    file = _project_file(environ, cwd) if configured else None
     project, layers = None, [*above, *below]
     if file is not None:
         project, layer = _placed(file, user=user, below=below, environ=environ)
@@ -268,7 +324,7 @@ def load_settings(
         model=str(values["model"]) if "model" in values else None,
         limits=_limits(values),
         temperature=_number(values["temperature"]) if "temperature" in values else None,
-        strategy=checked(str(values["strategy"])),
+        strategy=checked(str(values["strategy"])) if "strategy" in values else None,
         compact_at=_whole(values["compact_at"]) if "compact_at" in values else None,
         grants=_texts(values.get("grants", ())),
         aliases=aliases,
@@ -281,20 +337,30 @@ def load_settings(
         total=Budget(usd=_usd(values.get("total_usd"))),
         project=project,
         warnings=_warnings(project),
-        listing=(
-            *listed_values(values, sources),
-            *listed_places(environ),
-            *_listed_files(environ, user, project),
-            *_listed_aliases(layers),
-            *_listed_prices(user, project),
-            *listed_providers(providers, environ),
+        origins=Origins(
+            values=values,
+            sources=sources,
+            layers=layers,
+            user=user,
+            project=project,
+            providers=providers,
+            environ=_without_keys(environ, providers),
         ),
         skills=skill_settings_of(
             values,
             of_project=file is not None and sources.get("skills_paths") == file.shown_path,
         ),
         memory=str(values["memory"]) if "memory" in values else None,
+        clock=str(values["clock"]),
+        timezone=str(values["timezone"]),
     )
+
+
+def _without_keys(environ: Mapping[str, str], providers: Mapping[str, Provider]) -> dict[str, str]:
+    """Return the variables that name directories; of those with keys, whether they are set."""
+    kept = {name: environ[name] for name in _PLACES if name in environ}
+    keys = (each.key_env for each in providers.values())
+    return kept | {name: "set" for name in keys if name and environ.get(name)}
 
 
 # -- the places ---------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ import contextlib
 import importlib
 import importlib.util
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ from typing import Any
 from tallystick.core.errors import StoreError, UsageError
 from tallystick.core.json_text import digest
 from tallystick.settings.schema import one_line
+from tallystick.storage import system
+from tallystick.storage.private_file import make_private, write_whole
 
 _LIBRARY = "cryptography"
 _PRIVATE_NAME = "signing.key"
@@ -115,7 +116,7 @@ def _require_library() -> None:
 
 def _make(directory: Path, path: Path) -> bool:
     """Write a new key, whole or not at all. False if another process was quicker."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(directory)
     serialization = _serialization()
     pem: bytes = (
         _ed25519()
@@ -126,27 +127,18 @@ def _make(directory: Path, path: Path) -> bool:
             serialization.NoEncryption(),
         )
     )
-    # A link is refused if the name is taken: of two processes, both go on with the same key.
-    temporary = _written(directory, pem)
     try:
-        os.link(temporary, path)
+        # Of two processes, both go on with the same key. Forced: a signature must not outlive it.
+        write_whole(path, pem, replace=False)
     except FileExistsError:
         return False
-    finally:
-        os.unlink(temporary)
-    # A signature must not outlive the key that it was made with.
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
     return True
 
 
 def _private(path: Path) -> Any:  # noqa: ANN401 (of an extra that may not be here)
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
-        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        if status.st_uid != system.user_id() or status.st_mode & 0o077:
             raise StoreError(
                 f"{_shown(path)} is open to others; if nobody used it, close it: chmod 600"
             )
@@ -170,22 +162,7 @@ def _publish(public: Any, path: Path) -> None:  # noqa: ANN401 (of the extra)
     with contextlib.suppress(FileNotFoundError):
         if path.read_bytes() == pem:
             return
-    os.replace(_written(path.parent, pem), path)
-
-
-def _written(directory: Path, data: bytes) -> str:
-    """A new file with these bytes on disk, closed to others."""
-    descriptor, name = tempfile.mkstemp(dir=directory, prefix=".signing-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-    return name
+    write_whole(path, pem)
 
 
 def _id(public: Any) -> str:  # noqa: ANN401 (of the extra)

@@ -9,9 +9,7 @@ change of the bytes ends it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +21,9 @@ from tallystick.core.errors import StoreError
 from tallystick.settings.files import ConfigFile
 from tallystick.settings.providers import bare_provider
 from tallystick.settings.schema import FILE_KINDS, SETTINGS, Value, one_line
+from tallystick.storage import system
+from tallystick.storage.lock import FileLock
+from tallystick.storage.private_file import write_whole
 
 TrustState = Literal["trusted", "changed", "untrusted"]
 
@@ -92,10 +93,12 @@ class TrustStore:
         return found
 
     def _read(self) -> dict[str, str]:
+        if not system.is_posix():
+            return {}  # Nobody can say who wrote it, so it makes nothing trusted.
         try:
             with open(self._path, "rb") as file:
                 status = os.fstat(file.fileno())
-                if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                if status.st_uid != system.user_id() or status.st_mode & 0o022:
                     raise StoreError(
                         f"{self._shown} may be written by others; delete it, and trust again"
                     )
@@ -114,35 +117,25 @@ class TrustStore:
 
     def _write(self, files: Mapping[str, str]) -> None:
         record = _Record(format=_FORMAT, files=dict(sorted(files.items())))
+        data = msgspec.json.format(msgspec.json.encode(record)) + b"\n"
         try:
-            descriptor, temporary = tempfile.mkstemp(dir=self._directory, prefix=".trusted-")
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.rename(temporary, self._path)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                raise
+            write_whole(self._path, data)
         except OSError as error:
             raise StoreError(f"{self._shown}: {error.strerror or error}") from error
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Two writers at once would each undo what the other did."""
+        system.require_posix("the list of trusted files")
+        lock = FileLock(self._directory / "trusted.lock")
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            descriptor = os.open(self._directory / "trusted.lock", flags, 0o600)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            lock.take(wait_seconds=None)
         except OSError as error:
             raise StoreError(f"{self._shown}: {error.strerror or error}") from error
         try:
             yield
         finally:
-            os.close(descriptor)
+            lock.release()
 
     @property
     def _shown(self) -> str:

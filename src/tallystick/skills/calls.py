@@ -8,7 +8,7 @@ Rule 3: nothing outside a skill's folder is read, and nothing of the process env
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, Literal
 
 import msgspec
@@ -16,14 +16,15 @@ import msgspec
 from tallystick.core.json_text import digest
 from tallystick.core.machine.prompt import cut
 from tallystick.core.machine.state import TOLD_CHARS_MAX
-from tallystick.core.records import HostAnswered, SkillLoaded, SkillsGiven, SkillUsed
-from tallystick.runtime.calls.functions import FunctionPolicy, RunFunction
+from tallystick.core.records import HostAnswered, SkillLoaded, SkillUsed
+from tallystick.runtime.calls.functions import FunctionPolicy
 from tallystick.runtime.context.attachments import INLINE_BYTES_MAX
 from tallystick.sandbox.host import HostFunction
 from tallystick.skills.errors import SkillArguments, SkillFailed
 from tallystick.skills.format.manifest import Card
 from tallystick.skills.layers import Registry, Skill
 from tallystick.skills.match import search
+from tallystick.skills.runs import SCRIPTED
 from tallystick.skills.scripts import Job, ScriptResult, Scripts, Tools
 from tallystick.skills.skills import Skills, check_invocable, filled_in, plain_path
 
@@ -31,7 +32,6 @@ NO_SKILLS = Skills(registry=Registry())
 _FOUND_MAX = 50
 _READ_BYTES_MAX = 4_000_000
 _CHARS_PER_TOKEN = 4
-SCRIPTED = ("skills.run", "skills.call")
 
 
 class SkillCalls:
@@ -56,6 +56,10 @@ class SkillCalls:
     def begin(self, ends_at: float, host_calls_left: int, tools: Tools) -> None:
         """A program begins: how long its scripts may take, how often they may call, and what."""
         self._scripts.begin(ends_at=ends_at, host_calls_left=host_calls_left, tools=tools)
+
+    def begin_time(self, ends_at: float) -> None:
+        """Count the time of the program's scripts anew: they end when `ends_at` comes."""
+        self._scripts.ends_at = ends_at
 
     def recalled(self, answer: HostAnswered) -> None:
         """A call of this program that is on the record: what its script used is used."""
@@ -197,24 +201,6 @@ def _found(card: Card) -> dict[str, str]:
     when = {"when": card.when_to_use} if card.when_to_use else {}
     load = f"print(skills.load({card.id!r}))"
     return {"id": card.id, "description": card.description, **when, "load": load}
-
-
-def skill_calls_for(
-    given: SkillsGiven | None, skills: Skills | None, *, session_id: str, scripts: Scripts
-) -> SkillCalls | None:
-    """The desk of a run whose prompt names skills; None for another."""
-    if given is None or not (given.rendered or given.put):
-        return None
-    put = [each.id for each in given.put]
-    return SkillCalls(skills or NO_SKILLS, session_id=session_id, scripts=scripts, put=put)
-
-
-def policies_of(
-    functions: Sequence[RunFunction], desk: SkillCalls | None
-) -> dict[str, FunctionPolicy]:
-    """What is written of each call, and when."""
-    own: dict[str, FunctionPolicy] = {each.name: each.policy for each in functions}
-    return own if desk is None else own | desk.policies()
 
 
 def _text(value: object, what: str) -> str:

@@ -26,6 +26,7 @@ by whichever is shorter, which shows one card more but shows fewer when the budg
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -141,22 +142,26 @@ def reachability_of(card: Card, *, selected: bool) -> Reachability:
 # A card as lines of a catalog: whole, short, or by name.
 #
 # Texts come from strangers. White space becomes one space and what cannot be seen is left out, so
-# that a text stays in its line. An id is written as it stands in a Python string between double
-# quotes, with backticks escaped too: whatever it holds, it ends where its backticks end, and what a
-# model copies into `skills.load("...")` is that id.
+# that a text stays in its line. A backtick becomes an apostrophe, and the `<` of a tag `&lt;`: a
+# text can neither end the code that an id stands in, nor close a tag around the catalog, nor look
+# like the marks between the turns of a chat. An id is written as it stands in a Python string
+# between double quotes, with backticks and `<` escaped too: whatever it holds, it ends where its
+# backticks end, and what a model copies into `skills.load("...")` is that id.
 
 
 _SHORT_CHARS_MAX = 120
 _SENTENCE_CHARS_MIN = 20
-_ESCAPED = frozenset('"\\`')
+_ESCAPED = frozenset('"\\`<')
+# What begins a tag, also one like <|im_end|>. "a < b" is none.
+_TAG = re.compile(r"<(?=[<>/!?|\[]|[^\W\d_])")
 
 
 def card_forms(card: Card) -> tuple[tuple[Form, str], ...]:
     """The forms of a card from the least to the full one, each longer than the one before."""
     name = f"- `{quoted_id(card.id)}`"
-    brief = flat(card.short)
-    text = flat(card.description) or brief
-    when = flat(card.when_to_use)
+    brief = unmarked(flat(card.short))
+    text = unmarked(flat(card.description)) or brief
+    when = unmarked(flat(card.when_to_use))
     full = f"{name}: {text}" if text else name
     if when:
         full = f"{full}\n  when: {when}"
@@ -183,6 +188,11 @@ def flat(text: str) -> str:
     return flattened(text)
 
 
+def unmarked(text: str) -> str:
+    """Return a text without marks: no code begins or ends in it, and no tag."""
+    return _TAG.sub("&lt;", text.replace("`", "'"))
+
+
 def shortened(text: str) -> str:
     """The first sentence of a line that is long, or as many of its words as there is room for."""
     if len(text) <= _SHORT_CHARS_MAX:
@@ -204,7 +214,7 @@ def quoted_id(id: str) -> str:
 def _quoted(letter: str) -> str:
     if letter in '"\\':
         return f"\\{letter}"
-    if letter != " " and (letter == "`" or letter.isspace() or hidden(letter)):
+    if letter != " " and (letter in "`<" or letter.isspace() or hidden(letter)):
         code = ord(letter)
         if code < 0x100:
             return f"\\x{code:02x}"

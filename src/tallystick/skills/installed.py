@@ -18,10 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from tallystick.core.errors import StoreError, UsageError
-from tallystick.core.records import HostAnswered, Record, SkillLoaded
 from tallystick.settings.files import config_directory
 from tallystick.settings.paths import data_directory
 from tallystick.settings.schema import one_line
@@ -30,7 +27,9 @@ from tallystick.skills.errors import SkillNotFound, SkillUnreadable, SkillUntrus
 from tallystick.skills.format.bundle import BUNDLE_BYTES_MAX, Bundle, bundle_of
 from tallystick.skills.format.folder import Folder
 from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, hidden
-from tallystick.skills.layers import Registry, Skill, find_layers, scan, skill_of
+from tallystick.skills.layers import Registry, Skill, scan, skill_of
+from tallystick.skills.places import FoundLayers
+from tallystick.skills.runs import Recent
 from tallystick.skills.skills import Skills, root_text, words_of
 from tallystick.skills.trust import Admitted, SkillTrust
 
@@ -182,32 +181,22 @@ def _odd_entry(folder: Path) -> Path | None:
     return None
 
 
-# The skills that a command finds here: what is trusted of the layers, what was used lately.
+# Of the layers that a command found: what is trusted, as one registry.
 
 
-_RECENT_MAX = 50
-_RECENT_BYTES_MAX = 64 * 1024
-
-
-def skills_here(
+def admitted_skills(
+    found: FoundLayers,
     settings: SkillSettings,
     *,
-    flags: Sequence[Path] = (),
-    environ: Mapping[str, str] = os.environ,
-    cwd: Path | None = None,
-    pinned: Sequence[str] = (),
-    put: Sequence[str] = (),
-    say: Callable[[str], None] = lambda line: None,
+    environ: Mapping[str, str],
+    pinned: Sequence[str],
+    put: Sequence[str],
+    say: Callable[[str], None],
 ) -> Skills | None:
-    """What runs may use of what is found; None if there is nothing. What may not be is said.
+    """Return what runs may use of these layers; None if there is nothing. What may not be is said.
 
     Raises `SkillUntrusted` where a user puts a skill into the prompt that may not be used.
     """
-    found = find_layers(flags=flags, environ=environ, cwd=cwd, settings_paths=settings.paths)
-    for note in found.notes:
-        say(note)
-    if not found.layers:
-        return None
     admitted = SkillTrust(config_directory(environ), settings=settings).admitted(scan(found.layers))
     if admitted.refused:
         names = ", ".join(each.skill.id for each in admitted.refused[:3])
@@ -243,40 +232,3 @@ def _check_put(put: Sequence[str], admitted: Admitted) -> None:
             with contextlib.suppress(SkillNotFound):
                 id = refused.find(name).id
                 raise SkillUntrusted(id=id, why=whys[id]) from None
-
-
-class Recent:
-    """Which skills were loaded lately by this user's runs, in a small file beside the ledger.
-
-    It only orders a catalog: one that cannot be read or written is as good as none.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / "skills-recent.json"
-
-    def ids(self) -> tuple[str, ...]:
-        """The ids, the last one loaded first."""
-        with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            with self._path.open("rb") as file:
-                raw = file.read(_RECENT_BYTES_MAX)
-            return msgspec.json.decode(raw, type=tuple[str, ...])[:_RECENT_MAX]
-        return ()
-
-    def note(self, ids: Sequence[str]) -> None:
-        """Put these in front, the last one first."""
-        if not ids:
-            return
-        kept = tuple(dict.fromkeys([*reversed(ids), *self.ids()]))[:_RECENT_MAX]
-        with contextlib.suppress(OSError):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=".recent-")
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.encode(kept))
-            os.replace(name, self._path)
-
-
-def loaded_by(record: Record) -> str | None:
-    """The skill that a record says was loaded."""
-    if isinstance(record, HostAnswered) and isinstance(record.skill, SkillLoaded):
-        return record.skill.id
-    return None

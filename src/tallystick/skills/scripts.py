@@ -12,30 +12,35 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tallystick.core.budget.amount import Amount
+from tallystick.core.clock import FIXED_CLOCK_NS
 from tallystick.core.errors import UsageError
 from tallystick.core.json_text import digest
 from tallystick.core.machine.state import allows
 from tallystick.runtime.calls.functions import RunFunction, effect_key, under_key
 from tallystick.sandbox.host import Blocking, HostFunction, HostTable, error_reply
+from tallystick.sandbox.output import remove_output
 from tallystick.sandbox.port import (
     ExecutionContext,
     ExecutionResult,
     HostCall,
     HostNames,
     Limits,
-    new_id,
 )
-from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.skills.errors import (
     SkillNotFound,
     SkillPathRefused,
     SkillUnreadable,
     SkillUntrusted,
 )
-from tallystick.skills.layers import Skill
-from tallystick.skills.skills import Skills
+from tallystick.storage.clock import new_id
+
+if TYPE_CHECKING:
+    from tallystick.sandbox.wasm.sandbox import WasmSandbox
+    from tallystick.skills.layers import Skill
+    from tallystick.skills.skills import Skills
 
 _SCRIPT_BYTES_MAX = 1_000_000
 _FILES_BYTES_MAX = 4_000_000
@@ -138,14 +143,16 @@ class Scripts:
         *,
         granted: Sequence[str] = (),
         seed: int = 0,
+        clock_ns: int = FIXED_CLOCK_NS,
         spend: Callable[[Amount], None] = lambda amount: None,
     ) -> None:
         self._sandbox = sandbox
         self._functions = tuple(functions)
         self._granted = frozenset(granted)
         self._seed = seed
+        self._clock_ns = clock_ns
         self._spend = spend
-        self._ends_at = float("inf")
+        self.ends_at = float("inf")
         self._host_calls_left = Limits().host_calls
         self._narrowed: Tools = ()
 
@@ -154,7 +161,7 @@ class Scripts:
 
         The time is that of the loop's clock; what is allowed is so by skills that were loaded.
         """
-        self._ends_at, self._host_calls_left, self._narrowed = ends_at, host_calls_left, tools
+        self.ends_at, self._host_calls_left, self._narrowed = ends_at, host_calls_left, tools
 
     @property
     def has_effects(self) -> bool:
@@ -226,7 +233,7 @@ class Scripts:
         ]
 
     async def _executed(self, host: _ScriptHost) -> ExecutionResult:
-        left_ms = max(0, min(_SCRIPT_MS_MAX, round(1000 * (self._ends_at - time.monotonic()))))
+        left_ms = max(0, min(_SCRIPT_MS_MAX, round(1000 * (self.ends_at - time.monotonic()))))
         context = ExecutionContext(
             session_id=new_id(),
             timeout_ms=left_ms,
@@ -237,7 +244,9 @@ class Scripts:
             ),
             program_name="<skill>",
         )
-        session = await self._sandbox().open(session_id=context.session_id, seed=self._seed)
+        session = await self._sandbox().open(
+            session_id=context.session_id, seed=self._seed, clock_ns=self._clock_ns
+        )
         try:
             result = await session.execute(_RUNNER, context=context, host=host)
         finally:
@@ -250,7 +259,7 @@ def _discard(result: ExecutionResult) -> None:
     """What was printed beyond the limit is not kept."""
     for path in (result.output_file_path, result.metadata.get("stderr_file_path")):
         if isinstance(path, str):
-            Path(path).unlink(missing_ok=True)
+            remove_output(Path(path))
 
 
 # A file that is no text, has gone, may not be read, or is not the one that was trusted.

@@ -26,8 +26,7 @@ from tallystick.core.records import (
     SkillsGiven,
 )
 from tallystick.runtime.context.attachments import RunAttachments
-from tallystick.runtime.context.inputs import Input
-from tallystick.runtime.journal.world import EvidenceOf, no_evidence
+from tallystick.runtime.journal.world import EvidenceOf
 from tallystick.skills.catalog import Catalog, Evidence, fit_catalog
 from tallystick.skills.errors import (
     SkillArguments,
@@ -40,8 +39,9 @@ from tallystick.skills.errors import (
 from tallystick.skills.format.bundle import SIGNATURE_NAME, Bundle
 from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, split
 from tallystick.skills.format.manifest import Card
-from tallystick.skills.layers import Layer, Registry, Skill, scan
+from tallystick.skills.layers import Registry, Skill, scan
 from tallystick.skills.match import Match, match_skills
+from tallystick.skills.places import Layer
 
 # Substitution: arguments and variables put into a skill's instructions.
 #
@@ -188,26 +188,6 @@ class Skills:
         """The instructions as they are now, and the digest of the file that they stand in."""
         raw = self.read(skill, skill.file, bytes_max=FILE_BYTES_MAX)
         return split(raw).body, digest(raw)
-
-
-def skills_asked(
-    skills: Skills | None,
-    put: Sequence[str],
-    *,
-    goal: str,
-    inputs: Sequence[Input],
-    run_attachments: RunAttachments,
-    session: str,
-) -> SkillsGiven | None:
-    """What a run is given of skills; None if there are none. Raises if some are asked for then."""
-    if skills is None:
-        if put:
-            raise UsageError(f"there are no skills here to load {put[0][:80]!r} from")
-        return None
-    files = [each.name for each in inputs]
-    return given_skills(
-        skills, goal=goal, put=put, files=files, run_attachments=run_attachments, session=session
-    )
 
 
 def given_skills(
@@ -377,8 +357,8 @@ MEDIA_TYPE = "application/json"
 _LABEL = "skill evidence"
 
 
-def kept_evidence(
-    given: SkillsGiven | None,
+def evidence_keeper(
+    given: SkillsGiven,
     run_attachments: RunAttachments,
     *,
     cards: Sequence[Card] = (),
@@ -388,8 +368,6 @@ def kept_evidence(
 
     Without `cards` they are read when they are needed.
     """
-    if given is None:
-        return no_evidence
     held = list(cards)
     made: dict[tuple[object, ...], EvidenceRef] = {}
 

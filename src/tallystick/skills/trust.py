@@ -15,10 +15,7 @@ Rule 4: a skill may ask to be signed, and by whom. That narrows who counts; it n
 
 from __future__ import annotations
 
-import contextlib
-import os
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,7 +47,10 @@ from tallystick.skills.format.bundle import (
     with_signature,
 )
 from tallystick.skills.format.folder import Folder
-from tallystick.skills.layers import LAYER_ORDER, LayerName, Registry, Shadowed, Skill
+from tallystick.skills.layers import Registry, Shadowed, Skill
+from tallystick.skills.places import LAYER_ORDER, LayerName
+from tallystick.storage import system
+from tallystick.storage.private_file import make_private, write_whole
 
 # Signatures of skills, checked and made: whose they are, and what they say of every file.
 #
@@ -137,7 +137,7 @@ def write_signature(skill: Skill, key: SigningKey, *, at_ms: int) -> SkillSignat
     document = with_signature(bare, key.sign(signed_bytes(bare)))
     path = skill.folder.path / SIGNATURE_NAME
     try:
-        _replace(path, encode_signature(document))
+        _write_public(path, encode_signature(document))
     except OSError as error:
         raise StoreError(f"{one_line(str(path))}: {error.strerror or error}") from error
     return document
@@ -192,7 +192,7 @@ def _require_own(path: Path) -> None:
     """Raise if others could have put it there, or put something else in its place."""
     status = path.stat()
     is_plain = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
-    if not is_plain or status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
+    if not is_plain or status.st_uid not in (0, system.user_id()) or status.st_mode & 0o022:
         raise StoreError(f"{one_line(str(path))} may be written by others; close it: chmod go-w")
 
 
@@ -201,10 +201,9 @@ def add_signer(directory: Path, path: Path) -> PublicKey:
     key = read_public_key(path)
     target = directory / f"{key.id}.pub"
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(directory)
         _require_own(directory)
-        with path.open("rb") as source:
-            _replace(target, source.read())
+        _write_public(target, path.read_bytes())
     except OSError as error:
         raise StoreError(f"{one_line(str(target))}: {error.strerror or error}") from error
     return key
@@ -218,18 +217,10 @@ def remove_signer(directory: Path, fingerprint: str) -> bool:
     return bool(files)
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, in the place of whatever has its name, be it a link."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".signing-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+def _write_public(path: Path, data: bytes) -> None:
+    """Write a file that everybody may read, in the place of whatever has its name, be it a link."""
+    write_whole(path, data)
+    path.chmod(0o644)
 
 
 # Trust in skills: which of those that were found may be used, and why the others may not.

@@ -32,6 +32,7 @@ from tallystick.skills.errors import (
     SkillUntrusted,
 )
 from tallystick.skills.format.manifest import Card
+from tallystick.skills.runs import SkillDrift
 from tallystick.skills.skills import Skills, cards_again, catalog_of, read_evidence
 
 # Drift: skills that are not any more what a run saw of them.
@@ -39,20 +40,6 @@ from tallystick.skills.skills import Skills, cards_again, catalog_of, read_evide
 
 _FILE_BYTES_MAX = 16_000_000
 _GONE = (SkillAmbiguous, SkillNotFound, SkillPathRefused, SkillUnreadable, SkillUntrusted)
-
-
-class SkillDrift(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a skill that changed since a run. `now` is None where it is gone."""
-
-    id: str
-    file: str
-    what: Literal["changed", "gone"]
-    recorded: str
-    now: str | None
-
-    def __str__(self) -> str:
-        said = "has changed since" if self.what == "changed" else "is not found here"
-        return f"skill {self.id!r}: {self.file} {said}"
 
 
 def has_skills(ledger: Ledger, run: str) -> bool:

@@ -48,8 +48,8 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.journal.journal import LedgerJournal
 from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.spend.scopes import ScopeRef, ScopeTree
-from tallystick.sandbox.port import new_id, now_ms
 from tallystick.steps.replay import Served, StepReplay, charges_of
+from tallystick.storage.clock import new_id, now_ms
 
 # The steps that were left, in the order in which they were, until somebody takes them.
 

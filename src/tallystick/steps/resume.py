@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import cast
 
 import msgspec
 
 from tallystick.core.errors import UsageError
+from tallystick.core.history import History
 from tallystick.core.machine.turn import over
 from tallystick.core.records import InDoubt, ModelRefused, Record, RunEnded, RunRef
 from tallystick.core.resume_errors import ResumeRefused, RunInDoubt
 from tallystick.core.step import PreflightRefusal, StepBudgetError, StepsDiverged
-from tallystick.ledger.port import Ledger, find_row
+from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import verify_ledger
 from tallystick.model.port import Model
 from tallystick.runtime.programs.native import native_for
@@ -26,10 +26,9 @@ from tallystick.runtime.run.assembly import ResumeJob, RunJob, run_live
 from tallystick.runtime.run.children import ChildRuns
 from tallystick.runtime.run.replay import ReplayReport
 from tallystick.runtime.run.resume import Parts, ended_run, resumed
-from tallystick.runtime.runs.history import holder_of, skip_answered, start_now, whole_records
+from tallystick.runtime.runs.history import skip_answered, whole_records
 from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.runs.result import Run
-from tallystick.sandbox.port import new_id
 from tallystick.steps.active import key_of
 from tallystick.steps.replay import (
     RecordedRun,
@@ -42,6 +41,7 @@ from tallystick.steps.replay import (
 )
 from tallystick.steps.runs import RunSteps
 from tallystick.steps.step import current_step, run_ref, running_again
+from tallystick.storage.clock import new_id
 
 # The scope of a run's own limits, as a refusal names it.
 _OWN_SCOPE = "this run"
@@ -101,7 +101,7 @@ async def _new(
     ):
         model = model_of(job.model or steps.model)
         _skip_answered(steps.again, model)
-        ended, _ = await run_live(
+        ended, _, refused = await run_live(
             job,
             run=run,
             session_id=session_id,
@@ -119,7 +119,7 @@ async def _new(
             memory=parts.memory,
             vocabulary=parts.vocabulary,
         )
-        return steps.checked(ended, stopped_by=model_door.stopped_by, rows=client_scopes.rows)
+        return steps.checked(ended, stopped_by=refused, rows=client_scopes.rows)
 
 
 async def _recorded(
@@ -172,26 +172,11 @@ async def _continue_run(
 
 
 def _skip_answered(again: StepReplay | None, model: Model) -> None:
-    """Put a model that answers by position, as those of tests do, behind all calls it answered."""
-    skip = getattr(model, "skip", None)
-    if again is not None and skip is not None:
-        counting = _Counting(model.name)
-        for runs in again.history.runs.values():
-            for run in runs:
-                if run.started.model == model.name:
-                    skip_answered(cast(Model, counting), again.records(run.run))
-        skip(counting.calls)
-
-
-class _Counting:
-    """Counts what a model would skip, of several runs."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.calls = 0
-
-    def skip(self, calls: int) -> None:
-        self.calls += calls
+    """Put a model that answers by position, as those of tests do, after all calls it answered."""
+    if again is not None:
+        runs = [run for found in again.history.runs.values() for run in found]
+        own = [run.run for run in runs if run.started.model == model.name]
+        skip_answered(model, *(History(again.records(run)) for run in own))
 
 
 def _is_over(found: RecordedRun, records: Sequence[Record], *, limits_changed: bool) -> bool:
@@ -203,7 +188,7 @@ def _is_over(found: RecordedRun, records: Sequence[Record], *, limits_changed: b
     ended = found.ended
     if ended is None:
         return False
-    if ended.stop == "answered" or over(start_now(records).limits, ended.charge) is not None:
+    if ended.stop == "answered" or over(History(records).started.limits, ended.charge) is not None:
         return True
     if found.note.told:
         return found.note.refused is None or not limits_changed
@@ -222,7 +207,7 @@ def _checked(ledger: Ledger, run: str) -> list[Record]:
 
 def run_of_ref(parts: Parts, ref: RunRef) -> Run | None:
     """The run that a kept value refers to, None if it is not what it was."""
-    if find_row(parts.ledger, ref.run) is None:
+    if parts.ledger.row(ref.run) is None:
         return None
     records = _checked(parts.ledger, ref.run)
     if not records or not isinstance(records[-1], RunEnded):
@@ -232,7 +217,9 @@ def run_of_ref(parts: Parts, ref: RunRef) -> Run | None:
 
 
 def _ended(parts: Parts, run: str, records: Sequence[Record]) -> Run:
-    run_attachments = parts.run_attachments(holder_of(records), start_now(records).grants)
+    run_attachments = parts.run_attachments(
+        History(records).holder, History(records).started.grants
+    )
     return ended_run(run, records, ledger=parts.ledger, run_attachments=run_attachments)
 
 

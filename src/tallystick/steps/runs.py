@@ -23,10 +23,10 @@ from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.door import RefusedCall
 from tallystick.runtime.spend.scopes import ScopeRef
-from tallystick.sandbox.port import new_id
 from tallystick.steps.active import ActiveStep, key_of
 from tallystick.steps.replay import RecordedRun, RunAsked, StepReplay, charges_of
 from tallystick.steps.step import call_around, current_step, refuse_if_replaying, within_step
+from tallystick.storage.clock import new_id
 
 
 class RunSteps:

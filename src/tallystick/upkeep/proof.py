@@ -28,10 +28,12 @@ from tallystick.core.proof import (
     parse_proof,
     signed_bytes,
 )
-from tallystick.ledger.port import Ledger, find_row
+from tallystick.ledger.port import Ledger
+from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import BadEntry, VerifyReport, verify_ledger
 from tallystick.settings.schema import one_line
 from tallystick.settings.signing import PublicKey, SigningKey
+from tallystick.upkeep.audit import verify_records
 
 
 class HeadReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +65,7 @@ class ProofReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def head_of(ledger: Ledger, run: str, *, at_ms: int, key: SigningKey | None = None) -> HeadFile:
     """A document of where a run stands now. Raises `LedgerCorrupt` if its chain does not hold."""
-    row = find_row(ledger, run)
+    row = ledger.row(run)
     if row is None:
         raise RunNotFound(run=run)
     bad = verify_ledger(ledger, [run], heads={run: row.head}).first_bad
@@ -88,7 +90,7 @@ def proof_of(
     ledger: Ledger, run: str, seq: int, *, head: Head | None = None, body: bool = False
 ) -> Proof:
     """A proof of one entry under a head of its run, the present one by default."""
-    row = find_row(ledger, run)
+    row = ledger.row(run)
     if row is None:
         raise RunNotFound(run=run)
     head = head or row.head
@@ -132,7 +134,10 @@ def verify_head(
     standing, bad = _standing(given, key, run=run)
     if bad is not None:
         return VerifyReport(ok=False, runs=0, entries=0, erased=0, first_bad=bad), standing
-    return verify_ledger(ledger, [run], heads={run: _bare(given)}), standing
+    heads = {run: _bare(given)}
+    if isinstance(ledger, SqliteLedger):
+        return verify_records(ledger, [run], heads=heads), standing
+    return verify_ledger(ledger, [run], heads=heads), standing
 
 
 def verify_proof(proof: Proof, given: HeadFile | Head, *, key: PublicKey | None) -> ProofReport:

@@ -23,6 +23,7 @@ import msgspec
 
 from tallystick.attachments.collect import reclaim_forgotten
 from tallystick.attachments.port import AttachmentError, Transaction
+from tallystick.attachments.session import snapshots_holder as snapshots_of
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.chain import Draft, Head, Header, Root, Sealed, check_entry, root_of
 from tallystick.core.errors import (
@@ -58,7 +59,6 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.history import mentions
 from tallystick.runtime.runs.in_doubt import last_tag
 from tallystick.runtime.runs.lock import held_run, is_running
-from tallystick.sessions.snapshots import snapshots_holder as snapshots_of
 
 # What one reading of a chain says about pruning it: what goes, and what speaks against it.
 

@@ -23,6 +23,7 @@ import msgspec
 
 from tallystick.attachments import rows
 from tallystick.attachments.port import AttachmentError
+from tallystick.attachments.session import snapshots_holder
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.chain import Sealed
 from tallystick.core.errors import LedgerError, StoreError
@@ -37,7 +38,6 @@ from tallystick.core.records import (
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.history import references_in
 from tallystick.sandbox.snapshot import MAGIC, PAGE_BYTES, Image, unpacked
-from tallystick.sessions.snapshots import snapshots_holder
 from tallystick.upkeep.prune import record_in
 
 # Needles: what a text looks like wherever it may stand, so that it can be found and taken out.

@@ -30,6 +30,7 @@ import msgspec
 from tallystick.attachments.media import LABEL_CHARS_MAX, SIDE_MAX, canonical_media_type
 from tallystick.attachments.port import AttachmentError, Attachments, Intent, Transaction, is_digest
 from tallystick.attachments.session import SessionAttachments
+from tallystick.attachments.session import snapshots_holder as snapshots_of
 from tallystick.core.chain import Sealed
 from tallystick.core.errors import InvalidName, LedgerError, TransferRefused
 from tallystick.core.ids import is_ulid
@@ -45,7 +46,6 @@ from tallystick.runtime.runs.history import (
     session_in,
     session_of,
 )
-from tallystick.sessions.snapshots import snapshots_holder as snapshots_of
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _decode_ref = msgspec.json.Decoder(AttachmentRef).decode

@@ -106,14 +106,33 @@ def test_details_that_are_more_than_their_total_are_no_report(details: UsageDeta
     assert (found.charge, found.flags) == (WORST, ("usage_impossible",))
 
 
-@pytest.mark.parametrize("usage", [used(101, 1), used(1, 51), used(10**12, 10**12)])
-def test_more_than_was_reserved_is_charged_as_reported_and_flagged(usage: ModelUsage) -> None:
+@pytest.mark.parametrize(
+    "usage", [used(101, 1), used(1, 51), used(101, 51), used(50, 100), used(10**12, 10**12)]
+)
+def test_a_report_above_a_bound_is_charged_at_the_larger_of_reserved_and_reported(
+    usage: ModelUsage,
+) -> None:
     found = settled(AttemptReplied(usage=usage))
 
-    assert found.figures == "reported"
-    assert (found.charge.tokens_in, found.charge.tokens_out) == (usage.tokens_in, usage.tokens_out)
-    assert found.charge.usd == priced(usage, None)
+    assert found.charge == Charge(
+        usd=max(1_000, priced(usage, None)),
+        tokens_in=max(100, usage.tokens_in),
+        tokens_out=max(50, usage.tokens_out),
+        model_calls=1,
+    )
     assert found.flags == ("over_reserved",)
+
+
+@pytest.mark.parametrize("usage", [used(101, 90), used(10**12, 10**12)])
+def test_a_report_above_every_bound_is_charged_as_reported(usage: ModelUsage) -> None:
+    assert settled(AttemptReplied(usage=usage)).figures == "reported"
+
+
+@pytest.mark.parametrize("usage", [used(101, 1), used(1, 51)])
+def test_a_report_above_one_bound_only_takes_the_rest_from_the_reservation(
+    usage: ModelUsage,
+) -> None:
+    assert settled(AttemptReplied(usage=usage)).figures == "reserved"
 
 
 def test_a_price_above_the_reserved_one_is_flagged_too() -> None:
@@ -238,6 +257,7 @@ def test_an_attempt_is_charged_less_than_was_reserved_only_if_somebody_said_so(
         case "reserved":
             assert charge.tokens_in >= WORST.tokens_in
             assert charge.tokens_out >= WORST.tokens_out
+            assert (charge.usd or 0) >= (WORST.usd or 0)
             assert found.flags
         case _:
             usage = getattr(outcome, "usage", None)

@@ -18,6 +18,7 @@ from tallystick.core.budget.amount import (
     Amount,
     Budget,
     BudgetExhausted,
+    BudgetOverrun,
     BudgetUnpriced,
     InvalidScope,
     NegativeAmount,
@@ -397,6 +398,50 @@ def test_other_limits_keep_what_was_spent() -> None:
     tree.rearm("run", Budget(tokens=150))
 
     assert tree.remaining("plan").tokens == 50
+
+
+@pytest.mark.parametrize(
+    ("charged", "dimension"),
+    [
+        (Amount(tokens=101, usd=1, model_calls=1), "tokens"),
+        (Amount(tokens=1, usd=101, model_calls=1), "usd"),
+    ],
+)
+def test_after_a_charge_above_its_reservation_the_next_call_is_refused(
+    charged: Amount, dimension: str
+) -> None:
+    tree = BudgetTree()
+    tree.enter("all", parent=None, budget=Budget(usd=10**9), kind="session", name="")
+    tree.enter("free", parent="all", budget=Budget(turns=9), kind="run", name="")
+    tree.enter("run", parent="free", budget=Budget(tokens=10**6), kind="run", name="")
+    worst = Amount(tokens=100, usd=100, model_calls=1)
+
+    tree.settle(tree.reserve("run", worst), charged)
+
+    for scope, by in (("run", "run"), ("free", "all"), ("all", "all")):
+        with pytest.raises(BudgetOverrun, match="max_tokens") as caught:
+            tree.reserve(scope, worst)
+        assert (caught.value.scope.id, caught.value.dimension) == (by, dimension)
+        assert (caught.value.left, caught.value.needed) == (100, 101)
+    assert [row.reserved for row in tree.rows()] == [Amount()] * 3
+
+
+def test_a_scope_that_limits_no_tokens_and_no_money_pays_after_an_overrun() -> None:
+    tree = BudgetTree()
+    tree.enter("run", parent=None, budget=Budget(turns=9), kind="run", name="")
+
+    tree.settle(tree.reserve("run", Amount(tokens=1)), Amount(tokens=2))
+
+    assert tree.refusal("run", Amount(tokens=1)) is None
+
+
+def test_a_charge_as_large_as_its_reservation_refuses_nothing() -> None:
+    tree = BudgetTree()
+    tree.enter("run", parent=None, budget=Budget(tokens=10, usd=10), kind="run", name="")
+
+    tree.settle(tree.reserve("run", Amount(tokens=2, usd=2)), Amount(tokens=2, usd=2))
+
+    assert tree.refusal("run", Amount(tokens=1, usd=1)) is None
 
 
 # -- errors --------------------------------------------------------------------------------------

@@ -306,7 +306,7 @@ def test_where_programs_alone_are_too_long_the_oldest_turns_leave() -> None:
 
     assert found is not None
     assert system.text.startswith("You solve a task")
-    assert task.text.startswith("The task: count the lines\n\nWrite one ```python block.\n\n")
+    assert "\n\nThe task: count the lines\n\nWrite one ```python block.\n\n" in task.text
     assert len(rest) == 2 * (20 - int(found[1]))
     assert rest[0].text.startswith(f"```python\nv{found[1]} = {found[1]}\n")
 

@@ -216,7 +216,7 @@ def test_a_call_that_no_budget_paid_for_is_tried_once_more() -> None:
 def test_a_run_that_came_to_nothing_is_asked_for_a_program() -> None:
     state, _ = begin(started())
     for intent in (1, 2, 3):
-        state, _ = advance(state, replied("I shall think.", intent=intent))
+        state, _ = advance(state, replied(f"I shall think, {intent}.", intent=intent))
     assert state.ended is not None
     assert state.ended.stop == "no_progress"
 

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 import pytest
 
 from tallystick.sandbox.host import HostFunction, HostTable
-from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, Limits, new_id
+from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, Limits
 from tallystick.sandbox.process.sandbox import ProcessSandbox
 from tallystick.sandbox.process.session import ProcessSession
 from tallystick.sandbox.process.settings import BoxSettings, IsolationMissing, require_layers
+from tallystick.storage.clock import new_id
 
 Result = TypeVar("Result")
 

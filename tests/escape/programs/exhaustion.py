@@ -568,19 +568,31 @@ THREADS = [
         ),
         value="1",
     ),
-    deep(
-        "an executor inside an executor",
-        (
+    Case(
+        # Every worker waits for another, for which there is no worker left.
+        name="an executor inside an executor",
+        program=(
             "from concurrent.futures import ThreadPoolExecutor as P\np = P()\n"
             "def f(n):\n    return p.submit(f, n + 1).result()\nf(0)"
         ),
+        kinds=("RuntimeError",),
+        shows=("deadlock",),
     ),
     runs_out(
         "a thread that never ends",
         (
-            "import threading\ndef f():\n    while True:\n        pass\nthreading.Thread(target=f, daemon=True).start()"
+            "import threading\ndef f():\n    while True:\n        pass\nthreading.Thread(target=f).start()"
         ),
         of="fuel",
+    ),
+    # Nobody waits for one that is a daemon.
+    gives(
+        "a daemon that never ends",
+        (
+            "import threading\ndef f():\n    while True:\n        pass\n"
+            "threading.Thread(target=f, daemon=True).start()\n1"
+        ),
+        "1",
     ),
     Case(
         name="an asyncio deadlock",

@@ -85,6 +85,85 @@ def test_the_note_that_answers_comes_first_and_says_by_which_lanes(memory: Sqlit
     assert any("dense" in remark for remark in made.remarks)
 
 
+@pytest.mark.parametrize(
+    ("texts", "query", "first"),
+    [
+        (["the ferry leaves at nine"], "zeppelin", "the ferry leaves at nine"),
+        (["Ann moved to Bern in May"], "where does she live?", "Ann moved to Bern in May"),
+        (["bread is in the cellar", "the boat was mended"], "boathouse", "the boat was mended"),
+        (["Paul keeps bees", "Anna keeps goats"], "beekeeper", "Paul keeps bees"),
+    ],
+)
+def test_a_small_memory_gives_its_nearest_notes_where_none_has_a_word_of_the_query(
+    memory: SqliteMemory, texts: list[str], query: str, first: str
+) -> None:
+    notes(memory, *texts)
+
+    made = asked(memory, query)
+
+    assert found(made)[0] == first
+    assert len(made.hits) == len(texts)
+    assert verify_recall(memory, made.receipt, keys=KEYS, query=query).ranking == "same"
+    notes(memory, "a note that came later, of a zeppelin and bees and boats")
+    assert verify_recall(memory, made.receipt, keys=KEYS, query=query).ranking == "same"
+
+
+def test_the_author_that_a_query_names_makes_a_note_nearer(memory: SqliteMemory) -> None:
+    for author, text in (("Paul", "is in Rome since May"), ("Ann", "moved to Bern in May")):
+        remember(memory, a_note(text, agent_id="ann", author=author))
+
+    made = asked(memory, "where does Ann live?")
+
+    assert found(made)[0] == "moved to Bern in May"
+    assert any(remark.startswith("near: ") for remark in made.remarks)
+
+
+def test_a_word_that_is_there_leaves_the_other_notes_out(memory: SqliteMemory) -> None:
+    notes(memory, "the ferry leaves at nine", "bread is in the cellar")
+
+    made = asked(memory, "ferry")
+
+    assert found(made) == ["the ferry leaves at nine"]
+    assert "few" not in made.receipt.scope
+
+
+@pytest.mark.parametrize(("count", "hits"), [(20, 10), (21, 0)])
+def test_a_memory_of_more_than_twenty_notes_gives_nothing_where_nothing_fits(
+    memory: SqliteMemory, count: int, hits: int
+) -> None:
+    notes(memory, *(f"note {each} of bread" for each in range(count)))
+
+    made = asked(memory, "zeppelin")
+
+    assert len(made.hits) == hits
+    assert verify_recall(memory, made.receipt, keys=KEYS, query="zeppelin").ranking == "same"
+
+
+@pytest.mark.parametrize("query", ["", "?!", "   "])
+def test_a_query_without_words_finds_nothing(memory: SqliteMemory, query: str) -> None:
+    notes(memory, "the ferry leaves at nine")
+
+    assert asked(memory, query).hits == ()
+
+
+def test_what_others_may_see_is_not_given_as_the_nearest(memory: SqliteMemory) -> None:
+    notes(memory, "the harbour code is green", agent_id="bob")
+
+    assert asked(memory, "zeppelin").hits == ()
+
+
+def test_an_empty_receipt_of_before_still_holds_in_a_small_memory(memory: SqliteMemory) -> None:
+    notes(memory, "the ferry leaves at nine")
+    made = asked(memory, "zeppelin").receipt
+    scope = {name: each for name, each in made.scope.items() if name != "few"}
+    before = signed(msgspec.structs.replace(made, derived_from=(), scope=scope, hmac=""), KEY)
+
+    assert verify_recall(memory, before, keys=KEYS, query="zeppelin").ranking == "same"
+    other = signed(msgspec.structs.replace(made, scope={**scope, "few": "x"}, hmac=""), KEY)
+    with pytest.raises(UsageError, match="few notes by other rules"):
+        verify_recall(memory, other, keys=KEYS, query="zeppelin")
+
+
 def test_nobody_finds_what_is_not_theirs(memory: SqliteMemory) -> None:
     notes(memory, "the harbour code is blue")
     notes(memory, "the harbour code is green", agent_id="bob")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -123,3 +125,87 @@ def test_a_child_has_no_more_than_its_parent_has_left(sandbox: WasmSandbox) -> N
     assert child.limits.tokens < 30_000
     assert child.limits.usd is not None
     assert child.limits.usd < 500_000_000
+
+
+@pytest.mark.parametrize("asks", ["query", "batched", "whole"])
+def test_a_childs_own_calls_wait_for_what_a_sibling_holds(sandbox: WasmSandbox, asks: str) -> None:
+    """A program's call waits as a turn's does: what is held now may be given back."""
+    question = "'y' * 6_000"
+    calls = {
+        "query": f"FINAL(llm_query({question}))",
+        "batched": f"FINAL(llm_query_batched([{question}])[0])",
+        "whole": f"FINAL(llm_query_batched([{question}], fit='whole')[0])",
+    }
+    program = (
+        "found = rlm_query_batched(['q'] * 4, contexts=['c'] * 4)\n"
+        "FINAL([each if isinstance(each, str) else each.kind for each in found])"
+    )
+    model = Says(program, child=calls[asks])
+    model.delay = 0.05
+    session = opened(sandbox, model)
+
+    # One such call is at most 6,000 tokens and is billed as 1,500: two at once are too many.
+    limits = RunLimits(tokens=17_500, reply_tokens=500)
+    run = session.run("the root", limits=limits)
+
+    assert run.answer == '["said directly","said directly","said directly","said directly"]'
+    records = [
+        each for row in session.ledger.runs() for each in records_of(session.ledger, row.run)
+    ]
+    assert not [each for each in records if isinstance(each, QueryRefused)]
+    assert all(session.replay(row.run).held for row in session.ledger.runs())
+
+
+def test_a_childs_own_call_is_refused_where_nothing_is_held(sandbox: WasmSandbox) -> None:
+    program = "FINAL(rlm_query_batched(['q'] * 2, contexts=['c'] * 2) and 'done')"
+    child = "try:\n    llm_query('y' * 60_000)\nexcept HostError as error:\n    FINAL(error.kind)"
+    session = opened(sandbox, Says(program, child=child))
+
+    run = session.run("the root", limits=RunLimits(tokens=20_000, reply_tokens=500))
+
+    assert run.answer == "done"
+    records = [
+        each for row in session.ledger.runs() for each in records_of(session.ledger, row.run)
+    ]
+    refused = [each for each in records if isinstance(each, QueryRefused)]
+    assert [each.dimension for each in refused] == ["tokens", "tokens"]
+
+
+class OnePlace(Says):
+    """A model that is asked by one at a time."""
+
+    def __init__(self, program: str, child: str) -> None:
+        super().__init__(program, child)
+        self.place = _Place()
+
+    def admitted(self) -> AbstractAsyncContextManager[None]:
+        return self.place
+
+
+class _Place(AbstractAsyncContextManager[None]):
+    def __init__(self) -> None:
+        self._taken = asyncio.Semaphore(1)
+
+    async def __aenter__(self) -> None:
+        await self._taken.acquire()
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._taken.release()
+
+
+def test_who_waits_for_money_does_not_keep_the_model_from_those_who_hold_it(
+    sandbox: WasmSandbox,
+) -> None:
+    program = (
+        "found = rlm_query_batched(['q'] * 4, contexts=['c'] * 4)\n"
+        "FINAL([each if isinstance(each, str) else each.kind for each in found])"
+    )
+    child = "FINAL(llm_query_batched(['y' * 3_000] * 2, fit='whole')[1])"
+    model = OnePlace(program, child=child)
+    model.delay = 0.01
+    session = opened(sandbox, model)
+
+    run = session.run("the root", limits=RunLimits(tokens=18_500, reply_tokens=500))
+
+    assert run.answer == '["said directly","said directly","said directly","said directly"]'
+    assert run.charge.wall_ms < 15_000

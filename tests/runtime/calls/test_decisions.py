@@ -47,7 +47,6 @@ from tallystick.core.records import (
 )
 from tallystick.core.resume_errors import RunInDoubt
 from tallystick.core.views.open_calls import NOT_RECEIVED, UNKNOWN, Lookup, open_calls
-from tallystick.ledger.port import find_row
 from tallystick.ledger.verify import verify_ledger
 from tallystick.model.port import ModelReply, ModelRequest
 from tallystick.runtime.calls.functions import RunFunction, effect_key, host_function
@@ -130,7 +129,7 @@ def test_by_default_nothing_is_done_and_what_is_open_is_named(
     whole: Whole, sandbox: WasmSandbox, kind: str
 ) -> None:
     made, before = cut(whole, sandbox, kind)
-    row = find_row(made.ledger, whole.id)
+    row = made.ledger.row(whole.id)
 
     with pytest.raises(RunInDoubt) as caught:
         made.session.resume(whole.id)
@@ -143,7 +142,7 @@ def test_by_default_nothing_is_done_and_what_is_open_is_named(
         assert found.items == tuple(sorted(each.item for each in opened))  # type: ignore[union-attr]
     assert whole.id in str(caught.value)
     assert made.asked == []
-    assert find_row(made.ledger, whole.id) == row
+    assert made.ledger.row(whole.id) == row
     assert made.records(whole.id) == before
 
 
@@ -476,12 +475,12 @@ def test_a_lookup_that_fails_stops_the_resume_and_nothing_is_written(
         raise ConnectionError("no route")
 
     made, _ = cut(whole, sandbox, kind, lookup=find, **with_send(lookup=failing))
-    row = find_row(made.ledger, whole.id)
+    row = made.ledger.row(whole.id)
 
     with pytest.raises(ConnectionError):
         made.session.resume(whole.id, in_doubt="retry")
 
-    assert find_row(made.ledger, whole.id) == row
+    assert made.ledger.row(whole.id) == row
     assert made.asked == []
 
 
@@ -494,12 +493,12 @@ def test_a_lookup_that_says_what_is_no_answer_is_refused_and_nothing_is_written(
         return said
 
     made, _ = cut(whole, sandbox, kind, lookup=find)
-    row = find_row(made.ledger, whole.id)
+    row = made.ledger.row(whole.id)
 
     with pytest.raises(UsageError, match="lookup"):
         made.session.resume(whole.id)
 
-    assert find_row(made.ledger, whole.id) == row
+    assert made.ledger.row(whole.id) == row
 
 
 # -- models in this process --------------------------------------------------------------------

@@ -17,7 +17,13 @@ from tallystick.attachments.session import SessionAttachments
 from tallystick.client import Session
 from tallystick.core.errors import UsageError
 from tallystick.core.machine.prompt import Image, Message
-from tallystick.core.records import HostAnswered, ProgramFinished, RunStarted, encode_record
+from tallystick.core.records import (
+    AttachmentRef,
+    HostAnswered,
+    ProgramFinished,
+    RunStarted,
+    encode_record,
+)
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.port import ModelReply, ModelRequest, estimated_usage
@@ -87,6 +93,27 @@ def test_output_that_is_too_long_is_kept_and_the_next_program_has_it(sandbox: Wa
     assert third.stdout.startswith(f"[0:30] {WHOLE[:30]}\n")
     assert third.stdout.endswith(f"{WHOLE[-30:]}\n")
     assert played.replayed().held
+
+
+@pytest.mark.parametrize("piece", ["x", "é"])
+def test_a_long_answer_is_the_answer_and_kept_as_an_attachment(
+    sandbox: WasmSandbox, piece: str
+) -> None:
+    played = play(sandbox, [block(f"FINAL({piece!r} * 2_000_000)")])
+    (ended,) = finished(played)
+    whole = piece * 2_000_000
+
+    assert played.run.answer == whole
+    assert isinstance(ended.answer_ref, AttachmentRef)
+    assert ended.answer_ref.label == "answer of program 2"
+    assert held(played).read(ended.answer_ref.id) == whole.encode()
+    assert played.replayed().held
+
+
+def test_a_short_answer_is_no_attachment(sandbox: WasmSandbox) -> None:
+    (ended,) = finished(play(sandbox, [block("FINAL('x' * 65_536)")]))
+
+    assert ended.answer_ref is msgspec.UNSET
 
 
 def test_the_model_is_told_where_the_rest_of_an_output_is(sandbox: WasmSandbox) -> None:

@@ -57,6 +57,7 @@ from tallystick.ledger.verify import verify_ledger
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.in_doubt import runs_in_doubt
 from tallystick.sandbox.process.sandbox import ProcessSandbox
+from tallystick.sessions.runs import SessionLease
 from tallystick.vocabulary.runs import read_vocabulary
 
 pytestmark = pytest.mark.slow
@@ -800,6 +801,33 @@ def test_files_carry_over_between_the_runs_of_a_session(
         assert "left in the working directory are still there" in second.model.texts[0]
         assert "still there: json, x; not kept: f." in second.model.texts[0]
         assert second.session.replay(run.run).held
+
+
+class Dead(BaseException):
+    """The process is no more."""
+
+
+def test_variables_of_a_session_are_there_after_a_death_at_the_end_of_a_run(
+    process: ProcessSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def watch(run: str, record: Record) -> None:
+        if isinstance(record, RunEnded):
+            raise Dead
+
+    with SqliteLedger(tmp_path / "ledger.db") as ledger:
+        plan = [program("x = [1]", "open('a', 'w').write('2')", "FINAL(x)")]
+        first = at(process, plan, ledger=ledger, attachments=None)
+        session = first.session.sessions.new(backend="process")
+        with monkeypatch.context() as patch:
+            patch.setattr(SessionLease, "over", lambda self: None)
+            with pytest.raises(Dead):
+                first.session.run(GOAL, session=session.id, watch=watch)
+        first.session.close()
+        plan = [program("FINAL([x, open('a').read()])")]
+        second = at(process, plan, ledger=ledger, attachments=None)
+
+        assert second.session.run(GOAL, session=session.id).answer == '[[1],"2"]'
+        second.session.close()
 
 
 def test_a_session_of_one_sandbox_is_refused_in_another(

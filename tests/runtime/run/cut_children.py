@@ -77,7 +77,9 @@ def says(root: str, *child: str | None) -> Said:
 
 def opened(sandbox: WasmSandbox, ledger: SqliteLedger, said: Any, **more: Any) -> Session:
     model = said if isinstance(said, Costed) else Talks(said)
-    return Session(model=model, ledger=ledger, sandbox=sandbox, pricing=PRICING, **more)
+    return Session(
+        config=None, model=model, ledger=ledger, sandbox=sandbox, pricing=PRICING, **more
+    )
 
 
 def cut_off(

@@ -157,9 +157,9 @@ LAST = program("FINAL(n)")
 
 def replied(request: ModelRequest, text: str) -> ModelReply:
     sent = sum(len(message.text.encode()) for message in request.messages)
-    usage = ModelUsage(
-        tokens_in=max(1, sent // 4), tokens_out=max(1, len(text) // 4), reported=True
-    )
+    # A provider bills no more than the cap that it was sent.
+    tokens_out = min(request.tokens_out_max, max(1, len(text) // 4))
+    usage = ModelUsage(tokens_in=max(1, sent // 4), tokens_out=tokens_out, reported=True)
     return ModelReply(text=text, usage=usage)
 
 
@@ -317,6 +317,7 @@ def world(
     other = {each.name for each in instead}
     own = [each for each in effects.functions() if not bare and each.name not in other]
     session = Session(
+        config=None,
         **{
             "model": model,
             "functions": [*own, *instead, *functions],
@@ -324,8 +325,10 @@ def world(
             "attachments": attachments,
             "sandbox": sandbox,
             "pricing": PRICING,
+            # What is written is the same on every day; native programs have the time there is.
+            "clock": "now" if more.get("backend") == "process" else "fixed",
             **more,
-        }
+        },
     )
     return World(session, model, effects)
 

@@ -46,7 +46,6 @@ from tallystick.core.records import (
 from tallystick.core.resume_errors import ResumeRefused, RunInDoubt
 from tallystick.core.views.open_calls import call_key, open_calls
 from tallystick.ledger.memory import MemoryLedger
-from tallystick.ledger.port import find_row
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
 from tallystick.model.port import ModelError, ModelRequest
@@ -114,7 +113,7 @@ def only(records: list[Record], kind: type) -> list[Any]:
 def test_a_fork_pays_only_for_what_comes_after_its_turn(
     whole: Whole, sandbox: WasmSandbox, turn: int
 ) -> None:
-    row = find_row(whole.world.ledger, whole.id)
+    row = whole.world.ledger.row(whole.id)
     made = beside(whole, sandbox, turn)
 
     fork = made.session.fork(whole.id, turn=turn)
@@ -122,7 +121,7 @@ def test_a_fork_pays_only_for_what_comes_after_its_turn(
     assert fork.answer == whole.run.answer
     assert without_time(fork.charge) == without_time(whole.run.charge)
     # The run itself is as it was.
-    assert find_row(whole.world.ledger, whole.id) == row
+    assert whole.world.ledger.row(whole.id) == row
     first, *rest = own(made, fork.run)
     assert isinstance(first, RunForked)
     assert (first.parent, first.turn) == (whole.id, turn)
@@ -160,7 +159,7 @@ def test_a_run_that_was_gone_on_with_is_forked_at_any_turn(sandbox: WasmSandbox)
     session.resume(stopped.id, limits=RunLimits(turns=3))
     ended = session.resume(stopped.id, limits=ROOMY)
     assert ended.stop == "answered"
-    row = find_row(session.ledger, stopped.id)
+    row = session.ledger.row(stopped.id)
 
     for turn in range(TURNS + 1):
         made = beside(stopped, sandbox, turn)
@@ -171,7 +170,7 @@ def test_a_run_that_was_gone_on_with_is_forked_at_any_turn(sandbox: WasmSandbox)
             assert (fork.stop, fork.charge.turns) == ("max_turns", 1)
         check_sound(made, fork)
         assert len(shared) <= 2
-    assert find_row(session.ledger, stopped.id) == row
+    assert session.ledger.row(stopped.id) == row
 
 
 def test_a_run_that_was_killed_is_forked_before_the_call_it_was_killed_in(

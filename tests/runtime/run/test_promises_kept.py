@@ -36,6 +36,8 @@ from tallystick.sandbox.wasm.sandbox import WasmSandbox
 pytestmark = pytest.mark.slow
 
 BOTH = ("attachments.read", "attachments.write")
+# Room for replies that a model would not end by itself: one above its reservation ends a run.
+LONG_REPLIES = RunLimits(tokens=10_000_000, reply_tokens=200_000)
 
 
 # -- the ledger --------------------------------------------------------------------------------
@@ -137,7 +139,7 @@ def test_one_bad_reply_costs_its_own_item_only(sandbox: WasmSandbox, reply: str)
         "print([each if isinstance(each, list) else each.kind for each in found])"
     )
     model = Root(program, "FINAL(1)", answer=lambda prompt: "[1]" if "good" in prompt else reply)
-    found = played(sandbox, model)
+    found = played(sandbox, model, limits=LONG_REPLIES)
 
     assert printed(found)[0] == "[[1], 'SchemaMismatch', [1]]\n"
     assert found.replayed().held
@@ -167,7 +169,8 @@ def test_a_comparison_that_takes_too_long_is_a_mismatch(sandbox: WasmSandbox) ->
     program = "print(llm_query_batched(['x'], schema=list[int | str])[0].kind)"
     numbers = "[" + ",".join(["1.5"] * 40_000) + "]"
     valid = "[" + ",".join(["1"] * 40_000) + "]"
-    found = played(sandbox, Root(program, "FINAL(1)", answer=lambda prompt: valid))
+    model = Root(program, "FINAL(1)", answer=lambda prompt: valid)
+    found = played(sandbox, model, limits=LONG_REPLIES)
 
     assert printed(found)[0] == "SchemaMismatch\n"
     assert len(numbers) > len(valid)

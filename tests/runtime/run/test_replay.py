@@ -27,8 +27,8 @@ from tallystick.ledger.verify import verify_ledger
 from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import recorded_model
-from tallystick.sandbox.port import new_id
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.storage.clock import new_id
 
 CALLS: list[str] = []
 

@@ -61,7 +61,6 @@ from tallystick.core.records import (
 from tallystick.core.resume_errors import ResumeDiverged, ResumeRefused, RunInDoubt
 from tallystick.core.views.open_calls import open_calls
 from tallystick.ledger.memory import MemoryLedger
-from tallystick.ledger.port import find_row
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
 from tallystick.model.port import ModelError, ModelRequest
@@ -150,6 +149,8 @@ def test_a_run_that_was_killed_on_a_disk_goes_on_from_its_files(
         program("n += len(outputs)", "n += len(llm_query('long one'))", "print(n)"),
         program("FINAL(n)"),
         when=lambda request: len(request.messages) > 5,
+        # A reply above what was reserved for it would be the last.
+        limits=msgspec.structs.replace(ROOMY, reply_tokens=50_000),
     )
     made = dead.reopened(sandbox)
     with pytest.raises(RunInDoubt):
@@ -184,7 +185,7 @@ def test_one_that_nothing_was_written_of_is_refused_in_words(sandbox: WasmSandbo
 
 
 def test_a_run_that_has_its_answer_is_returned_as_it_is(whole: Whole, sandbox: WasmSandbox) -> None:
-    row = find_row(whole.world.ledger, whole.id)
+    row = whole.world.ledger.row(whole.id)
     session = Session(
         ledger=whole.world.ledger,
         attachments=whole.world.session.attachments,
@@ -194,7 +195,7 @@ def test_a_run_that_has_its_answer_is_returned_as_it_is(whole: Whole, sandbox: W
     run = session.resume(whole.id, limits=RunLimits(turns=99), in_doubt="retry")
 
     assert run == msgspec.structs.replace(whole.run, run=run.run)
-    assert find_row(whole.world.ledger, whole.id) == row
+    assert whole.world.ledger.row(whole.id) == row
 
 
 # -- cancelled ---------------------------------------------------------------------------------
@@ -314,13 +315,15 @@ def test_a_run_that_was_cancelled_twice_goes_on_all_the_same(sandbox: WasmSandbo
         cancelling = Cancelling()
         made.session._loop = _Watching(cancelling)
         in_a_call(prompt)(cancelling, made)
-        run = made.session.resume(stopped.id)
+        with pytest.raises(RunInDoubt):
+            made.session.resume(stopped.id)
+        run = made.session.resume(stopped.id, in_doubt="retry")
         assert run.stop == "cancelled"
         check_sound(made, run)
         records = made.records(stopped.id)
 
     made = reopened(stopped, sandbox, records, instead=functions)
-    run = made.session.resume(stopped.id)
+    run = made.session.resume(stopped.id, in_doubt="retry")
 
     assert run.stop == "answered"
     assert len(only(made.records(run.run), RunEnded)) == 5
@@ -387,7 +390,7 @@ def test_a_cancelled_call_that_used_up_the_budget_can_be_gone_on_with(
     check_sound(made, stopped)
     made.model.before = lambda request: None
 
-    run = made.session.resume(stopped.run, limits=ROOMY)
+    run = made.session.resume(stopped.run, limits=ROOMY, in_doubt="retry")
 
     assert run.answer == "7"
     check_sound(made, run)
@@ -410,7 +413,7 @@ def test_a_run_at_its_cap_is_refused_until_that_is_higher(
     stopped = played(sandbox, *whole.plan, limits=low, inputs=INPUTS)
     assert stopped.run.stop == stop
     made = reopened(stopped, sandbox, stopped.records)
-    row = find_row(made.ledger, stopped.id)
+    row = made.ledger.row(stopped.id)
 
     with pytest.raises(ResumeRefused) as caught:
         made.session.resume(stopped.id)
@@ -418,7 +421,7 @@ def test_a_run_at_its_cap_is_refused_until_that_is_higher(
     assert "\n" not in str(caught.value)
     with pytest.raises(ResumeRefused):
         made.session.resume(stopped.id, limits=msgspec.structs.replace(low, retries=7))
-    assert find_row(made.ledger, stopped.id) == row
+    assert made.ledger.row(stopped.id) == row
 
     run = made.session.resume(stopped.id, limits=high)
 
@@ -580,10 +583,10 @@ def test_a_sandbox_that_broke_runs_the_program_again(
         stopped = made.session.run(GOAL)
         assert stopped.stop == "sandbox_error"
         # It is still broken: nothing is written.
-        row = find_row(made.ledger, stopped.run)
+        row = made.ledger.row(stopped.run)
         with pytest.raises(BackendError):
             made.session.resume(stopped.run)
-        assert find_row(made.ledger, stopped.run).head == row.head  # type: ignore[union-attr]
+        assert made.ledger.row(stopped.run).head == row.head  # type: ignore[union-attr]
 
     run = made.session.resume(stopped.run)
 
@@ -643,7 +646,7 @@ def test_a_cancel_before_anything_is_new_writes_nothing(whole: Whole, sandbox: W
     made = played(sandbox, *plan, functions=[look])
     place = next(n for n, each in enumerate(made.records) if isinstance(each, ProgramFinished))
     again = made.cut(sandbox, place, functions=[look])
-    row = find_row(again.ledger, made.id)
+    row = again.ledger.row(made.id)
     execute = WasmSession.execute
 
     async def cancelled(self: WasmSession, *args: Any, **more: Any) -> Any:
@@ -657,7 +660,7 @@ def test_a_cancel_before_anything_is_new_writes_nothing(whole: Whole, sandbox: W
         with pytest.raises((asyncio.CancelledError, BaseException)) as caught:
             again.session.resume(made.id)
     assert "Cancelled" in type(caught.value).__name__
-    assert find_row(again.ledger, made.id).head == row.head  # type: ignore[union-attr]
+    assert again.ledger.row(made.id).head == row.head  # type: ignore[union-attr]
     assert cancelling.task is None
 
     assert again.session.resume(made.id).answer == made.run.answer
@@ -674,12 +677,12 @@ def test_a_run_that_is_not_there_is_not_found(sandbox: WasmSandbox) -> None:
 def test_another_model_does_not_go_on_with_it(whole: Whole, sandbox: WasmSandbox) -> None:
     made = whole.cut(sandbox, 5)
     made.session.use(PlannedModel(whole.plan, name="fake:other"))
-    row = find_row(made.ledger, whole.id)
+    row = made.ledger.row(whole.id)
 
     with pytest.raises(ResumeRefused, match=r"asks fake:model, and this is fake:other"):
         made.session.resume(whole.id)
 
-    assert find_row(made.ledger, whole.id) == row
+    assert made.ledger.row(whole.id) == row
 
 
 @pytest.mark.parametrize("field", ["guest", "engine"])
@@ -717,7 +720,7 @@ def test_functions_that_are_missing_are_named(whole: Whole, sandbox: WasmSandbox
     with pytest.raises(UsageError, match="send, post, note, page, fetch, hang"):
         session.resume(whole.id)
 
-    assert find_row(ledger, whole.id).head.count == 5  # type: ignore[union-attr]
+    assert ledger.row(whole.id).head.count == 5  # type: ignore[union-attr]
 
 
 def test_a_model_that_programs_wait_for_and_that_is_missing_is_named(
@@ -733,11 +736,11 @@ def test_a_model_that_programs_wait_for_and_that_is_missing_is_named(
         n for n, each in enumerate(whole.records) if open_calls(whole.records[: n + 1]) and n > 3
     )
     made = whole.cut(sandbox, place + 1)
-    row = find_row(made.ledger, whole.id)
+    row = made.ledger.row(whole.id)
 
     with pytest.raises(UsageError, match="fake:other"):
         made.session.resume(whole.id, in_doubt="retry")
-    assert find_row(made.ledger, whole.id).head == row.head  # type: ignore[union-attr]
+    assert made.ledger.row(whole.id).head == row.head  # type: ignore[union-attr]
 
     again = whole.cut(sandbox, place + 1, models={"fake:other": other})
     assert again.session.resume(whole.id, in_doubt="retry").answer == whole.run.answer
@@ -838,14 +841,14 @@ def test_a_record_that_says_something_else_is_not_gone_on_from(
     records = [changed(each) for each in whole.records[:12]]
     assert records != whole.records[:12]
     made = reopened(whole, sandbox, records)
-    before = find_row(made.ledger, whole.id)
+    before = made.ledger.row(whole.id)
 
     with pytest.raises(ReplayDiverged) as caught:
         made.session.resume(whole.id, in_doubt="retry")
 
     assert "\n" not in str(caught.value)
     assert made.asked == []
-    after = find_row(made.ledger, whole.id)
+    after = made.ledger.row(whole.id)
     assert after is not None
     assert before is not None
     assert after.head == before.head

@@ -27,7 +27,7 @@ from tests.runtime.run.cut_runs import (
 
 from tallystick.attachments.collect import reclaim
 from tallystick.attachments.port import Attachments
-from tallystick.attachments.session import SessionAttachments
+from tallystick.attachments.session import SessionAttachments, snapshots_holder
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.charge import RunLimits
 from tallystick.core.records import ProgramFinished, Record, RunStarted, SnapshotTaken
@@ -35,7 +35,6 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.run import live
 from tallystick.sandbox.snapshot import packed, unpacked
 from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
-from tallystick.sessions.snapshots import snapshots_holder
 from tallystick.upkeep.transfer import (
     export_run_with_attachments,
     import_run_with_attachments,

@@ -34,6 +34,7 @@ from tallystick import UNKNOWN
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.charge import Charge, RunLimits
 from tallystick.core.errors import LedgerConflict, RunNotFound, UsageError
+from tallystick.core.history import History
 from tallystick.core.records import (
     ChildBegun,
     ChildEnded,
@@ -50,7 +51,6 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.port import ModelReply, ModelRequest
 from tallystick.runtime.calls.functions import RunFunction, host_function
 from tallystick.runtime.runs.history import (
-    awaited_children,
     is_child,
     records_of,
     require_no_children,
@@ -332,7 +332,7 @@ def stopped_by(stop: str) -> ChildEnded:
 def test_a_child_is_awaited_until_its_program_was_told(
     records: list[Record], awaited: bool
 ) -> None:
-    assert awaited_children(records) == ["child"] * awaited
+    assert History(records).awaited_children == ["child"] * awaited
 
 
 def test_a_child_whose_caller_may_go_on_is_not_removed(cut: SqliteLedger) -> None:

@@ -267,7 +267,7 @@ def test_auto_reads_short_prose_and_records_why(sandbox: WasmSandbox) -> None:
     strategy, why = chosen(sandbox, STORY)
 
     assert strategy == "direct"
-    assert why.startswith("about 695 tokens are read at once (up to 16,384); about $0.0010")
+    assert why.startswith("about 710 tokens are read at once (up to 16,384); about $0.0011")
 
 
 @pytest.mark.parametrize(

@@ -59,5 +59,5 @@ def test_a_backend_that_breaks_with_half_of_a_pair_ends_the_run(sandbox: WasmSan
     played = play(sandbox, Halves(RuntimeError(f"no {HALF}")))
 
     assert played.run.stop == "model_error"
-    assert "no ?" in played.run.detail
+    assert played.run.detail == "unknown: the backend broke (RuntimeError)"
     assert played.replayed().held

@@ -28,6 +28,7 @@ from tallystick.core.records import (
     RunEnded,
     RunStarted,
 )
+from tallystick.core.resume_errors import RunInDoubt
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.verify import verify_ledger
 from tallystick.model.port import ModelReply, ModelRequest
@@ -207,7 +208,11 @@ def test_a_tree_that_was_stopped_goes_on_where_each_of_its_runs_was(
     model = Slow("", waits=False)
     session = opened(sandbox, model, ledger, attachments)
 
-    ended = session.resume(run, watch=counting(tally))
+    with pytest.raises(RunInDoubt) as caught:
+        session.resume(run)
+    assert model.asked == []
+    assert len({each.run for each in caught.value.open}) == 2
+    ended = session.resume(run, in_doubt="retry", watch=counting(tally))
 
     assert ended.answer == '["A","B","C"]'
     assert len(model.asked) == 2

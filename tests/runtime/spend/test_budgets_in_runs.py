@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.runtime.run.priced_model import NANO_IN, NANO_OUT, PRICES, PRICING, Costed
 from tests.scripted_run import block
 
+from tallystick.cli.commands.inspect import _receipt_lines
 from tallystick.client import Session
 from tallystick.core.budget.amount import Budget
 from tallystick.core.charge import ModelUsage, Reserved, RunLimits, nano_usd
@@ -227,6 +229,39 @@ def test_without_a_price_the_cost_is_unknown_and_not_zero(
     assert (line.unpriced, line.usd, line.price) == (1, 0, price)
 
 
+def rate_limited(name: str = "fake:model") -> Costed:
+    """Is refused once with 429, then answers."""
+    limit = ModelError(
+        reason="rate_limit", message="slow", kind="transient", status=429, billed=False
+    )
+    return Costed(name=name, answer=lambda prompt: block("FINAL(1)"), failures=[limit])
+
+
+@pytest.mark.parametrize(("pricing", "cap"), [(Pricing(waived=True), "1"), (Pricing(), None)])
+def test_without_a_price_the_cost_is_unknown_also_after_a_rate_limit(
+    sandbox: WasmSandbox, pricing: Pricing, cap: str | None
+) -> None:
+    model = rate_limited("nobody:knows")
+    found = ran(sandbox, model, limits(cap), pricing)
+    (issued,) = found.only(ReceiptIssued)
+    (line,) = issued.receipt.models
+
+    assert found.run.answered
+    assert [each.settled.figures for each in found.only(ModelFailed)] == ["returned"]
+    assert found.run.charge.usd is None
+    assert (line.calls, line.failed, line.unpriced) == (2, 1, 1)
+    shown = "\n".join(_receipt_lines("R", issued.receipt))
+    assert "cost      price unknown" in shown
+    assert "$0" not in shown
+
+
+def test_with_a_price_a_rate_limit_costs_nothing(sandbox: WasmSandbox) -> None:
+    found = ran(sandbox, rate_limited(), limits("1"))
+
+    assert [each.settled.usd for each in found.only(ModelFailed)] == [0]
+    assert found.run.charge.usd == found.only(ModelReplied)[0].settled.usd
+
+
 def test_with_its_own_tokenizer_a_models_prompts_are_counted_and_nobody_elses(
     sandbox: WasmSandbox,
 ) -> None:
@@ -273,7 +308,8 @@ def test_all_runs_of_a_session_share_its_budget(sandbox: WasmSandbox) -> None:
         pricing=PRICING,
         budget=Budget.of(usd="0.006"),
     )
-    runs = [session.run("?", limits=limits(reply_tokens=200, turns=3)) for _ in range(8)]
+    asked: Any = {"limits": limits(reply_tokens=200, turns=3), "strategy": "code"}
+    runs = [session.run("?", **asked) for _ in range(8)]
 
     assert [each.stop for each in runs].count("budget") > 1
     assert "left in this session" in runs[-1].detail

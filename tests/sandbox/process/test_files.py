@@ -268,7 +268,8 @@ def test_many_snapshots_one_after_the_other_stay_few_layers(session: ProcessTest
 
 def test_going_back_ends_what_was_running(session: ProcessTestSession) -> None:
     session.do(session.session.snapshot("s"))
-    session.said("sleep 300 & setsid sleep 300 & echo")
+    # The second is called setsid until it has become sleep.
+    session.said("sleep 300 & setsid sleep 300 & sleep 0.2; echo")
     assert names_in(session.namespace).count("sleep") == 2
 
     session.do(session.session.restore("s"))

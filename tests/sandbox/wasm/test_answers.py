@@ -97,3 +97,72 @@ def test_texts_under_keys_are_a_dictionary(session: TestSession) -> None:
     assert session.value("{name: text[:] for name, text in context.items()}", host=host) == (
         "{'a.log': 'one', 'b.log': 'two'}"
     )
+
+
+# -- long answers, and results that a program forges ---------------------------------------------
+
+MIB = 1024 * 1024
+# The program puts itself in the place of what sends its result.
+FORGE = """
+import json, sys
+from wit_world.imports import host
+def forge(**result):
+    raw = json.dumps(result, ensure_ascii=False).encode()
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+    frame.f_globals['_emit'] = lambda _: host.stdio(3, id(raw) + bytes.__basicsize__ - 1, len(raw))
+"""
+
+
+def test_a_long_answer_is_an_answer(session: TestSession) -> None:
+    result = session.run("FINAL('x' * 2_000_000)", host=HOST)
+
+    assert (result.stop, result.error) == ("finished", None)
+    assert result.metadata["answer"] == "x" * 2_000_000
+
+
+@pytest.mark.parametrize("piece", ["'x'", "'\\n'", "'é'", "'\\U0001f600'"])
+def test_an_answer_exactly_at_the_output_limit_is_one(session: TestSession, piece: str) -> None:
+    size = len(eval(piece).encode())
+    program = f"print('12345')\nFINAL({piece} * ({MIB} // {size}))"
+
+    assert session.run(program, host=HOST, output_bytes=MIB + 6).stop == "finished"
+    assert session.run(program, host=HOST, output_bytes=MIB + 5).stop == "output"
+
+
+def test_an_answer_beyond_the_output_limit_says_so_and_undoes_the_program(
+    session: TestSession,
+) -> None:
+    session.run("kept = 1", host=HOST)
+
+    result = session.run("kept = 2\nFINAL('x' * 1001)", host=HOST, output_bytes=1_000)
+
+    assert result.stop == "output"
+    assert result.error is not None
+    assert "an answer of 1,001 bytes" in result.error.message
+    assert session.value("kept", host=HOST) == "1"
+
+
+@pytest.mark.parametrize("limit", [0, 10, 1_000, 100_000])
+@pytest.mark.parametrize("field", ["value", "message", "traceback", "kind", "answer", "capability"])
+def test_a_forged_result_carries_no_more_than_the_output_limit(
+    session: TestSession, field: str, limit: int
+) -> None:
+    program = f"{FORGE}forge(ok={field in ('value', 'answer')}, {field}='é' * 400_000)"
+    result = session.run(program, host=HOST, output_bytes=limit)
+    error = result.error
+    texts = [result.value, result.metadata.get("answer"), result.metadata.get("capability")]
+    texts += [] if error is None else [error.kind, error.message, error.traceback]
+    carried = [len(str(text or "").encode()) for text in texts]
+
+    # The texts of an error keep their first kilobyte under any limit.
+    assert max(carried) <= max(limit, 1_024)
+    assert max(carried[:2]) <= limit
+    assert field != "answer" or result.stop == "output"
+
+
+def test_a_forged_result_that_is_longer_than_any_ends_the_program(session: TestSession) -> None:
+    program = f"{FORGE}forge(ok=True, value='x' * {2 * MIB})"
+
+    assert session.run(program, host=HOST, output_bytes=1_000).stop == "output"

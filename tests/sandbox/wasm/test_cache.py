@@ -1,6 +1,7 @@
 """The cache of compiled code: loaded only if it is ours and whole, never a reason to fail."""
 
 import errno
+import importlib.metadata
 import os
 import re
 import stat
@@ -12,6 +13,7 @@ import wasmtime
 
 from tallystick.sandbox.port import COMPILED, COMPILING
 from tallystick.sandbox.wasm.engine import CodeCache, cpu_digest
+from tallystick.sandbox.wasm.image import ENGINE
 
 WAT = '(module (func (export "f") (result i32) (i32.const {})))'
 
@@ -182,3 +184,7 @@ def test_a_disk_that_takes_nothing_costs_time_and_no_more(
 def test_the_processor_is_named_the_same_way_each_time() -> None:
     assert cpu_digest() == cpu_digest()
     assert len(cpu_digest()) == 16
+
+
+def test_the_engine_is_named_with_the_version_that_is_installed() -> None:
+    assert ENGINE.split()[0] == f"wasmtime-{importlib.metadata.version('wasmtime')}"

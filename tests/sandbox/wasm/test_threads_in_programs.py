@@ -1,7 +1,32 @@
-"""Threads and pools of a program: run in place, in an order that is always the same."""
+"""Threads and pools of a program: they take turns where they wait, always in the same order."""
 
 import pytest
-from tests.wasm_session import TestSession
+from tests.sandbox.wasm.thread_programs import PROGRAMS
+from tests.wasm_session import TestSession, open_session
+
+from tallystick.sandbox.wasm.sandbox import WasmSandbox
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_with_threads_ends_as_in_cpython(session: TestSession, name: str) -> None:
+    program, value = PROGRAMS[name]
+
+    result = session.run(program)
+
+    assert result.error is None, result.error.traceback or result.error
+    assert result.value == value
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("name", list(PROGRAMS)[::6])
+def test_threads_use_the_same_fuel_each_time(sandbox: WasmSandbox, name: str) -> None:
+    results = []
+    for _ in range(2):
+        with open_session(sandbox) as session:
+            results.append(session.run(PROGRAMS[name][0] + "\nimport time; time.monotonic_ns()"))
+
+    assert results[0].charge.fuel == results[1].charge.fuel
+    assert results[0].value == results[1].value
 
 
 def test_a_thread_has_run_when_it_was_joined(session: TestSession) -> None:
@@ -102,6 +127,202 @@ def test_waiting_for_nothing_is_a_deadlock_that_says_so(session: TestSession, pr
     assert error is not None
     assert error.kind == "RuntimeError"
     assert "deadlock" in error.message
+
+
+STUCK = {
+    "a consumer without a sentinel": (
+        """
+import queue, threading
+line, out = queue.Queue(), []
+def consume():
+    while True:
+        out.append(line.get())
+thread = threading.Thread(target=consume, name='eater')
+thread.start()
+line.put(1)
+""",
+        "eater waits in Queue.get (line 6)",
+    ),
+    "locks in the wrong order": (
+        """
+import threading, time
+a, b = threading.Lock(), threading.Lock()
+def take(first, second):
+    with first:
+        time.sleep(0.01)
+        with second:
+            pass
+threads = [threading.Thread(target=take, args=each) for each in ((a, b), (b, a))]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+""",
+        "waits in Lock.acquire (line 7)",
+    ),
+    "an event that is never set, in a pool": (
+        """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(1) as pool:
+    pool.submit(threading.Event().wait)
+""",
+        "waits in Event.wait",
+    ),
+    "a task of a full pool waits for its own pool": (
+        """
+from concurrent.futures import ThreadPoolExecutor
+pool = ThreadPoolExecutor(1)
+def outer():
+    return pool.submit(abs, -1).result()
+pool.submit(outer).result()
+""",
+        "waits in Future.result (line 5)",
+    ),
+    "a barrier with too few": (
+        """
+import threading
+barrier = threading.Barrier(3)
+threads = [threading.Thread(target=barrier.wait) for _ in range(2)]
+for thread in threads: thread.start()
+""",
+        "waits in Barrier.wait",
+    ),
+    "an error that is caught": (
+        """
+import threading
+lock = threading.Lock()
+lock.acquire()
+try:
+    lock.acquire()
+except Exception:
+    pass
+'on'
+""",
+        "MainThread waits in Lock.acquire (line 6)",
+    ),
+    "a wait under a built-in function": (
+        """
+import queue, threading
+line, out = queue.Queue(1), []
+def consume():
+    out.extend(map(lambda _: line.get(), range(3)))
+threading.Thread(target=consume, name='eater').start()
+for n in range(3):
+    line.put(n)
+""",
+        "eater waits inside a function that cannot be paused",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STUCK)
+def test_threads_that_cannot_continue_end_the_program_with_an_error(
+    session: TestSession, name: str
+) -> None:
+    program, told = STUCK[name]
+
+    error = session.run(program).error
+
+    assert error is not None
+    assert error.kind == "RuntimeError"
+    assert told in error.message
+    assert session.value("1 + 1") == "2"
+
+
+def test_a_daemon_that_is_not_waited_for_does_not_keep_the_program(session: TestSession) -> None:
+    program = """
+import threading, time
+beats = []
+def beat():
+    while True:
+        beats.append(1)
+        time.sleep(1)
+threading.Thread(target=beat, daemon=True).start()
+"""
+    assert session.run(program).error is None
+    assert session.value("time.sleep(2.5)\nlen(beats)") == "3"
+
+
+def test_a_daemon_and_a_pool_work_on_in_the_next_program(session: TestSession) -> None:
+    session.run(
+        """
+import queue, threading
+from concurrent.futures import ThreadPoolExecutor
+work, done, pool = queue.Queue(), [], ThreadPoolExecutor(2)
+def worker():
+    while True:
+        done.append(work.get())
+        work.task_done()
+threading.Thread(target=worker, daemon=True).start()
+first = pool.submit(abs, -1)
+"""
+    )
+
+    program = "work.put(1)\nwork.join()\ndone, first.result(), pool.submit(abs, -2).result()"
+    assert session.value(program) == "([1], 1, 2)"
+
+
+def test_the_error_of_the_program_is_told_before_that_of_its_threads(
+    session: TestSession,
+) -> None:
+    error = session.run(
+        "import queue, threading\nline = queue.Queue()\n"
+        "threading.Thread(target=line.get).start()\n1 / 0"
+    ).error
+
+    assert error is not None
+    assert error.kind == "ZeroDivisionError"
+
+
+def test_a_process_that_fails_has_exit_code_1_and_says_why(session: TestSession) -> None:
+    result = session.run(
+        "import multiprocessing\np = multiprocessing.Process(target=lambda: 1 / 0)\n"
+        "p.start()\np.join()\np.exitcode"
+    )
+
+    assert result.value == "1"
+    assert "ZeroDivisionError" in result.stderr
+
+
+def test_interrupting_the_main_thread_is_refused_by_name(session: TestSession) -> None:
+    error = session.run("import _thread\n_thread.interrupt_main()").error
+
+    assert error is not None
+    assert "_thread.interrupt_main is not available" in error.message
+
+
+def test_the_traceback_of_a_thread_shows_the_program_only(session: TestSession) -> None:
+    result = session.run(
+        """
+import threading, time
+def inner():
+    time.sleep(0.01)
+    raise ValueError('here')
+def outer():
+    inner()
+thread = threading.Thread(target=outer, name='one')
+thread.start()
+thread.join()
+"""
+    )
+
+    assert "Exception in thread one" in result.stderr
+    assert "line 7, in outer" in result.stderr
+    assert "line 5, in inner" in result.stderr
+    assert "tallystick" not in result.stderr
+
+
+def test_a_thread_that_computes_costs_what_the_main_thread_costs(session: TestSession) -> None:
+    program = """
+def work(n):
+    return n if n < 2 else work(n - 1) + work(n - 2)
+"""
+    session.run(program)
+    alone = session.run("work(18)").charge.fuel
+    threaded = session.run(
+        "import threading\nt = threading.Thread(target=work, args=(18,))\nt.start()\nt.join()"
+    ).charge.fuel
+
+    assert threaded < 3 * alone
 
 
 def test_a_wait_with_a_timeout_passes_in_virtual_time(session: TestSession) -> None:

@@ -16,7 +16,6 @@ from tallystick.attachments.collect import (
     ReclaimPolicy,
     ReclaimReport,
     reclaim,
-    verify_attachments,
 )
 from tallystick.attachments.port import Reference
 from tallystick.attachments.session import SessionAttachments
@@ -27,6 +26,8 @@ from tallystick.core.records import RunStarted, StepEntered
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.history import records_of, resolve_run
 from tallystick.settings.paths import ledger_path
+from tallystick.storage.private_file import whole_file
+from tallystick.upkeep.audit import needed_attachments, verify_references
 
 _SESSION = click.option(
     "--session",
@@ -159,26 +160,39 @@ def gc_command(dry_run: bool, grace: float, everything: bool, as_json: bool) -> 
         grace_period_ms=round(grace * 3_600_000),
         empty_root_set=(EmptyRootSet.AUTHORIZE_DELETE_ALL if everything else EmptyRootSet.REFUSE),
     )
-    with _opened() as attachments:
-        report = reclaim(attachments, policy=policy, dry_run=dry_run)
+    with SqliteLedger(ledger_path()) as ledger, SqliteAttachments(ledger.file) as attachments:
+        report = reclaim(
+            attachments,
+            policy=policy,
+            dry_run=dry_run,
+            needed=lambda: needed_attachments(ledger),
+        )
     click.echo(msgspec.json.encode(report).decode() if as_json else _told(report))
-    return LEDGER if report.failed_ids else OK
+    if report.needed_ids:
+        click.echo(
+            f"{len(report.needed_ids):,} kept: a run needs them and its session has lost its "
+            f"reference; tally attach verify names them",
+            err=True,
+        )
+    return LEDGER if report.failed_ids or report.needed_ids else OK
 
 
 @command.command("verify")
 @_JSON
 def verify_command(as_json: bool) -> int:
-    r"""Read everything that is held again, and check it.
+    r"""Read everything that is held again, and check that runs hold what their records name.
 
     \b
     Example:
         tally attach verify
     """
-    with _opened() as attachments:
-        report = verify_attachments(attachments)
+    with SqliteLedger(ledger_path()) as ledger, SqliteAttachments(ledger.file) as attachments:
+        report = verify_references(ledger, attachments)
     if as_json:
         click.echo(msgspec.json.encode(report).decode())
     else:
+        for line in report.damage:
+            click.echo(line)
         for each in report.bad:
             click.echo(f"{each.id}: {each.why}")
         click.echo(f"{report.references} references, {report.blobs} blobs, {report.bytes:,} bytes")
@@ -229,16 +243,12 @@ def _whole_id(held: SessionAttachments, named: str) -> str:
 
 def _write(path: Path, chunks: Iterator[bytes]) -> None:
     """Write beside the name first: what is damaged shall not stand under it."""
-    part = path.with_name(f".{path.name}.part")
     try:
-        with part.open("wb") as file:
+        with whole_file(path, forced=False, mode=0o666) as file:
             for chunk in chunks:
                 file.write(chunk)
-        part.replace(path)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _line(each: Reference) -> str:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import click
 import msgspec
 
 from tallystick.cli.exit_codes import LEDGER, OK
+from tallystick.cli.show import counted
 from tallystick.core.chain import Head
 from tallystick.core.errors import UsageError
 from tallystick.core.json_text import canonical
 from tallystick.core.proof import HeadFile
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import BadEntry, VerifyReport, bad_entry_of, verify_ledger
+from tallystick.ledger.verify import BadEntry, BadRow, VerifyReport, bad_entry_of
 from tallystick.runtime.runs.history import resolve_run
 from tallystick.settings.files import config_directory
 from tallystick.settings.paths import ledger_path
 from tallystick.settings.signing import PublicKey, SigningKey, open_signing_key, read_public_key
+from tallystick.storage.clock import now_ms
+from tallystick.upkeep.audit import verify_records
 from tallystick.upkeep.proof import (
     HeadReport,
     head_of,
@@ -52,10 +54,10 @@ def head_command(run: str, sign: bool, output: Path | None, as_json: bool) -> in
     ledger = SqliteLedger(ledger_path())
     found = resolve_run(ledger, run)
     key = _key() if sign else None
-    document = head_of(ledger, found, at_ms=time.time_ns() // 1_000_000, key=key)
+    document = head_of(ledger, found, at_ms=now_ms(), key=key)
     signed = f"signed by {document.key_id}" if document.signed else "unsigned"
     _hand_out(canonical(document), output, as_json)
-    click.echo(f"head of {found}: {document.count:,} entries, {signed}", err=True)
+    click.echo(f"head of {found}: {counted(document.count, 'entry')}, {signed}", err=True)
     return 0
 
 
@@ -87,7 +89,7 @@ def prove_command(
     proof = proof_of(ledger, found, seq, head=head, body=body)
     _hand_out(canonical(proof), output, as_json)
     shown = "with its body" if body else "without its body"
-    click.echo(f"entry {seq} of {found}, {shown}, under {proof.count:,} entries", err=True)
+    click.echo(f"entry {seq} of {found}, {shown}, under {counted(proof.count, 'entry')}", err=True)
     return 0
 
 
@@ -150,9 +152,10 @@ def verify_command(
     proof_file: Path | None,
     as_json: bool,
 ) -> int:
-    r"""Check every hash of the ledger, or of one run. Exit code 6 if one does not hold.
+    r"""Check every hash of the ledger, or of one run, and what stands beside the chains.
 
-    With --proof no ledger is needed, only the head that the proof leads to.
+    Exit code 6 if something does not hold. With --proof no ledger is needed, only the head that
+    the proof leads to.
 
     \b
     Example:
@@ -175,7 +178,7 @@ def verify_command(
 def _of_ledger(run: str | None, as_json: bool) -> int:
     ledger = SqliteLedger(ledger_path())
     named = None if run is None else resolve_run(ledger, run)
-    report = verify_ledger(ledger, runs=None if named is None else [named])
+    report = verify_records(ledger, None if named is None else [named])
     if named is not None and report.ok and (bad := bad_entry_of(ledger, named)) is not None:
         # What it shares with the run that it grew from is a part of it.
         report = msgspec.structs.replace(report, ok=False, first_bad=bad)
@@ -219,8 +222,17 @@ def _told(report: VerifyReport) -> str:
     if report.first_bad is not None:
         return _told_bad(report.first_bad)
     erased = f", {report.erased:,} erased" if report.erased else ""
-    notes = "".join(f"\n{note}" for note in report.notes)
-    return f"{report.runs:,} runs, {report.entries:,} entries{erased}: all hold{notes}"
+    counts = f"{counted(report.runs, 'run')}, {counted(report.entries, 'entry')}{erased}"
+    bad = [_told_row(each) for each in report.bad_rows]
+    held = f"{counts}: all hold"
+    if bad:
+        held = f"{counts}: the chains hold, and {len(bad):,} of what stands beside them does not"
+    uncovered = [f"not covered by the format: {each}" for each in report.not_covered]
+    return "\n".join([*bad, held, *report.notes, *uncovered])
+
+
+def _told_row(bad: BadRow) -> str:
+    return f"run {bad.run}, {bad.what}: {bad.why}" if bad.run else f"{bad.what}: {bad.why}"
 
 
 def _told_bad(bad: BadEntry) -> str:
@@ -235,4 +247,4 @@ def _tell_standing(head: HeadReport) -> None:
         "bad": "not signed by the key given",
     }[head.signature]
     at = f" at {head.at}" if head.at else ""
-    click.echo(f"head of {head.count:,} entries{at}: {signature}", err=True)
+    click.echo(f"head of {counted(head.count, 'entry')}{at}: {signature}", err=True)

@@ -16,8 +16,8 @@ import click
 from tallystick.cli.driving import show_run
 from tallystick.cli.exit_codes import exit_code_of_stop
 from tallystick.cli.progress import Sayer, progress_for
+from tallystick.cli.show import counted
 from tallystick.client import Session
-from tallystick.core.charge import RunLimits
 from tallystick.core.errors import UsageError
 from tallystick.core.machine.commands import Code
 from tallystick.core.machine.reply import parse_reply
@@ -29,6 +29,7 @@ from tallystick.model.pacing import Pacing
 from tallystick.model.port import Model
 from tallystick.model.recorded import RecordedModel
 from tallystick.runtime.context.inputs import given_text
+from tallystick.runtime.run.clock import FIXED
 from tallystick.runtime.runs.result import Run
 from tallystick.settings.models import open_model
 from tallystick.settings.settings import Settings, load_settings
@@ -87,9 +88,8 @@ def demo_command(
     with _session(settings, say) as session:
         model, temperature = _model(settings, session)
         _introduce(texts, model, recorded=model_name is None, say=say)
-        session.use(model, owned=True)
-        limits = RunLimits() if settings is None else settings.limits
-        result = _run(session, texts, limits, temperature=temperature, quiet=quiet)
+        session.use(model, owned=True, configured=settings is not None)
+        result = _run(session, texts, temperature=temperature, quiet=quiet)
         show_run(result, quiet=quiet)
         if quiet or not result.answered:
             return exit_code_of_stop(result.stop)
@@ -118,16 +118,16 @@ def _save(texts: Mapping[str, str], folder: Path) -> int:
 
 
 def _session(settings: Settings | None, say: Say) -> Session:
-    if settings is None:
-        return Session(say=say)
-    return Session(say=say, pricing=settings.pricing, total=settings.total)
+    # What is shown is the same on every day.
+    return Session(say=say, config=settings, clock=FIXED)
 
 
 def _model(settings: Settings | None, session: Session) -> tuple[Model, float | None]:
     """The model to ask, and at which temperature: what was recorded was asked at one."""
     if settings is not None:
         model = open_model(settings.model, settings, pacing=Pacing(), ledger=lambda: session.ledger)
-        return model, settings.temperature
+        # What else is configured, the session reads itself.
+        return model, None
     kept = recording()
     model = RecordedModel(
         kept.exchanges, name=f"recorded:{kept.made_with}", recorded_name=kept.model
@@ -150,7 +150,6 @@ def _introduce(texts: Mapping[str, str], model: Model, *, recorded: bool, say: S
 def _run(
     session: Session,
     texts: Mapping[str, str],
-    limits: RunLimits,
     *,
     temperature: float | None,
     quiet: bool,
@@ -166,8 +165,8 @@ def _run(
         return session.run(
             QUESTION,
             inputs=[given_text(text, name=name) for name, text in texts.items()],
-            limits=limits,
             temperature=temperature,
+            strategy="code",
             watch=watch,
             heard=progress.heard,
         )
@@ -209,13 +208,13 @@ def _prove(session: Session, result: Run) -> int:
     """Replay the run and check its chain, and say what to try next."""
     replayed = session.replay(result.run)
     click.echo(
-        f"replay   {replayed.programs} programs ran again without a model: "
+        f"replay   {counted(replayed.programs, 'program')} ran again without a model: "
         f"{'the same, to the byte' if replayed.held else f'differs at {replayed.divergence}'}",
         err=True,
     )
     checked = verify_ledger(session.ledger, [result.run])
     click.echo(
-        f"verify   {checked.entries} entries, "
+        f"verify   {counted(checked.entries, 'entry')}, "
         f"{'every hash holds' if checked.first_bad is None else f'broken: {checked.first_bad}'}",
         err=True,
     )

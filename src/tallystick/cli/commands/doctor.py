@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 import msgspec
 
+from tallystick.cli.commands.sessions import made_by, other_guest_note
 from tallystick.cli.progress import Sayer
 from tallystick.core.errors import TallystickError
 from tallystick.runtime.programs.backends import CAPABILITIES
 from tallystick.sandbox.process.sandbox import ProcessSandbox
-from tallystick.sandbox.wasm.engine import ENGINE, load_image
+from tallystick.sandbox.wasm.image import ENGINE, load_image
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.settings.paths import cache_directory, data_directory
+from tallystick.sessions.exec_sessions import named_origins
+from tallystick.sessions.sessions import book_path, differs_from_here, open_sessions
+from tallystick.settings.paths import cache_directory, data_directory, ledger_path
 
 _DEFAULT = "wasm"
 _NOT_OFFERED = "this sandbox does not have it"
@@ -43,6 +46,8 @@ class _Finding(msgspec.Struct, frozen=True, kw_only=True):
 def doctor_command(as_json: bool) -> int:
     r"""Try what each sandbox can do here, and say so.
 
+    Sessions that another version of the sandbox left are named: nothing can run in them here.
+
     Exit code 0 if the default sandbox can do all that it offers, 4 if not: a sandbox that this
     host cannot give is named, and that is no fault of it.
 
@@ -51,6 +56,7 @@ def doctor_command(as_json: bool) -> int:
         tally doctor
     """
     findings, beside, layers = asyncio.run(_examine())
+    others, programs_only, unread = _left_by_others()
     facts = {
         "python": platform.python_version(),
         "guest": _guest(),
@@ -59,7 +65,12 @@ def doctor_command(as_json: bool) -> int:
         "data": str(data_directory()),
     }
     if as_json:
-        told = {**facts, "findings": findings, "beside": beside, "layers": layers}
+        told = {
+            **facts,
+            **{"findings": findings, "beside": beside, "layers": layers},
+            "left_by_another_sandbox": {"sessions": others, "exec_sessions": programs_only},
+            "sessions_unreadable": unread,
+        }
         click.echo(msgspec.json.encode(told).decode())
     else:
         for name, fact in facts.items():
@@ -71,6 +82,8 @@ def doctor_command(as_json: bool) -> int:
         for layer, why in layers.items():
             if why is not None:
                 click.echo(f"process  without {layer}: {why}")
+        for line in _session_lines(others, programs_only, unread):
+            click.echo(f"sessions {line}")
     needed = [each for each in (*findings, *beside) if each.backend == _DEFAULT and each.offered]
     return 0 if all(finding.proven for finding in needed) else 4
 
@@ -80,6 +93,45 @@ def _guest() -> str:
         return load_image().sha256
     except TallystickError as error:
         return f"missing: {error}"
+
+
+def _left_by_others() -> tuple[list[str], list[str], str | None]:
+    """Find the sessions that cannot go on here, since another guest or engine left them.
+
+    Returns the sessions of runs, those of `tally exec`, and why they could not be read, if so. A
+    doctor makes no file: without a book there are no sessions.
+    """
+    others: list[str] = []
+    programs_only: list[str] = []
+    try:
+        if book_path(ledger_path()).exists():
+            with open_sessions(ledger_path()) as sessions:
+                others = [
+                    each.id
+                    for each in sessions.list()
+                    if made_by(sessions, each.id, each.left, backend=each.backend).differs
+                ]
+        named = named_origins(ledger_path(), directory=data_directory())
+        programs_only = [name for name, origin in named.items() if differs_from_here(origin)]
+    except TallystickError as error:
+        return others, programs_only, f"{error.code}: {error}"
+    return others, programs_only, None
+
+
+def _session_lines(
+    others: Sequence[str], programs_only: Sequence[str], unread: str | None
+) -> Iterator[str]:
+    for each in others:
+        yield f"{each} was left by another version of the sandbox"
+    if others:
+        yield other_guest_note(others)
+    for each in programs_only:
+        yield (
+            f"tally exec --session {each}: left by another version of the sandbox, which alone can "
+            f"read it; use another name here"
+        )
+    if unread is not None:
+        yield f"cannot be read: {unread}"
 
 
 async def _examine() -> tuple[list[_Finding], list[_Finding], Mapping[str, str | None]]:

@@ -9,23 +9,39 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from tallystick.cli.exit_codes import exit_code_of_result
+from tallystick.cli.options import with_backend
 from tallystick.cli.progress import Sayer
 from tallystick.core.errors import InvalidName, UsageError
+from tallystick.runtime.programs.backends import Backends, read_preference
+from tallystick.runtime.run.clock import run_clock
 from tallystick.sandbox.host import HostTable
-from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits, new_id, now_ms
+from tallystick.sandbox.port import (
+    ExecutionContext,
+    ExecutionResult,
+    Limits,
+    SandboxSession,
+)
 from tallystick.sandbox.snapshot import SnapshotStore
 from tallystick.sandbox.text import HostText
-from tallystick.sandbox.wasm.sandbox import CLOCK_NS, WasmSandbox, WasmSession
+from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
 from tallystick.sessions.exec_sessions import NamedSession, hold_session, keep, reopen
 from tallystick.settings.paths import cache_directory, data_directory, ledger_path
+from tallystick.storage.clock import new_id
+
+if TYPE_CHECKING:
+    from tallystick.sandbox.process.sandbox import ProcessSandbox
 
 _MIB = 1024 * 1024
 _DEFAULTS = Limits()
+# Options that mean nothing to native programs, by the name of their parameter.
+_WASM_ONLY = {"session": "--session", "fuel": "--fuel", "clock": "--clock", "wheels": "--wheel"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +55,13 @@ class _Job:
     session: NamedSession | None
     seed: int
     clock_ns: int
+    backend: str
+    accept_without: tuple[str, ...]
 
 
 @click.command("exec")
 @click.argument("program", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@with_backend
 @click.option("--session", metavar="NAME", help="Keep the namespace under a name between calls.")
 @click.option(
     "--fuel",
@@ -58,7 +77,7 @@ class _Job:
     default=_DEFAULTS.memory_bytes // _MIB,
     show_default=True,
     metavar="N",
-    help="Memory of the interpreter, in MiB.",
+    help="Memory of the interpreter, in MiB; of all processes together in the process sandbox.",
 )
 @click.option(
     "--wall-ms",
@@ -85,10 +104,10 @@ class _Job:
 )
 @click.option(
     "--clock",
-    type=click.Choice(["fixed", "now"]),
     default="fixed",
-    show_default=True,
-    help="Where the program's clock starts: at 2026-01-01, or at the present.",
+    metavar="fixed|now|TIME",
+    help="Start the program's clock at 2026-01-01, at the present, or at a time such as "
+    "2026-03-01T09:30.  [default: fixed]",
 )
 @click.option(
     "--wheel",
@@ -107,8 +126,12 @@ class _Job:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
 @click.option("--quiet", is_flag=True, help="Leave out the closing line.")
+@click.pass_context
 def command(
+    called: click.Context,
     program: str,
+    backend: str,
+    accept_without: tuple[str, ...],
     session: str | None,
     fuel: int,
     memory_mb: int,
@@ -133,10 +156,12 @@ def command(
     \b
     Example:
         tally exec report.py --text log=server.log --fuel 5000000000
+        tally exec fit.py --sandbox process --memory-mb 1024
     """
+    _refuse_unsupported(called, backend)
     source = sys.stdin.buffer.read() if program == "-" else _read(Path(program))
     limits = Limits(fuel=fuel, memory_bytes=memory_mb * _MIB)
-    clock_ns = CLOCK_NS if clock == "fixed" else now_ms() * 1_000_000
+    clock_ns = run_clock(clock).clock_ns
     with _held(session, seed=seed, clock_ns=clock_ns) as named:
         job = _Job(
             program=source,
@@ -152,11 +177,26 @@ def command(
             session=named,
             seed=named.seed if named else seed or 0,
             clock_ns=named.clock_ns if named else clock_ns,
+            backend=backend,
+            accept_without=accept_without,
         )
         with _snapshots(named) as store:
             result = asyncio.run(_execute(job, store))
     _show(result, as_json=as_json, quiet=quiet)
     return exit_code_of_result(result)
+
+
+def _refuse_unsupported(called: click.Context, backend: str) -> None:
+    """Refuse options that a sandbox which was asked for would have to ignore."""
+    if "process" not in read_preference(backend):
+        return
+    given = [
+        option
+        for name, option in _WASM_ONLY.items()
+        if called.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise UsageError(f"the process sandbox does not support {', '.join(given)}")
 
 
 def _read(path: Path) -> bytes:
@@ -199,6 +239,24 @@ def _parsed_texts(given: tuple[str, ...]) -> dict[str, Path]:
 
 
 async def _execute(job: _Job, store: SnapshotStore | None) -> ExecutionResult:
+    if job.accept_without or "process" in read_preference(job.backend):
+        backends = Backends(preference=job.backend, accept_without=job.accept_without, say=Sayer())
+        try:
+            if await backends.chosen() == "process":
+                return await _execute_native(backends.process(), job)
+        finally:
+            await backends.close()
+    return await _execute_in_wasm(job, store)
+
+
+async def _execute_native(sandbox: ProcessSandbox, job: _Job) -> ExecutionResult:
+    session = await sandbox.open(session_id=job.context.session_id, seed=job.seed)
+    result = await _performed(session, job)
+    await session.close()
+    return result
+
+
+async def _execute_in_wasm(job: _Job, store: SnapshotStore | None) -> ExecutionResult:
     sandbox = WasmSandbox.load(
         cache=cache_directory(),
         store=store,
@@ -209,15 +267,19 @@ async def _execute(job: _Job, store: SnapshotStore | None) -> ExecutionResult:
         session = await _opened(sandbox, job)
         for wheel in job.wheels:
             await session.add_wheel(_read(wheel), name=wheel.name)
-        with _open_texts(job.texts) as texts, _stopped_by_ctrl_c(session):
-            host = HostTable(texts=texts)
-            result = await session.execute(job.program, context=job.context, host=host)
+        result = await _performed(session, job)
         if job.session is not None:
             await keep(sandbox, session)
         await session.close()
         return result
     finally:
         await sandbox.close()
+
+
+async def _performed(session: SandboxSession, job: _Job) -> ExecutionResult:
+    with _open_texts(job.texts) as texts, _stopped_by_ctrl_c(session):
+        host = HostTable(texts=texts)
+        return await session.execute(job.program, context=job.context, host=host)
 
 
 async def _opened(sandbox: WasmSandbox, job: _Job) -> WasmSession:
@@ -242,7 +304,7 @@ def _open_texts(paths: dict[str, Path]) -> Iterator[dict[str, HostText]]:
 
 
 @contextlib.contextmanager
-def _stopped_by_ctrl_c(session: WasmSession) -> Iterator[None]:
+def _stopped_by_ctrl_c(session: SandboxSession) -> Iterator[None]:
     """The first Ctrl-C ends the program and keeps what it printed; the second ends us."""
     loop = asyncio.get_running_loop()
 
@@ -283,8 +345,13 @@ def _closing_line(result: ExecutionResult) -> str:
     verdict = "ok" if result.succeeded else f"ended by {result.stop}"
     if result.stop == "finished" and not result.succeeded:
         verdict = f"failed, exit code {result.exit_code}"
-    return (
-        f"{verdict}: {charge.fuel:,} fuel, {charge.wall_ms:,} ms, "
-        f"{charge.memory_bytes / _MIB:.0f} MiB, {charge.host_calls:,} host calls, "
-        f"{charge.output_bytes:,} bytes printed"
-    )
+    counts = [
+        f"{charge.wall_ms:,} ms",
+        f"{charge.host_calls:,} host calls",
+        f"{charge.output_bytes:,} bytes printed",
+    ]
+    # Native code has no fuel, and its memory is held to a limit and not reported.
+    if result.metadata.get("backend") != "process":
+        counts.insert(0, f"{charge.fuel:,} fuel")
+        counts.insert(2, f"{charge.memory_bytes / _MIB:.0f} MiB")
+    return f"{verdict}: {', '.join(counts)}"

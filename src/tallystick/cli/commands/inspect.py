@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 import click
 import msgspec
 
-from tallystick.cli.progress import Row, budget_lines, counted, row_text, shown_cost
+from tallystick.cli.progress import Row, budget_lines, row_text, shown_cost
 from tallystick.cli.show import (
+    counted,
     outcome,
     plain,
     safe,
@@ -35,6 +36,7 @@ from tallystick.core.records import (
     encode_record,
     harn_fields,
 )
+from tallystick.core.records.receipts import holds_reservations
 from tallystick.core.views.difference import (
     CallsDifference,
     EndDifference,
@@ -48,7 +50,7 @@ from tallystick.core.views.outline import End, RunAct, Spend
 from tallystick.core.views.receipt import Tally, harn_step_fields, holds_steps, step_lines
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.runs.history import records_of, resolve_run, whole_records
+from tallystick.runtime.runs.history import NOT_BEGUN, records_of, resolve_run, whole_records
 from tallystick.runtime.runs.tree import Node, tree_of
 from tallystick.settings.paths import ledger_path
 
@@ -96,6 +98,9 @@ def inspect_command(
     if as_json:
         bodies = [msgspec.Raw(encode_record(record)) for record in records]
         click.echo(msgspec.json.encode({"run": found, "records": bodies}).decode())
+        return 0
+    if not records:
+        click.echo(f"run {found} {NOT_BEGUN}", err=True)
         return 0
     # A chain of steps has no turns.
     in_blocks = not as_records and isinstance(records[0], RunStarted)
@@ -314,15 +319,19 @@ def _receipt_lines(run: str, receipt: Receipt) -> list[str]:
     charge = receipt.charge
     total = sum(each.usd for each in receipt.models)
     unpriced = sum(each.unpriced for each in receipt.models)
-    cost = shown_usd(total) if receipt.models else shown_usd(0)
-    if unpriced:
-        cost += f" and {unpriced:,} unpriced call{'' if unpriced == 1 else 's'}"
+    cost = shown_usd(total)
+    if receipt.models and all(_is_unpriced(each) for each in receipt.models):
+        cost = "price unknown"
+    if holds_reservations(receipt):
+        cost = f"at most {cost}"
+    if unpriced and cost != "price unknown":
+        cost += f" and {counted(unpriced, 'unpriced call')}"
     cap = "" if receipt.usd_cap is None else f" of {shown_usd(receipt.usd_cap)}"
     made = [
         f"run       {run}",
         f"status    {receipt.status}  ({receipt.stop}: {receipt.detail})",
         f"cost      {cost}{cap}",
-        f"used      {charge.turns:,} turns, {charge.model_calls:,} model calls, "
+        f"used      {counted(charge.turns, 'turn')}, {counted(charge.model_calls, 'model call')}, "
         f"{charge.tokens_in:,} tokens in, {charge.tokens_out:,} out, "
         f"{charge.wall_ms / 1000:.1f} s",
     ]
@@ -330,7 +339,7 @@ def _receipt_lines(run: str, receipt: Receipt) -> list[str]:
         made.append(f"step      {plain(receipt.step)}  of {plain(receipt.parent)}")
     made += [_model(each) for each in receipt.models]
     if receipt.refused_calls:
-        made.append(f"refused   {receipt.refused_calls:,} calls that no budget paid for")
+        made.append(f"refused   {counted(receipt.refused_calls, 'call')} that no budget paid for")
     made += [f"called    {name}  {count:,} times" for name, count in receipt.tool_calls]
     made.append(f"effects   {receipt.side_effects:,}")
     made.append(f"given     sha256:{receipt.inputs_digest}")
@@ -338,12 +347,17 @@ def _receipt_lines(run: str, receipt: Receipt) -> list[str]:
     return made
 
 
+def _is_unpriced(line: ModelLine) -> bool:
+    """Tell whether no call of the model had a known price: its cost is unknown then."""
+    return not line.usd and (line.price in ("unknown", "waived") or line.calls == line.unpriced)
+
+
 def _model(line: ModelLine) -> str:
-    usd = shown_usd(line.usd) if line.calls > line.unpriced else "unpriced"
+    usd = "price unknown" if _is_unpriced(line) else shown_usd(line.usd)
     failed = f", {line.failed:,} failed" if line.failed else ""
     odd = "".join(f"  {name} x{count}" for name, count in line.flags)
     return (
-        f"model     {line.model}  {line.calls:,} calls{failed}  {line.tokens_in:,} in  "
+        f"model     {line.model}  {counted(line.calls, 'call')}{failed}  {line.tokens_in:,} in  "
         f"{line.tokens_out:,} out  {usd}  ({_PRICES.get(line.price, line.price)}){odd}"
     )
 

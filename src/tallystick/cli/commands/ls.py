@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -14,7 +14,7 @@ import msgspec
 
 from tallystick.cli.exit_codes import IN_DOUBT, OK
 from tallystick.cli.progress import fitted
-from tallystick.cli.show import plain
+from tallystick.cli.show import counted, plain
 from tallystick.core.chain import Header, Sealed
 from tallystick.core.charge import shown_usd
 from tallystick.core.errors import LedgerError, RunNotFound, UsageError
@@ -27,6 +27,7 @@ from tallystick.core.records import (
     RunStarted,
     decode_record,
 )
+from tallystick.core.records.receipts import holds_reservations
 from tallystick.core.views.open_calls import OpenIntent
 from tallystick.core.views.receipt import StepLine, step_lines, step_totals
 from tallystick.ledger.port import Ledger, RunRow
@@ -37,11 +38,13 @@ from tallystick.runtime.runs.in_doubt import (
     ClosedCalls,
     DoubtfulRun,
     close_calls,
+    is_unsent,
+    release_unsent,
     runs_in_doubt,
     status_of,
 )
-from tallystick.sandbox.port import now_ms
 from tallystick.settings.paths import ledger_path
+from tallystick.storage.clock import now_ms
 
 _GOAL_CHARS_MAX = 60
 _MODEL_CHARS_MAX = 32
@@ -60,6 +63,7 @@ class _Listed(msgspec.Struct, frozen=True, kw_only=True):
     """One chain. Of steps, `goal` is the name of the outermost, and `stop` its status.
 
     `usd` is in nano-dollars, None if it is not known. What is pruned has no goal and no answer.
+    `at_most` says that `usd` holds reservations, of calls whose cost nobody reported.
     """
 
     kind: Literal["run", "steps"]
@@ -72,6 +76,7 @@ class _Listed(msgspec.Struct, frozen=True, kw_only=True):
     answer: str | None
     usd: int | None
     pruned: bool = False
+    at_most: bool = False
 
 
 @click.command("ls")
@@ -91,7 +96,8 @@ class _Listed(msgspec.Struct, frozen=True, kw_only=True):
 def ls_command(limit: int, in_doubt: bool, children: bool, as_json: bool) -> int:
     r"""List the runs of the ledger, the newest last, and the steps that some were begun in.
 
-    A run without an end is `running`, `cut off` (tally resume goes on with it), or `in doubt`: it
+    A run without an end is `running`, `cut off` (tally resume goes on with it), `not begun` (its
+    process ended before anything of it was written: there is nothing to resume), or `in doubt`: it
     was cut off while it waited for a call. With --in-doubt those calls are listed, and what dead
     processes hold of the total.
 
@@ -104,6 +110,7 @@ def ls_command(limit: int, in_doubt: bool, children: bool, as_json: bool) -> int
         if in_doubt:
             return _list_doubts(ledger, as_json=as_json)
         rows = [_listed(ledger, row) for row in _newest(ledger, limit, children=children)]
+        rows = _with_steps_marked(ledger, rows)
     if as_json:
         click.echo(msgspec.json.encode(rows).decode())
         return 0
@@ -152,7 +159,7 @@ def _cost(row: _Listed) -> str:
     """Write what a run cost. A run without an end has no cost yet."""
     if row.usd is None:
         return "-" if row.stop in _WITHOUT_END else "unknown"
-    return shown_usd(row.usd)
+    return f"{'<= ' if row.at_most else ''}{shown_usd(row.usd)}"
 
 
 def _short_model(name: str) -> str:
@@ -222,7 +229,34 @@ def _read(ledger: Ledger, row: RunRow) -> _Listed:
         stop=ended.stop if ended else status_of(ledger, row),
         answer=ended.answer if ended else None,
         usd=ended.charge.usd if ended else None,
+        at_most=ended is not None and _has_reservations(end),
     )
+
+
+def _with_steps_marked(ledger: Ledger, rows: list[_Listed]) -> list[_Listed]:
+    """Mark the cost of steps as `at_most` where that of a run in them is.
+
+    A run is newer than the steps around it, so it is listed wherever they are.
+    """
+    chains: set[str | None] = set()
+    for row in rows:
+        if row.kind == "run" and row.at_most:
+            issued = [
+                each for each in records_of(ledger, row.run) if isinstance(each, ReceiptIssued)
+            ]
+            chains.add(issued[-1].receipt.parent)
+    return [
+        msgspec.structs.replace(row, at_most=True)
+        if row.kind == "steps" and row.run in chains
+        else row
+        for row in rows
+    ]
+
+
+def _has_reservations(end: Sequence[Record]) -> bool:
+    """Return True if the last receipt of a run counts reservations."""
+    issued = [each.receipt for each in end if isinstance(each, ReceiptIssued)]
+    return bool(issued) and holds_reservations(issued[-1])
 
 
 def _listed_pruned(row: RunRow, end: list[Record]) -> _Listed:
@@ -240,6 +274,7 @@ def _listed_pruned(row: RunRow, end: list[Record]) -> _Listed:
         answer=None,
         usd=receipt.charge.usd if receipt else None,
         pruned=True,
+        at_most=receipt is not None and holds_reservations(receipt),
     )
 
 
@@ -296,7 +331,7 @@ def _listed_steps(row: RunRow, lines: Sequence[StepLine], *, pruned: bool) -> _L
 def _list_doubts(ledger: SqliteLedger, *, as_json: bool) -> int:
     found = runs_in_doubt(ledger)
     with SharedScopes(ledger.file) as scopes:
-        holds = [each for each in scopes.holds() if each.owner_dead]
+        holds = [each for each in _holds(ledger, scopes) if each.owner_dead]
     if as_json:
         fields = {"runs": found, "holds": [hold_fields(each) for each in holds]}
         click.echo(msgspec.json.encode(fields).decode())
@@ -310,9 +345,17 @@ def _list_doubts(ledger: SqliteLedger, *, as_json: bool) -> int:
     return 0
 
 
+def _holds(ledger: SqliteLedger, scopes: SharedScopes) -> list[Hold]:
+    """List what is reserved of the total. What was never sent is released first."""
+    # A ledger that cannot be written is shown all the same.
+    with contextlib.suppress(LedgerError):
+        release_unsent(ledger, scopes)
+    return [each for each in scopes.holds() if not is_unsent(ledger, each)]
+
+
 def doubt_lines(found: Sequence[DoubtfulRun]) -> Iterator[str]:
     """Runs with calls in doubt, each with its calls."""
-    now = time.time_ns() // 1_000_000
+    now = now_ms()
     for each in found:
         yield f"{each.run}  begun {_when(each.since)}, {_age(now - each.since)} ago"
         for call in each.open:
@@ -324,15 +367,16 @@ def _call_line(call: OpenIntent) -> str:
     if call.kind == "effect":
         return f"{place}  an effect: it may have happened"
     many = max(1, len(call.items))
-    cost = f"{shown_usd(call.usd)}, " if call.usd is not None else "unpriced, "
-    calls = "1 call" if many == 1 else f"{many:,} calls"
-    return f"{place}  {calls}, at most {cost}{call.tokens:,} tokens"
+    cost = f"at most {shown_usd(call.usd)}" if call.usd is not None else "price unknown"
+    calls = counted(many, "call")
+    return f"{place}  {calls}, {cost}, at most {call.tokens:,} tokens (reserved)"
 
 
 def hold_line(hold: Hold) -> str:
     """What is held of the shared total, in a few words."""
     row = hold.row
-    return f"{plain(row.run)}  {shown_usd(row.amount.usd)}, {row.amount.tokens:,} tokens"
+    usd = "price unknown" if row.amount.usd is None else shown_usd(row.amount.usd)
+    return f"{plain(row.run)}  {usd}, {row.amount.tokens:,} tokens reserved"
 
 
 def hold_fields(hold: Hold) -> dict[str, object]:
@@ -424,7 +468,7 @@ def _closed(ledger: SqliteLedger, scopes: SharedScopes, run: str, *, charge: boo
 
 def _tell(closed: ClosedCalls, *, charge: bool) -> None:
     if closed.calls or closed.holds:
-        calls = "1 call" if closed.calls == 1 else f"{closed.calls:,} calls"
+        calls = counted(closed.calls, "call")
         held = "1 reservation" if closed.holds == 1 else f"{closed.holds:,} reservations"
         of_total = f", with {held} of the total" if closed.holds else ""
         how = "settled at its reservation" if charge else "released, nothing is charged"
@@ -442,7 +486,7 @@ def _tell(closed: ClosedCalls, *, charge: bool) -> None:
 
 
 def _list(ledger: SqliteLedger, scopes: SharedScopes, run: str | None, *, as_json: bool) -> int:
-    holds = scopes.holds() if run is None else scopes.holds(run=run)
+    holds = [each for each in _holds(ledger, scopes) if run is None or each.row.run == run]
     found = [each for each in runs_in_doubt(ledger) if run is None or each.run == run]
     if as_json:
         fields = {"runs": found, "holds": [hold_fields(each) for each in holds]}

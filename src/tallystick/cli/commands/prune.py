@@ -17,9 +17,10 @@ from tallystick.ledger.custody import check_removable
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.history import require_not_awaited, resolve_run
+from tallystick.runtime.runs.in_doubt import require_no_doubt
 from tallystick.runtime.runs.lock import require_idle
-from tallystick.sandbox.port import now_ms
 from tallystick.settings.paths import ledger_path
+from tallystick.storage.clock import now_ms
 from tallystick.upkeep.prune import Kept, Pruned, Pruner, age_ms, disk_bytes
 from tallystick.upkeep.transfer import (
     remove_run_with_attachments,
@@ -47,6 +48,8 @@ def rm_command(run: str, yes: bool) -> int:
     found = resolve_run(ledger, run)
     require_idle(ledger, found)
     require_not_awaited(ledger, found)
+    with SharedScopes(ledger.file) as scopes:
+        require_no_doubt(ledger, found, scopes)
     # Before it is asked for. The ledger looks again when it is done.
     check_removable(found, ledger.forks_of(found))
     if not yes:

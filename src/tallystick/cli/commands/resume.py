@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from tallystick.cli.driving import Shown, opened
-from tallystick.cli.exit_codes import DIVERGED, OK
+from tallystick.cli.exit_codes import DIVERGED, INTERRUPTED, OK
 from tallystick.cli.options import (
     Command,
     limits_from,
@@ -23,15 +23,16 @@ from tallystick.cli.options import (
     with_skills,
 )
 from tallystick.cli.progress import Sayer
-from tallystick.cli.show import plain
+from tallystick.cli.show import counted, plain
 from tallystick.client import Session
 from tallystick.core.errors import UsageError
+from tallystick.core.history import History
 from tallystick.core.records import InDoubt, PersonDecision, RunEnded
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.run.fork import shared_records
 from tallystick.runtime.run.replay import ReplayReport
 from tallystick.runtime.run.resume import checked
-from tallystick.runtime.runs.history import resolve_run, start_now
+from tallystick.runtime.runs.history import resolve_run
 from tallystick.runtime.runs.lock import is_running
 from tallystick.runtime.runs.tree import open_records
 from tallystick.settings.paths import ledger_path
@@ -88,9 +89,9 @@ def resume_command(**given: Any) -> int:  # noqa: ANN401 (the options, as they a
     that are given here replace those of the run, and are for the whole of it. RUN is an id, the
     beginning of one, or `last`.
 
-    A call that was under way when the process died may have been paid for. Then nothing is done
-    and the exit code is 7, until you say: --in-doubt retry makes it again and accepts the cost,
-    --in-doubt abandon does without it.
+    A call that was under way when the process died, or when Ctrl-C was pressed, may have been paid
+    for. Then nothing is done and the exit code is 7, until you say: --in-doubt retry makes it again
+    and accepts the cost, --in-doubt abandon does without it.
 
     \b
     Exit codes: as of tally run; 7 in doubt, 8 it no longer does what is recorded.
@@ -124,14 +125,14 @@ def resume_run(
     ledger = SqliteLedger(ledger_path())
     found = resolve_run(ledger, run)
     _, records = checked(ledger, found)
-    started = start_now(records)
+    started = History(records).started
     flags = {"model": model or started.model, "allow_unpriced": allow_unpriced}
     shown = Shown(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
     ended = records[-1]
     check_decision(found, records, decision)
     if isinstance(ended, RunEnded) and ended.stop == "answered":
         # No model is needed to show it, and perhaps there is none any more.
-        with Session(ledger=ledger) as session:
+        with Session(ledger=ledger, config=None) as session:
             return shown.end(session.resume(found))
     if steal and is_running(ledger, found):
         click.echo(
@@ -270,7 +271,7 @@ def fork_command(
     ledger = SqliteLedger(ledger_path())
     found = resolve_run(ledger, run)
     _, records = checked(ledger, found)
-    started = start_now(records)
+    started = History(records).started
     settings = load_settings(flags={"model": model or started.model})
     given = dict(_change(each) for each in changes)
     temperature = given.get("temperature")
@@ -310,15 +311,27 @@ def _change(text: str) -> tuple[str, Value]:
 @click.command("replay")
 @click.argument("run")
 @with_skills
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Stop after this many seconds.  [default: no limit]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def replay_command(
-    run: str, skill_directories: tuple[Path, ...], no_skills: bool, as_json: bool
+    run: str,
+    skill_directories: tuple[Path, ...],
+    no_skills: bool,
+    timeout: float | None,
+    as_json: bool,
 ) -> int:
     r"""Run a run again with no model and no network, and say whether it holds.
 
     Prompts, programs, outputs, host calls and fuel are made again and compared with the record.
-    Exit code 8 if anything differs. Skills that changed since the run are named: it holds all the
-    same, since what it saw of them is recorded.
+    Exit code 8 if anything differs. Programs may take as long as they need. A replay that is
+    stopped says nothing against the record: exit code 3 after --timeout, 130 after Ctrl-C. Skills
+    that changed since the run are named: it holds all the same, since what it saw of them is
+    recorded.
 
     \b
     Example:
@@ -330,8 +343,17 @@ def replay_command(
     if has_skills(ledger, found) and not no_skills:
         settings = load_settings()
         skills = skills_for(settings, skill_directories, none=False, quiet=True) or NO_SKILLS
-    with Session(ledger=ledger, skills=skills, say=Sayer()) as session:
-        report = session.replay(found)
+    with Session(ledger=ledger, skills=skills, config=None, say=Sayer()) as session:
+        try:
+            timeout_ms = None if timeout is None else round(timeout * 1000)
+            report = session.replay(found, timeout_ms=timeout_ms)
+        except KeyboardInterrupt:
+            click.echo(
+                f"stopped: the replay of run {found} was interrupted before its end; replay it "
+                "again to know whether it holds",
+                err=True,
+            )
+            return INTERRUPTED
     click.echo(msgspec.json.encode(report).decode() if as_json else _told(report))
     for each in () if as_json else report.drift:
         click.echo(f"drift: {plain(str(each), chars_max=300)}", err=True)
@@ -339,14 +361,14 @@ def replay_command(
 
 
 def _told(report: ReplayReport) -> str:
-    served = f", {report.served} programs served as recorded" if report.served else ""
+    served = f", {counted(report.served, 'program')} served as recorded" if report.served else ""
+    entries = counted(report.entries, "entry")
     if report.divergence is None:
-        return (
-            f"{report.entries} entries, {report.programs} programs run again{served}: no divergence"
-        )
+        again = counted(report.programs, "program")
+        return f"{entries}, {again} run again{served}: no divergence"
     where = report.divergence
     note = f"; {report.note}" if report.note else ""
     return (
         f"entry {where.seq}: {where.field} was {where.recorded!r} and is {where.now!r}"
-        f" ({report.entries} entries{served}){note}"
+        f" ({entries}{served}){note}"
     )

@@ -17,6 +17,7 @@ from tallystick.cli.options import (
     shown_options,
     skills_for,
     vocabulary_for,
+    with_clock,
     with_limits,
     with_memory,
     with_sandbox,
@@ -33,7 +34,7 @@ from tallystick.runtime.context.inputs import encodings_told, read_inputs, wants
 from tallystick.runtime.run.strategy import estimated
 from tallystick.settings.paths import data_directory, ledger_path
 from tallystick.settings.settings import load_settings
-from tallystick.skills.installed import Recent
+from tallystick.skills.runs import Recent
 
 # After so long without an end of standard input, its reader is told what is waited for.
 _STDIN_SECONDS = 2.0
@@ -72,7 +73,7 @@ _STDIN_SECONDS = 2.0
     "--strategy",
     type=click.Choice(STRATEGIES),
     help="direct: read all at once. code: write programs. recursive: have them ask models. "
-    "auto: what fits.  [default: code]",
+    "auto: what fits.  [default: code; direct where there is nothing to read]",
 )
 @click.option(
     "--compact-at",
@@ -118,6 +119,7 @@ _STDIN_SECONDS = 2.0
     metavar="N",
     help="Seed of the programs' randomness.",
 )
+@with_clock
 @click.option("--dry-run", is_flag=True, help="Say what it would cost; ask and write nothing.")
 @shown_options
 def run_command(
@@ -206,15 +208,13 @@ def run_command(
             result = opened_here.run(
                 question,
                 inputs=inputs,
-                limits=settings.limits,
                 grants=[*settings.grants, *(f"{NET}{host}" for host in hosts)],
                 seed=seed,
-                temperature=settings.temperature,
-                strategy=settings.strategy,
-                compact_at=settings.compact_at,
                 schema=rule,
                 skills=put_skills,
                 session=session,
+                clock=settings.clock,
+                timezone=settings.timezone,
                 watch=watch,
                 heard=progress.heard,
             )

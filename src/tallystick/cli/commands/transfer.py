@@ -9,6 +9,7 @@ from typing import BinaryIO
 import click
 
 from tallystick.attachments.sqlite import SqliteAttachments
+from tallystick.cli.show import counted
 from tallystick.core.errors import TransferRefused, UsageError
 from tallystick.interop.rlms import ImportedLog, import_rlms_log
 from tallystick.interop.rlms_format import HEAD_BYTES, is_rlms_log
@@ -72,8 +73,12 @@ def export_command(
     with SqliteAttachments(ledger.file) as attachments:
         if kind == "trajectory":
             told = export_trajectory(ledger, attachments, found, target, redact=redact, full=full)
-            gone = f", {told.erased:,} entries were erased and have none" if told.erased else ""
-            click.echo(f"exported {told.events:,} events of {found} to {file}{gone}", err=True)
+            gone = (
+                f"; erased, and without one: {counted(told.erased, 'entry')}" if told.erased else ""
+            )
+            click.echo(
+                f"exported {counted(told.events, 'event')} of {found} to {file}{gone}", err=True
+            )
             return 0
         if move:
             require_idle(ledger, found)
@@ -115,7 +120,7 @@ def import_command(file: Path) -> int:
 
 def _tell_imported(log: ImportedLog) -> None:
     for each in log.runs:
-        inside = f" with {each.children:,} runs inside it" if each.children else ""
+        inside = f" with {counted(each.children, 'run')} inside it" if each.children else ""
         already = "" if each.new else ", which was here already"
         click.echo(f"imported {each.run} from a log of rlms{inside}{already}", err=True)
 
@@ -123,5 +128,5 @@ def _tell_imported(log: ImportedLog) -> None:
 def _with(done: Transferred) -> str:
     if not done.attachments:
         return ""
-    some = "1 attachment" if done.attachments == 1 else f"{done.attachments:,} attachments"
+    some = counted(done.attachments, "attachment")
     return f" with {some}, {done.bytes:,} bytes"

@@ -8,11 +8,13 @@ Tokens come before money, because where both are over, tokens are named.
 
     Refused
     ├── BudgetExhausted       a request would pass a limit
+    │   └── BudgetOverrun     a call was charged more than its reservation before
     ├── BudgetUnpriced        money is limited, and nobody knows what the request would cost
     └── HoldAlive             a reservation whose owner may still settle it
     UsageError
     ├── HoldExists            an intent reserves once
     ├── InvalidScope          a scope that cannot stand where it is put, or holds another
+    ├── LimitWouldRise        a recorded total is raised only by who asks for that
     ├── NegativeAmount        nobody gives money back by spending
     ├── ReservationClosed     settled or released before, or never made
     └── ScopeUnknown          not entered, or left
@@ -120,6 +122,15 @@ class Amount(msgspec.Struct, frozen=True, kw_only=True):
             fuel=charge.fuel,
             wall_ms=charge.wall_ms,
         )
+
+
+def lower_of(first: Budget, second: Budget) -> Budget:
+    """Return the lower limit of two budgets in each dimension; None is no limit."""
+    limits: dict[Dimension, int | None] = {}
+    for dimension in DIMENSIONS:
+        both = (getattr(first, dimension), getattr(second, dimension))
+        limits[dimension] = min((each for each in both if each is not None), default=None)
+    return Budget(**limits)
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,14 +243,43 @@ class BudgetExhausted(Refused):
     code = "refused.budget"
 
     def __init__(self, *, dimension: Dimension, scope: Scope, needed: int, left: int) -> None:
+        todo = "raise its limit, or ask for less"
+        if scope.kind == "deployment":
+            todo = "tally total shows its limit and changes it"
         super().__init__(
             f"{dimension}: {shown(dimension, needed)} needed, {shown(dimension, left)} left in "
-            f"{scope}; raise its limit, or ask for less"
+            f"{scope}; {todo}"
         )
         self.dimension: Dimension = dimension
         self.scope = scope
         self.needed = needed
         self.left = left
+
+
+_OVERRUN = "that were reserved as the most it could cost"
+
+
+def is_overrun(detail: str) -> bool:
+    """Tell whether a run with this detail ended by a call charged above its reservation."""
+    return _OVERRUN in detail
+
+
+class BudgetOverrun(BudgetExhausted):
+    """A call was charged more than its reservation, so its scopes pay for no further call.
+
+    `left` is what was reserved for that call, `needed` what it was charged.
+    """
+
+    code = "refused.overrun"
+
+    def __init__(self, *, dimension: Dimension, scope: Scope, reserved: int, charged: int) -> None:
+        super().__init__(dimension=dimension, scope=scope, needed=charged, left=reserved)
+        self.args = (
+            f"{dimension}: a call was charged {shown(dimension, charged)}, more than the "
+            f"{shown(dimension, reserved)} {_OVERRUN}, so "
+            f"{scope} cannot keep its limits with this provider; check that the provider obeys "
+            f"max_tokens and reports usage correctly, then resume, or start anew",
+        )
 
 
 class BudgetUnpriced(Refused):
@@ -253,6 +293,22 @@ class BudgetUnpriced(Refused):
             f"price, or waive the limit for unpriced calls"
         )
         self.scope = scope
+
+
+class LimitWouldRise(UsageError):
+    """A recorded limit would be raised by a caller that did not ask for that. Nothing changed."""
+
+    code = "usage.limit_would_rise"
+
+    def __init__(self, *, dimension: Dimension, before: int, after: int | None) -> None:
+        higher = "no limit" if after is None else shown(dimension, after)
+        super().__init__(
+            f"the recorded total is {shown(dimension, before)}, and {higher} is more; to raise it "
+            "for every process that uses this ledger, add --raise"
+        )
+        self.dimension: Dimension = dimension
+        self.before = before
+        self.after = after
 
 
 class HoldAlive(Refused):

@@ -2,7 +2,7 @@
 
     outcome                                          charged            flag
     replied, with usage that can be true             as reported
-    ... and is more than was reserved                as reported        over_reserved
+    ... and a count is above its bound               the larger of both over_reserved
     replied, usage missing, negative, all zero       as reserved        usage_missing, ...
     failed, known not to be billed                   nothing
     ... and yet with usage                           as reported        billed_after_all
@@ -11,6 +11,11 @@
     cancelled before it was sent                     nothing
     cancelled after                                  as reserved        cancelled
     in doubt                                         stays reserved
+
+A count above its bound spoils the whole report: a server that exchanges the counts of input and
+output reports too much of one and too little of the other. So each figure is the larger of what
+was reserved and what was reported. The tree then refuses the next call: no cap can be kept with a
+provider that bills more than the most that was asked of it.
 
 Known not to be billed is what never left this machine, and what was refused before any work:
 statuses 400, 401, 403, 404 and 429. Everything else may have been paid for, and then the worst case
@@ -110,7 +115,6 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _NOTHING = Charge(usd=0)
-_RETURNED = Settlement(figures="returned", charge=_NOTHING)
 
 
 def settlement(worst: Charge, outcome: Outcome, *, priced: Priced) -> Settlement:
@@ -124,7 +128,7 @@ def settlement(worst: Charge, outcome: Outcome, *, priced: Priced) -> Settlement
         case AttemptFailed():
             return _failed(worst, outcome, priced)
         case AttemptCancelled(sent=sent):
-            return _as_reserved(worst, "cancelled") if sent else _RETURNED
+            return _as_reserved(worst, "cancelled") if sent else _returned(worst)
         case AttemptInDoubt():
             return Settlement(figures="held", charge=_NOTHING)
         case _:
@@ -151,7 +155,7 @@ def _failed(worst: Charge, outcome: AttemptFailed, priced: Priced) -> Settlement
     # A status that stands for work done is believed before a flag that denies it.
     free = not outcome.billed and (outcome.status is None or outcome.status in UNBILLED)
     if usage is None or not said:
-        return _RETURNED if free else _as_reserved(worst, "unknown_outcome")
+        return _returned(worst) if free else _as_reserved(worst, "unknown_outcome")
     reported = _as_reported(worst, usage, details, priced)
     if free:
         return _flagged(reported, "billed_after_all")
@@ -185,6 +189,15 @@ def _possible(usage: ModelUsage, details: UsageDetails) -> bool:
     )
 
 
+def _returned(worst: Charge) -> Settlement:
+    """Charge nothing. Without a known price that is no sum of money either.
+
+    A zero here, added to calls whose price is unknown, would show their cost as $0.00.
+    """
+    charge = _NOTHING if worst.usd is not None else Charge(usd=None)
+    return Settlement(figures="returned", charge=charge)
+
+
 def _as_reserved(worst: Charge, flag: BillingFlag) -> Settlement:
     return Settlement(figures="reserved", charge=worst, flags=(flag,))
 
@@ -204,8 +217,11 @@ def _as_reported(
         or charge.tokens_out > worst.tokens_out
         or (usd is not None and worst.usd is not None and usd > worst.usd)
     )
-    settled = Settlement(figures="reported", charge=charge)
-    return _flagged(settled, "over_reserved") if over else settled
+    if not over:
+        return Settlement(figures="reported", charge=charge)
+    largest = _largest(worst, charge)
+    figures: Literal["reported", "reserved"] = "reported" if largest == charge else "reserved"
+    return Settlement(figures=figures, charge=largest, flags=("over_reserved",))
 
 
 def _largest(worst: Charge, reported: Charge) -> Charge:

@@ -5,7 +5,9 @@ child is a cap and not a gift: nothing moves into it, so whatever happens in it 
 scope around it too, and a tree cannot spend more than its root may, however wide it is.
 Rule 2: a request may be refused, and then nothing has changed. `reserve` and `enter` are requests.
 Rule 3: a charge is a fact. `settle` and `spend` record it in every scope first, and then say which
-limits it passed; a scope that is over any of its limits reserves nothing more.
+limits it passed; a scope that is over any of its limits reserves nothing more. Nor does a scope
+that limits tokens or money after a charge above its reservation: a provider that bills more than
+the most that was reserved can bill anything, and no limit holds with it.
 Rule 4: unknown is not zero. Where money is limited, a call without a known price is refused, or
 let through as waived and counted apart; a price that stays unknown settles at what was reserved.
 
@@ -27,6 +29,7 @@ from tallystick.core.budget.amount import (
     Breach,
     Budget,
     BudgetExhausted,
+    BudgetOverrun,
     BudgetUnpriced,
     Dimension,
     InvalidScope,
@@ -228,6 +231,8 @@ class _Node:
     children: int = 0
     reservations: int = 0
     left: bool = False
+    # The first charge above its reservation: its dimension, what was reserved, and the charge.
+    overrun: tuple[Dimension, int, int] | None = None
 
 
 class BudgetTree:
@@ -286,9 +291,9 @@ class BudgetTree:
         return _row(node)
 
     def rearm(self, scope: str, budget: Budget) -> None:
-        """Give a scope other limits. What is spent and reserved stays."""
+        """Give a scope other limits. What is spent and reserved stays; an overrun is forgotten."""
         node = self._entered(scope)
-        node.limit, node.caps = budget, caps_of(budget)
+        node.limit, node.caps, node.overrun = budget, caps_of(budget), None
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -347,6 +352,10 @@ class BudgetTree:
         used = figures_of(actual)
         node = self._close(reservation)
         _record(node, used, unpriced=actual.usd is None)
+        overrun = _overrun(worst, actual)
+        if overrun is not None:
+            for each in node.chain:
+                each.overrun = each.overrun or overrun
         return _breaches(node)
 
     def release(self, reservation: Reservation) -> None:
@@ -377,6 +386,20 @@ class BudgetTree:
                 figure = each.limit.depth - (node.level - each.level)
                 _tighten(left, by, "depth", figure, each.scope)
         return Remaining(by=by, **left)
+
+    def around(self, scope: str) -> tuple[str, ...]:
+        """Return the ids of a scope and of those around it, the nearest first."""
+        return tuple(each.scope.id for each in self._known(scope).chain)
+
+    def has(self, scope: Scope) -> bool:
+        """Tell whether a scope, as an error names it, is one of this tree: ids repeat in others."""
+        node = self._nodes.get(scope.id)
+        return node is not None and node.scope is scope
+
+    def reserved(self, scope: str, dimension: Dimension) -> int:
+        """Return how much of a dimension is reserved in a scope."""
+        node = self._known(scope)
+        return node.reserved[COUNTED.index(dimension)] if dimension in COUNTED else 0
 
     def rows(self) -> list[ScopeRow]:
         """Where every open scope stands, in the order they were entered."""
@@ -445,6 +468,22 @@ def _refusal(
                 return exhausted(_lefts(node), wanted)
         if unpriced and each.limit.usd is not None:
             return BudgetUnpriced(scope=each.scope)
+    for each in node.chain:
+        limited = each.limit.usd is not None or each.limit.tokens is not None
+        if limited and each.overrun is not None:
+            dimension, reserved_before, charged = each.overrun
+            return BudgetOverrun(
+                dimension=dimension, scope=each.scope, reserved=reserved_before, charged=charged
+            )
+    return None
+
+
+def _overrun(worst: Amount, actual: Amount) -> tuple[Dimension, int, int] | None:
+    """The dimension in which a charge is above its reservation, with both figures."""
+    if actual.tokens > worst.tokens:
+        return "tokens", worst.tokens, actual.tokens
+    if worst.usd is not None and actual.usd is not None and actual.usd > worst.usd:
+        return "usd", worst.usd, actual.usd
     return None
 
 

@@ -98,6 +98,28 @@ def direct_reply(reply: Reply, text: str, *, cut: bool) -> DirectReply:
     return DirectReply(kind="refused" if _refuses(said) else "answer", said=said)
 
 
+def said_in(text: str) -> str | None:
+    """Return a reply without its reasoning, short enough to be shown; None for an empty one."""
+    return prompt.cut((_without_reasoning(text) or text).strip(), _SAID_CHARS_MAX) or None
+
+
+def words_of(reply: Reply, text: str, *, cut: bool) -> str | None:
+    """Return the answer that a reply without a program gives in words; None if it gives none."""
+    read = direct_reply(reply, text, cut=cut)
+    if read.kind != "answer" or reply.commands:
+        return None
+    # Fences and rules without a letter or a digit say nothing.
+    return read.said if any(each.isalnum() for each in read.said) else None
+
+
+def are_same(words: str | None, others: str | None) -> bool:
+    """Return True if two replies in words say the same: case, blanks and the last mark aside."""
+    if words is None or others is None:
+        return False
+    one, other = (" ".join(each.lower().split()).rstrip(".!") for each in (words, others))
+    return one == other
+
+
 def _without_reasoning(text: str) -> str:
     for closing in _THOUGHT:
         text = text.rpartition(closing)[2]

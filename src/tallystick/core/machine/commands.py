@@ -17,7 +17,7 @@ import ast
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -98,6 +98,27 @@ def tree_of(source: str) -> ast.Module | None:
             return ast.parse(source)
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
         return None
+
+
+def names_bound(statement: ast.stmt) -> Iterator[str]:
+    """The names that a statement binds for those after it."""
+    # Not by recursion: a sum of a thousand terms is a thousand levels deep.
+    waiting: list[ast.AST] = [statement]
+    while waiting:
+        match waiting.pop():
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+                | ast.Name(id=name, ctx=ast.Store())
+            ):
+                yield name
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                yield from (each.asname or each.name.partition(".")[0] for each in aliases)
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                pass  # What they bind is their own.
+            case node:
+                waiting += reversed(list(ast.iter_child_nodes(node)))
 
 
 def line_count(source: str) -> int:

@@ -15,13 +15,12 @@ Rule 5: what was shown and is not any more stands in `outputs`, at a place that 
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from tallystick.core.errors import InvalidLimit
-from tallystick.core.machine.commands import Code, tree_of
+from tallystick.core.machine.commands import Code, names_bound, tree_of
 from tallystick.core.machine.prompt import Message, output
 from tallystick.core.machine.reply import parse_reply
 from tallystick.core.machine.state import KeptText, Output, Past, RunState
@@ -294,24 +293,3 @@ def _names_made(reply: str) -> Iterator[str]:
         tree = tree_of(command.source) if isinstance(command, Code) else None
         for statement in tree.body if tree is not None else ():
             yield from names_bound(statement)
-
-
-def names_bound(statement: ast.stmt) -> Iterator[str]:
-    """The names that a statement binds for those after it."""
-    # Not by recursion: a sum of a thousand terms is a thousand levels deep.
-    waiting: list[ast.AST] = [statement]
-    while waiting:
-        match waiting.pop():
-            case (
-                ast.FunctionDef(name=name)
-                | ast.AsyncFunctionDef(name=name)
-                | ast.ClassDef(name=name)
-                | ast.Name(id=name, ctx=ast.Store())
-            ):
-                yield name
-            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-                yield from (each.asname or each.name.partition(".")[0] for each in aliases)
-            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-                pass  # What they bind is their own.
-            case node:
-                waiting += reversed(list(ast.iter_child_nodes(node)))

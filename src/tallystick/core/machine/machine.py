@@ -19,13 +19,16 @@ from tallystick.core.errors import IllegalEvent
 from tallystick.core.machine import native, prompt
 from tallystick.core.machine.answer import (
     Fit,
+    are_same,
     as_code,
     direct_reply,
     fallen_back,
     fit_of,
     is_direct,
     not_with_code,
+    said_in,
     unfit,
+    words_of,
 )
 from tallystick.core.machine.commands import Final
 from tallystick.core.machine.compaction import compacted, results_with, seen
@@ -185,6 +188,7 @@ def _refused(state: RunState, event: ModelRefused) -> tuple[RunState, tuple[Inte
 def _replied(state: RunState, event: ModelReplied) -> tuple[RunState, tuple[Intent, ...]]:
     used = charge_of(event) + Charge(turns=1, wall_ms=event.wall_ms)
     reply = parse_reply(event.text, cut=event.cut)
+    state = msgspec.structs.replace(state, said=said_in(event.text) or state.said)
     if is_direct(state):
         read = direct_reply(reply, event.text, cut=event.cut)
         if read.kind == "answer":
@@ -205,7 +209,8 @@ def _replied(state: RunState, event: ModelReplied) -> tuple[RunState, tuple[Inte
         observed=(),
     )
     if not reply.commands:
-        return _nudge(state, reply.problem or prompt.WRITE, event.intent)
+        words = words_of(reply, event.text, cut=event.cut)
+        return _nudge(state, reply.problem or prompt.WRITE, event.intent, words)
     return _next(msgspec.structs.replace(state, queue=reply.commands, idle=0))
 
 
@@ -272,9 +277,16 @@ def _finished(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[
     if came_to_nothing(state, event):
         return _doubted(state, "empty", event.stdout.strip(), source)
     notes = (prompt.REPEATED,) if repeated else learned
+    rebound = prompt.rebound_tools(source, state.started)
     message = prompt.observation(
-        event, part=f"result:{event.intent}", started=state.started, notes=notes
+        event,
+        part=f"result:{event.intent}",
+        started=state.started,
+        notes=notes,
+        rebound=rebound,
+        told=state.rebound,
     )
+    state = msgspec.structs.replace(state, rebound=rebound)
     afresh = repeated and state.part == 1
     if afresh and prompt.output(event, part="").text in state.messages[-2].text:
         # What it came to is in view already.
@@ -296,6 +308,8 @@ def _answered(
     fit = fit_of(answer, state.started)
     answer, again = fit.text, fit.problem is not None or fit.text == state.doubted
     doubt = doubt_of(answer, state.started, read=state.read, seen=seen, unnamed=state.unnamed)
+    if doubt != "unseen" and prompt.rebound_tools(source, state.started):
+        doubt = "rebound"
     if doubt is None or again or doubt in state.asked_about or _over(state) is not None:
         return _taken(state, fit, how)
     if doubt == "unseen":
@@ -332,9 +346,17 @@ def _doubted(
     )
 
 
-def _nudge(state: RunState, problem: str, intent: int) -> tuple[RunState, tuple[Intent, ...]]:
-    """A reply without action gets a concrete request, and not for ever."""
-    state = msgspec.structs.replace(state, idle=state.idle + 1)
+def _nudge(
+    state: RunState, problem: str, intent: int, words: str | None
+) -> tuple[RunState, tuple[Intent, ...]]:
+    """A reply without action gets a concrete request, and not for ever.
+
+    A model that says the same in words again, after it was asked for a program, has answered.
+    """
+    same = are_same(words, state.words) and not prompt.is_older(state.started)
+    state = msgspec.structs.replace(state, idle=state.idle + 1, words=words or state.words)
+    if same and words is not None:
+        return _answered(state, words, "words", seen=True)
     if state.idle >= _IDLE_MAX:
         return _end(state, "no_progress", f"{state.idle} replies in a row held nothing to run")
     message = prompt.nudge(problem, state.started, partial=state.partial, part=f"nudge:{intent}")

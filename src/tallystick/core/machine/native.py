@@ -24,9 +24,9 @@ from tallystick.core.machine.commands import (
     Rollback,
     Run,
     Snapshot,
+    names_bound,
     tree_of,
 )
-from tallystick.core.machine.compaction import names_bound
 from tallystick.core.machine.reply import Reply, as_program, shown
 from tallystick.core.machine.state import NativeState, Phase, RunState
 from tallystick.core.records import ProgramFinished, ProgramKind, RunForked, RunResumed, RunStarted

@@ -8,13 +8,16 @@ Programs are shown in exactly the form the model is asked to write. Roles altern
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
+from tallystick.core.clock import time_told
 from tallystick.core.json_text import canonical, digest
+from tallystick.core.machine.commands import names_bound, tree_of
 from tallystick.core.records import (
     AttachmentRef,
     ProgramFailure,
@@ -168,11 +171,18 @@ def system_of(started: RunStarted) -> str:
 # What the model reads: a fixed part that stays small, the task, and the run so far.
 
 
-TEMPLATE = "python@2"
+TEMPLATE = "python@3"
+_WITHOUT_TIME = "python@2"
+# The prompts that this version can make again; the last are those that it writes.
+TEMPLATES = (_WITHOUT_TIME, TEMPLATE)
 # The end of a native program that was cut off and is given up.
 ABANDONED = "abandoned"
 # Told to a model when it can use them.
 _TOLD_LATER = ("outputs.", "llm_query", "rlm_query", "budget.", "skills.")
+# Those of a memory have a program of their own.
+_OF_MEMORY = frozenset({"recall", "score", "cite", "remember"})
+_FUNCTIONS = "These functions are defined already. Call them; do not define or import them:"
+_SAMPLES_MAX = 3
 _OUTPUT_CHARS_MAX = 4_000
 _ERROR_CHARS_MAX = 1_200
 _GOAL_CHARS_MAX = 300
@@ -199,6 +209,12 @@ CANNOT = "CANNOT"
 _DIRECT = f"""\
 You are given data and a task. Reply with the answer to the task and nothing else: exactly what is \
 asked for, no explanation. If the data cannot answer it by reading alone, reply {CANNOT}."""
+
+# Where there is no text, what is missing can only be computed.
+_DIRECT_WITHOUT_TEXT = """\
+Reply with the answer to the task and nothing else: exactly what is asked for, no explanation. If \
+it has to be computed, reply with one ```python block that prints it; it is run, and you see what \
+it printed."""
 
 # What is told only where an answer has to fit a schema.
 _TYPED = "The answer is a JSON value. Call FINAL with a dict, list, number or text that fits this \
@@ -253,8 +269,10 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
     listed = "\n".join(
         _described(name, doc) for name, doc in started.functions if not name.startswith(_TOLD_LATER)
     )
-    if listed:
+    if listed and is_older(started):
         system = f"{system}\n\nFunctions you can call:\n{listed}"
+    elif listed:
+        system = f"{system}\n\n{_FUNCTIONS}\n{listed}{_sample_calls(started)}"
     if started.skills is not None and started.skills.rendered:
         system = f"{system}\n\n{started.skills.rendered}"
     data = "\n\n".join(each.sample for each in started.contexts)
@@ -264,6 +282,7 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
     said += _put(started, files=True)
     if started.session is not None:
         said += [each for each in (started.session.has, started.session.told) if each]
+    said += _time(started)
     said.append(f"The task: {started.goal}")
     if started.schema is not None:
         said.append(f"{_TYPED}\n{_shown_schema(started.schema)}")
@@ -276,6 +295,43 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
         Message(role="system", part="system", text=system),
         Message(role="user", part="task", text="\n\n".join(said), images=_images(started)),
     )
+
+
+def tools(started: RunStarted) -> tuple[tuple[str, str], ...]:
+    """The functions that whoever began the run gave it, by name, each with its description."""
+    remembers = _OF_MEMORY if started.memory is not None else frozenset()
+    return tuple(
+        (name, doc)
+        for name, doc in started.functions
+        if not name.startswith((*_TOLD_LATER, "attachments.")) and name not in remembers
+    )
+
+
+def _sample_calls(started: RunStarted) -> str:
+    """A program that calls the first tools. Its arguments are names, which stand for no value.
+
+    A weak model runs what it is shown: with values in it, that could have an effect.
+    """
+    calls = [call for name, doc in tools(started) if (call := _sample_call(name, doc))]
+    shown = "\n".join(f"print({call})" for call in calls[:_SAMPLES_MAX])
+    return f"\nThey are called like this:\n```python\n{shown}\n```" if shown else ""
+
+
+def _sample_call(name: str, doc: str) -> str | None:
+    """A call with what a function needs; None where its signature cannot be read."""
+    head = doc.partition("\n")[0]
+    if not head.startswith(f"{name}("):
+        return None
+    made = tree_of(f"def _{head.removeprefix(name)}: ...")
+    function = made.body[0] if made is not None and made.body else None
+    if not isinstance(function, ast.FunctionDef):
+        return None
+    given = function.args
+    placed = [*given.posonlyargs, *given.args]
+    needed = [each.arg for each in placed[: len(placed) - len(given.defaults)]]
+    named = zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    needed += [f"{each.arg}={each.arg}" for each, default in named if default is None]
+    return f"{name}({', '.join(needed)})"
 
 
 def _recursive(started: RunStarted) -> str:
@@ -313,13 +369,40 @@ def direct(started: RunStarted, texts: Sequence[str]) -> tuple[Message, ...]:
     said += _put(started)
     if started.session is not None and started.session.told:
         said.append(started.session.told)
+    said += _time(started)
     said.append(f"The task: {started.goal}")
     if started.schema is not None:
         said.append(f"{_TYPED_DIRECT}\n{_shown_schema(started.schema)}")
+    system = _DIRECT
+    if not started.files and not is_older(started):
+        system = _DIRECT_WITHOUT_TEXT
     return (
-        Message(role="system", part=DIRECT, text=_DIRECT),
+        Message(role="system", part=DIRECT, text=system),
         Message(role="user", part="task:direct", text="\n\n".join(said), images=_images(started)),
     )
+
+
+def has_nothing_to_read(started: RunStarted) -> bool:
+    """Return True if a program of this run would find nothing: no text, no tool, no memory."""
+    return (
+        started.backend == "wasm"
+        and not (started.files or started.texts or started.inputs or started.values)
+        and all(name.startswith(_TOLD_LATER) for name, _ in started.functions)
+        and started.skills is None
+        and started.memory is None
+        and started.session is None
+        and started.vocabulary is None
+    )
+
+
+def is_older(started: RunStarted) -> bool:
+    """Return True for a run of the prompts before these: it is to be made again as it was."""
+    return started.template == _WITHOUT_TIME
+
+
+def _time(started: RunStarted) -> list[str]:
+    """The time, beside the task and to the minute: what stands before it can be cached."""
+    return [] if is_older(started) else [time_told(started.clock)]
 
 
 def _put(started: RunStarted, *, files: bool = False) -> list[str]:
@@ -365,16 +448,45 @@ def _described(name: str, doc: str) -> str:
     return f"- {head}: {rest[0]}" if rest else f"- {head}"
 
 
+def rebound_tools(source: str, started: RunStarted) -> tuple[str, ...]:
+    """Return the names of tools that a program binds to something of its own."""
+    roots = _roots(started)
+    tree = tree_of(source) if roots and not is_older(started) else None
+    made = [name for each in tree.body for name in names_bound(each)] if tree is not None else []
+    return tuple(dict.fromkeys(name for name in made if name in roots))
+
+
+def _roots(started: RunStarted) -> frozenset[str]:
+    return frozenset(name.partition(".")[0] for name, _ in tools(started))
+
+
 def observation(
-    result: ProgramFinished, *, part: str, started: RunStarted, notes: tuple[str, ...] = ()
+    result: ProgramFinished,
+    *,
+    part: str,
+    started: RunStarted,
+    notes: tuple[str, ...] = (),
+    rebound: tuple[str, ...] = (),
+    told: tuple[str, ...] = (),
 ) -> Message:
-    """What the model is told of its program, with what to do next at the end."""
+    """What the model is told of its program, with what to do next at the end.
+
+    `rebound` are tools whose names the program took for something else, `told` those of the program
+    before it: their names were back when this one began, and the model knows.
+    """
     said = [_body(result)]
     if result.names_kept:
         names = _listed(result.names_kept)
         said.append(f"Your assignment to {names} was left out: it holds the data already.")
-    if result.names_restored:
-        names = _listed(result.names_restored)
+    back = tuple(each for each in result.names_restored if each not in told)
+    if rebound:
+        names = _listed(rebound)
+        said.append(
+            f"Your program put something of its own in the place of {names}. What was there is "
+            "back: call it, do not define it."
+        )
+    if back:
+        names = _listed(back)
         said.append(
             f"Your program had rebound {names}; these names are the run's own and are back."
         )

@@ -114,7 +114,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     `told` is the share of the budget, in per cent, that the model was last told of; `excused` how
     many attempts of this turn came to nothing by no fault of the model; `unfit` how many answers
     did not fit the schema; `unchecked` how many programs in a row were refused by the vocabulary,
-    and `held` is what waits for a person.
+    and `held` is what waits for a person. `rebound` are the tools whose names the last one took.
+    `said` is the last reply, as far as it is shown where a run has no answer; `words` the last one
+    that answered in words and held nothing to run.
     """
 
     started: RunStarted
@@ -154,6 +156,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     unchecked: int = 0
     held: tuple[Command, ...] = ()
     native: NativeState = NativeState()
+    rebound: tuple[str, ...] = ()
+    said: str | None = None
+    words: str | None = None
 
 
 # What a run's machine knows of skills: which were loaded and used, and what that narrows.

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from tallystick.core.machine.commands import tree_of
-from tallystick.core.machine.prompt import WRITE, Message
+from tallystick.core.machine.prompt import WRITE, Message, rebound_tools
 from tallystick.core.records import ProgramFinished, RunStarted
 
 # Why a condition may have matched nothing: the words a program compares with, and the data's own.
@@ -124,7 +124,7 @@ def _in_other_case(word: str, texts: Sequence[str]) -> str | None:
 # Answers that look like slips: each is asked about once, and then taken as it is given again.
 
 
-Doubt = Literal["unread", "empty", "unseen", "unnamed", "echo"]
+Doubt = Literal["unread", "empty", "unseen", "unnamed", "echo", "rebound"]
 _EMPTY = frozenset({"", "0", "0.0", "0.00", "none", "null", "[]", "{}", "nan", "-1"})
 _NAMES_MAX = 20
 # In double quotes; behind a word, with a capital; letters with a digit. Not numbers and dates:
@@ -284,6 +284,12 @@ def question(
                     *lines,
                     "Write one ```python block that does.",
                 ]
+            )
+        case "rebound":
+            names = " and ".join(f"`{name}`" for name in rebound_tools(source, started))
+            return (
+                f"An earlier program answered {answer!r} with something of its own in the place of "
+                f"{names}. That is defined already. Write one ```python block that calls it."
             )
         case "echo":
             return (

@@ -420,10 +420,13 @@ def _from_here(limits: RunLimits, used: Charge) -> tuple[RunLimits, Charge]:
 def end_of(state: RunState, stop: StopReason, detail: str) -> RunEnded:
     """The end of a run, with the best that it has."""
     answered = stop == "answered"
+    partial = state.partial
+    if partial is None and not prompt.is_older(state.started):
+        partial = state.words
     return RunEnded(
         stop=stop,
         detail=detail,
-        answer=state.answer if answered else state.partial,
-        partial=not answered and state.partial is not None,
+        answer=state.answer if answered else partial,
+        partial=not answered and partial is not None,
         charge=state.charge,
     )

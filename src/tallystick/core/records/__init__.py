@@ -90,6 +90,7 @@ from tallystick.core.records.run import (
     encode_record,
     intent_of,
     tag_of,
+    zone_given,
 )
 from tallystick.core.records.step_value import (
     NOT_KEPT,
@@ -194,4 +195,5 @@ __all__ = [
     "tag_of",
     "value_of",
     "written",
+    "zone_given",
 ]

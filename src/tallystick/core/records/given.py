@@ -97,13 +97,16 @@ class MemoryGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class NotesTouched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Notes that one call recalled or remembered.
 
-    `read_id` is the recall's receipt, `receipt_sha256` its hash in the chain of receipts.
+    `read_id` is the recall's receipt, `receipt_sha256` its hash in the chain of receipts. A call
+    that runs a script may do both, and several times: `ids` are of all that it did, `how` is
+    `recalled` if anything was, `read_id` is of its first recall and `also` of each further one.
     """
 
     how: Literal["recalled", "remembered"]
     ids: tuple[str, ...]
     read_id: str | None = None
     receipt_sha256: str | None = None
+    also: tuple[str, ...] = ()
 
 
 # What a run's ledger says of its session: which one, and the interpreter it went on with.

@@ -71,6 +71,25 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     step: str | None = None
 
 
+# A call with one of these flags is charged as reserved, in one figure at least.
+_RESERVED_FLAGS = frozenset(
+    {
+        "usage_missing",
+        "usage_negative",
+        "usage_zero",
+        "usage_impossible",
+        "over_reserved",
+        "unknown_outcome",
+        "cancelled",
+    }
+)
+
+
+def holds_reservations(receipt: Receipt) -> bool:
+    """Tell whether a receipt counts reservations, where no cost was reported."""
+    return any(name in _RESERVED_FLAGS for line in receipt.models for name, _ in line.flags)
+
+
 class ReceiptIssued(msgspec.Struct, frozen=True, kw_only=True, tag="receipt.issued"):
     """A receipt, in the transaction that ends what it is for."""
 

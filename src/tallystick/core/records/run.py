@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from tallystick.core.charge import Charge, FailureKind, ModelUsage, Reserved, RunLimits, Settled
+from tallystick.core.clock import FIXED_CLOCK_NS, UTC, RunClock
 from tallystick.core.records.calls import (
     Caller,
     ChildBegun,
@@ -76,6 +77,8 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     shortened, if it is not 0. `encodings` are of files that were not UTF-8, `schema` of the answer.
     `skills` are those that its programs may load, as they were then; `memory` is what they recall,
     `session` the one that it belongs to. `backend` is the sandbox that its programs run in.
+    `settings` says where each setting came from that is no default, if a configuration was read.
+    `clock_ns` is where its clock starts; without one, that is 2026-01-01.
     """
 
     goal: str
@@ -86,12 +89,12 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     functions: tuple[tuple[str, str], ...]
     texts: tuple[TextRef, ...]
     seed: int
-    clock_ns: int
     session_id: str
     template: str
     guest: str
     engine: str
     started_at: int
+    clock_ns: int = FIXED_CLOCK_NS
     temperature: float | None = None
     views: tuple[ViewRef, ...] = ()
     files: tuple[tuple[str, str, str | None], ...] = ()
@@ -111,6 +114,25 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     session: SessionGiven | None = None
     vocabulary: VocabularyGiven | None = None
     backend: str = "wasm"
+    settings: Mapping[str, str] | msgspec.UnsetType = msgspec.UNSET
+    # Only where it is not UTC; records from before there was a zone have none.
+    timezone: str | msgspec.UnsetType = msgspec.UNSET
+    utc_offset_s: int | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def clock(self) -> RunClock:
+        """The clock that the run starts with, and its time zone."""
+        if self.timezone is msgspec.UNSET:
+            return RunClock(clock_ns=self.clock_ns)
+        offset = 0 if self.utc_offset_s is msgspec.UNSET else self.utc_offset_s
+        return RunClock(clock_ns=self.clock_ns, timezone=self.timezone, utc_offset_s=offset)
+
+
+def zone_given(clock: RunClock) -> tuple[str, int] | tuple[msgspec.UnsetType, msgspec.UnsetType]:
+    """Return the time zone of a start and its offset, as they are recorded."""
+    if clock.timezone == UTC:
+        return msgspec.UNSET, msgspec.UNSET
+    return clock.timezone, clock.utc_offset_s
 
 
 class AskModel(msgspec.Struct, frozen=True, kw_only=True, tag="model.ask"):
@@ -244,7 +266,7 @@ class ProgramFinished(msgspec.Struct, frozen=True, kw_only=True, tag="program.fi
 
     `assigned` is the name and value of its last line, where that is an assignment. `outputs` are
     the streams that were too long to be shown, whole: stdout before stderr. `exit_code` is of a
-    command of the shell.
+    command of the shell. `answer_ref` is the attachment that a long answer is kept as.
     """
 
     intent: int
@@ -265,6 +287,7 @@ class ProgramFinished(msgspec.Struct, frozen=True, kw_only=True, tag="program.fi
     outputs: tuple[AttachmentRef, ...] = ()
     # Not None, which every other program would have to write.
     exit_code: int | msgspec.UnsetType = msgspec.UNSET
+    answer_ref: AttachmentRef | msgspec.UnsetType = msgspec.UNSET
 
 
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag="run.ended"):

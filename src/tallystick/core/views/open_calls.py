@@ -1,6 +1,8 @@
 """Calls that were begun and have no outcome, and what is known of them elsewhere.
 
-While a run goes on they are under way. Of one whose process died they are in doubt.
+While a run goes on they are under way. Of one whose process died they are in doubt. So are calls
+that were left after they had been sent, by Ctrl-C or since a call beside them failed: those are
+charged already, and only whether to make them again is open.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from tallystick.core.records import (
+    LEFT,
     AskModel,
     CallHost,
     HostAnswered,
@@ -101,8 +104,45 @@ def open_calls(records: Iterable[Record]) -> list[OpenCall]:
     return list(begun.values())
 
 
+def left_calls(records: Iterable[Record]) -> list[AskModel | QueryAsked]:
+    """Return the calls that were left after they were sent, and that a resume would make again.
+
+    A call is past once it was asked again, its program was told or has ended, or whoever resumed
+    the run accepted to pay again.
+    """
+    asked: dict[_Key, AskModel | QueryAsked] = {}
+    left: dict[_Key, AskModel | QueryAsked] = {}
+    for record in records:
+        match record:
+            case AskModel():
+                left = {key: each for key, each in left.items() if isinstance(each, QueryAsked)}
+                asked[record.intent, -1] = record
+            case QueryAsked():
+                left.pop((record.intent, record.item), None)
+                asked[record.intent, record.item] = record
+            case ModelFailed(billed=True) if record.reason == LEFT:
+                left[record.intent, -1] = asked[record.intent, -1]
+            case QueryFailed(billed=True) if record.reason == LEFT:
+                left[record.intent, record.item] = asked[record.intent, record.item]
+            case QueryRefused():
+                left.pop((record.intent, record.item), None)
+            case HostAnswered() | ProgramFinished():
+                left = {key: each for key, each in left.items() if not _was_told(each, record)}
+            case RunResumed(in_doubt="retry"):
+                left = {}
+            case _:
+                pass
+    return list(left.values())
+
+
+def _was_told(call: AskModel | QueryAsked, record: HostAnswered | ProgramFinished) -> bool:
+    if isinstance(call, AskModel):
+        return False
+    return record.intent == (call.intent if isinstance(record, HostAnswered) else call.program)
+
+
 def open_intents(records: Iterable[Record]) -> tuple[OpenIntent, ...]:
-    """The intents that are open. The calls of a batch are one."""
+    """The intents that are open, also those that were left. The calls of a batch are one."""
     found: dict[int, OpenIntent] = {}
     turn = 0
     turns: dict[int, int] = {}
@@ -111,7 +151,7 @@ def open_intents(records: Iterable[Record]) -> tuple[OpenIntent, ...]:
         turn = getattr(record, "turn", turn)
         if isinstance(record, OpenCall):
             turns[record.intent] = turn
-    for call in open_calls(kept):
+    for call in (*open_calls(kept), *left_calls(kept)):
         before = found.get(call.intent)
         found[call.intent] = _described(call, before, turn=turns[call.intent])
     return tuple(found.values())

@@ -308,8 +308,10 @@ def given_of(started: RunStarted) -> dict[str, str]:
     """What a run was given, by name. Data by its digest."""
     made = {
         name: str(getattr(started, name))
-        for name in ("goal", "model", "seed", "clock_ns", "template", "guest", "engine")
+        for name in ("goal", "model", "seed", "template", "guest", "engine")
     }
+    # Where the clock starts is a time, as other times are: two runs would never be given the same.
+    made["timezone"] = started.clock.timezone
     if started.temperature is not None:
         made["temperature"] = str(started.temperature)
     for name, limit in msgspec.structs.asdict(started.limits).items():

@@ -131,7 +131,7 @@ class Tally:
         line.tokens_in += settled.tokens_in
         line.tokens_out += settled.tokens_out
         line.usd += settled.usd or 0
-        line.unpriced += settled.usd is None
+        line.unpriced += settled.usd is None and settled.figures != "returned"
         line.flags.update(settled.flags)
 
 

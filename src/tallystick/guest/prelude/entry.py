@@ -9,13 +9,19 @@ import sys
 
 import wit_world
 
+import tallystick_guest.library.clock  # noqa: F401 - before the parts that keep `time.sleep`
 from tallystick_guest import archive, cell, inventory, loop, streams, threads, violations, wire
+from tallystick_guest.library import exits, hashes, processes
 
 inventory.preload()
 archive.install()
 threads.install()
+processes.install()
 loop.install()
+hashes.install()
 violations.install()
+exits.install()
+cell.call_at_end(exits.run)
 
 _BOOT, _RUN, _BIND, _WHEEL = range(4)
 _take = wire.take_bytes
@@ -48,5 +54,6 @@ class WitWorld(wit_world.WitWorld):
 for _name in [name for name in sys.modules if name.split(".")[0] == "tallystick_guest"]:
     del sys.modules[_name]
 sys.modules.pop("zones", None)
+archive.settle()
 streams.settle()
 cell.settle()

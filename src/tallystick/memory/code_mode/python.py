@@ -66,10 +66,10 @@ from tallystick.sandbox.port import (
     Limits,
     ProgramCharge,
     ProgramError,
-    new_id,
 )
 from tallystick.sandbox.wasm.execution import Stopped
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.storage.clock import new_id
 
 # The calls of a recall program: charged, checked, done by the store, and what they gave kept.
 

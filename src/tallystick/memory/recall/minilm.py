@@ -6,9 +6,7 @@ import contextlib
 import hashlib
 import importlib.util
 import json
-import os
 import struct
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from tallystick.core.errors import UsageError
 from tallystick.core.json_text import canonical, digest
 from tallystick.memory.recall.codes import pack_tokens, pack_vector
 from tallystick.memory.recall.scope import Embedded, Embedder
+from tallystick.storage.private_file import make_private, write_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -446,21 +445,9 @@ def _graph(cache: Path, directory: Path) -> bytes:
         raise UsageError("the graph made of the weights is not the one that was pinned")
     # A cache that cannot be written costs a second, never correctness: the digest decides.
     with contextlib.suppress(OSError):
-        _keep(path, graph)
+        make_private(path.parent)
+        write_whole(path, graph, forced=False)
     return graph
-
-
-def _keep(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 _: type[Embedder] = MiniLm

@@ -513,3 +513,53 @@ def _ties(ids: Sequence[str], fields: Sequence[NoteFields]) -> dict[str, set[str
             ties[id].add(other)
             ties[other].add(id)
     return ties
+
+
+# Nearest: the notes of a small memory, where none has a word of the query and no model compares
+# meanings.
+#
+# With a model every note is near to a query, more or less, so a recall gives something. Without one
+# a word has to be the same, and of few notes often none has it: "live" does not find "moved to".
+# Whoever keeps a handful of notes expects those rather than nothing. Words are compared by
+# the letters they share. That is poor evidence, so it is used only where there is no other, and
+# never in a memory so large that it would single out notes by chance.
+
+
+NEAREST = "nearest-1"
+FEW_NOTES = 20
+_GRAM = 3
+
+
+def nearest(query: str, scope: Scope, *, k: int) -> Ranked:
+    """Return the notes of a small scope in the order of how alike their words are to a query's.
+
+    Authors are among the words of their notes. A query without words finds nothing.
+    """
+    said = [word for word in words(query[:QUERY_CHARS_MAX]) if word not in STOP]
+    asked = [_grams(word) for word in dict.fromkeys(said or words(query[:QUERY_CHARS_MAX]))]
+    if not asked:
+        return Ranked(hits=())
+    scores = {id: _likeness(asked, scope.fields(id)) for id in scope.ids}
+    best = sorted(scores, key=lambda id: (-scores[id], id))[:k]
+    hits = tuple(Hit(id=id, score=scores[id], lanes=(("near", scores[id]),)) for id in best)
+    remark = (
+        f"near: no note has a word of the query; of {len(scores):,} notes the nearest are given"
+    )
+    return Ranked(hits=hits, notes=(remark,))
+
+
+def _likeness(asked: Sequence[frozenset[str]], note: NoteFields) -> float:
+    """Return the mean, over the words of a query, of how alike the most alike word of a note is."""
+    there = [_grams(word) for word in {*words(note.text), *words(note.author)}]
+    best = [max((_shared(one, other) for other in there), default=0.0) for one in asked]
+    return round(math.fsum(best) / len(best), _DIGITS)
+
+
+def _grams(word: str) -> frozenset[str]:
+    """Return the groups of three letters of a word, with its beginning and its end."""
+    padded = f"  {word} "
+    return frozenset(padded[at : at + _GRAM] for at in range(len(padded) - _GRAM + 1))
+
+
+def _shared(one: frozenset[str], other: frozenset[str]) -> float:
+    return 2 * len(one & other) / (len(one) + len(other))

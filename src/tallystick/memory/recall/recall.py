@@ -22,7 +22,7 @@ from tallystick.core.errors import UsageError
 from tallystick.memory.errors import EmbedderNotConfigured, ModelMismatch
 from tallystick.memory.note import Note, normalised
 from tallystick.memory.recall import shortlist as limits
-from tallystick.memory.recall.rank import Hit, Ranked, rank
+from tallystick.memory.recall.rank import FEW_NOTES, NEAREST, Hit, Ranked, nearest, rank
 from tallystick.memory.recall.scope import DEFAULT, Embedder, Profile
 from tallystick.memory.recall.selection import NOW, Filters, scope_numbers
 from tallystick.memory.recall.shortlist import (
@@ -88,11 +88,15 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What was found. `seen` has at least the hits. `rules` are those of a short list, if any."""
+    """What was found. `seen` has at least the hits. `rules` are those of a short list, if any.
+
+    `few` are the rules by which notes are given that have no word of the query, if any are.
+    """
 
     ranked: Ranked
     seen: View
     rules: str = ""
+    few: str = ""
 
 
 @contextmanager
@@ -145,6 +149,13 @@ class Looked:
         if self._standing is not None:
             return self._standing.notes > limits.LARGE
         return _many(self._db) and len(self._numbers(limits.LARGE + 1)) > limits.LARGE
+
+    @property
+    def few(self) -> bool:
+        """Whether there are so few notes that the nearest are given where none fits."""
+        if self._standing is not None:
+            return self._standing.notes <= FEW_NOTES
+        return len(self._numbers(FEW_NOTES + 1)) <= FEW_NOTES
 
     def whole(self) -> View:
         """Every note of the scope."""
@@ -345,6 +356,8 @@ def recall(
     ) as looked:
         rules = RULES if asking.strategy != "exact" and looked.large else ""
         made = _found(query, looked, asking, embedder, rules=rules)
+        if _wants_nearest(made, asking) and looked.few:
+            made = _nearest(query, looked, asking, made.ranked)
         seen, ranked = made.seen, made.ranked
         hits = _within(ranked.hits, seen, asking.tokens_max, count)
         tokens = None
@@ -360,7 +373,7 @@ def recall(
             read_id=writer.new_id(),
             agent_id=asking.agent_id,
             query=query,
-            scope=_scope(seen, asking, rules=made.rules, store=writer.store),
+            scope=_scope(seen, asking, rules=made.rules, few=made.few, store=writer.store),
             as_of=seen.seq,
             profile=profile.digest,
             model=ranked.model or None,
@@ -414,6 +427,9 @@ def verify_recall(
             index=index,
         ) as looked:
             made = _found(asked, looked, asking, embedder, rules=_rules(of))
+            # Receipts from before there were such rules have none: they stay as they are.
+            if _few(of) and not made.ranked.hits:
+                made = _nearest(asked, looked, asking, made.ranked)
         seen, ranked = made.seen, made.ranked
         hits = ranked.hits[: len(of.derived_from)] if "tokens_max" in of.scope else ranked.hits
         return Recomputed(
@@ -466,6 +482,20 @@ def _found(
         raise ModelMismatch(found=model, given=used.digest)
     ranked = looked.of_shortlist if rules else looked.of_all
     return ranked(query, k=asking.k, profile=profile, embedder=used)
+
+
+def _wants_nearest(made: Found, asking: Asking) -> bool:
+    """Return whether nothing was found by words, and no model was there to compare meanings."""
+    by_words = asking.strategy in ("auto", "lexical", "graph")
+    return by_words and not (made.ranked.hits or made.ranked.model or made.rules)
+
+
+def _nearest(query: str, looked: Looked, asking: Asking, before: Ranked) -> Found:
+    """Return the nearest notes of a small scope, and say what the ranking before left out."""
+    seen = looked.whole()
+    found = nearest(query, seen, k=asking.k)
+    ranked = replace(found, notes=(*before.notes, *found.notes))
+    return Found(ranked=ranked, seen=seen, few=NEAREST if found.hits else "")
 
 
 def _exact(query: str, seen: View) -> tuple[Hit, ...]:
@@ -521,11 +551,13 @@ def _derived(hit: Hit, seen: View) -> Derived:
     )
 
 
-def _scope(seen: View, asking: Asking, *, rules: str, store: str) -> dict[str, object]:
+def _scope(seen: View, asking: Asking, *, rules: str, few: str, store: str) -> dict[str, object]:
     """What was looked through, in words that make the same view again."""
     said: dict[str, object] = {"at": seen.at, "strategy": asking.strategy, "store": store}
     if rules:
         said["shortlist"] = rules
+    if few:
+        said["few"] = few
     if seen.reader is not None:
         said["reader"] = seen.reader
     if asking.tokens_max is not None:
@@ -569,6 +601,14 @@ def _rules(receipt: RecallReceipt) -> str:
     said = receipt.scope.get("shortlist", "")
     if said not in ("", RULES):
         raise UsageError(f"the receipt is of a short list by other rules: {str(said)[:80]!r}")
+    return str(said)
+
+
+def _few(receipt: RecallReceipt) -> str:
+    """The rules by which a receipt has notes without a word of the query, none if it has none."""
+    said = receipt.scope.get("few", "")
+    if said not in ("", NEAREST):
+        raise UsageError(f"the receipt is of few notes by other rules: {str(said)[:80]!r}")
     return str(said)
 
 

@@ -16,7 +16,6 @@ import contextlib
 import hashlib
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from tallystick.core.chain import GENESIS, SALT_BYTES, Head, body_hash
 from tallystick.core.json_text import canonical
 from tallystick.memory.errors import MemoryCorrupt, MemoryLocked, NoteInvalid
 from tallystick.memory.note import ENTROPY_BYTES, SECRET_BYTES, uuid7
-from tallystick.memory.store.file import MemoryFile
+from tallystick.memory.store.file import memory_kind
 from tallystick.memory.store.projection import PROJECTION, PROJECTION_SCHEMA, drop_projections, fold
 from tallystick.memory.store.records import (
     UNREADABLE,
@@ -37,6 +36,8 @@ from tallystick.memory.store.records import (
     encode_memory_record,
     tag_of,
 )
+from tallystick.storage.clock import now_ms
+from tallystick.storage.sqlite_file import SqliteFile
 
 # The log of a memory: a hash chain of headers, with what was said sealed apart.
 #
@@ -184,10 +185,6 @@ _LOG_SCHEMA = (
 )
 
 
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 @dataclass(slots=True)
 class HeadRow:
     """What the file says of itself."""
@@ -276,12 +273,8 @@ class SqliteMemory:
         self.clock = clock
         self._entropy = entropy
         self._ready = False
-        self._file = MemoryFile(
-            path,
-            schema=(*_LOG_SCHEMA, *PROJECTION_SCHEMA),
-            made=self._make_head,
-            busy_seconds=busy_seconds,
-        )
+        kind = memory_kind(schema=(*_LOG_SCHEMA, *PROJECTION_SCHEMA), fill=self._make_head)
+        self._file = SqliteFile(path, kind, busy_seconds=busy_seconds)
 
     def __enter__(self) -> SqliteMemory:
         return self

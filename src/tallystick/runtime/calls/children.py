@@ -16,7 +16,9 @@ from tallystick.attachments.port import AttachmentError
 from tallystick.core.budget.amount import BudgetExhausted, BudgetUnpriced
 from tallystick.core.chain import Head
 from tallystick.core.charge import Charge, RunLimits
+from tallystick.core.clock import RunClock
 from tallystick.core.errors import BackendError, ReplayDiverged, UsageError
+from tallystick.core.history import WHOLE, History
 from tallystick.core.json_text import canonical, digest
 from tallystick.core.machine.turn import charge_of_child
 from tallystick.core.records import (
@@ -24,10 +26,7 @@ from tallystick.core.records import (
     Caller,
     ChildBegun,
     ChildEnded,
-    HostAnswered,
     QueryRefused,
-    Record,
-    RunStarted,
 )
 from tallystick.core.resume_errors import ResumeRefused
 from tallystick.model.port import Model
@@ -35,7 +34,6 @@ from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.calls.queries import (
     BATCH_MAX,
     MODEL,
-    WHOLE,
     CallJournal,
     Queries,
     QueryPlace,
@@ -48,7 +46,7 @@ from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.door import ModelDoor
 from tallystick.runtime.spend.slots import ChildSlots
 from tallystick.sandbox.host import HostFunction
-from tallystick.sandbox.port import new_id
+from tallystick.storage.clock import new_id
 
 # Runs that programs begin: `rlm_query` and `rlm_query_batched`.
 #
@@ -268,6 +266,7 @@ class Parent:
     model: Model
     depth: int
     compact_at: int | None = None
+    clock: RunClock | None = None
 
 
 class ChildRunner(Protocol):
@@ -462,25 +461,12 @@ class LiveChildCalls:
 class RecordedChildCalls:
     """Serves the children of a recorded run."""
 
-    def __init__(self, records: Sequence[Record], run_attachments: RunAttachments) -> None:
+    def __init__(self, history: History, run_attachments: RunAttachments) -> None:
         self.ends_at = 0.0
-        self._begun: dict[_CallKey, list[ChildBegun]] = {}
-        self._ended: dict[tuple[int, int, int], ChildEnded] = {}
-        self._answered: set[int] = set()
-        self._refused: dict[_CallKey, QueryRefused] = {}
-        for record in records:
-            if isinstance(record, ChildBegun):
-                self._begun.setdefault((record.intent, record.item), []).append(record)
-            elif isinstance(record, ChildEnded):
-                self._ended[record.intent, record.item, record.attempt] = record
-            elif isinstance(record, HostAnswered):
-                self._answered.add(record.intent)
-            elif isinstance(record, QueryRefused):
-                self._refused[record.intent, record.item] = record
+        self._history = history
         self._run_attachments = run_attachments
-        started = records[0]
-        assert isinstance(started, RunStarted)
-        self.depth = 0 if started.caller is None else started.caller.depth
+        caller = history.started.caller
+        self.depth = 0 if caller is None else caller.depth
         self.written: CallJournal | None = None
 
     def waiting(self) -> AbstractAsyncContextManager[None]:
@@ -490,27 +476,23 @@ class RecordedChildCalls:
         """None is under way."""
 
     def found(self, request: ChildRequest) -> _Attempts:
-        """What is recorded of a child: every time that it was begun, and what came of it."""
-        begun = self._begun.get((request.place.intent, request.item), ())
-        return [
-            (each, self._ended.get((each.intent, each.item, each.attempt)))
-            for each in sorted(begun, key=lambda each: each.attempt)
-        ]
+        """Return every time that a child was begun, and what came of it."""
+        return self._history.child(request.place.intent, request.item)
 
     def refusal(self, request: ChildRequest) -> QueryRefused | None:
-        """That a child was not begun, if that is recorded."""
-        return self._refused.get((request.place.intent, request.item))
+        """Return that a child was not begun, if that is recorded."""
+        return self._history.child_refusal(request.place.intent, request.item)
 
     def refused_whole(self, requests: Sequence[ChildRequest]) -> bool:
         """Whether a batch was refused as a whole."""
-        return (requests[0].place.intent, WHOLE) in self._refused
+        return self._history.child_refusal(requests[0].place.intent, WHOLE) is not None
 
     def is_told(self, request: ChildRequest) -> bool:
         """Whether the program had the outcome of its call."""
-        return request.place.intent in self._answered
+        return self._history.is_answered(request.place.intent)
 
     async def begin(self, requests: Sequence[ChildRequest]) -> None:
-        refused = self._refused.get((requests[0].place.intent, WHOLE))
+        refused = self._history.child_refusal(requests[0].place.intent, WHOLE)
         if refused is not None:
             assert self.written is not None
             await self.written.ended(refused)

@@ -17,7 +17,14 @@ from tallystick.core.charge import Reserved, Settled
 from tallystick.core.errors import UsageError
 from tallystick.core.records import AskModel, CallHost, InDoubt, Record, RunProgram
 from tallystick.core.resume_errors import RunInDoubt
-from tallystick.core.views.open_calls import Lookup, OpenCall, call_key, open_calls, open_intents
+from tallystick.core.views.open_calls import (
+    Lookup,
+    OpenCall,
+    call_key,
+    left_calls,
+    open_calls,
+    open_intents,
+)
 from tallystick.model.port import ModelReply
 from tallystick.model.price_table import CallTerms
 from tallystick.runtime.calls.functions import RunFunction
@@ -38,10 +45,20 @@ class Decision(Enum):
 
 @dataclass(slots=True)
 class Decisions:
-    """By intent and place in its batch: what was found, or what is done."""
+    """By intent and place in its batch: what was found, or what is done.
+
+    `left` are calls that were left after they were sent. They are settled already: what is decided
+    is about the attempt after them.
+    """
 
     paid: dict[_CallKey, ModelReply | Decision] = field(default_factory=dict)
+    left: dict[_CallKey, ModelReply | Decision] = field(default_factory=dict)
     effects: dict[int, object | Decision] = field(default_factory=dict)
+
+    def found_left(self, intent: int, item: int = -1) -> ModelReply | Decision | None:
+        """Return what stands for the attempt after a call that was left, once; None to make it."""
+        found = self.left.pop((intent, item), None)
+        return found if isinstance(found, ModelReply) or found is Decision.ABANDON else None
 
 
 async def decided(
@@ -60,7 +77,8 @@ async def decided(
     """
     found = Decisions()
     undecided: list[OpenCall] = []
-    for call in open_calls(records):
+    left = {(call.intent, getattr(call, "item", -1)) for call in left_calls(records)}
+    for call in (*open_calls(records), *left_calls(records)):
         if isinstance(call, RunProgram):
             undecided.append(call)
             continue
@@ -84,7 +102,8 @@ async def decided(
         if reply is Lookup.UNKNOWN:
             undecided.append(call)
         else:
-            found.paid[place] = Decision.AGAIN if isinstance(reply, Lookup) else reply
+            decisions = found.left if place in left else found.paid
+            decisions[place] = Decision.AGAIN if isinstance(reply, Lookup) else reply
     if undecided and policy == "halt":
         names = {call.intent for call in undecided}
         items = {(call.intent, getattr(call, "item", -1)) for call in undecided}
@@ -103,7 +122,8 @@ async def decided(
         if isinstance(call, CallHost | RunProgram):
             found.effects[call.intent] = decision
         else:
-            found.paid[call.intent, getattr(call, "item", -1)] = decision
+            place = (call.intent, getattr(call, "item", -1))
+            (found.left if place in left else found.paid)[place] = decision
     return found
 
 
@@ -131,6 +151,11 @@ async def _effect(call: CallHost, function: RunFunction | None, run: str) -> obj
 
 
 # How a model call whose outcome nobody knew is settled, as was decided about it.
+
+
+def settled_unsent(model_door: ModelDoor, terms: CallTerms) -> Settled:
+    """Return the settlement of an attempt that stands for one that was left: nothing was sent."""
+    return settled_doubt(model_door, terms, None, Decision.AGAIN)[0]
 
 
 ABANDONED = "its outcome is unknown and it was not made again"

@@ -7,16 +7,23 @@ since after a crash nobody could tell whether it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tallystick.core.errors import UsageError
+from tallystick.runtime.context.namespace import check_function
 from tallystick.sandbox.host import HostFunction
 
 FunctionPolicy = Literal["pure", "read", "effect"]
+_POLICIES: tuple[FunctionPolicy, ...] = get_args(FunctionPolicy)
+_KNOWN = f"{', '.join(_POLICIES[:-1])} or {_POLICIES[-1]}"
 _KEY: ContextVar[str | None] = ContextVar("tallystick_effect_key", default=None)
 
 
@@ -31,6 +38,15 @@ class RunFunction:
     local: bool
     idempotent: bool = False
     lookup: Callable[[str], Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.policy not in _POLICIES:
+            raise UsageError(
+                f"{str(self.name)[:80]}: policy must be {_KNOWN}, not {str(self.policy)[:40]!r}"
+            )
+        if not callable(self.function):
+            raise UsageError(f"{str(self.name)[:80]}: not a function")
+        check_function(self.name)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         return self.function(*args, **kwargs)
@@ -65,7 +81,7 @@ def host_function(
     def made(function: Callable[..., Any]) -> RunFunction:
         return RunFunction(
             function=function,
-            name=name or function.__name__,
+            name=function.__name__ if name is None else name,
             policy=policy,
             needs=needs,
             local=local,
@@ -74,6 +90,64 @@ def host_function(
         )
 
     return made
+
+
+def check_functions(functions: Iterable[object]) -> set[str]:
+    """Return the names of functions. Raises `UsageError` for two that share one."""
+    names: set[str] = set()
+    for each in functions:
+        if not isinstance(each, RunFunction):
+            called = getattr(each, "__name__", type(each).__name__)
+            raise UsageError(
+                f"functions: {str(called)[:80]} is no host function; use @host_function"
+            )
+        if each.name in names:
+            raise UsageError(f"functions: two are called {each.name}; give one another name")
+        names.add(each.name)
+    groups = {name.partition(".")[0] for name in names if "." in name}
+    for name in sorted(names & groups):
+        raise UsageError(f"functions: {name} is a function and a group of others; rename one")
+    return names
+
+
+def on_loop(
+    functions: Iterable[RunFunction], loop: asyncio.AbstractEventLoop | None
+) -> tuple[RunFunction, ...]:
+    """Return functions whose coroutines run on a loop, that of a caller who awaits the run.
+
+    What such a function uses (connections, locks, tasks) belongs to the loop that it was made on.
+    Without a loop they are returned as they are.
+    """
+    if loop is None:
+        return tuple(functions)
+    return tuple(
+        dataclasses.replace(
+            each,
+            function=_on_loop(each.function, loop),
+            lookup=None if each.lookup is None else _on_loop(each.lookup, loop),
+        )
+        for each in functions
+    )
+
+
+def _on_loop(function: Callable[..., Any], loop: asyncio.AbstractEventLoop) -> Callable[..., Any]:
+    if not inspect.iscoroutinefunction(function):
+        return function
+    # Of the caller. A call comes from the thread of a program, which has none of it.
+    context = copy_context()
+
+    @functools.wraps(function)
+    async def elsewhere(*args: object, **kwargs: object) -> object:
+        own = context.copy()
+        own.run(_KEY.set, _KEY.get())
+
+        async def called() -> object:
+            return await asyncio.create_task(function(*args, **kwargs), context=own)
+
+        # A cancel of the wait cancels the call.
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(called(), loop))
+
+    return elsewhere
 
 
 def effect_key() -> str:

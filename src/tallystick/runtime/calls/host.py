@@ -16,11 +16,12 @@ from tallystick.runtime.journal.journal import PendingWrite
 from tallystick.runtime.journal.world import CallLog
 from tallystick.sandbox.host import Blocking, HostTable, call_digest, error_reply
 from tallystick.sandbox.port import HostCall, HostNames
-from tallystick.skills.calls import SCRIPTED, SkillCalls
 from tallystick.skills.errors import SkillToolDenied
+from tallystick.skills.runs import SCRIPTED
 
 if TYPE_CHECKING:
-    from tallystick.memory.calls import MemoryCalls
+    from tallystick.memory.runs import MemoryCalls
+    from tallystick.skills.runs import SkillCalls
 
 
 _ERROR_TAG = b"1"

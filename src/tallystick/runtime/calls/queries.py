@@ -6,8 +6,8 @@ import asyncio
 import dataclasses
 import json
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -16,6 +16,7 @@ import msgspec
 from tallystick.core.budget.amount import BudgetExhausted, BudgetUnpriced
 from tallystick.core.charge import Reserved, RunLimits, Settled
 from tallystick.core.errors import ReplayDiverged, TallystickError, UsageError
+from tallystick.core.history import WHOLE, History, spent_by
 from tallystick.core.json_text import digest
 from tallystick.core.machine.prompt import Message, request_digest
 from tallystick.core.records import (
@@ -28,16 +29,20 @@ from tallystick.core.records import (
     QueryRecord,
     QueryRefused,
     QueryReplied,
-    Record,
 )
 from tallystick.core.schema import check_schema, found_in, problem_of
 from tallystick.core.views.open_calls import call_key
-from tallystick.model.port import Model, ModelError, ModelReply, ModelRequest, readable
+from tallystick.model.port import Model, ModelError, ModelReply, ModelRequest
 from tallystick.model.price_table import CallTerms
-from tallystick.runtime.calls.decisions import Decision, Decisions, settled_doubt
+from tallystick.runtime.calls.decisions import (
+    ABANDONED,
+    Decision,
+    Decisions,
+    settled_doubt,
+    settled_unsent,
+)
 from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, RunAttachments
-from tallystick.runtime.runs.history import spent_by
-from tallystick.runtime.spend.door import REPLY_TOKENS_LEAST, ModelDoor, ReservedCall
+from tallystick.runtime.spend.door import ModelDoor, ReservedCall
 from tallystick.sandbox.host import HostFunction
 
 # Model calls of programs: `llm_query` and `llm_query_batched`.
@@ -47,8 +52,6 @@ from tallystick.sandbox.host import HostFunction
 # replay the record's, and everything here is the same.
 
 
-# The item of a refusal that is of a whole batch.
-WHOLE = -1
 # What a call is refused for that asks for a model which is not for programs.
 MODEL = "model"
 BATCH_MAX = 10_000
@@ -302,13 +305,9 @@ def checked_text(prompt: object, item: int) -> str:
     return prompt
 
 
-# The live desk: attempts of programs' model calls, paid for by the run's purse.
+# The live desk: attempts of programs' model calls, paid for by the scopes of the run.
 #
-# Those that are admitted together are written together: one wait for the disk for many. While
-# something is under way, one that is not paid for yet waits until something is settled; what is
-# refused with nothing under way is refused for good. Those who wait stand in line, and one at a
-# time is called: to wake them all for each that ends would be a million looks at the budget for a
-# thousand calls.
+# Those that are admitted together are written together: one wait for the disk for many.
 
 
 # A model by the name that a program gives; None is the run's own. Raises what the program sees.
@@ -358,58 +357,62 @@ class LiveQueryCalls:
         self._model_door = model_door
         self._find_model = find_model
         self._run_attachments = run_attachments
-        self._under_way = 0
-        self._line: deque[asyncio.Future[None]] = deque()
-        self._called: asyncio.Future[None] | None = None
         self._held: dict[tuple[int, int], ReservedCall] = {}
         self.written: CallJournal | None = None
 
     async def begin(self, requests: Sequence[QueryRequest], *, whole: bool) -> None:
-        made: dict[tuple[int, int], ReservedCall] = {}
         try:
             terms = self._model_door.terms(self._find_model(requests[0].model))
-            for request in requests if whole else ():
-                made[request.place.intent, request.item] = self._model_door.reserve(
-                    terms,
-                    request.messages,
-                    tokens_out_max=request.tokens_out_max,
-                    tokens_out_min=request.tokens_out_max,
+            if whole:
+                reserved = await self._model_door.when_paid(
+                    lambda: self._model_door.reserve_all(
+                        terms,
+                        [each.messages for each in requests],
+                        tokens_out_max=requests[0].tokens_out_max,
+                    )
                 )
-        except BaseException as error:
-            for reserved_call in made.values():
-                self._model_door.release(reserved_call)
-            if not isinstance(error, BudgetExhausted | BudgetUnpriced | UsageError):
-                raise
+                for request, reserved_call in zip(requests, reserved, strict=True):
+                    self._held[request.place.intent, request.item] = reserved_call
+        except (BudgetExhausted, BudgetUnpriced, UsageError) as error:
             batch = dataclasses.replace(requests[0], item=WHOLE, attempt=0)
             refused = _refused(batch, error)
             await self._written().ended(refused)
             raise problem_of_refusal(refused) from error
-        self._held |= made
 
     def let_go(self, place: QueryPlace) -> None:
         for key in [key for key in self._held if key[0] == place.intent]:
             self._model_door.release(self._held.pop(key))
-        self._call()
 
     async def ask(self, request: QueryRequest) -> QueryReplied | QueryFailed | QueryRefused:
         try:
             model = self._find_model(request.model)
-        except UsageError as error:
-            return await self._refuse(request, error)
-        if request.wait_ms:
-            await asyncio.sleep(request.wait_ms / 1000)
-        async with model.admitted():
-            try:
-                reserved_call = await self._reserved(request, model)
-            except (BudgetExhausted, BudgetUnpriced) as error:
-                return await self._refuse(request, error)
-            self._under_way += 1
-            try:
+            async with self._admitted(request, model) as reserved_call:
                 return await self._attempt(request, model, reserved_call)
-            finally:
-                self._under_way -= 1
-                self._model_door.release(reserved_call)
-                self._call()
+        except (BudgetExhausted, BudgetUnpriced, UsageError) as error:
+            return await self._refuse(request, error)
+
+    @asynccontextmanager
+    async def _admitted(self, request: QueryRequest, model: Model) -> AsyncIterator[ReservedCall]:
+        """Give a call its place and its money, which may be reserved with its batch already."""
+        held = self._held.pop((request.place.intent, request.item), None)
+        if held is None:
+            async with self._model_door.admitted(
+                model,
+                request.messages,
+                tokens_out_max=request.tokens_out_max,
+                wait_ms=request.wait_ms,
+            ) as reserved_call:
+                yield reserved_call
+            return
+        try:
+            async with model.admitted():
+                # Another call of the batch may have shown that no cap holds here.
+                overrun = self._model_door.run_scopes.overrun()
+                if overrun is not None:
+                    raise overrun
+                yield held
+        finally:
+            self._model_door.release(held)
 
     async def _refuse(
         self, request: QueryRequest, error: BudgetExhausted | BudgetUnpriced | UsageError
@@ -418,64 +421,17 @@ class LiveQueryCalls:
         await self._written().ended(refused)
         return refused
 
-    async def _reserved(self, request: QueryRequest, model: Model) -> ReservedCall:
-        held = self._held.pop((request.place.intent, request.item), None)
-        if held is not None:
-            return held
-        terms = self._model_door.terms(model)
-        called = False
-        try:
-            while True:
-                if called or not self._line:
-                    # While others are under way, what they give back may pay for a whole reply.
-                    least = request.tokens_out_max if self._under_way else REPLY_TOKENS_LEAST
-                    try:
-                        return self._model_door.reserve(
-                            terms,
-                            request.messages,
-                            tokens_out_max=request.tokens_out_max,
-                            tokens_out_min=least,
-                        )
-                    except BudgetExhausted:
-                        if not self._under_way:
-                            raise
-                await self._turn(first=called)
-                called = True
-        finally:
-            # What is left may pay for the next one too; or this one does not need it.
-            self._call()
-
-    async def _turn(self, *, first: bool) -> None:
-        """Wait to be called; who was called in vain stays ahead of the others."""
-        turn = asyncio.get_running_loop().create_future()
-        if first:
-            self._line.appendleft(turn)
-        else:
-            self._line.append(turn)
-        try:
-            await turn
-        finally:
-            if self._called is turn:
-                self._called = None
-            else:
-                self._line.remove(turn)
-
-    def _call(self) -> None:
-        """Call the first in line, unless one is called already and on its way."""
-        if self._called is None and self._line:
-            self._called = self._line.popleft()
-            if not self._called.done():
-                self._called.set_result(None)
-
     async def _attempt(
         self, request: QueryRequest, model: Model, reserved_call: ReservedCall
     ) -> QueryReplied | QueryFailed:
         began = time.monotonic()
         sent = False
         try:
+            # What cannot be written down is raised, and not sent.
             await self._written().asked(self._asked(request, model, reserved_call))
             sent = True
-            said = await model.ask(
+            reply = await self._model_door.ask(
+                model,
                 ModelRequest(
                     messages=request.messages,
                     tokens_out_max=reserved_call.tokens_out_max,
@@ -489,25 +445,20 @@ class LiveQueryCalls:
                 ),
                 heard=lambda chars: None,
             )
-            reply = readable(said)
-        except Exception as error:
-            if not sent:
-                # It could not be written down.
-                raise
-            failure = error if isinstance(error, ModelError) else _broken(error)
-            event: QueryReplied | QueryFailed = _failed(
-                request, failure, self._model_door.failed(reserved_call, failure), began
-            )
         except asyncio.CancelledError:
             left = ModelError(reason="unknown", message="left in the middle", billed=sent)
             settled = self._model_door.cancelled(reserved_call, sent=sent)
             self._written().now(_failed(request, left, settled, began, reason=LEFT))
             raise
+        event: QueryReplied | QueryFailed
+        if isinstance(reply, ModelError):
+            event = _failed(request, reply, self._model_door.failed(reserved_call, reply), began)
         else:
             settled = self._model_door.replied(reserved_call, reply)
             event = self.replied(request, reply, settled, wall_ms=_since(began))
         await self._written().ended(event)
-        if isinstance(event, QueryReplied) and event.text_ref is not None:
+        if isinstance(event, QueryReplied) and isinstance(reply, ModelReply):
+            # A long one is kept apart, and is not in the event.
             return msgspec.structs.replace(event, text=reply.text)
         return event
 
@@ -582,11 +533,6 @@ def asked_of(
     )
 
 
-def _broken(error: Exception) -> ModelError:
-    """A backend that broke by a fault of its own. What it was doing may have been paid for."""
-    return ModelError(reason="unknown", message=f"the backend broke ({type(error).__name__})")
-
-
 def _failed(
     request: QueryRequest,
     error: ModelError,
@@ -638,29 +584,19 @@ _live_desk_is_a_query_desk: type[QueryCalls] = LiveQueryCalls
 # The desk of a replay: what was asked is compared, and what was answered is served.
 
 
-_Key = tuple[int, int, int]
-
-
 class RecordedQueryCalls:
     """Serves the model calls of recorded programs."""
 
-    def __init__(self, records: Sequence[Record], run_attachments: RunAttachments) -> None:
-        self._asked: dict[_Key, QueryAsked] = {}
-        self._ended: dict[_Key, QueryReplied | QueryFailed | QueryRefused] = {}
-        for record in records:
-            if isinstance(record, QueryAsked):
-                self._asked[record.intent, record.item, record.attempt] = record
-            elif isinstance(record, QueryReplied | QueryFailed | QueryRefused):
-                self._ended[record.intent, record.item, record.attempt] = record
+    def __init__(self, history: History, run_attachments: RunAttachments) -> None:
+        self._history = history
         self._run_attachments = run_attachments
         self.written: CallJournal | None = None
 
     def found(
         self, request: QueryRequest
     ) -> tuple[QueryAsked | None, QueryReplied | QueryFailed | QueryRefused | None]:
-        """What is recorded of an attempt: that it was begun, and what came of it."""
-        key = _key(request)
-        return self._asked.get(key), self._ended.get(key)
+        """Return what is recorded of an attempt: that it was begun, and what came of it."""
+        return self._history.query(request.place.intent, request.item, request.attempt)
 
     def knows(self, request: QueryRequest) -> bool:
         """Whether anything of an item is recorded."""
@@ -668,10 +604,10 @@ class RecordedQueryCalls:
 
     def refused_whole(self, place: QueryPlace) -> bool:
         """Whether a batch was refused as a whole."""
-        return (place.intent, WHOLE, 0) in self._ended
+        return self._history.query(place.intent, WHOLE, 0)[1] is not None
 
     async def begin(self, requests: Sequence[QueryRequest], *, whole: bool) -> None:
-        refused = self._ended.get((requests[0].place.intent, WHOLE, 0))
+        _, refused = self._history.query(requests[0].place.intent, WHOLE, 0)
         if isinstance(refused, QueryRefused):
             assert self.written is not None
             await self.written.ended(refused)
@@ -679,13 +615,11 @@ class RecordedQueryCalls:
 
     async def ask(self, request: QueryRequest) -> QueryReplied | QueryFailed | QueryRefused:
         assert self.written is not None
-        key = _key(request)
-        ended = self._ended.get(key)
+        asked, ended = self.found(request)
         if ended is None:
             raise ReplayDiverged(
                 index=request.item, field="query", recorded=None, now=f"attempt {request.attempt}"
             )
-        asked = self._asked.get(key)
         if asked is not None:
             await self.written.asked(self.again(request, asked))
         await self.written.ended(ended)
@@ -712,10 +646,6 @@ class RecordedQueryCalls:
         return msgspec.structs.replace(
             now, prompt="" if same else now.prompt, prompt_ref=asked.prompt_ref
         )
-
-
-def _key(request: QueryRequest) -> _Key:
-    return request.place.intent, request.item, request.attempt
 
 
 _recorded_desk_is_a_query_desk: type[QueryCalls] = RecordedQueryCalls
@@ -764,6 +694,9 @@ class ResumedQueryCalls:
                 self._model_door.recalled(asked.model, spent_by(ended))
             return await self._recorded.ask(request)
         if asked is None:
+            left = self._decisions.found_left(request.place.intent, request.item)
+            if left is not None:
+                return await self._instead_of_left(request, left)
             return await self._live.ask(request)
         assert self.written is not None
         await self.written.asked(self._recorded.again(request, asked))
@@ -777,6 +710,36 @@ class ResumedQueryCalls:
 
     def let_go(self, place: QueryPlace) -> None:
         self._live.let_go(place)
+
+    async def _instead_of_left(
+        self, request: QueryRequest, found: ModelReply | Decision
+    ) -> QueryReplied | QueryFailed:
+        """Write the attempt after one that was left, and what came of that. Nothing is sent."""
+        assert self.written is not None
+        before, _ = self._recorded.found(dataclasses.replace(request, attempt=request.attempt - 1))
+        assert before is not None
+        unsent = msgspec.structs.replace(
+            self._recorded.again(request, before),
+            reserved=Reserved(tokens_in=0, tokens_out=0, usd=0, price=before.reserved.price),
+        )
+        await self.written.asked(unsent)
+        settled = settled_unsent(self._model_door, self._terms_of(before.model))
+        if isinstance(found, ModelReply):
+            replied = self._live.replied(request, found, settled, wall_ms=0)
+            await self.written.ended(replied)
+            return msgspec.structs.replace(replied, text=found.text)
+        failed = QueryFailed(
+            intent=unsent.intent,
+            item=unsent.item,
+            attempt=unsent.attempt,
+            reason=DOUBTED,
+            message=ABANDONED,
+            settled=settled,
+            kind="terminal",
+            billed=False,
+        )
+        await self.written.ended(failed)
+        return failed
 
     def _doubted(self, request: QueryRequest, asked: QueryAsked) -> QueryReplied | QueryFailed:
         found = self._decisions.paid[asked.intent, asked.item]

@@ -8,7 +8,6 @@ attachments of the session (`attachments.put`, `get`, `ls`).
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import threading
 from collections import OrderedDict
@@ -36,6 +35,7 @@ from tallystick.core.machine.state import KeptText, Output
 from tallystick.core.records import AttachmentRef, RunEnded
 from tallystick.ledger.port import Also
 from tallystick.sandbox.host import HeldText, HostFunction
+from tallystick.sandbox.output import remove_output
 from tallystick.sandbox.snapshot import SNAPSHOT_TYPE
 from tallystick.sandbox.text import HostText
 
@@ -109,7 +109,7 @@ class RunAttachments:
         """Keep what a program printed into a file, and do away with the file."""
         with path.open("rb") as file:
             ref = self.keep(file, media_type="text/plain", label=label)
-        path.unlink(missing_ok=True)
+        remove_output(path)
         return ref
 
     def references(self) -> Sequence[Reference]:
@@ -290,19 +290,11 @@ class RunAttachments:
         return [_as_dict(each) for each in kept if each.media_type != SNAPSHOT_TYPE]
 
 
-def described_file(path: Path, *, media_type: str, label: str) -> AttachmentRef:
-    """The reference that keeping a file would give, without keeping it. The file goes."""
-    hashed = hashlib.sha256()
-    head = b""
-    length = 0
-    with path.open("rb") as file:
-        for piece in iter(functools.partial(file.read, _PIECE_BYTES), b""):
-            head = head or piece[:HEAD_BYTES]
-            hashed.update(piece)
-            length += len(piece)
-    path.unlink(missing_ok=True)
+def described_bytes(data: bytes, *, media_type: str, label: str) -> AttachmentRef:
+    """Return the reference that keeping these bytes would give, without keeping them."""
     declared = Declared(media_type=media_type, label=label)
-    return described(id=hashed.hexdigest(), byte_len=length, head=head, declared=declared)
+    id = hashlib.sha256(data).hexdigest()
+    return described(id=id, byte_len=len(data), head=data[:HEAD_BYTES], declared=declared)
 
 
 def _handle(ref: AttachmentRef) -> HeldText:

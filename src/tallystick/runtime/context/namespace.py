@@ -14,14 +14,15 @@ from collections.abc import Iterable, Mapping
 from tallystick.core.errors import UsageError
 from tallystick.core.json_text import canonical, digest
 from tallystick.core.records import RunStarted
+from tallystick.sandbox.host import check_host_name
 from tallystick.sandbox.port import HostName, HostNames, HostTextName
 
 CONTEXT = "context"
 VARIABLES_MAX = 20
 _VIEWS = ("lines", "rows", "records", "data", "numbers")
 _NAME_CHARS_MAX = 60
-# What the runtime puts there itself.
-_TAKEN = frozenset(
+# The names that the runtime itself gives to programs.
+TAKEN = frozenset(
     {
         *("FINAL", "FINAL_VAR", "SHOW_VARS", "answer", "outputs", "budget", "attachments"),
         *("llm_query", "llm_query_batched", "rlm_query", "rlm_query_batched"),
@@ -73,8 +74,16 @@ def _check(name: str) -> None:
             f"{shown!r} is no name for a variable: a letter, then letters, digits and '_', at most "
             f"{_NAME_CHARS_MAX}"
         )
-    if keyword.iskeyword(name) or name in _BUILT_IN or name in _TAKEN:
+    if keyword.iskeyword(name) or name in _BUILT_IN or name in TAKEN:
         raise UsageError(f"{name} is taken: programs have it for something else; use another name")
+
+
+def check_function(name: str) -> None:
+    """Refuse a name that programs could not call, or that they have for something else."""
+    check_host_name(name)
+    group = name.partition(".")[0]
+    if group in TAKEN or group == CONTEXT:
+        raise UsageError(f"{name}: programs have {group} for something else; use another name")
 
 
 # The names a run's programs find, made from what the run recorded.

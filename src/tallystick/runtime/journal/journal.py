@@ -111,7 +111,11 @@ class Journal(Protocol):
 
 
 class LedgerJournal:
-    """Writes to a ledger that this process has claimed a run of. Used from any thread."""
+    """Writes to a ledger that this process has claimed a run of. Used from any thread.
+
+    `committed` is called with each record once the ledger has it, in order, before anyone who
+    waits for the write continues. It must not raise.
+    """
 
     def __init__(
         self,
@@ -121,8 +125,11 @@ class LedgerJournal:
         fence: int,
         head: Head,
         to_commit: Callable[[], Also | None] = lambda: None,
+        committed: Callable[[Record], None] | None = None,
     ) -> None:
         self._to_commit = to_commit
+        self._committed = committed
+        self._untold: list[Record] = []
         self._ledger = ledger
         self._run = run
         self._fence = fence
@@ -139,14 +146,19 @@ class LedgerJournal:
 
     def append_later(self, record: Record) -> None:
         with self._guard:
-            self._held.append(_draft(record))
+            self._hold([record])
             if len(self._held) >= _HELD_MAX:
                 self._submit(forced=False)
 
     def write(self, records: Sequence[Record], *, forced: bool) -> PendingWrite:
         with self._guard:
-            self._held.extend(map(_draft, records))
+            self._hold(records)
             return PendingWrite(self._submit(forced=forced))
+
+    def _hold(self, records: Sequence[Record]) -> None:
+        self._held.extend(map(_draft, records))
+        if self._committed is not None:
+            self._untold.extend(records)
 
     def continuation(self, *, ending: bool) -> tuple[Continuation, RunEnded | None] | None:
         return None
@@ -162,6 +174,7 @@ class LedgerJournal:
             # What is written after a hole would look as if nothing were missing.
             raise self._broken
         drafts, self._held = self._held, []
+        records, self._untold = self._untold, []
         try:
             self._head, future = self._ledger.submit(
                 self._run,
@@ -175,12 +188,33 @@ class LedgerJournal:
             self._broken = error
             raise
         future.add_done_callback(self._ended)
-        return future
+        return future if self._committed is None else _told(future, self._committed, records)
 
     def _ended(self, future: Future[None]) -> None:
         error = future.exception()
         if error is not None and self._broken is None:
             self._broken = error
+
+
+def _told(
+    written: Future[None], committed: Callable[[Record], None], records: Sequence[Record]
+) -> Future[None]:
+    """Return a future that ends when the records are committed and told."""
+    told: Future[None] = Future()
+    # From here on nobody who stops to wait can cancel it.
+    told.set_running_or_notify_cancel()
+
+    def tell(done: Future[None]) -> None:
+        error = done.exception()
+        if error is not None:
+            told.set_exception(error)
+            return
+        for record in records:
+            committed(record)
+        told.set_result(None)
+
+    written.add_done_callback(tell)
+    return told
 
 
 def _draft(record: Record) -> Draft:
@@ -208,13 +242,26 @@ class CallBatch:
         self._forced = False
 
     async def write(self, record: QueryRecord, *, forced: bool) -> None:
+        """Write a record with all that comes in this turn of the loop, and wait for it.
+
+        A cancel is raised too, but only once the record is written. If it cannot be written, that
+        is raised instead: nobody may be told of a record that is not there.
+        """
         loop = asyncio.get_running_loop()
         written: asyncio.Future[None] = loop.create_future()
         if not self._waiting:
             loop.call_soon(self.flush)
         self._waiting.append((record, written))
         self._forced = self._forced or forced
-        await written
+        left: asyncio.CancelledError | None = None
+        while not written.done():
+            try:
+                await asyncio.wait({written})
+            except asyncio.CancelledError as error:
+                left = error
+        written.result()
+        if left is not None:
+            raise left
 
     def now(self, record: QueryRecord) -> None:
         """Begin to write at once, behind all that waits. The next write tells of a failure."""
@@ -286,8 +333,7 @@ class QueryWriter:
         try:
             await self._together.write(record, forced=forced)
         except asyncio.CancelledError:
-            # It happened all the same.
-            self._together.flush()
+            # It is written all the same.
             self._count(record)
             raise
         self._count(record)
@@ -456,12 +502,19 @@ def _shown(value: object) -> object:
 class ComparingJournal:
     """Compares with a recorded run."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, *, ends_again: Callable[[], bool]) -> None:
         self._recording = recording
+        self._ends_again = ends_again
         self._first: Divergence | None = None
         self._hear: Callable[[Continuation], None] = lambda continuation: None
-        # What ended a run from outside ends it again.
-        self.live = True
+
+    @property
+    def live(self) -> bool:
+        """Tell whether what ends the run now is on its record, and so ends it again.
+
+        Ctrl-C, or a disk that is full, ends the replay and not the run: that is no end to compare.
+        """
+        return self._ends_again()
 
     @property
     def first(self) -> Divergence | None:

@@ -32,7 +32,9 @@ from tallystick.core.records import (
     SnapshotTaken,
 )
 from tallystick.model.port import ModelError
+from tallystick.runtime.context.attachments import INLINE_BYTES_MAX
 from tallystick.runtime.journal.journal import PendingWrite, QueryWriter
+from tallystick.runtime.spend.door import RefusedCall
 from tallystick.sandbox.port import ExecutionResult
 
 # What a driver needs of everything outside it, and how that reports back.
@@ -70,16 +72,16 @@ class CallLog(Protocol):
         ...
 
 
-class WaitedTooLong(Exception):
-    """The run's time was over before the model could be asked."""
-
-
 class CallRefused(Exception):
-    """No budget pays for the call: it is not made."""
+    """No budget pays for the call: it is not made, and the run ends.
 
-    def __init__(self, event: ModelRefused) -> None:
+    `call` is what was to be paid for, None of a refusal that is read from the record.
+    """
+
+    def __init__(self, event: ModelRefused, call: RefusedCall | None = None) -> None:
         super().__init__(event.message)
         self.event = event
+        self.call = call
 
 
 class World(Protocol):
@@ -135,8 +137,28 @@ def output_files(intent: RunProgram, result: ExecutionResult) -> list[tuple[Path
     ]
 
 
+def whole_outputs(intent: RunProgram, result: ExecutionResult) -> list[tuple[bytes, str]]:
+    """Return what a program that was run again printed where not all is shown, with its labels."""
+    return [
+        (data, f"{stream} of program {intent.intent}")
+        for stream in ("stdout", "stderr")
+        if isinstance(data := result.metadata.get(f"{stream}_whole"), bytes)
+    ]
+
+
+def long_answer(intent: RunProgram, result: ExecutionResult) -> tuple[bytes, str] | None:
+    """Return the bytes of an answer that is kept as an attachment, and what to call it."""
+    answer = result.metadata.get("answer")
+    if not isinstance(answer, str) or len(answer) <= INLINE_BYTES_MAX:
+        return None
+    return answer.encode("utf-8", "surrogatepass"), f"answer of program {intent.intent}"
+
+
 def finished_of(
-    intent: RunProgram, result: ExecutionResult, outputs: tuple[AttachmentRef, ...] = ()
+    intent: RunProgram,
+    result: ExecutionResult,
+    outputs: tuple[AttachmentRef, ...] = (),
+    answer_ref: AttachmentRef | None = None,
 ) -> ProgramFinished:
     """What a run records of a result."""
     failure = None
@@ -166,6 +188,7 @@ def finished_of(
         wall_ms=result.execution_time_ms,
         outputs=outputs,
         exit_code=result.exit_code if intent.kind == "bash" else msgspec.UNSET,
+        answer_ref=msgspec.UNSET if answer_ref is None else answer_ref,
     )
 
 

@@ -12,17 +12,17 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from tallystick.bridge.sockets import BridgeFolder
 from tallystick.core.errors import SandboxError, TallystickError, UsageError
 from tallystick.core.machine.prompt import NET
-from tallystick.sandbox.port import AUTO, BACKENDS, new_id
-from tallystick.sandbox.process.settings import BoxSettings
-from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.sandbox.port import AUTO, BACKENDS
 from tallystick.settings.paths import cache_directory, data_directory
+from tallystick.storage.clock import new_id
 
 if TYPE_CHECKING:
+    from tallystick.bridge.sockets import BridgeFolder
     from tallystick.sandbox.process.proxy import NetworkGrant
     from tallystick.sandbox.process.sandbox import ProcessSandbox
+    from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 
 # What of the network native programs are granted: `net:HOST`, `net:HOST:PORT`, and no more.
@@ -149,9 +149,13 @@ class Backends:
                 f"accept without {', '.join(sorted(accept_without))}: only the process sandbox "
                 "has layers to do without"
             )
-        self.bridges = BridgeFolder()
-        # Refused here, and not when a box is made.
-        self._accept_without = BoxSettings(accept_without=frozenset(accept_without)).accept_without
+        self._bridges: BridgeFolder | None = None
+        self._accept_without = frozenset(accept_without)
+        if self._accept_without:
+            from tallystick.sandbox.process.settings import BoxSettings
+
+            # Refused here, and not when a box is made.
+            BoxSettings(accept_without=self._accept_without)
         self._given = given
         # By name: what is not imported yet cannot have been given. Whatever else it is takes the
         # place of the WASM sandbox.
@@ -163,6 +167,9 @@ class Backends:
 
     def wasm(self) -> WasmSandbox:
         if self._wasm is None:
+            # Not before a program is to run: the engine takes a while to import.
+            from tallystick.sandbox.wasm.sandbox import WasmSandbox
+
             self._wasm = WasmSandbox.load(
                 cache=cache_directory(),
                 output_directory=data_directory() / "output",
@@ -174,6 +181,7 @@ class Backends:
         if self._process is None:
             # Most runs do without: it takes a while to import.
             from tallystick.sandbox.process.sandbox import ProcessSandbox
+            from tallystick.sandbox.process.settings import BoxSettings
 
             settings = BoxSettings(
                 accept_without=self._accept_without,
@@ -184,6 +192,15 @@ class Backends:
                 settings=settings, output_directory=data_directory() / "output"
             )
         return self._process
+
+    @property
+    def bridges(self) -> BridgeFolder:
+        """Where the sockets of bridges are. Made when the first process sandbox is."""
+        if self._bridges is None:
+            from tallystick.bridge.sockets import BridgeFolder
+
+            self._bridges = BridgeFolder()
+        return self._bridges
 
     def bridges_of_process(self) -> BridgeFolder | None:
         """Where programs of the process sandbox find bridges; None for one that was given."""
@@ -246,7 +263,8 @@ class Backends:
         if self._process is not None and self._process is not self._given:
             await self._process.close()
             self._process = None
-        self.bridges.close()
+        if self._bridges is not None:
+            self._bridges.close()
 
 
 def _packages() -> tuple[Path, ...]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import platform
 import shutil
@@ -24,7 +23,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tallystick.attachments.port import AttachmentError
-from tallystick.bridge.sockets import BridgeFolder
 from tallystick.core.errors import (
     InvalidName,
     MaxSnapshotsReached,
@@ -35,6 +33,7 @@ from tallystick.core.errors import (
     TallystickError,
     UsageError,
 )
+from tallystick.core.history import History
 from tallystick.core.json_text import digest
 from tallystick.core.machine.commands import Snapshot
 from tallystick.core.machine.native import RETRIED
@@ -58,7 +57,7 @@ from tallystick.core.records import (
     RunStarted,
 )
 from tallystick.core.resume_errors import LeftInDoubt
-from tallystick.ledger.port import Ledger, find_row
+from tallystick.ledger.port import Ledger
 from tallystick.model.price_table import CallTerms
 from tallystick.runtime.calls.decisions import Decision, Decisions, settled_doubt
 from tallystick.runtime.context.attachments import RunAttachments
@@ -76,13 +75,16 @@ from tallystick.runtime.programs.files import (
     packed,
     state_of,
 )
-from tallystick.runtime.runs.history import RunRecords, spent_so_far
+from tallystick.runtime.runs.history import spent_so_far
 from tallystick.runtime.spend.door import ModelDoor
 from tallystick.sandbox.host import HostTable, error_reply
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, ProgramError
 from tallystick.sandbox.snapshot import SNAPSHOT_TYPE, check_snapshot_name
+from tallystick.storage import system
+from tallystick.storage.lock import FileLock, proven_free
 
 if TYPE_CHECKING:
+    from tallystick.bridge.sockets import BridgeFolder
     from tallystick.sandbox.process.proxy import Attempt, NetworkGrant
     from tallystick.sandbox.process.sandbox import ProcessSandbox
     from tallystick.sandbox.process.session import ProcessSession, Saved
@@ -103,31 +105,23 @@ class NativeFolder:
     """One directory. Removing it twice is harmless."""
 
     def __init__(self) -> None:
+        system.require_posix("a native program")
         _remove_left(Path(tempfile.gettempdir()))
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        self._lock: int | None = os.open(
-            self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._lock = FileLock(self.path / _LOCK)
+        self._lock.take(wait_seconds=None)
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            os.close(lock)
+        self._lock.release()
 
 
 def _remove_left(parent: Path) -> None:
     """Remove what processes left that are gone. One without a lock is just being made."""
     for each in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            lock = os.open(each / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                if os.fstat(lock).st_uid == os.getuid():
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(each, ignore_errors=True)
-            finally:
-                os.close(lock)
+        with contextlib.suppress(OSError), proven_free(each / _LOCK) as left:
+            if left and os.lstat(each / _LOCK).st_uid == system.user_id():
+                shutil.rmtree(each, ignore_errors=True)
 
 
 # The session that the native programs of one run have: what they leave is kept, and put back.
@@ -611,14 +605,14 @@ class CutOff:
 
     def __init__(
         self,
-        records: RunRecords,
+        history: History,
         decisions: Decisions,
         *,
         model_door: ModelDoor,
         terms_of: Callable[[str], CallTerms],
         ledger: Ledger,
     ) -> None:
-        self._records = records
+        self._history = history
         self._decisions = decisions
         self._model_door = model_door
         self._terms_of = terms_of
@@ -626,24 +620,24 @@ class CutOff:
 
     def is_open(self, intent: RunProgram) -> bool:
         """Whether a program was begun, natively, and has no end."""
-        known, ended = self._records.programs, self._records.finished
+        known, ended = self._history.programs, self._history.finished
         return intent.effect and intent.intent in known and intent.intent not in ended
 
     def ended(self, intent: RunProgram, asked: CallLog) -> ProgramFinished:
         """End a program whose recorded calls are noted by now."""
         ended = {
             (each.intent, each.item, each.attempt)
-            for each in self._records.queries.get(intent.intent, ())
+            for each in self._history.inside(intent.intent)
             if not isinstance(each, QueryAsked | ChildBegun)
         }
-        for each in self._records.queries.get(intent.intent, ()):
+        for each in self._history.inside(intent.intent):
             if (each.intent, each.item, each.attempt) in ended:
                 continue
             if isinstance(each, QueryAsked):
                 asked.queries.now(self._query(each))
             elif isinstance(each, ChildBegun):
                 asked.queries.now(self._child(each))
-        for call in self._records.unanswered.get(intent.intent, ()):
+        for call in self._history.unanswered.get(intent.intent, ()):
             asked.answered(
                 HostAnswered(
                     intent=call.intent,
@@ -656,7 +650,7 @@ class CutOff:
                     ok=False,
                 )
             )
-        calls = len(self._records.answers.get(intent.intent, ()))
+        calls = len(self._history.answers.get(intent.intent, ()))
         again = self._decisions.effects[intent.intent] is not Decision.ABANDON
         stop, why = (RETRIED, _RETRIED) if again else (ABANDONED, _ABANDONED)
         return cut_off(intent, stop, why, host_calls=calls)
@@ -678,7 +672,7 @@ class CutOff:
         )
 
     def _child(self, begun: ChildBegun) -> ChildEnded:
-        row = find_row(self._ledger, begun.run)
+        row = self._ledger.row(begun.run)
         ended = ChildEnded(
             intent=begun.intent,
             item=begun.item,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,7 +13,9 @@ import msgspec
 from tallystick.attachments.port import AttachmentError
 from tallystick.core.chain import Head
 from tallystick.core.charge import RunLimits
+from tallystick.core.clock import RunClock
 from tallystick.core.errors import BackendError, RunExists, UsageError
+from tallystick.core.history import History
 from tallystick.core.machine.compaction import bound_for, checked_bound
 from tallystick.core.machine.prompt import TEMPLATE
 from tallystick.core.machine.turn import changed
@@ -28,10 +30,11 @@ from tallystick.core.records import (
     RunStarted,
     decode_record,
     encode_record,
+    zone_given,
 )
 from tallystick.core.strategy import AskedStrategy
 from tallystick.ledger.port import Ledger
-from tallystick.memory.calls import functions_of, memory_calls_again, memory_calls_of, memory_given
+from tallystick.memory.runs import functions_of, memory_calls_again, memory_calls_of, memory_given
 from tallystick.model.port import Heard, Model
 from tallystick.runtime.calls.children import (
     Children,
@@ -42,7 +45,7 @@ from tallystick.runtime.calls.children import (
     ResumedChildCalls,
 )
 from tallystick.runtime.calls.decisions import Decisions
-from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.calls.functions import RunFunction, check_functions
 from tallystick.runtime.calls.queries import (
     FindModel,
     LiveQueryCalls,
@@ -66,6 +69,7 @@ from tallystick.runtime.journal.journal import LedgerJournal, Recording
 from tallystick.runtime.journal.world import CallLog
 from tallystick.runtime.programs.backends import check_grants, without_network
 from tallystick.runtime.programs.native import GUEST, CutOff, NativeBackend, NativeSession
+from tallystick.runtime.run.clock import run_clock
 from tallystick.runtime.run.driver import Driver
 from tallystick.runtime.run.live import LiveWorld
 from tallystick.runtime.run.recorded import (
@@ -76,32 +80,42 @@ from tallystick.runtime.run.recorded import (
     note_call,
 )
 from tallystick.runtime.run.strategy import check_strategy, window_of, with_strategy
-from tallystick.runtime.runs.history import RunRecords, start_now
 from tallystick.runtime.runs.result import Run, run_of
-from tallystick.runtime.spend.door import ModelDoor
+from tallystick.runtime.spend.door import ModelDoor, RefusedCall
 from tallystick.runtime.spend.scopes import remaining_of
 from tallystick.sandbox.host import HostFunction, HostTable
-from tallystick.sandbox.port import Host, now_ms
+from tallystick.sandbox.port import Host
 from tallystick.sandbox.snapshot import unpacked
-from tallystick.sandbox.wasm.engine import ENGINE
-from tallystick.sandbox.wasm.sandbox import CLOCK_NS, WasmSandbox, WasmSession
+from tallystick.sandbox.wasm.image import ENGINE
 from tallystick.sessions.runs import (
-    SessionLease,
     given_in_session,
+    keep_before_end,
     leave_session,
     load_image,
     share_image,
 )
-from tallystick.skills.calls import SkillCalls, policies_of, skill_calls_for
+from tallystick.skills.runs import kept_evidence, policies_of, skill_calls_for, skills_asked
 from tallystick.skills.scripts import Scripts
-from tallystick.skills.skills import Skills, kept_evidence, skills_asked
-from tallystick.steps.runs import RunSteps
-from tallystick.vocabulary.runs import VocabularyAsked, check_again, check_for, vocabulary_given
+from tallystick.storage.clock import now_ms
+from tallystick.vocabulary.runs import check_again, check_for, vocabulary_given
 
 if TYPE_CHECKING:
-    from tallystick.memory.memory import Memory
+    from tallystick.memory.runs import Memory
+    from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+    from tallystick.sessions.runs import SessionLease
+    from tallystick.skills.runs import SkillCalls, Skills
+    from tallystick.steps.runs import RunSteps
+    from tallystick.vocabulary.runs import VocabularyAsked
 
+# Hears of each record when it is made. One with a method `committed` is told again once the ledger
+# has it, from any thread: what is shown of a run then survives the process. It must not raise.
 Watch = Callable[[str, Record], None]
+
+
+def committed_of(watch: Watch, run: str) -> Callable[[Record], None] | None:
+    """Return whom to tell that a record of this run is committed; None if nobody asks."""
+    hear: Watch | None = getattr(watch, "committed", None)
+    return None if hear is None else lambda record: hear(run, record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +132,8 @@ class RunJob:
     heard: Heard
     # By name, None for the step's or the session's own.
     model: str | None = None
-    strategy: AskedStrategy = "code"
+    # None for code, or direct where a program would find nothing to read.
+    strategy: AskedStrategy | None = None
     # In tokens, 0 for never, None for what suits the model.
     compact_at: int | None = None
     # What the answer has to fit, JSON as text.
@@ -128,6 +143,10 @@ class RunJob:
     # By its id, None for a run of its own; then as it is joined.
     session: str | None = None
     lease: SessionLease | None = None
+    # Where each setting came from that is no default, for the record.
+    settings: Mapping[str, str] = field(default_factory=dict)
+    # None for the present, in UTC.
+    clock: RunClock | None = None
 
 
 async def run_live(
@@ -149,19 +168,17 @@ async def run_live(
     memory: Memory | None = None,
     vocabulary: VocabularyAsked | None = None,
     native: NativeBackend | None = None,
-) -> tuple[Run, Head]:
+) -> tuple[Run, Head, RefusedCall | None]:
     """Run a goal to its end. A cancel ends it too, written down.
 
-    Gives what it came to, and where its chain stands. `caller` is the run whose program began it.
+    Gives what it came to, where its chain stands, and the call by whose refusal it ended, if it
+    ended so. `caller` is the run whose program began it.
     """
-    check_strategy(job.strategy, job.inputs)
-    check_grants(job.grants, native=native is not None)
+    clock = _checked(job, native=native is not None)
     memory_calls = memory_calls_of(memory, session_id=session_id)
     own = functions
     functions = [*functions, *functions_of(memory_calls)]
-    check_variables(
-        (each.variable for each in job.inputs), functions=(each.name for each in functions)
-    )
+    check_variables((each.variable for each in job.inputs), functions=check_functions(functions))
     store = stored(job.inputs, run_attachments)
     layout = layout_of(store.inputs, question=job.goal)
     given, values, in_session = given_in_session(
@@ -181,6 +198,7 @@ async def run_live(
         model=model,
         depth=0 if caller is None else caller.depth,
         compact_at=job.compact_at,
+        clock=clock,
     )
     child_desk = LiveChildCalls(parent_of, children, run_attachments)
     skill_given = skills_asked(
@@ -200,6 +218,7 @@ async def run_live(
             functions,
             granted=job.grants,
             seed=job.seed,
+            clock_ns=clock.clock_ns,
             spend=model_door.run_scopes.spend,
         ),
     )
@@ -223,7 +242,9 @@ async def run_live(
             functions=tuple((each.name, each.doc) for each in table.names.functions),
             texts=given.refs,
             seed=job.seed,
-            clock_ns=CLOCK_NS,
+            clock_ns=clock.clock_ns,
+            timezone=zone_given(clock)[0],
+            utc_offset_s=zone_given(clock)[1],
             session_id=session_id,
             template=TEMPLATE,
             guest=sandbox().guest.image.sha256 if native is None else GUEST,
@@ -244,6 +265,7 @@ async def run_live(
             memory=memory_given(memory, goal=job.goal, has_data=bool(job.inputs)),
             vocabulary=vocabulary_given(vocabulary, run_attachments),
             session=in_session,
+            settings=job.settings or msgspec.UNSET,
         ),
         job.strategy,
         layout=layout,
@@ -260,6 +282,7 @@ async def run_live(
         fence=_claimed(ledger, run, child=caller is not None),
         head=Head.of_nothing(),
         to_commit=run_attachments.to_commit,
+        committed=committed_of(job.watch, run),
     )
     world = LiveWorld(
         run=run,
@@ -291,6 +314,7 @@ async def run_live(
             None if vocabulary is None else vocabulary.thesaurus,
             skills=[each.id for each in cards],
         ),
+        before_end=keep_before_end(job.lease, session),
     )
     try:
         try:
@@ -298,7 +322,7 @@ async def run_live(
         except asyncio.CancelledError:
             if driver.state.ended is None:
                 raise
-        await leave_session(job.lease, session, driver.state)
+        await leave_session(job.lease, driver.state)
     finally:
         await session.close()
     run_attachments.run_over(driver.state.ended)
@@ -310,7 +334,20 @@ async def run_live(
         parent=parent,
         step=step,
     )
-    return ended, journal.head
+    return ended, journal.head, driver.refused
+
+
+def _checked(job: RunJob, *, native: bool) -> RunClock:
+    """Return the clock of a run. Raises `UsageError` for what such a run cannot have."""
+    check_strategy(job.strategy, job.inputs)
+    check_grants(job.grants, native=native)
+    clock = run_clock() if job.clock is None else job.clock
+    if native and not clock.is_present:
+        raise UsageError(
+            "clock: programs of the process sandbox read the clock of this machine; leave --clock "
+            "out, or take the sandbox wasm"
+        )
+    return clock
 
 
 async def begun_session(
@@ -430,20 +467,23 @@ async def drive_continued(
     skills: Skills | None = None,
     memory: Memory | None = None,
     lease: SessionLease | None = None,
-) -> Run:
-    """Go on with a run to its end. A cancel ends it too, written down."""
+) -> tuple[Run, RefusedCall | None]:
+    """Go on with a run to its end. A cancel ends it too, written down.
+
+    Gives what it came to, and the call by whose refusal it ended, if it ended so.
+    """
     started = records[0]
     assert isinstance(started, RunStarted)
     given = given_again(started, run_attachments)
-    found = RunRecords(records)
+    history = History(records)
     own = functions
     memory_calls = memory_calls_again(run, started, memory, records)
     functions = [*functions, *functions_of(memory_calls)]
-    now = changed(start_now(records), continuation)
+    now = changed(history.started, continuation)
     live_queries = LiveQueryCalls(
         run, model_door, find_model, run_attachments, temperature=now.temperature
     )
-    recorded_desk = RecordedQueryCalls(records, run_attachments)
+    recorded_desk = RecordedQueryCalls(history, run_attachments)
     desk = ResumedQueryCalls(
         recorded=recorded_desk,
         live=live_queries,
@@ -463,9 +503,10 @@ async def drive_continued(
         model=model,
         depth=0 if started.caller is None else started.caller.depth,
         compact_at=started.compact_at,
+        clock=started.clock,
     )
     live_children = LiveChildCalls(parent, children, run_attachments)
-    recorded_children = RecordedChildCalls(records, run_attachments)
+    recorded_children = RecordedChildCalls(history, run_attachments)
     child_desk = ResumedChildCalls(recorded_children, live_children, model_door)
     skill_calls = skill_calls_for(
         started.skills,
@@ -476,6 +517,7 @@ async def drive_continued(
             functions,
             granted=started.grants,
             seed=started.seed,
+            clock_ns=started.clock_ns,
             spend=model_door.run_scopes.spend,
         ),
     )
@@ -509,7 +551,7 @@ async def drive_continued(
         heard=job.heard,
     )
     recorded = RecordedWorld(
-        found,
+        history,
         None if isinstance(session, NativeSession) else session,
         names=names,
         table=table,
@@ -521,21 +563,21 @@ async def drive_continued(
 
     def host_of(program: RunProgram, asked: CallLog, then: Host) -> Host:
         return ReplayingHost(
-            found.answers.get(program.intent, []),
+            history.answers.get(program.intent, []),
             names,
-            lambda answer: _noted(found, answer, asked, skill_calls),
+            lambda answer: _noted(history, answer, asked, skill_calls),
             again=table,
             read=run_attachments.read,
             queries=queries,
             then=then,
         )
 
-    restored = await _restored(session, found, run_attachments)
+    restored = await _restored(session, history, run_attachments)
     resuming = ResumingJournal(Recording(records), journal, continuation, run=run)
     driver = Driver(
         started,
         world=ResumingWorld(
-            found,
+            history,
             recorded=recorded,
             live=live,
             decisions=decisions,
@@ -543,7 +585,7 @@ async def drive_continued(
             terms=model_door.terms(model),
             host_of=host_of,
             cut_off=CutOff(
-                found,
+                history,
                 decisions,
                 model_door=model_door,
                 terms_of=lambda name: model_door.terms(find_model(name)),
@@ -556,34 +598,37 @@ async def drive_continued(
         watch=lambda record: job.watch(run, record) if resuming.is_new(record) else None,
         evidence=kept_evidence(started.skills, run_attachments),
         check=check_again(started, run_attachments),
+        before_end=keep_before_end(lease, session),
     )
     try:
         await driver.drive()
     except asyncio.CancelledError:
         if driver.state.ended is None:
             raise
-    await leave_session(lease, session, driver.state)
+    await leave_session(lease, driver.state)
     run_attachments.run_over(driver.state.ended)
-    return run_of(
+    ended = run_of(
         run,
         driver.state,
         ledger=path_of(ledger),
         cited=await cited_aside(driver.state.ended, started, given, run_attachments),
         parent=started.parent,
         step=started.step,
+        session_lost=lease is not None and lease.overtaken,
     )
+    return ended, driver.refused
 
 
 async def _restored(
-    session: WasmSession | NativeSession, records: RunRecords, run_attachments: RunAttachments
+    session: WasmSession | NativeSession, history: History, run_attachments: RunAttachments
 ) -> int:
     """Load the last snapshot. Gives the program it was taken after, 0 if there is none to load.
 
     Of native programs all that are recorded are served: their files are there already.
     """
     if isinstance(session, NativeSession):
-        return max(records.programs, default=0)
-    for intent, taken in sorted(records.snapshots.items(), reverse=True):
+        return max(history.programs, default=0)
+    for intent, taken in sorted(history.snapshots.items(), reverse=True):
         try:
             with run_attachments.read_snapshot(taken.image) as chunks:
                 _, image = unpacked(chunks)
@@ -596,9 +641,9 @@ async def _restored(
 
 
 def _noted(
-    records: RunRecords, answer: HostAnswered, asked: CallLog, skills: SkillCalls | None
+    history: History, answer: HostAnswered, asked: CallLog, skills: SkillCalls | None
 ) -> None:
-    note_call(records, answer, asked)
+    note_call(history, answer, asked)
     asked.answered(answer)
     if skills is not None:
         skills.recalled(answer)

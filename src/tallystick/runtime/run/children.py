@@ -10,22 +10,33 @@ from tallystick.core.budget.amount import BudgetExhausted, BudgetUnpriced, Dimen
 from tallystick.core.budget.tree import affordable_output
 from tallystick.core.chain import Head
 from tallystick.core.charge import RunLimits
+from tallystick.core.history import History
 from tallystick.core.machine.prompt import TEMPLATE, Message, opening
 from tallystick.core.machine.turn import charge_of_child, over
 from tallystick.core.records import CUT_OFF, Caller, Record, RunEnded, RunStarted
-from tallystick.ledger.port import find_row
 from tallystick.model.port import Heard
 from tallystick.runtime.calls.children import ChildRequest, ChildRunner, Context, Parent
 from tallystick.runtime.context.inputs import Input, given_text
 from tallystick.runtime.run.assembly import ResumeJob, RunJob, Watch, run_live
 from tallystick.runtime.run.resume import Parts, ended_run, resumed
-from tallystick.runtime.runs.history import holder_of, start_now, whole_records
+from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.door import REPLY_TOKENS_LEAST, prompt_figure
 from tallystick.runtime.spend.slots import ChildSlots
-from tallystick.sandbox.port import new_id
 from tallystick.steps.runs import RunSteps
+from tallystick.storage.clock import new_id
+
+
+class _ChildWatch:
+    """Hears of the records of children, and that they are committed if the root's watcher does."""
+
+    def __init__(self, tell: Watch, committed: Watch | None) -> None:
+        self._tell = tell
+        self.committed = committed
+
+    def __call__(self, run: str, record: Record) -> None:
+        self._tell(run, record)
 
 
 class ChildRuns:
@@ -38,6 +49,7 @@ class ChildRuns:
         self._watch: Watch | None = watch
         # One that has it is also told how many children of a run wait for a place.
         self._waits: Callable[[str, int], None] | None = getattr(watch, "waits", None)
+        self._tells = _ChildWatch(self._tell, getattr(watch, "committed", None))
         self._heard = heard
         self._resuming = resuming
         self._slots = ChildSlots()
@@ -70,7 +82,7 @@ class ChildRuns:
                     dimension="model_calls", scope=left.by["model_calls"], needed=1, left=0
                 )
         except BudgetExhausted as error:
-            return None if model_door.run_scopes.is_held(error.scope.id, error.dimension) else error
+            return None if model_door.run_scopes.is_held(error) else error
         except BudgetUnpriced as error:
             return error
         return None
@@ -106,8 +118,10 @@ class ChildRuns:
             grants=parent.grants,
             seed=parent.seed,
             temperature=parent.temperature,
+            strategy="code",
             compact_at=parent.compact_at,
-            watch=self._tell,
+            clock=parent.clock,
+            watch=self._tells,
             heard=self._heard,
         )
         with (
@@ -116,7 +130,7 @@ class ChildRuns:
                 parent.model_door, run, limits, parent=parent.run
             ) as model_door,
         ):
-            return await run_live(
+            ended, head, _ = await run_live(
                 job,
                 run=run,
                 session_id=session_id,
@@ -133,12 +147,13 @@ class ChildRuns:
                 memory=parts.memory,
                 vocabulary=parts.vocabulary,
             )
+            return ended, head
 
     async def resume(
         self, parent: Parent, run: str, request: ChildRequest, caller: Caller, *, wall_ms: int
     ) -> tuple[Run, Head]:
         parts = self._parts
-        row = find_row(parts.ledger, run)
+        row = parts.ledger.row(run)
         if row is None or row.head.count == 0:
             # Its process died before anything of it was written, and so before it sent anything.
             with parts.client_scopes.child(
@@ -149,18 +164,19 @@ class ChildRuns:
         records = whole_records(parts.ledger, run)
         last = records[-1]
         if isinstance(last, RunEnded) and (
-            last.stop not in CUT_OFF or over(start_now(records).limits, last.charge) is not None
+            last.stop not in CUT_OFF
+            or over(History(records).started.limits, last.charge) is not None
         ):
             # It had ended, and its parent was not told; or it may do nothing more.
-            run_attachments = parts.run_attachments(holder_of(records), parent.grants)
+            run_attachments = parts.run_attachments(History(records).holder, parent.grants)
             parent.model_door.recalled("", charge_of_child(last.charge))
             return ended_run(
                 run, records, ledger=parts.ledger, run_attachments=run_attachments
             ), row.head
         assert self._resuming is not None
-        job = dataclasses.replace(self._resuming.for_child(), watch=self._tell)
+        job = dataclasses.replace(self._resuming.for_child(), watch=self._tells)
         ended = await resumed(parts, run, job, RunSteps(None), children=self, parent=parent)
-        row = find_row(parts.ledger, run)
+        row = parts.ledger.row(run)
         assert row is not None
         return ended, row.head
 

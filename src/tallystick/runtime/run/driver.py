@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import assert_never
 
 import msgspec
@@ -46,11 +46,11 @@ from tallystick.runtime.journal.world import (
     CallRefused,
     CheckOf,
     EvidenceOf,
-    WaitedTooLong,
     World,
     no_evidence,
     unanswered,
 )
+from tallystick.runtime.spend.door import RefusedCall, WaitedTooLong
 
 
 class Driver:
@@ -66,14 +66,18 @@ class Driver:
         watch: Callable[[Record], None] = lambda record: None,
         evidence: EvidenceOf = no_evidence,
         check: CheckOf | None = None,
+        before_end: Callable[[RunState], Awaitable[None]] | None = None,
     ) -> None:
         self._world = world
+        # Done before the end is written, of a run that is live then.
+        self._before_end = before_end
         self._check = check
         self._evidence = evidence
         self._journal = journal
         self._watch = watch
         self._in_doubt: str | None = None
         self._performed: Event | None = None
+        self._refused: RefusedCall | None = None
         self._together = CallBatch(journal)
         self._tally = Tally()
         self._watch_failed: Exception | None = None
@@ -85,6 +89,11 @@ class Driver:
     @property
     def state(self) -> RunState:
         return self._state
+
+    @property
+    def refused(self) -> RefusedCall | None:
+        """The call that no budget paid for, of a run that ended by that; None of any other."""
+        return self._refused
 
     async def drive(self) -> RunState:
         """Go on until the machine asks for nothing more. A cancel ends the run and is written."""
@@ -141,9 +150,9 @@ class Driver:
     async def _finish(self) -> None:
         assert self._state.phase is Phase.ENDING
         assert self._state.ended is not None
+        left = await self._prepare_end()
         with self._reaching:
             receipt, ended = self._end_of(self._state)
-        left: asyncio.CancelledError | None = None
         try:
             # Together, and whatever is shown of the end is on the disk first.
             await self._wrote(receipt, ended, forced=True)
@@ -153,6 +162,20 @@ class Driver:
         self._state, self._next = advance(self._state, ended)
         if left is not None:
             raise left
+
+    async def _prepare_end(self) -> asyncio.CancelledError | None:
+        """Do what has to be done before the end. Give back a cancel: the end is written first."""
+        left: asyncio.CancelledError | None = None
+        if self._before_end is None or not self._journal.live:
+            return left
+        preparing = asyncio.ensure_future(self._before_end(self._state))
+        while not preparing.done():
+            try:
+                await asyncio.wait({preparing})
+            except asyncio.CancelledError as error:
+                left = error
+        preparing.result()
+        return left
 
     def _end_of(self, state: RunState) -> tuple[ReceiptIssued, RunEnded]:
         assert state.ended is not None
@@ -258,7 +281,7 @@ class Driver:
                     await self._wrote(event)
                     raise
         except CallRefused as refused:
-            event = refused.event
+            event, self._refused = refused.event, refused.call
         self._performed = event
         await self._wrote(event)
         return event

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from tallystick.core.chain import Head
 from tallystick.core.charge import RunLimits
 from tallystick.core.errors import RunNotFound, TallystickError, UsageError
+from tallystick.core.history import History
 from tallystick.core.machine.turn import changed
 from tallystick.core.records import (
     AskModel,
     AttachmentRef,
-    HostAnswered,
     ReceiptIssued,
     Record,
     RunForked,
 )
 from tallystick.core.views.open_calls import open_calls
 from tallystick.core.views.receipt import holds_steps
-from tallystick.ledger.port import Ledger, find_row
+from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import bad_entry_of
 from tallystick.model.port import Heard
 from tallystick.runtime.calls.children import ChildRunner
@@ -33,18 +32,18 @@ from tallystick.runtime.programs.native import files_missing
 from tallystick.runtime.run.assembly import ResumeJob, Watch
 from tallystick.runtime.run.resume import Parts, continue_run
 from tallystick.runtime.runs.history import (
-    awaited_children,
-    holder_of,
+    put_id_in,
     records_of,
     references_in,
     refuse_foreign,
-    start_now,
     whole_records,
 )
 from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.runs.result import Run
-from tallystick.sandbox.port import new_id, now_ms
-from tallystick.steps.runs import RunSteps
+from tallystick.storage.clock import new_id, now_ms
+
+if TYPE_CHECKING:
+    from tallystick.steps.runs import RunSteps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +77,7 @@ async def forked(
 ) -> Run:
     """Grow a run from another and drive it to its end."""
     ledger = parts.ledger
-    if find_row(ledger, parent) is None:
+    if ledger.row(parent) is None:
         raise RunNotFound(run=parent)
     bad = bad_entry_of(ledger, parent)
     if bad is not None:
@@ -86,18 +85,18 @@ async def forked(
     whole = whole_records(ledger, parent)
     if holds_steps(whole):
         raise UsageError(f"{parent} holds steps, which are not forked; name one of its runs")
-    refuse_foreign(parent, start_now(whole))
+    refuse_foreign(parent, History(whole).started)
     shared = shared_records(parent, whole, job.turn)
     if open_calls(shared):
         raise UsageError(f"run {parent} has a call under way after turn {job.turn}")
-    if inside := awaited_children(shared):
+    if inside := History(shared).awaited_children:
         raise UsageError(
             f"run {parent} was cut off inside run {inside[0]} in turn {job.turn}; resume it first, "
             f"or fork it at an earlier turn"
         )
     root = _root_of(ledger, parent, len(shared))
     model = parts.model(None)
-    before = start_now(shared)
+    before = History(shared).started
     record = RunForked(
         parent=root.run,
         count=root.count,
@@ -191,16 +190,9 @@ def _rooted(ledger: Ledger, run: str, count: int) -> _Root:
 
 def _needed(parts: Parts, shared: Sequence[Record]) -> list[AttachmentRef]:
     """What the shared records refer to, and what programs had put by then."""
-    put = {id for record in shared if (id := _put_id(record)) is not None}
+    put = {id for record in shared if (id := put_id_in(record)) is not None}
     found = {ref.id: ref for record in shared for ref in references_in(record)}
-    for each in parts.run_attachments(holder_of(shared), ()).references():
+    for each in parts.run_attachments(History(shared).holder, ()).references():
         if each.ref.id in put:
             found.setdefault(each.ref.id, each.ref)
     return list(found.values())
-
-
-def _put_id(record: Record) -> str | None:
-    if not isinstance(record, HostAnswered) or record.name != "attachments.put" or not record.ok:
-        return None
-    said = msgspec.json.decode(record.reply[1:])
-    return said.get("id") if isinstance(said, dict) else None

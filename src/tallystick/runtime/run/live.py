@@ -25,7 +25,7 @@ from tallystick.core.records import (
     SnapshotTaken,
 )
 from tallystick.core.views.open_calls import call_key
-from tallystick.model.port import Heard, Model, ModelError, ModelRequest, readable
+from tallystick.model.port import Heard, Model, ModelError, ModelRequest
 from tallystick.runtime.calls.children import ChildCalls
 from tallystick.runtime.calls.functions import FunctionPolicy
 from tallystick.runtime.calls.host import RecordingHost
@@ -40,32 +40,42 @@ from tallystick.runtime.journal.world import (
     CallLog,
     CallRefused,
     Kept,
-    WaitedTooLong,
     World,
     cut_off,
     failed_of,
     finished_of,
+    long_answer,
     ms_since,
     output_files,
     refused_by,
 )
-from tallystick.runtime.spend.door import ModelDoor, ReservedCall
+from tallystick.runtime.spend.door import (
+    ModelDoor,
+    ReservedCall,
+    WaitedTooLong,
+    refused_call,
+)
 from tallystick.sandbox.host import HostTable
-from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, HostNames, Limits
+from tallystick.sandbox.port import (
+    ExecutionContext,
+    ExecutionResult,
+    Host,
+    HostNames,
+    Limits,
+    Rerun,
+)
 from tallystick.sandbox.snapshot import SnapshotId, packed
-from tallystick.sandbox.wasm.sandbox import WasmSession
-from tallystick.skills.calls import SkillCalls
 
 if TYPE_CHECKING:
-    from tallystick.memory.calls import MemoryCalls
+    from tallystick.memory.runs import MemoryCalls
     from tallystick.runtime.programs.native import NativeSession
+    from tallystick.sandbox.wasm.sandbox import WasmSession
+    from tallystick.skills.runs import SkillCalls
 
 
 _PROGRAM_MS_MAX = 30_000
 # What packages map is several times what they use.
 _NATIVE_BYTES = 1 << 30
-_BROKEN_CHARS_MAX = 500
-_PAUSE_SECONDS = 0.02
 # About two seconds of a program's own work: what a snapshot saves, and several times its cost.
 SNAPSHOT_FUEL = 6_000_000_000
 _REQUEST_BYTES = Limits().request_bytes
@@ -120,55 +130,36 @@ class LiveWorld:
         self, intent: AskModel, messages: tuple[Message, ...], *, model: str, wall_ms_left: int
     ) -> AsyncIterator[AskModel]:
         self._asking_since = time.monotonic()
-        place = self._model.admitted()
         try:
-            async with asyncio.timeout(wall_ms_left / 1000):
-                await asyncio.sleep(intent.wait_ms / 1000)
-                await place.__aenter__()
-        except TimeoutError:
-            raise WaitedTooLong(f"{wall_ms_left:,} ms passed before the model was free") from None
-        try:
-            self._ticket = await self._reserved(intent, messages, wall_ms_left=wall_ms_left)
-            try:
-                yield self._written(intent, messages, self._ticket)
-            finally:
-                # Settled by then, unless the call was never made.
-                self._model_door.release(self._ticket)
-        finally:
-            await place.__aexit__(None, None, None)
-
-    async def _reserved(
-        self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
-    ) -> ReservedCall:
-        """What pays for the call. Others under the same cap may still give something back."""
-        ends_at = self._asking_since + wall_ms_left / 1000
-        while True:
-            try:
-                return self._ticket_for(intent, messages)
-            except CallRefused as refused:
-                error = refused.__cause__
-                waits = isinstance(error, BudgetExhausted) and self._model_door.run_scopes.is_held(
-                    error.scope.id, error.dimension
-                )
-                if not waits or time.monotonic() >= ends_at:
-                    raise
-            await asyncio.sleep(_PAUSE_SECONDS)
-
-    def _ticket_for(self, intent: AskModel, messages: tuple[Message, ...]) -> ReservedCall:
-        try:
-            return self._model_door.reserve(
-                self._terms,
+            async with self._model_door.admitted(
+                self._model,
                 messages,
                 tokens_out_max=intent.tokens_out_max,
                 turns=1,
-            )
+                wait_ms=intent.wait_ms,
+                ends_at=self._asking_since + wall_ms_left / 1000,
+            ) as reserved_call:
+                self._ticket = reserved_call
+                yield self._written(intent, messages, reserved_call)
+        except WaitedTooLong:
+            said = f"{wall_ms_left:,} ms passed before the model was free"
+            raise WaitedTooLong(said) from None
         except (BudgetExhausted, BudgetUnpriced) as error:
-            self._model_door.stopped_by = self._model_door.refused
-            refused = refused_by(error, intent)
-            if isinstance(error, BudgetUnpriced):
-                why = f"usd: {self._terms.decision.why}"
-                refused = msgspec.structs.replace(refused, message=why)
-            raise CallRefused(refused) from error
+            raise self._refusal(intent, messages, error) from error
+
+    def _refusal(
+        self,
+        intent: AskModel,
+        messages: tuple[Message, ...],
+        error: BudgetExhausted | BudgetUnpriced,
+    ) -> CallRefused:
+        refused = refused_by(error, intent)
+        if isinstance(error, BudgetUnpriced):
+            why = f"usd: {self._terms.decision.why}"
+            refused = msgspec.structs.replace(refused, message=why)
+        wanted = intent.tokens_out_max
+        call = refused_call(error, self._terms, messages, tokens_out_max=wanted)
+        return CallRefused(refused, call)
 
     def _written(
         self, intent: AskModel, messages: tuple[Message, ...], reserved_call: ReservedCall
@@ -209,19 +200,11 @@ class LiveWorld:
             temperature=intent.temperature,
             key=call_key(self._run, intent.intent),
         )
-        try:
-            async with asyncio.timeout(max(0.0, wall_ms_left / 1000 - (time.monotonic() - began))):
-                reply = readable(await self._model.ask(request, heard=self._heard))
-        except ModelError as error:
-            return self._failed(intent, error)
-        except TimeoutError:
-            late = ModelError(reason="timeout", message=f"no reply in {wall_ms_left:,} ms")
-            return self._failed(intent, late)
-        except Exception as error:
-            # A backend that breaks its promise may have sent what it was given.
-            said = f"{type(error).__name__}: {error}"[:_BROKEN_CHARS_MAX]
-            broken = ModelError(reason="unknown", message=said, kind="terminal")
-            return self._failed(intent, broken)
+        reply = await self._model_door.ask(
+            self._model, request, heard=self._heard, ends_at=began + wall_ms_left / 1000
+        )
+        if isinstance(reply, ModelError):
+            return self._failed(intent, reply)
         assert self._ticket is not None
         self._model_door.run_scopes.spend(Amount(wall_ms=ms_since(began)))
         return ModelReplied(
@@ -249,15 +232,19 @@ class LiveWorld:
         *,
         state: RunState,
         behind: Callable[[RecordingHost], Host] = lambda host: host,
+        rerun: Rerun | None = None,
     ) -> ProgramFinished:
-        """Run a program. `behind` is a host in front of the live one."""
+        """Run a program. `behind` is a host in front of the live one.
+
+        `rerun` says how much of the program is on its record, and done again.
+        """
         self._run_attachments.outputs = state.outputs
         self._desk.written = asked.queries
         self._queries.limits = state.started.limits
         self._temperature = state.started.temperature
-        context = program_context(intent, state)
+        context = program_context(intent, state, rerun)
         self._children.written = asked.queries
-        self._children.ends_at = time.monotonic() + context.deadline_ms / 1000
+        self.begin_time(state)
         if self._skills is not None:
             self._skills.begin(
                 self._children.ends_at, context.limits.host_calls, state.skills.tools
@@ -283,6 +270,10 @@ class LiveWorld:
             self._run_attachments.keep_output(path, label=label)
             for path, label in output_files(intent, result)
         )
+        long = long_answer(intent, result)
+        ref = None
+        if long is not None:
+            ref = self._run_attachments.keep(long[0], media_type="text/plain", label=long[1])
         self._model_door.run_scopes.spend(
             Amount(
                 fuel=result.charge.fuel,
@@ -291,7 +282,13 @@ class LiveWorld:
                 output_bytes=result.charge.output_bytes,
             )
         )
-        return finished_of(intent, result, outputs)
+        return finished_of(intent, result, outputs, ref)
+
+    def begin_time(self, state: RunState) -> None:
+        """Count the time that is left for what programs ask of others from now on."""
+        self._children.ends_at = time.monotonic() + wall_ms_left(state) / 1000
+        if self._skills is not None:
+            self._skills.begin_time(self._children.ends_at)
 
     async def _executed(
         self,
@@ -366,16 +363,24 @@ class LiveWorld:
         )
 
 
-def program_context(intent: RunProgram, state: RunState) -> ExecutionContext:
+def wall_ms_left(state: RunState) -> int:
+    """Return the milliseconds that a run may still take."""
+    return max(0, state.started.limits.wall_ms - state.charge.wall_ms)
+
+
+def program_context(
+    intent: RunProgram, state: RunState, rerun: Rerun | None = None
+) -> ExecutionContext:
     """The limits of one program: its own, and what the run has left."""
     limits, used = state.started.limits, state.charge
-    wall_ms_left = max(0, limits.wall_ms - used.wall_ms)
+    left = wall_ms_left(state)
     return ExecutionContext(
         session_id=state.started.session_id,
-        timeout_ms=min(_PROGRAM_MS_MAX, wall_ms_left),
-        deadline_ms=wall_ms_left,
+        timeout_ms=min(_PROGRAM_MS_MAX, left),
+        deadline_ms=left,
         program_name=f"<turn {intent.turn}>",
         outputs_before=len(state.outputs),
+        rerun=rerun,
         limits=Limits(
             memory_bytes=_NATIVE_BYTES if intent.effect else Limits().memory_bytes,
             host_calls=max(0, limits.host_calls - used.host_calls),

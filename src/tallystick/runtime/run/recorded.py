@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from tallystick.core.charge import Charge
+from tallystick.core.charge import Charge, Settled
 from tallystick.core.errors import ReplayDiverged, SandboxError
+from tallystick.core.history import History, spent_by
 from tallystick.core.json_text import digest
 from tallystick.core.machine.native import RETRIED
 from tallystick.core.machine.prompt import ABANDONED as ABANDONED_STOP
@@ -47,10 +49,16 @@ from tallystick.core.resume_errors import LeftInDoubt, ResumeDiverged
 from tallystick.model.port import ModelReply
 from tallystick.model.price_table import CallTerms
 from tallystick.runtime.calls.children import ChildCalls
-from tallystick.runtime.calls.decisions import ABANDONED, Decision, Decisions, settled_doubt
+from tallystick.runtime.calls.decisions import (
+    ABANDONED,
+    Decision,
+    Decisions,
+    settled_doubt,
+    settled_unsent,
+)
 from tallystick.runtime.calls.host import RecordingHost
 from tallystick.runtime.calls.queries import JournaledCalls, Queries, QueryPlace
-from tallystick.runtime.context.attachments import RunAttachments, described_file
+from tallystick.runtime.context.attachments import RunAttachments, described_bytes
 from tallystick.runtime.journal.journal import (
     Divergence,
     Journal,
@@ -63,15 +71,14 @@ from tallystick.runtime.journal.world import (
     CallLog,
     CallRefused,
     Kept,
-    WaitedTooLong,
     World,
     finished_of,
-    output_files,
+    long_answer,
+    whole_outputs,
 )
 from tallystick.runtime.programs.native import CutOff
 from tallystick.runtime.run.live import LiveWorld, program_context
-from tallystick.runtime.runs.history import RunRecords, spent_by
-from tallystick.runtime.spend.door import ModelDoor
+from tallystick.runtime.spend.door import ModelDoor, WaitedTooLong
 from tallystick.sandbox.host import (
     Answer,
     Blocking,
@@ -81,8 +88,11 @@ from tallystick.sandbox.host import (
     encoded_reply,
     error_reply,
 )
-from tallystick.sandbox.port import Host, HostCall, HostNames
-from tallystick.sandbox.wasm.sandbox import WasmSession
+from tallystick.sandbox.output import lost_output
+from tallystick.sandbox.port import Host, HostCall, HostNames, Rerun
+
+if TYPE_CHECKING:
+    from tallystick.sandbox.wasm.sandbox import WasmSession
 
 # The recorded world: replies and answers come from the ledger, programs run again.
 #
@@ -92,6 +102,16 @@ from tallystick.sandbox.wasm.sandbox import WasmSession
 
 # Ended from outside, at a place that depends on the machine.
 SERVED = frozenset({"wall", "deadline", "cancelled", "trap"})
+_STOPPED = frozenset({"wall", "deadline", "cancelled"})
+# More than any processor does. A record of a program that used more in its time was made up, and
+# must not keep a machine busy for longer than the limits on it would have.
+_FUEL_PER_MS_MAX = 30_000_000
+# A program may pass its limit by as long as the process is not let to look at the clock.
+_LATE_MS_MAX = 1_000
+
+
+class RerunStopped(SandboxError):
+    """A program that is run again was ended from outside: nothing can be said about its record."""
 
 
 class RecordedWorld:
@@ -99,7 +119,7 @@ class RecordedWorld:
 
     def __init__(
         self,
-        records: RunRecords,
+        history: History,
         session: WasmSession | None,
         *,
         names: HostNames,
@@ -110,7 +130,7 @@ class RecordedWorld:
         children: ChildCalls,
     ) -> None:
         self._children = children
-        self._records = records
+        self._history = history
         self._table = table
         self._run_attachments = run_attachments
         self._desk = desk
@@ -118,6 +138,8 @@ class RecordedWorld:
         self._session = session
         self._names = names
         self.cancelled = False
+        # True once the world has ended the run as the record says that it ended from outside.
+        self.ended = False
         self.programs = 0
         self.served = 0
 
@@ -125,34 +147,34 @@ class RecordedWorld:
     async def admitted(
         self, intent: AskModel, messages: tuple[Message, ...], *, model: str, wall_ms_left: int
     ) -> AsyncIterator[AskModel]:
-        if intent.intent in self._records.refused:
-            raise CallRefused(self._records.refused[intent.intent])
-        asked = self._records.asked.get(intent.intent)
+        if intent.intent in self._history.refused:
+            raise CallRefused(self._history.refused[intent.intent])
+        asked = self._history.asked.get(intent.intent)
         if asked is None:
             raise self._ended_here()
         yield asked_again(intent, messages, asked, model=model)
 
     def left(self, intent: AskModel, *, sent: bool) -> ModelFailed:
-        reply = self._records.replies[intent.intent]
+        reply = self._history.replies[intent.intent]
         assert isinstance(reply, ModelFailed)
         return reply
 
     async def ask(
         self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
     ) -> ModelReplied | ModelFailed:
-        reply = self._records.replies.get(intent.intent)
+        reply = self._history.replies.get(intent.intent)
         if reply is None:
             raise self._ended_here()
         was_left = isinstance(reply, ModelFailed) and reply.reason == LEFT
-        if was_left and not self._records.continued_after(intent.intent):
-            self.cancelled = True
+        if was_left and not self._history.continued_after(intent.intent):
+            self.cancelled = self.ended = True
             raise asyncio.CancelledError
         return reply
 
     async def run(
         self, intent: RunProgram, source: str, asked: CallLog, *, state: RunState
     ) -> ProgramFinished:
-        recorded = self._records.finished.get(intent.intent)
+        recorded = self._history.finished.get(intent.intent)
         if recorded is None:
             self.note_all(intent, asked)
             raise self._ended_here()
@@ -160,8 +182,8 @@ class RecordedWorld:
             self.served += 1
             self.note_all(intent, asked)
             left = intent.effect and recorded.stop == LEFT
-            if left and not self._records.continued_after(intent.intent):
-                self.cancelled = True
+            if left and not self._history.continued_after(intent.intent):
+                self.cancelled = self.ended = True
                 raise asyncio.CancelledError
             return recorded
         self.programs += 1
@@ -169,63 +191,76 @@ class RecordedWorld:
         self._desk.written = self._children.written = asked.queries
         self._queries.limits = state.started.limits
         host = ReplayingHost(
-            self._records.answers.get(intent.intent, []),
+            self._history.answers.get(intent.intent, []),
             self._names,
             lambda answer: self._note(answer, asked),
             again=self._table,
             read=self._run_attachments.read,
             queries=self._queries,
         )
+        context = program_context(intent, state)
+        fuel_max = _FUEL_PER_MS_MAX * (context.timeout_ms + _LATE_MS_MAX)
+        rerun = Rerun(
+            fuel=min(recorded.fuel, fuel_max),
+            lost=(lost_output(recorded.stdout), lost_output(recorded.stderr)),
+        )
         result = await self._session.execute(
-            source, context=program_context(intent, state), host=host
+            source, context=msgspec.structs.replace(context, rerun=rerun), host=host
         )
+        if result.stop in _STOPPED:
+            raise RerunStopped("its program was stopped")
         outputs = tuple(
-            described_file(path, media_type="text/plain", label=label)
-            for path, label in output_files(intent, result)
+            described_bytes(data, media_type="text/plain", label=label)
+            for data, label in whole_outputs(intent, result)
         )
-        now = finished_of(intent, result, outputs)
+        long = long_answer(intent, result)
+        ref = None
+        if long is not None:
+            ref = described_bytes(long[0], media_type="text/plain", label=long[1])
+        now = finished_of(intent, result, outputs, ref)
         # The machine goes on with how long it took then, or the caps would fall elsewhere.
         return msgspec.structs.replace(now, wall_ms=recorded.wall_ms)
 
     def check_begun(self, intent: RunProgram) -> None:
-        if intent.intent not in self._records.programs and self._records.ended is not None:
+        if intent.intent not in self._history.programs and self._history.end is not None:
             raise self._ended_here()
 
     def left_program(self, intent: RunProgram) -> ProgramFinished:
-        return self._records.finished[intent.intent]
+        return self._history.finished[intent.intent]
 
     async def kept(self, finished: ProgramFinished, *, state: RunState) -> Kept | None:
-        found: Kept | None = self._records.snapshots.get(finished.intent)
-        return found or self._records.files.get(finished.intent)
+        found: Kept | None = self._history.snapshots.get(finished.intent)
+        return found or self._history.files.get(finished.intent)
 
     def serve(self, intent: RunProgram, asked: CallLog) -> ProgramFinished:
         """A program as it was recorded, not run."""
         self.served += 1
         self.note_all(intent, asked)
-        return self._records.finished[intent.intent]
+        return self._history.finished[intent.intent]
 
     def note_all(self, intent: RunProgram, asked: CallLog) -> None:
         """Note a program's calls in their order, also those that were never answered."""
-        for query in self._records.queries.get(intent.intent, ()):
+        for query in self._history.inside(intent.intent):
             asked.queries.now(query)
-        for answer in self._records.answers.get(intent.intent, ()):
+        for answer in self._history.answers.get(intent.intent, ()):
             self._note(answer, asked)
-        unanswered = self._records.unanswered.get(intent.intent, ())
+        unanswered = self._history.unanswered.get(intent.intent, ())
         for call in unanswered:
-            note_call(self._records, call, asked)
+            note_call(self._history, call, asked)
         if intent.effect:
             # It waited for one call at most: one of models has a number, and no record of its own.
-            known = {each.intent for each in self._records.answers.get(intent.intent, ())}
+            known = {each.intent for each in self._history.answers.get(intent.intent, ())}
             known |= {each.intent for each in unanswered}
-            queries = self._records.queries.get(intent.intent, ())
+            queries = self._history.inside(intent.intent)
             for number in sorted({each.intent for each in queries} - known):
                 asked.calling(index=0, name=f"call {number}", request_sha256="", effect=False)
 
     def _ended_here(self) -> BaseException:
         """What ended the run while this was under way; nothing, if the record just stops."""
-        ended = self._records.ended
+        ended = self._history.end
         if ended is None:
             return NothingMore()
+        self.ended = True
         if ended.stop in ("cancelled", "in_doubt"):
             self.cancelled = True
             return asyncio.CancelledError()
@@ -234,7 +269,7 @@ class RecordedWorld:
         return SandboxError(ended.detail)
 
     def _note(self, answer: HostAnswered, asked: CallLog) -> None:
-        note_call(self._records, answer, asked)
+        note_call(self._history, answer, asked)
         asked.answered(answer)
 
 
@@ -258,9 +293,9 @@ def asked_again(
     )
 
 
-def note_call(records: RunRecords, call: HostAnswered | CallHost, asked: CallLog) -> int:
+def note_call(history: History, call: HostAnswered | CallHost, asked: CallLog) -> int:
     """Note that a recorded call was made, as often as it was begun."""
-    begun = records.effects.get(call.intent, 0)
+    begun = history.times_begun(call.intent)
     intent = asked.calling(
         index=call.index,
         name=call.name,
@@ -456,7 +491,7 @@ class ResumingWorld:
 
     def __init__(
         self,
-        records: RunRecords,
+        history: History,
         *,
         recorded: RecordedWorld,
         live: LiveWorld,
@@ -468,7 +503,7 @@ class ResumingWorld:
         restored: int = 0,
     ) -> None:
         self._cut_off = cut_off
-        self._records = records
+        self._history = history
         self._recorded = recorded
         self._live = live
         self._decisions = decisions
@@ -476,22 +511,29 @@ class ResumingWorld:
         self._terms = terms
         self._host_of = host_of
         self._restored = restored
+        # What stands for the attempt after a call that was left: its intent, and what was found.
+        self._instead: tuple[int, ModelReply | Decision] | None = None
 
     def admitted(
         self, intent: AskModel, messages: tuple[Message, ...], *, model: str, wall_ms_left: int
     ) -> AbstractAsyncContextManager[AskModel]:
-        records = self._records
-        known = intent.intent in records.asked or intent.intent in records.refused
+        history = self._history
+        known = intent.intent in history.asked or intent.intent in history.refused
+        if not known and (found := self._found_left()) is not None:
+            self._instead = intent.intent, found
+            return nullcontext(intent)
         world: World = self._recorded if known else self._live
         return world.admitted(intent, messages, model=model, wall_ms_left=wall_ms_left)
 
     async def ask(
         self, intent: AskModel, messages: tuple[Message, ...], *, wall_ms_left: int
     ) -> ModelReplied | ModelFailed:
-        asked = self._records.asked.get(intent.intent)
+        asked = self._history.asked.get(intent.intent)
+        if self._instead is not None and self._instead[0] == intent.intent:
+            return self._instead_of_left(intent, self._instead[1])
         if asked is None:
             return await self._live.ask(intent, messages, wall_ms_left=wall_ms_left)
-        reply = self._records.replies.get(intent.intent)
+        reply = self._history.replies.get(intent.intent)
         if reply is None:
             return self._doubted(asked)
         turns = int(isinstance(reply, ModelReplied))
@@ -501,28 +543,62 @@ class ResumingWorld:
         return reply
 
     def left(self, intent: AskModel, *, sent: bool) -> ModelFailed:
+        if self._instead is not None and self._instead[0] == intent.intent:
+            unsent = self._instead_of_left(intent, Decision.ABANDON)
+            assert isinstance(unsent, ModelFailed)
+            return msgspec.structs.replace(unsent, reason=LEFT, kind="transient")
         return self._live.left(intent, sent=sent)
+
+    def _found_left(self) -> ModelReply | Decision | None:
+        asked = [intent for intent, item in self._decisions.left if item == -1]
+        return self._decisions.found_left(asked[0]) if asked else None
+
+    def _instead_of_left(
+        self, intent: AskModel, found: ModelReply | Decision
+    ) -> ModelReplied | ModelFailed:
+        """Return what came of a call that was left, for the attempt after it. Nothing is sent."""
+        settled = settled_unsent(self._model_door, self._terms)
+        if isinstance(found, ModelReply):
+            return _replied(intent, found, settled)
+        return ModelFailed(
+            intent=intent.intent,
+            turn=intent.turn,
+            reason=DOUBTED,
+            message=ABANDONED,
+            kind="terminal",
+            billed=False,
+            settled=settled,
+        )
 
     async def run(
         self, intent: RunProgram, source: str, asked: CallLog, *, state: RunState
     ) -> ProgramFinished:
-        finished = self._records.finished.get(intent.intent)
+        finished = self._history.finished.get(intent.intent)
         if self._cut_off.is_open(intent):
-            answers = self._records.answers.get(intent.intent, ())
+            answers = self._history.answers.get(intent.intent, ())
             self._model_door.recalled(self._terms.model, Charge(host_calls=len(answers)))
             self._recall_calls(intent)
             self._recorded.note_all(intent, asked)
             return self._cut_off.ended(intent, asked)
         if finished is None:
+            known = self._history.answers.get(intent.intent)
             return await self._live.run(
                 intent,
                 source,
                 asked,
                 state=state,
+                rerun=Rerun(fuel=known[-1].fuel, calls=len(known)) if known else None,
                 behind=lambda host: self._host_of(
                     intent,
                     asked,
-                    _InDoubtHost(host, intent, asked, self._records, self._decisions),
+                    _InDoubtHost(
+                        host,
+                        intent,
+                        asked,
+                        self._history,
+                        self._decisions,
+                        begin_live=lambda: self._live.begin_time(state),
+                    ),
                 ),
             )
         self._model_door.recalled(
@@ -539,18 +615,18 @@ class ResumingWorld:
         """Whatever ended it before, it is gone on with."""
 
     def left_program(self, intent: RunProgram) -> ProgramFinished:
-        found = self._records.finished.get(intent.intent)
+        found = self._history.finished.get(intent.intent)
         return self._live.left_program(intent) if found is None else found
 
     async def kept(self, finished: ProgramFinished, *, state: RunState) -> Kept | None:
-        if finished.intent in self._records.finished or finished.stop in (RETRIED, ABANDONED_STOP):
+        if finished.intent in self._history.finished or finished.stop in (RETRIED, ABANDONED_STOP):
             return await self._recorded.kept(finished, state=state)
         return await self._live.kept(finished, state=state)
 
     def _recall_calls(self, program: RunProgram) -> None:
         """Count what the calls of a program cost that is not run again."""
         models: dict[tuple[int, int, int], str] = {}
-        for each in self._records.queries.get(program.intent, ()):
+        for each in self._history.inside(program.intent):
             if isinstance(each, QueryAsked):
                 models[each.intent, each.item, each.attempt] = each.model
             elif isinstance(each, QueryReplied | QueryFailed):
@@ -561,7 +637,7 @@ class ResumingWorld:
 
     def _recall_scripts(self, program: RunProgram) -> None:
         """Count what scripts of skills used: that is in no program's own figures."""
-        for each in self._records.answers.get(program.intent, ()):
+        for each in self._history.answers.get(program.intent, ()):
             if isinstance(each.skill, SkillUsed) and each.skill.fuel:
                 used = charge_of(each)
                 self._model_door.recalled(
@@ -573,16 +649,7 @@ class ResumingWorld:
         found = self._decisions.paid[asked.intent, -1]
         settled, failure = settled_doubt(self._model_door, self._terms, asked.reserved, found)
         if isinstance(found, ModelReply):
-            return ModelReplied(
-                intent=asked.intent,
-                turn=asked.turn,
-                text=found.text,
-                usage=found.usage,
-                cut=found.cut,
-                served_by=found.served_by,
-                finish=found.finish,
-                settled=settled,
-            )
+            return _replied(asked, found, settled)
         return ModelFailed(
             intent=asked.intent,
             turn=asked.turn,
@@ -594,28 +661,53 @@ class ResumingWorld:
         )
 
 
+def _replied(asked: AskModel, found: ModelReply, settled: Settled) -> ModelReplied:
+    """Return a reply that was found by asking for it."""
+    return ModelReplied(
+        intent=asked.intent,
+        turn=asked.turn,
+        text=found.text,
+        usage=found.usage,
+        cut=found.cut,
+        served_by=found.served_by,
+        finish=found.finish,
+        settled=settled,
+    )
+
+
+def _nothing_to_begin() -> None:
+    """Do nothing: the program has begun to be live."""
+
+
 class _InDoubtHost:
-    """In front of the live host: the one effect that the program was cut off in."""
+    """In front of the live host: the one effect that the program was cut off in.
+
+    `begin_live` is called before the first call that is not on the record.
+    """
 
     def __init__(
         self,
         host: RecordingHost,
         program: RunProgram,
         asked: CallLog,
-        records: RunRecords,
+        history: History,
         decisions: Decisions,
+        begin_live: Callable[[], None],
     ) -> None:
         self._host = host
         self._asked = asked
-        self._records = records
+        self._history = history
         self._decisions = decisions
-        self._open = {each.index: each for each in records.unanswered.get(program.intent, ())}
+        self._begin_live = begin_live
+        self._open = {each.index: each for each in history.unanswered.get(program.intent, ())}
 
     @property
     def names(self) -> HostNames:
         return self._host.names
 
     def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
+        self._begin_live()
+        self._begin_live = _nothing_to_begin
         open_call = self._open.get(call.index)
         if open_call is None:
             return self._host.serve(call)
@@ -627,7 +719,7 @@ class _InDoubtHost:
         return self._decided(call, open_call, sha256)
 
     def _decided(self, call: HostCall, begun: CallHost, sha256: str) -> bytes | Awaitable[bytes]:
-        intent = note_call(self._records, begun, self._asked)
+        intent = note_call(self._history, begun, self._asked)
         found = self._decisions.effects[intent]
         if found is Decision.ABANDON:
             said = LeftInDoubt(f"{call.name}: {ABANDONED}")

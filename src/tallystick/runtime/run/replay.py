@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from tallystick.core.errors import LedgerError, ReplayDiverged, RunNotFound
+from tallystick.core.errors import LedgerError, ReplayDiverged, ReplayStopped, RunNotFound
+from tallystick.core.history import History
 from tallystick.core.machine.native import is_native_run
-from tallystick.core.machine.prompt import TEMPLATE
+from tallystick.core.machine.prompt import TEMPLATE, TEMPLATES
 from tallystick.core.records import Record, RunEnded, RunStarted, tag_of
+from tallystick.core.resume_errors import ResumeRefused
 from tallystick.core.step import StepsNotReplayed
 from tallystick.core.views.receipt import holds_steps
 from tallystick.ledger.port import Ledger
@@ -28,21 +31,22 @@ from tallystick.runtime.context.inputs import given_again, texts_of
 from tallystick.runtime.context.namespace import names_of
 from tallystick.runtime.journal.journal import ComparingJournal, Divergence, NothingMore, Recording
 from tallystick.runtime.run.driver import Driver
-from tallystick.runtime.run.recorded import RecordedWorld
+from tallystick.runtime.run.recorded import RecordedWorld, RerunStopped
 from tallystick.runtime.runs.history import (
-    RunRecords,
-    holder_of,
+    NOT_BEGUN,
     refuse_foreign,
     runs_inside,
     whole_records,
 )
 from tallystick.sandbox.host import HostTable
-from tallystick.sandbox.wasm.engine import ENGINE
-from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+from tallystick.sandbox.wasm.image import ENGINE
 from tallystick.sessions.runs import load_image
-from tallystick.skills.skills import Skills, cards_again, kept_evidence
-from tallystick.skills.why import SkillDrift, drift_of
+from tallystick.skills.runs import SkillDrift, drift_since, kept_evidence
 from tallystick.vocabulary.runs import check_again
+
+if TYPE_CHECKING:
+    from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+    from tallystick.skills.runs import Skills
 
 
 class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,18 +68,23 @@ async def replay_records(
     *,
     session: WasmSession | None,
     run_attachments: RunAttachments,
+    timeout_ms: int | None = None,
 ) -> ReplayReport:
-    """Drive the recorded run again. Without a session, programs are served, not run."""
+    """Drive the recorded run again. Without a session, programs are served, not run.
+
+    Raise `ReplayStopped` if the timeout, or the end of the session, comes before any difference.
+    """
     if not records or not isinstance(records[0], RunStarted):
         raise LedgerError(f"run {run} does not begin with its start")
     started = records[0]
     given = given_again(started, run_attachments)
-    desk = RecordedQueryCalls(records, run_attachments)
+    history = History(records)
+    desk = RecordedQueryCalls(history, run_attachments)
     queries = Queries(desk, limits=started.limits)
-    children = RecordedChildCalls(records, run_attachments)
+    children = RecordedChildCalls(history, run_attachments)
     recording = Recording(records)
     world = RecordedWorld(
-        RunRecords(records),
+        history,
         session,
         desk=desk,
         queries=queries,
@@ -93,7 +102,7 @@ async def replay_records(
         ),
         run_attachments=run_attachments,
     )
-    journal = ComparingJournal(recording)
+    journal = ComparingJournal(recording, ends_again=lambda: world.ended)
     driver = Driver(
         started,
         world=world,
@@ -103,8 +112,11 @@ async def replay_records(
         check=check_again(started, run_attachments),
     )
     divergence: Divergence | None = None
+    stopped: RerunStopped | None = None
     try:
-        await driver.drive()
+        await _driven(driver, timeout_ms=timeout_ms)
+    except RerunStopped as error:
+        stopped = error
     except NothingMore:
         pass
     except asyncio.CancelledError:
@@ -115,6 +127,14 @@ async def replay_records(
             seq=recording.seq, field=error.field, recorded=error.recorded, now=error.now
         )
     divergence = journal.first or divergence
+    if divergence is None and stopped is not None:
+        raise ReplayStopped(
+            run=run,
+            seq=recording.seq,
+            entries=len(records),
+            why=str(stopped),
+            timed_out=isinstance(stopped, _TimedOut),
+        )
     if divergence is None and isinstance(records[-1], RunEnded) and recording.left is not None:
         seq, record = recording.left
         divergence = Divergence(seq=seq, field="entries", recorded=tag_of(record), now=None)
@@ -129,9 +149,25 @@ async def replay_records(
     )
 
 
+class _TimedOut(RerunStopped):
+    """The replay took longer than its caller allowed."""
+
+
+async def _driven(driver: Driver, *, timeout_ms: int | None) -> None:
+    """Drive to the end. Raise `_TimedOut` if that takes too long."""
+    timeout = asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000)
+    try:
+        async with timeout:
+            await driver.drive()
+    except TimeoutError:
+        if not timeout.expired():
+            raise
+        raise _TimedOut(f"its timeout of {(timeout_ms or 0) / 1000:g} s passed") from None
+
+
 def _other_template(started: RunStarted) -> str | None:
     """Why prompts differ, where that is no fault of the record."""
-    if started.template == TEMPLATE:
+    if started.template in TEMPLATES:
         return None
     return (
         f"the run was made with the prompts {started.template}; this version writes {TEMPLATE} and "
@@ -149,6 +185,7 @@ def broken_chain(run: str, *, entries: int, bad: BadEntry) -> ReplayReport:
 
 def rerunnable(started: RunStarted, guest: str) -> bool:
     """True if programs of this run mean the same here: same guest, same engine."""
+    # With the engine: the sandbox is open, or the guest would not be known.
     return started.guest == guest and started.engine == ENGINE
 
 
@@ -162,6 +199,7 @@ async def replayed(
     sandbox: Callable[[], WasmSandbox],
     shelf_of: Callable[[str, Sequence[str]], RunAttachments],
     skills: Skills | None,
+    timeout_ms: int | None = None,
 ) -> ReplayReport:
     """Run it again from its record, and compare; its skills too, with those there are now."""
     # The chain first: records that are not the ones that were sealed prove nothing.
@@ -169,20 +207,24 @@ async def replayed(
     if bad is not None:
         return broken_chain(run, entries=verify_ledger(ledger, [run]).entries, bad=bad)
     records = whole_records(ledger, run)
+    if not records and ledger.row(run) is not None:
+        raise ResumeRefused(run=run, why=NOT_BEGUN)
     if holds_steps(records):
         raise StepsNotReplayed(chain=run, runs=runs_inside(ledger, run))
     if not records or not isinstance(records[0], RunStarted):
         raise RunNotFound(run=run)
     started = records[0]
     refuse_foreign(run, started)
-    run_attachments = shelf_of(holder_of(records), started.grants)
-    drift: tuple[SkillDrift, ...] = ()
-    if started.skills is not None and skills is not None:
-        drift = drift_of(
-            started.skills, cards_again(started.skills, run_attachments), records, skills
-        )
+    run_attachments = shelf_of(History(records).holder, started.grants)
+    drift = drift_since(started, records, skills, run_attachments)
     if is_native_run(started) or not rerunnable(started, sandbox().guest.image.sha256):
-        report = await replay_records(run, records, session=None, run_attachments=run_attachments)
+        report = await replay_records(
+            run,
+            records,
+            session=None,
+            run_attachments=run_attachments,
+            timeout_ms=timeout_ms,
+        )
         return msgspec.structs.replace(report, drift=drift)
     session = await sandbox().open(
         session_id=started.session_id, seed=started.seed, clock_ns=started.clock_ns
@@ -190,7 +232,11 @@ async def replayed(
     try:
         await load_image(session, started, run_attachments)
         report = await replay_records(
-            run, records, session=session, run_attachments=run_attachments
+            run,
+            records,
+            session=session,
+            run_attachments=run_attachments,
+            timeout_ms=timeout_ms,
         )
         return msgspec.structs.replace(report, drift=drift)
     finally:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tallystick.core.chain import UNKNOWN_RECORD, Head
 from tallystick.core.charge import RunLimits
 from tallystick.core.errors import (
@@ -15,11 +17,13 @@ from tallystick.core.errors import (
     RunNotFound,
     UsageError,
 )
-from tallystick.core.machine.answer import value_of
-from tallystick.core.machine.prompt import TEMPLATE
+from tallystick.core.history import History
+from tallystick.core.machine.answer import said_in, value_of
+from tallystick.core.machine.prompt import TEMPLATE, TEMPLATES
 from tallystick.core.machine.turn import over
 from tallystick.core.records import (
     Continuation,
+    ModelReplied,
     QueryAsked,
     Record,
     RunEnded,
@@ -28,11 +32,18 @@ from tallystick.core.records import (
     RunStarted,
 )
 from tallystick.core.resume_errors import ResumeRefused, RunInDoubt
-from tallystick.core.views.open_calls import UNKNOWN, Lookup, OpenIntent, of_child, open_calls
+from tallystick.core.views.open_calls import (
+    UNKNOWN,
+    Lookup,
+    OpenIntent,
+    left_calls,
+    of_child,
+    open_calls,
+)
 from tallystick.core.views.receipt import holds_steps
-from tallystick.ledger.port import Ledger, find_row
+from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import bad_entry_of
-from tallystick.memory.calls import functions_of, memory_calls_of
+from tallystick.memory.runs import functions_of, memory_calls_of
 from tallystick.model.port import Model, ModelReply
 from tallystick.runtime.calls.children import ChildRunner, Parent
 from tallystick.runtime.calls.decisions import Decisions, FindReply, decided
@@ -43,31 +54,36 @@ from tallystick.runtime.context.inputs import cited, given_again
 from tallystick.runtime.journal.journal import LedgerJournal
 from tallystick.runtime.programs.backends import Backends
 from tallystick.runtime.programs.native import files_missing, native_again
-from tallystick.runtime.run.assembly import ResumeJob, begun_session, drive_continued, path_of
+from tallystick.runtime.run.assembly import (
+    ResumeJob,
+    begun_session,
+    committed_of,
+    drive_continued,
+    path_of,
+)
 from tallystick.runtime.run.replay import rerunnable
 from tallystick.runtime.runs.history import (
-    awaited_children,
-    holder_of,
-    holds_of,
+    NOT_BEGUN,
     refuse_foreign,
     skip_answered,
-    start_now,
     whole_records,
 )
 from tallystick.runtime.runs.lock import held_run
-from tallystick.runtime.runs.result import Run
+from tallystick.runtime.runs.result import Run, said_at_end
 from tallystick.runtime.spend.client_scopes import ClientScopes
 from tallystick.runtime.spend.door import ModelDoor
-from tallystick.sandbox.port import now_ms
-from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.sessions.runs import SessionLease, lease_again, watched_by_session
-from tallystick.sessions.sessions import Sessions
-from tallystick.skills.skills import Skills
-from tallystick.steps.runs import RunSteps
-from tallystick.vocabulary.runs import VocabularyAsked, check_decision
+from tallystick.sessions.runs import finish_session, lease_again, watched_by_session
+from tallystick.storage.clock import now_ms
+from tallystick.vocabulary.runs import check_decision
 
 if TYPE_CHECKING:
-    from tallystick.memory.memory import Memory
+    from tallystick.memory.runs import Memory
+    from tallystick.sandbox.wasm.sandbox import WasmSandbox
+    from tallystick.sessions.runs import SessionLease
+    from tallystick.sessions.sessions import Sessions
+    from tallystick.skills.runs import Skills
+    from tallystick.steps.runs import RunSteps
+    from tallystick.vocabulary.runs import VocabularyAsked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +149,12 @@ async def _resumed(
         head, records = checked(ledger, run)
         check_resumable(run, records, job.limits)
         check_decision(run, records, job.decision)
-        run_attachments = parts.run_attachments(holder_of(records), start_now(records).grants)
+        history = History(records)
+        run_attachments = parts.run_attachments(history.holder, history.started.grants)
         if isinstance(records[-1], RunEnded) and records[-1].stop == "answered":
-            return ended_run(run, records, ledger=ledger, run_attachments=run_attachments)
+            lost = finish_session(parts.sessions, run, records)
+            ended = ended_run(run, records, ledger=ledger, run_attachments=run_attachments)
+            return msgspec.structs.replace(ended, session_lost=lost)
 
         def continuation(fence: int) -> Continuation:
             return RunResumed(
@@ -158,7 +177,7 @@ async def _resumed(
                 records=records,
                 head=head,
                 run_attachments=run_attachments,
-                started=start_now(records),
+                started=history.started,
                 claim=lambda: ledger.claim(run, create=False),
                 continuation=continuation,
                 children=children,
@@ -191,7 +210,7 @@ async def continue_run(
     ledger, native = parts.ledger, await native_again(parts.backends, started)
     if native is None and not rerunnable(started, parts.sandbox().guest.image.sha256):
         raise ResumeRefused(run=run, why="was made with another version of the sandbox")
-    if started.template != TEMPLATE:
+    if started.template not in TEMPLATES:
         why = f"was made with the prompts {started.template}, and this version writes {TEMPLATE}"
         raise ResumeRefused(run=run, why=why)
     model = parts.model(started.model)
@@ -200,7 +219,8 @@ async def continue_run(
             f"asks {started.model}, and this is {model.name}; resume it with that model, or fork it"
         )
         raise ResumeRefused(run=run, why=why)
-    skip_answered(model, records)
+    history = History(records)
+    skip_answered(model, history)
     find_model = parts.find_model(model)
     _check_models(run, records, find_model)
     limits = job.limits or started.limits
@@ -212,21 +232,26 @@ async def continue_run(
     with paying as model_door:
         decisions = await _decided(parts, run, records, job, model_door, find_model)
         fence = claim()
-        now = find_row(ledger, run)
+        now = ledger.row(run)
         if now is None or now.head != head:
             # Whoever it was taken from has gone on since it was read; nobody does from here on.
             found = None if now is None else now.head.count
             raise LedgerConflict(run=run, field="head", expected=head.count, found=found)
-        model_door.run_scopes.reconcile(*holds_of(records))
+        model_door.run_scopes.reconcile(*history.holds)
         session = await begun_session(started, parts.sandbox, native, run_attachments, records)
         try:
-            ended = await drive_continued(
+            ended, refused = await drive_continued(
                 job,
                 run=run,
                 records=records,
                 continuation=continuation(fence),
                 journal=LedgerJournal(
-                    ledger, run=run, fence=fence, head=head, to_commit=run_attachments.to_commit
+                    ledger,
+                    run=run,
+                    fence=fence,
+                    head=head,
+                    to_commit=run_attachments.to_commit,
+                    committed=committed_of(job.watch, run),
                 ),
                 model=model,
                 session=session,
@@ -244,7 +269,7 @@ async def continue_run(
             )
         finally:
             await session.close()
-        return steps.checked(ended, stopped_by=model_door.stopped_by, rows=parts.client_scopes.rows)
+        return steps.checked(ended, stopped_by=refused, rows=parts.client_scopes.rows)
 
 
 async def _decided(
@@ -261,10 +286,14 @@ async def _decided(
     whether somebody has to be asked, before anything is written. All that is open is named at once.
     """
     inside: list[OpenIntent] = []
-    for child in awaited_children(records):
-        row = find_row(parts.ledger, child)
+    for child in History(records).awaited_children:
+        row = parts.ledger.row(child)
         if row is not None and row.head.count:
             known = whole_records(parts.ledger, child)
+            last = known[-1]
+            if isinstance(last, RunEnded) and over(History(known).started.limits, last.charge):
+                # It may do nothing more, and is told to its parent as it ended.
+                continue
             try:
                 await _decided(parts, child, known, job, model_door, find_model)
             except RunInDoubt as doubt:
@@ -273,7 +302,7 @@ async def _decided(
         decisions = await decided(
             run,
             records,
-            model=start_now(records).model,
+            model=History(records).started.model,
             policy=job.in_doubt,
             functions=parts.known_functions(),
             free=lambda name: _is_free(model_door, find_model, name),
@@ -288,12 +317,11 @@ async def _decided(
 
 def checked(ledger: Ledger, run: str) -> tuple[Head, list[Record]]:
     """The records of a run, and where it stands; refused if there is no run to go on with."""
-    row = find_row(ledger, run)
+    row = ledger.row(run)
     if row is None:
         raise RunNotFound(run=run)
     if not row.head.count:
-        why = "was cut off before anything of it was written; run it again"
-        raise ResumeRefused(run=run, why=why)
+        raise ResumeRefused(run=run, why=NOT_BEGUN)
     bad = bad_entry_of(ledger, run)
     if bad is not None and bad.why.endswith(UNKNOWN_RECORD):
         raise RecordUnreadable(run=bad.run, seq=bad.seq, why=bad.why)
@@ -304,13 +332,13 @@ def checked(ledger: Ledger, run: str) -> tuple[Head, list[Record]]:
         raise UsageError(
             f"{run} holds steps; resume one of its runs, or all of them with Session.resume_steps"
         )
-    refuse_foreign(run, start_now(records))
+    refuse_foreign(run, History(records).started)
     return row.head, records
 
 
 def _check_models(run: str, records: Sequence[Record], find_model: FindModel) -> None:
     """Refuse where a call is open of a model that is not here: nobody could settle it."""
-    for call in open_calls(records):
+    for call in (*open_calls(records), *left_calls(records)):
         if isinstance(call, QueryAsked):
             try:
                 find_model(call.model)
@@ -350,7 +378,7 @@ def check_resumable(run: str, records: Sequence[Record], limits: RunLimits | Non
         raise ResumeRefused(run=run, why="was pruned: what it would go on from is gone")
     ended = records[-1]
     if isinstance(ended, RunEnded) and ended.stop != "answered":
-        before = start_now(records).limits
+        before = History(records).started.limits
         allowed = limits or before
         cap = over(allowed, ended.charge)
         if cap is None and ended.stop == "deadline" and allowed.wall_ms <= before.wall_ms:
@@ -362,11 +390,17 @@ def check_resumable(run: str, records: Sequence[Record], limits: RunLimits | Non
             )
 
 
+def last_said(records: Sequence[Record]) -> str | None:
+    """Return the last reply of the model that said anything."""
+    replies = (each.text for each in reversed(records) if isinstance(each, ModelReplied))
+    return next((said for text in replies if (said := said_in(text)) is not None), None)
+
+
 def ended_run(
     run: str, records: Sequence[Record], *, ledger: Ledger, run_attachments: RunAttachments
 ) -> Run:
     """A run that has its answer, as it ended."""
-    ended, started = records[-1], start_now(records)
+    ended, started = records[-1], History(records).started
     assert isinstance(ended, RunEnded)
     found = cited(ended, started, given_again(started, run_attachments), run_attachments)
     return Run(
@@ -375,11 +409,13 @@ def ended_run(
         stop=ended.stop,
         detail=ended.detail,
         partial=ended.partial,
+        said=said_at_end(ended, started, last_said(records)),
         turns=ended.charge.turns,
         charge=ended.charge,
         citations=found.citations,
         unchecked=found.unchecked,
         value=value_of(ended.answer, started) if ended.stop == "answered" else None,
+        settings=started.settings or {},
         ledger=path_of(ledger),
         parent=started.parent,
         step=started.step,

@@ -7,12 +7,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from tallystick.attachments.media import HEAD_BYTES, described
-from tallystick.attachments.memory import MemoryAttachments
 from tallystick.attachments.port import Declared
 from tallystick.attachments.session import SessionAttachments
 from tallystick.core.budget.amount import Remaining
@@ -43,7 +42,10 @@ from tallystick.runtime.context.shapes import shape_of
 from tallystick.runtime.spend.door import REPLY_TOKENS_LEAST, ModelDoor, picture_size, prompt_figure
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.text import HostText
-from tallystick.skills.skills import Skills, skills_asked
+from tallystick.skills.runs import skills_asked
+
+if TYPE_CHECKING:
+    from tallystick.skills.runs import Skills
 
 _Kind = Literal["lines", "table", "json_lines", "json", "numbers"]
 # What a turn writes and adds to the next prompt, where nothing better is known: a program of twenty
@@ -60,6 +62,8 @@ _BYTES_PER_TOKEN = 4
 _ESTIMATED_BYTES_MAX = 1_000_000
 # What is looked at of a text that stays on the host.
 _HEAD_CHARS = 65_536
+# Why a run is direct that nobody asked to be.
+_UNREAD = "there is nothing for a program to read"
 _SAMPLED = 200
 _ALIKE_SHARE = 0.8
 # Lines tell something if they hold this many words in a row, on average, and if of so many words
@@ -74,8 +78,10 @@ _IN_A_ROW = re.compile(rf"{_LONE}(?:[,;:.!?]? {_LONE})*")
 _DIGITS, _LETTERS = re.compile(r"[0-9]+"), re.compile(r"[^\W\d_]+")
 
 
-def check_strategy(asked: AskedStrategy, inputs: Sequence[Input]) -> None:
+def check_strategy(asked: AskedStrategy | None, inputs: Sequence[Input]) -> None:
     """Refuse what cannot be, as far as that is seen without reading the texts: they may be long."""
+    if asked is None:
+        return
     size = sum(len(each.text) for each in inputs if not each.is_picture)
     if checked(asked) == "direct" and size > STR_BYTES_MAX:
         raise refusal(stay_on_host(size // _BYTES_PER_TOKEN))
@@ -83,13 +89,18 @@ def check_strategy(asked: AskedStrategy, inputs: Sequence[Input]) -> None:
 
 def with_strategy(
     started: RunStarted,
-    asked: AskedStrategy,
+    asked: AskedStrategy | None,
     *,
     layout: InputLayout,
     model: Model,
     model_door: ModelDoor,
 ) -> RunStarted:
-    """A start with the strategy it takes. Raises `UsageError` for one that cannot be."""
+    """A start with the strategy it takes. Raises `UsageError` for one that cannot be.
+
+    Without one it is code, or direct where a program would find nothing to read.
+    """
+    if asked is None and not prompt.has_nothing_to_read(started):
+        asked = "code"
     if asked in ("code", "recursive"):
         return _taking(started, asked, layout)
     facts = facts_of(
@@ -99,6 +110,9 @@ def with_strategy(
         left=model_door.run_scopes.remaining(),
         window=window_of(model),
     )
+    if asked is None:
+        direct = not_direct(facts) is None
+        return _taking(started, "direct", layout, why=_UNREAD) if direct else started
     choice = chosen(asked, facts)
     return _taking(started, choice.strategy, layout, why=choice.why)
 
@@ -348,6 +362,9 @@ def estimated(
 ) -> Estimate:
     """Say what a run would begin with, and what that costs at most."""
     layout = layout_of(inputs, question=goal)
+    # For an estimate alone: a run keeps its bytes beside the ledger.
+    from tallystick.attachments.memory import MemoryAttachments
+
     run_attachments = RunAttachments(
         SessionAttachments(MemoryAttachments(), session_id="estimate"), grants=grants
     )

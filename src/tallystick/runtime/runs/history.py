@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from tallystick.core.budget.amount import Amount
 from tallystick.core.chain import Header, Sealed
 from tallystick.core.charge import Charge
 from tallystick.core.errors import (
@@ -17,32 +16,24 @@ from tallystick.core.errors import (
     RunNotFound,
     UsageError,
 )
+from tallystick.core.history import History
 from tallystick.core.ids import is_ulid
-from tallystick.core.machine.turn import changed, charge_of
+from tallystick.core.machine.turn import charge_of
 from tallystick.core.records import (
-    CUT_OFF,
-    DOUBTED,
-    LEFT,
     AskModel,
     AttachmentRef,
-    CallHost,
     ChildBegun,
     ChildEnded,
-    Continuation,
-    FilesKept,
     HostAnswered,
     ModelFailed,
-    ModelRefused,
     ModelReplied,
     ProgramFinished,
     QueryAsked,
     QueryFailed,
-    QueryRecord,
     QueryReplied,
     Record,
     RunEnded,
     RunForked,
-    RunProgram,
     RunPruned,
     RunStarted,
     SnapshotTaken,
@@ -51,9 +42,11 @@ from tallystick.core.records import (
 from tallystick.core.resume_errors import ResumeRefused
 from tallystick.core.views.open_calls import open_calls
 from tallystick.core.views.receipt import holds_steps
-from tallystick.ledger.port import Ledger, find_row
+from tallystick.ledger.port import Ledger
 from tallystick.model.port import Model
-from tallystick.model.recorded import RecordedModel
+
+if TYPE_CHECKING:
+    from tallystick.model.recorded import RecordedModel
 
 # Runs that a ledger holds: found by name, read record by record, asked again as a model.
 
@@ -65,6 +58,9 @@ _LOOKED_AT = 64
 _decode_header = msgspec.json.Decoder(Header).decode
 # What bodies raise that are no records of this version.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+NOT_BEGUN = "was not begun: its process ended before anything of it was written; run it again"
 
 
 def records_of(ledger: Ledger, run: str) -> Iterator[Record]:
@@ -133,7 +129,14 @@ def resolve_run(ledger: Ledger, named: str) -> str:
 
 def recorded_model(ledger: Ledger, named: str) -> RecordedModel:
     """A model that says what the model of a recorded run said."""
-    run = resolve_run(ledger, named)
+    # Most runs have another model.
+    from tallystick.model.recorded import RecordedModel
+
+    try:
+        run = resolve_run(ledger, named)
+    except RunNotFound as error:
+        advice = f"recorded:{named[:80]} would serve its replies. Name another model: -m MODEL"
+        raise RunNotFound(run=named, advice=advice) from error
     records = list(records_of(ledger, run))
     if holds_steps(records):
         raise UsageError(f"{run} holds steps, which have no replies; name one of its runs")
@@ -193,7 +196,7 @@ def require_not_awaited(ledger: Ledger, run: str) -> None:
     except LedgerError:
         return  # damaged, or of a later version: then it says nothing
     caller = first.caller if isinstance(first, RunStarted) else None
-    row = None if caller is None else find_row(ledger, caller.run)
+    row = None if caller is None else ledger.row(caller.run)
     if row is None or row.moved or row.imported or not row.head.count:
         return
     *_, last = records_of(ledger, row.run)
@@ -206,28 +209,12 @@ def require_not_awaited(ledger: Ledger, run: str) -> None:
 
 def require_no_children(ledger: Ledger, run: str) -> None:
     """Raise if a run waits for others that it began: they would stay behind, and be paid again."""
-    waits = awaited_children(list(records_of(ledger, run)))
+    waits = History(list(records_of(ledger, run))).awaited_children
     if waits:
         raise UsageError(
             f"run {run} was cut off inside run {waits[0]}, which does not move with it; "
             f"resume it here"
         )
-
-
-def awaited_children(records: Sequence[Record]) -> list[str]:
-    """The runs that whoever goes on with these records goes on with.
-
-    Programs began them and were not told what came of it. Also those that were stopped from
-    outside, which have an end.
-    """
-    told = {each.intent for each in records if isinstance(each, HostAnswered | ProgramFinished)}
-    waits: dict[str, bool] = {}
-    for record in records:
-        if isinstance(record, ChildBegun):
-            waits[record.run] = not {record.intent, record.program} & told
-        elif isinstance(record, ChildEnded) and record.stop not in CUT_OFF:
-            waits[record.run] = False
-    return [run for run, still in waits.items() if still]
 
 
 def _is_awaited(ledger: Ledger, run: str, earlier: Sequence[str]) -> bool:
@@ -251,143 +238,11 @@ def _is_of_steps(ledger: Ledger, run: str) -> bool:
         return False
 
 
-# What the record of a run says to whoever goes on with it: where it stands, and what it holds.
-
-
-def start_now(records: Sequence[Record]) -> RunStarted:
-    """The start of a run as it counts now: with the limits, and of a fork the model, it has."""
-    if not records or not isinstance(records[0], RunStarted):
-        raise LedgerError("the run does not begin with its start")
-    started = records[0]
-    for record in records:
-        if isinstance(record, Continuation):
-            started = changed(started, record)
-    return started
-
-
-def holder_of(records: Sequence[Record]) -> str:
-    """The session that holds the attachments of a run: its own, or that of the last fork."""
-    holder = ""
-    for record in records:
-        if isinstance(record, RunStarted | RunForked):
-            holder = record.session_id
-    return holder
-
-
-def holds_of(records: Sequence[Record]) -> tuple[dict[int, Amount], set[int]]:
-    """What the calls of a run held of the shared scope, by number: as they ended, and all begun."""
-    numbers: dict[tuple[int, int, int], int] = {}
-    ended: dict[int, Amount] = {}
-    for record in records:
-        if isinstance(record, AskModel | QueryAsked):
-            if record.reserved is not None and record.reserved.hold:
-                numbers[_place(record)] = record.reserved.hold
-        elif isinstance(record, ModelReplied | ModelFailed | QueryReplied | QueryFailed):
-            number = numbers.get(_place(record))
-            if number is not None:
-                ended[number] = Amount.of_charge(spent_by(record))
-    return ended, set(numbers.values())
-
-
-def spent_by(event: ModelReplied | ModelFailed | QueryReplied | QueryFailed) -> Charge:
-    """What a call took from the budget. One whose hold was given back was made, and took none."""
-    charge = charge_of(event)
-    returned = event.settled is not None and event.settled.figures == "returned"
-    return msgspec.structs.replace(charge, model_calls=0) if returned else charge
-
-
-def _place(
-    record: AskModel | QueryAsked | ModelReplied | ModelFailed | QueryReplied | QueryFailed,
-) -> tuple[int, int, int]:
-    if isinstance(record, AskModel | ModelReplied | ModelFailed):
-        return record.intent, -1, 0
-    return record.intent, record.item, record.attempt
-
-
-def skip_answered(model: Model, records: Sequence[Record]) -> None:
-    """Put a model that answers by position, as those of tests do, behind the calls it answered."""
+def skip_answered(model: Model, *histories: History) -> None:
+    """Put a model that answers by position, as those of tests do, after the calls it answered."""
     skip = getattr(model, "skip", None)
     if skip is not None:
-        own = {
-            (each.intent, each.item)
-            for each in records
-            if isinstance(each, QueryAsked) and each.model == model.name
-        }
-        skip(sum(_is_answer(each, own) for each in records))
-
-
-def _is_answer(record: Record, own: Collection[tuple[int, int]]) -> bool:
-    if isinstance(record, QueryReplied | QueryFailed) and (record.intent, record.item) not in own:
-        return False
-    if isinstance(record, ModelFailed | QueryFailed):
-        return record.reason not in (LEFT, DOUBTED)
-    return isinstance(record, ModelReplied | QueryReplied)
-
-
-# The records of a run, found by what they belong to.
-
-
-Kind = TypeVar("Kind", AskModel, ModelRefused, ProgramFinished, SnapshotTaken, FilesKept)
-
-
-class RunRecords:
-    """What was asked, answered and run; each by the intent it belongs to."""
-
-    def __init__(self, records: Sequence[Record]) -> None:
-        self.asked = _by_intent(records, AskModel)
-        self.replies: dict[int, ModelReplied | ModelFailed] = {
-            each.intent: each for each in records if isinstance(each, ModelReplied | ModelFailed)
-        }
-        self.refused = _by_intent(records, ModelRefused)
-        self.programs = {each.intent for each in records if isinstance(each, RunProgram)}
-        self.finished = _by_intent(records, ProgramFinished)
-        self.snapshots = _by_intent(records, SnapshotTaken)
-        self.files = _by_intent(records, FilesKept)
-        calls = [each for each in records if isinstance(each, CallHost)]
-        # How often each effect was begun.
-        self.effects = {each.intent: each.attempt for each in calls}
-        # The host calls of each program that were answered, in their order.
-        self.answers: dict[int, list[HostAnswered]] = {}
-        answered = [each for each in records if isinstance(each, HostAnswered)]
-        for each in answered:
-            self.answers.setdefault(each.program, []).append(each)
-        # The effects of each program that have no answer.
-        self.unanswered: dict[int, list[CallHost]] = {}
-        known = {each.intent for each in answered}
-        for call in calls:
-            if call.intent not in known and call.attempt == 1:
-                self.unanswered.setdefault(call.program, []).append(call)
-        self.queries = _queries_by_program(records)
-        places = [place for place, each in enumerate(records) if isinstance(each, Continuation)]
-        self._continued_at = max(places, default=-1)
-        self._replied_at = {
-            each.intent: place
-            for place, each in enumerate(records)
-            if isinstance(each, ModelReplied | ModelFailed | ProgramFinished)
-        }
-        # How it ended, unless it was gone on with.
-        ends = [each for each in records[self._continued_at + 1 :] if isinstance(each, RunEnded)]
-        self.ended = ends[-1] if ends else None
-
-    def continued_after(self, intent: int) -> bool:
-        """Whether the run was gone on with after a model call, or a program, had its outcome."""
-        return self._replied_at.get(intent, -1) < self._continued_at
-
-
-def _by_intent(records: Sequence[Record], kind: type[Kind]) -> dict[int, Kind]:
-    return {each.intent: each for each in records if isinstance(each, kind)}
-
-
-def _queries_by_program(records: Sequence[Record]) -> dict[int, list[QueryRecord]]:
-    """The model calls of each program, in the order they were written."""
-    found: dict[int, list[QueryRecord]] = {}
-    running = 0
-    for record in records:
-        if isinstance(record, RunProgram):
-            running = record.intent
-        elif isinstance(record, QueryRecord):
-            found.setdefault(running, []).append(record)
-    return found
+        skip(sum(each.answers_of(model.name) for each in histories))
 
 
 # What records say of sessions and attachments: whose a session is, and which bytes are needed.
@@ -460,6 +315,18 @@ def mentions(entry: Sealed) -> Iterator[AttachmentRef]:
 def references_in(record: Record) -> Iterator[AttachmentRef]:
     """Every attachment that a record refers to."""
     yield from _references(record)
+
+
+def put_id_in(record: Record) -> str | None:
+    """Return the id of what a program put among the attachments, if a record answers that."""
+    if not isinstance(record, HostAnswered) or record.name != "attachments.put" or not record.ok:
+        return None
+    try:
+        said = msgspec.json.decode(record.reply[1:])
+    except _UNREADABLE:
+        return None
+    found = said.get("id") if isinstance(said, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def _references(value: object) -> Iterator[AttachmentRef]:

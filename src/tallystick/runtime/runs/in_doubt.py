@@ -13,18 +13,22 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
+from tallystick.core.budget.amount import ReservationClosed
 from tallystick.core.budget.billing import AttemptCancelled, settlement
 from tallystick.core.chain import Draft, Sealed, read_header
 from tallystick.core.charge import Charge, Reserved, Settled
-from tallystick.core.errors import RecordUnreadable, RunNotFound
+from tallystick.core.errors import LedgerError, RecordUnreadable, RunNotFound, UsageError
+from tallystick.core.history import History
 from tallystick.core.records import (
     DOUBTED,
     AskModel,
+    ChildBegun,
     ModelFailed,
     QueryAsked,
     QueryFailed,
@@ -39,16 +43,17 @@ from tallystick.core.records import (
     tag_of,
 )
 from tallystick.core.resume_errors import ResumeRefused
-from tallystick.core.views.open_calls import OpenIntent, open_calls, open_intents
-from tallystick.ledger.port import Ledger, RunRow, find_row
+from tallystick.core.views.open_calls import OpenIntent, left_calls, open_calls, open_intents
+from tallystick.ledger.port import Ledger, RunRow
 from tallystick.ledger.scopes import Hold, SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
-from tallystick.runtime.runs.history import UNREADABLE, holds_of, records_of
+from tallystick.runtime.runs.history import UNREADABLE, records_of
 from tallystick.runtime.runs.lock import held_run, is_running
 
-# How a run that has no end stands: `unfinished` is a copy of what another ledger goes on with.
-RunStatus = Literal["running", "in doubt", "cut off", "moved", "unfinished"]
+# How a run that has no end stands: `unfinished` is a copy of what another ledger goes on with, and
+# `not begun` one whose process ended before anything of it was written. There is nothing to resume.
+RunStatus = Literal["running", "not begun", "in doubt", "cut off", "moved", "unfinished"]
 _Paid = AskModel | QueryAsked
 _CHARGED = "its outcome is unknown; it was charged, and is made again"
 _RELEASED = "it was not billed; it is made again"
@@ -92,7 +97,9 @@ def status_of(ledger: Ledger, row: RunRow) -> RunStatus:
         return "unfinished"
     if is_running(ledger, row.run):
         return "running"
-    return "in doubt" if open_calls(_billed(records_of(ledger, row.run))) else "cut off"
+    if not row.head.count:
+        return "not begun"
+    return "in doubt" if open_intents(_billed(records_of(ledger, row.run))) else "cut off"
 
 
 def runs_in_doubt(ledger: Ledger) -> list[DoubtfulRun]:
@@ -122,7 +129,7 @@ def _may_wait(ledger: Ledger, row: RunRow) -> bool:
     if tag == "run.ended":
         # One that was left in the middle of an effect has an end that says so.
         ended = None if last.body is None else decode_record(last.body)
-        return isinstance(ended, RunEnded) and ended.stop == "in_doubt"
+        return isinstance(ended, RunEnded) and ended.stop in ("in_doubt", "cancelled")
     return tag != "run.pruned" and not tag.startswith("step.")
 
 
@@ -144,7 +151,58 @@ def _since(row: RunRow, records: Iterable[Record]) -> int:
     return since
 
 
+def require_no_doubt(ledger: Ledger, run: str, scopes: SharedScopes) -> None:
+    """Raise `UsageError` if calls of a run, or of a run inside it, are in doubt and may be paid.
+
+    A child that is left behind could be found only by its id, and its calls with it.
+    """
+    for each in _with_children(ledger, run):
+        row = ledger.row(each)
+        doubt = None if row is None else doubt_of(ledger, row)
+        paid = [] if doubt is None else [call for call in doubt.open if call.kind != "effect"]
+        if paid or scopes.holds(run=each):
+            whose = f"run {run}" if each == run else f"run {each}, which run {run} began,"
+            raise UsageError(
+                f"{whose} has calls in doubt, which may have been paid; close them first with "
+                f"tally resolve {each} --charge or --release"
+            )
+
+
+def _with_children(ledger: Ledger, run: str) -> Iterator[str]:
+    """Yield a run, and every run that it or one of those began."""
+    waiting, seen = [run], {run}
+    while waiting:
+        each = waiting.pop()
+        yield each
+        try:
+            begun = [one.run for one in records_of(ledger, each) if isinstance(one, ChildBegun)]
+        except (LedgerError, *UNREADABLE):
+            continue  # removed, or damaged: then it names no children
+        waiting += [child for child in begun if child not in seen]
+        seen.update(begun)
+
+
 # -- closing ------------------------------------------------------------------------------------
+
+
+def is_unsent(ledger: Ledger, hold: Hold) -> bool:
+    """Whether a dead process made this reservation and sent nothing.
+
+    A call is written before it is sent, so for a run without an entry nothing was.
+    """
+    if not hold.owner_dead:
+        return False
+    row = ledger.row(hold.row.run)
+    return row is None or not row.head.count
+
+
+def release_unsent(ledger: Ledger, scopes: SharedScopes) -> None:
+    """Release the reservations of runs that have no entry and whose process is dead."""
+    for hold in scopes.holds():
+        if is_unsent(ledger, hold):
+            # Another process may release it at the same time.
+            with suppress(ReservationClosed):
+                scopes.resolve(hold.row, settle_at=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +217,7 @@ class _Plan:
 
     def close_holds(self, db: sqlite3.Connection | None) -> None:
         """In the transaction that writes what came of the calls."""
-        ended, begun = holds_of(self.records)
+        ended, begun = History(self.records).holds
         if self.scopes is None or db is None:
             return
         for hold in self.holds:
@@ -185,7 +243,7 @@ def close_calls(
     `ResumeRefused` if its chain does not hold.
     """
     with held_run(ledger, run):
-        row = find_row(ledger, run)
+        row = ledger.row(run)
         if row is None:
             raise RunNotFound(run=run)
         bad = verify_ledger(ledger, [run]).first_bad
@@ -195,13 +253,14 @@ def close_calls(
         holds = [] if scopes is None else scopes.holds(run=run)
         plan = _Plan(run=run, scopes=scopes, holds=holds, charge=charge, records=records)
         paid = [call for call in open_calls(_billed(records)) if isinstance(call, _Paid)]
-        if paid:
+        left = left_calls(_billed(records)) if charge else []
+        if paid or left:
             _write(ledger, row, plan, at=at)
         elif holds and isinstance(ledger, SqliteLedger):
             with ledger.file.writing(forced=True) as db:
                 plan.close_holds(db)
     effects = tuple(each for each in open_intents(records) if each.kind == "effect")
-    return ClosedCalls(run=run, calls=len(paid), holds=len(holds), effects=effects)
+    return ClosedCalls(run=run, calls=len(paid) + len(left), holds=len(holds), effects=effects)
 
 
 def _write(ledger: Ledger, row: RunRow, plan: _Plan, *, at: int) -> None:

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from tallystick.core.errors import LedgerUnavailable, RunNotFound, UsageError
+from tallystick.core.errors import (
+    CleanUpWarning,
+    LedgerError,
+    LedgerUnavailable,
+    RunNotFound,
+    UsageError,
+)
 from tallystick.core.ids import is_ulid
-from tallystick.ledger.port import Ledger, find_row
+from tallystick.ledger.port import Ledger
 from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.storage.lock import FileLock, is_locked
 
 
 @contextlib.contextmanager
@@ -29,31 +37,27 @@ def held_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]
         return
     if not is_ulid(run):
         raise RunNotFound(run=run)
-    path = _lock_path(ledger, run)
+    lock = FileLock(_lock_path(ledger, run))
     before = _fence(ledger, run) if steal else None
-    descriptor, stolen = _held(path, run, steal=steal)
+    stolen = _take(lock, run, steal=steal)
     try:
         yield stolen
     finally:
+        aside = _aside(lock.path)
         try:
-            untaken = stolen and _fence(ledger, run) == before and _is_locked(_aside(path))
-            _give_up(descriptor, path, stolen=stolen, untaken=untaken)
+            untaken = stolen and _fence(ledger, run) == before and is_locked(aside)
+            if untaken and lock.is_current:
+                # The run was not taken after all: whoever works on it is seen again.
+                aside.replace(lock.path)
+            lock.release(remove=True)
+            if stolen:
+                aside.unlink(missing_ok=True)
+        except (OSError, LedgerError) as error:
+            # The lock is released with its descriptor: a file that nobody holds locks nothing.
+            why = getattr(error, "strerror", None) or str(error)
+            warnings.warn(CleanUpWarning(path=str(lock.path), why=why), stacklevel=3)
         finally:
-            os.close(descriptor)
-
-
-def _give_up(descriptor: int, path: Path, *, stolen: bool, untaken: bool) -> None:
-    """Take the name of a lock away; if the run was not taken after all, give it back."""
-    # Gone before it is let go: whoever opens the name afterwards makes a new one. Unless
-    # somebody has stolen it: then the name is theirs.
-    if _is_at(descriptor, path):
-        if untaken:
-            # Whoever works on it is seen again.
-            _aside(path).replace(path)
-        else:
-            path.unlink(missing_ok=True)
-    if stolen:
-        _aside(path).unlink(missing_ok=True)
+            lock.release()
 
 
 def require_idle(ledger: Ledger, run: str) -> None:
@@ -66,55 +70,34 @@ def is_running(ledger: Ledger, run: str) -> bool:
     """Whether a living process works on the run."""
     if not isinstance(ledger, SqliteLedger):
         return False
-    return _is_locked(_lock_path(ledger, run))
-
-
-def _is_locked(path: Path) -> bool:
+    path = _lock_path(ledger, run)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
+        return is_locked(path)
     except OSError as error:
-        raise LedgerUnavailable(path=str(path), why=error.strerror or str(error)) from error
-    try:
-        return not _take(descriptor)
-    finally:
-        os.close(descriptor)
+        raise _unavailable(path, error) from error
 
 
-def _held(path: Path, run: str, *, steal: bool) -> tuple[int, bool]:
+def _take(lock: FileLock, run: str, *, steal: bool) -> bool:
+    """Take a lock, from a living process if it is to be stolen. Returns whether it was."""
+    stolen = False
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        stolen = False
-        while True:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            if _take(descriptor):
-                # Whoever held it may have taken the name away in between.
-                if _is_at(descriptor, path):
-                    return descriptor, stolen
-            elif steal:
-                stolen = True
-                with contextlib.suppress(FileNotFoundError):
-                    path.replace(_aside(path))
-            else:
-                os.close(descriptor)
+        while not lock.take():
+            if not steal:
                 raise _running(run)
-            os.close(descriptor)
+            stolen = True
+            with contextlib.suppress(FileNotFoundError):
+                lock.path.replace(_aside(lock.path))
     except OSError as error:
-        raise LedgerUnavailable(path=str(path), why=error.strerror or str(error)) from error
+        raise _unavailable(lock.path, error) from error
+    return stolen
+
+
+def _unavailable(path: Path, error: OSError) -> LedgerUnavailable:
+    return LedgerUnavailable(path=str(path), why=error.strerror or str(error))
 
 
 def _running(run: str) -> UsageError:
     return UsageError(f"run {run} is running; wait for its end, or stop it first")
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        there = path.stat()
-    except OSError:
-        return False
-    mine = os.fstat(descriptor)
-    return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
 
 
 def _aside(path: Path) -> Path:
@@ -123,7 +106,7 @@ def _aside(path: Path) -> Path:
 
 
 def _fence(ledger: Ledger, run: str) -> int | None:
-    row = find_row(ledger, run)
+    row = ledger.row(run)
     return None if row is None else row.fence
 
 
@@ -131,15 +114,3 @@ def _lock_path(ledger: SqliteLedger, run: str) -> Path:
     # Whichever name the ledger was opened by: those who share it share its locks.
     path = Path(os.path.realpath(ledger.path))
     return path.with_name(f"{path.name}-runs") / f"{run}.lock"
-
-
-def _take(descriptor: int) -> bool:
-    try:
-        import fcntl
-    except ImportError:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from tallystick.core.charge import Charge
 from tallystick.core.citation.cited import Citation, Cited, Unchecked
 from tallystick.core.machine.answer import value_of
+from tallystick.core.machine.prompt import is_older
 from tallystick.core.machine.state import RunState
-from tallystick.core.records import StopReason
+from tallystick.core.records import RunEnded, RunStarted, StopReason
 
 _NOTHING = Cited()
 
@@ -18,9 +21,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `citations` are places in what it was given that were checked against the bytes; `unchecked` is
     what the answer says of where it is from and could not be. Under a schema, `answer` is JSON and
-    `value` what that says.
+    `value` what that says. `said` is the last reply of the model, where the run has no answer.
+    `session_lost` says that its session does not keep what its programs left.
     Inside steps, `parent` is the id of their chain in the ledger and `step` the path of the one
-    that began it.
+    that began it. `settings` says where each setting came from that is no default.
     """
 
     run: str
@@ -36,10 +40,21 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step: str | None = None
     unchecked: tuple[Unchecked, ...] = ()
     value: object = None
+    settings: Mapping[str, str] = {}
+    session_lost: bool = False
+    said: str | None = None
 
     @property
     def answered(self) -> bool:
         return self.stop == "answered"
+
+
+def said_at_end(ended: RunEnded, started: RunStarted, said: str | None) -> str | None:
+    """Return what the model said last, where a run has no answer.
+
+    Not of runs with the prompts of before: steps have recorded what those came to, without it.
+    """
+    return None if ended.stop == "answered" or is_older(started) else said
 
 
 def run_of(
@@ -50,6 +65,7 @@ def run_of(
     cited: Cited = _NOTHING,
     parent: str | None = None,
     step: str | None = None,
+    session_lost: bool = False,
 ) -> Run:
     """The result of a state that is done."""
     assert state.ended is not None
@@ -66,5 +82,8 @@ def run_of(
         parent=parent,
         step=step,
         unchecked=cited.unchecked,
+        session_lost=session_lost,
+        said=said_at_end(state.ended, state.started, state.said),
         value=value_of(state.answer, state.started) if state.ended.stop == "answered" else None,
+        settings=state.started.settings or {},
     )

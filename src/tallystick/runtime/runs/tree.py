@@ -126,6 +126,8 @@ class RunTree:
         self._branches: dict[str, RunNode] = {}
         self._cut: dict[str, RunNode] = {}
         self.root = RunNode(since=clock())
+        # True once a call was charged as reserved: then what was used is the most it can be.
+        self.at_most = False
         # Of the whole tree, but for its root.
         self.answered = self.failed = self.stopped = self.waiting = 0
         for record in before:
@@ -159,6 +161,8 @@ class RunTree:
             branch.waiting = max(0, branch.waiting + change)
 
     def _count(self, branch: RunNode, record: Record) -> RunNode | None:
+        settled = getattr(record, "settled", None)
+        self.at_most = self.at_most or (settled is not None and settled.figures == "reserved")
         match record:
             case AskModel():
                 branch.turn = record.turn

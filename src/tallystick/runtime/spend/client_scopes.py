@@ -12,16 +12,25 @@ from tallystick.ledger.port import Ledger
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.price_table import Pricing
+from tallystick.runtime.runs.in_doubt import release_unsent
 from tallystick.runtime.spend.door import ModelDoor
-from tallystick.runtime.spend.scopes import RunScopes, ScopeRef, ScopeTree, SharedCap, declared
+from tallystick.runtime.spend.scopes import (
+    DEPLOYMENT,
+    RunScopes,
+    ScopeRef,
+    ScopeTree,
+    SharedCap,
+    SharedHolds,
+)
 from tallystick.steps.runs import RunSteps
 
 NO_LIMIT = Budget()
 PRICING = Pricing()
 NO_STEPS = RunSteps(None)
 _SESSION = "session"
-# There are no runs inside runs yet.
-_UNKNOWN_YET: tuple[Dimension, ...] = ("depth",)
+_TOTAL = "total"
+# How deep runs may stand inside each other is a limit of a run, not of a budget.
+_OF_RUNS: tuple[Dimension, ...] = ("depth",)
 # What is counted without being reserved is counted in this process only.
 _ONE_PROCESS: tuple[Dimension, ...] = (
     "turns",
@@ -36,14 +45,22 @@ class ClientScopes:
     """Pays for the runs of one session."""
 
     def __init__(self, *, budget: Budget, total: Budget, pricing: Pricing) -> None:
-        _check_dimensions("budget", budget, _UNKNOWN_YET)
-        _check_dimensions("total", total, (*_UNKNOWN_YET, *_ONE_PROCESS))
+        _check_dimensions("budget", budget, _OF_RUNS)
+        _check_dimensions("total", total, (*_OF_RUNS, *_ONE_PROCESS))
         self._account = ScopeTree()
         self._account.tree.enter(_SESSION, parent=None, budget=budget, kind="session", name="")
         self._total = total
+        # A total that was configured, on a ledger that has no file to record it in.
+        self._unrecorded: ScopeTree | None = None
+        self._total_given = total != NO_LIMIT
         self._pricing = pricing
         self._scopes: SharedScopes | None = None
+        self._shared_holds = SharedHolds()
         self._paid_for: set[str] = set()
+
+    def configure(self, *, total: Budget, total_given: bool, pricing: Pricing) -> None:
+        """Take the total and the prices in force. A total that was not given may not be kept."""
+        self._total, self._total_given, self._pricing = total, total_given, pricing
 
     @contextmanager
     def run(
@@ -55,7 +72,7 @@ class ClientScopes:
         steps: RunSteps = NO_STEPS,
         shared_before: bool = False,
     ) -> Iterator[ModelDoor]:
-        """A teller for one run, whose scope is open as long as the run goes.
+        """Give the door to models for one run, whose scope is open as long as the run goes.
 
         The steps around it stand in another tree; they pay too, and count each call. What a run
         spent before it was gone on with counts in the session, unless that paid for it, or the run
@@ -69,7 +86,7 @@ class ClientScopes:
             )
         try:
             run_scopes = RunScopes(
-                [ScopeRef(self._account, run), *steps.places],
+                [ScopeRef(self._account, run), *steps.places, *self._in_memory(ledger)],
                 self._shared(run, ledger),
                 knows_before=_SESSION if counted else None,
             )
@@ -82,7 +99,7 @@ class ClientScopes:
     def child(
         self, model_door: ModelDoor, run: str, limits: RunLimits, *, parent: str
     ) -> Iterator[ModelDoor]:
-        """A teller for a run inside another, which pays for it with all that stands around."""
+        """Give the door for a run inside another, which pays for it with all that is around it."""
         with self._account.lock:
             self._account.tree.enter(
                 run, parent=parent, budget=budget_of(limits), kind="run", name=""
@@ -105,14 +122,36 @@ class ClientScopes:
             self._scopes = None
 
     def _shared(self, run: str, ledger: Ledger) -> SharedCap | None:
-        """What pays for a run beside its own scopes, where a total is set."""
-        if self._total == NO_LIMIT:
-            return None
+        """Return what pays for a run beside its own scopes: the total of a ledger in a file.
+
+        The first total that a process brings is recorded, and binds all others from then on.
+        """
         if not isinstance(ledger, SqliteLedger):
-            raise UsageError("total: a ledger in a file is needed to share a cap with others")
+            if self._total != NO_LIMIT and self._total_given:
+                raise UsageError("total: a ledger in a file is needed to share a cap with others")
+            return None
         if self._scopes is None:
-            self._scopes = declared(ledger.file, self._total)
-        return SharedCap(ledger.file, self._scopes, run=run)
+            self._scopes = SharedScopes(ledger.file)
+            release_unsent(ledger, self._scopes)
+        self._scopes.record_total(DEPLOYMENT, self._total)
+        return SharedCap(
+            ledger.file, self._scopes, run=run, own=self._total, holds=self._shared_holds
+        )
+
+    def _in_memory(self, ledger: Ledger) -> list[ScopeRef]:
+        """Return the scope of a configured total where the ledger has no file: this client's own.
+
+        Configured for everything that is spent, it may not be without effect in a program that
+        keeps its ledger in memory.
+        """
+        if isinstance(ledger, SqliteLedger) or self._total == NO_LIMIT:
+            return []
+        if self._unrecorded is None:
+            self._unrecorded = ScopeTree()
+            self._unrecorded.tree.enter(
+                _TOTAL, parent=None, budget=self._total, kind="session", name=""
+            )
+        return [ScopeRef(self._unrecorded, _TOTAL)]
 
 
 def _check_dimensions(what: str, budget: Budget, not_kept: tuple[Dimension, ...]) -> None:

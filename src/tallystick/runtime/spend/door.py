@@ -1,15 +1,22 @@
-"""The one door to a model: reserve, clamp, call, settle.
+"""The one door to a model: wait, reserve, clamp, call, settle.
 
-The worst case of an attempt is held in every scope around it before anything is written or sent,
-and its reply may be no longer than what the tightest scope still pays for. Afterwards it is settled
-with what was reported, or with what was reserved where nobody can say. `core/budget/billing.py` has
-the rules, `model/prices.py` the arithmetic.
+Calls of turns and of programs pass it alike. The worst case of an attempt is reserved in every
+scope around it before anything is written or sent; if other calls hold the money, it waits in line
+(`line.py`). Its reply may be no longer than what the tightest scope still pays for. Afterwards it
+is settled with what was reported, or with what was reserved where that is unknown.
+`core/budget/billing.py` has the rules, `model/prices.py` the arithmetic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -33,11 +40,18 @@ from tallystick.core.budget.billing import (
 from tallystick.core.budget.tree import affordable_output
 from tallystick.core.charge import Charge, ModelUsage, Reserved, Settled
 from tallystick.core.machine.prompt import Image, Message
-from tallystick.model.port import Model, ModelError, ModelReply
+from tallystick.model.port import (
+    Heard,
+    Model,
+    ModelError,
+    ModelReply,
+    ModelRequest,
+    readable,
+)
 from tallystick.model.price_table import CallTerms, Pricing
 from tallystick.model.prices import TokenUsage, token_usage
 from tallystick.model.tokens import TokenFigure, input_bound
-from tallystick.runtime.spend.scopes import Hold, RunScopes, ScopeRef
+from tallystick.runtime.spend.scopes import Hold, MoneyWait, RunScopes, ScopeRef
 
 # A model call that was never made, and the worst it could have cost.
 
@@ -53,6 +67,24 @@ class RefusedCall:
     usd: int | None
 
 
+def refused_call(
+    error: BudgetExhausted | BudgetUnpriced,
+    terms: CallTerms,
+    messages: tuple[Message, ...],
+    *,
+    tokens_out_max: int,
+) -> RefusedCall:
+    """Return what a call that was refused would have cost at most."""
+    bound, worst = prompt_figure(terms, messages).tokens, terms.worst
+    return RefusedCall(
+        error=error,
+        model=terms.model,
+        tokens_in=bound,
+        tokens_out=tokens_out_max,
+        usd=None if worst is None else worst(bound, tokens_out_max),
+    )
+
+
 # The one door to a model: reserve, clamp, call, settle.
 
 
@@ -61,6 +93,13 @@ _LED_TO: tuple[Dimension, ...] = ("host_calls", "fuel", "wall_ms", "output_bytes
 REPLY_TOKENS_LEAST = 16
 # By these a report is known to be in a format that can be read.
 _NAMES = ("prompt_tokens", "input_tokens")
+
+
+_Made = TypeVar("_Made")
+
+
+class WaitedTooLong(Exception):
+    """The run's time was over before the model could be asked."""
 
 
 @dataclass(slots=True)
@@ -79,10 +118,7 @@ Noted = Callable[[str, Charge], None]
 
 
 class ModelDoor:
-    """Reserves and settles attempts from one purse.
-
-    `refused` is the last call that no scope paid for, `stopped_by` the one by which the run ended.
-    """
+    """Reserves, asks and settles the model calls of one run, paid by its scopes."""
 
     def __init__(
         self, run_scopes: RunScopes, pricing: Pricing, *, noted: Noted = lambda model, charge: None
@@ -90,8 +126,6 @@ class ModelDoor:
         self._run_scopes = run_scopes
         self._pricing = pricing
         self._noted = noted
-        self.refused: RefusedCall | None = None
-        self.stopped_by: RefusedCall | None = None
 
     @property
     def run_scopes(self) -> RunScopes:
@@ -127,31 +161,21 @@ class ModelDoor:
         bound = figure.tokens
         waived = terms.decision.policy == "waived"
         worst = terms.worst
-        try:
-            left = self._run_scopes.remaining()
-            _check_used_up(left)
-            cap = affordable_output(
-                left,
-                tokens_in=bound,
-                tokens_out_wanted=tokens_out_max,
-                tokens_out_min=tokens_out_min,
-                price=worst,
-                usd_waived=waived,
-            )
-            usd = None if worst is None else worst(bound, cap)
-            hold = self._run_scopes.reserve(
-                Amount(tokens=bound + cap, usd=usd, model_calls=1, turns=turns),
-                usd_waived=waived or usd is None,
-            )
-        except (BudgetExhausted, BudgetUnpriced) as error:
-            self.refused = RefusedCall(
-                error=error,
-                model=terms.model,
-                tokens_in=bound,
-                tokens_out=tokens_out_max,
-                usd=None if worst is None else worst(bound, tokens_out_max),
-            )
-            raise
+        left = self._run_scopes.remaining()
+        _check_used_up(left)
+        cap = affordable_output(
+            left,
+            tokens_in=bound,
+            tokens_out_wanted=tokens_out_max,
+            tokens_out_min=tokens_out_min,
+            price=worst,
+            usd_waived=waived,
+        )
+        usd = None if worst is None else worst(bound, cap)
+        hold = self._run_scopes.reserve(
+            Amount(tokens=bound + cap, usd=usd, model_calls=1, turns=turns),
+            usd_waived=waived or usd is None,
+        )
         reserved = Reserved(
             tokens_in=bound,
             tokens_out=cap,
@@ -161,6 +185,99 @@ class ModelDoor:
             hold=hold.shared or 0,
         )
         return ReservedCall(hold, terms, reserved, cap, turns)
+
+    @asynccontextmanager
+    async def admitted(
+        self,
+        model: Model,
+        messages: tuple[Message, ...],
+        *,
+        tokens_out_max: int,
+        turns: int = 0,
+        wait_ms: int = 0,
+        ends_at: float = math.inf,
+    ) -> AsyncIterator[ReservedCall]:
+        """Wait `wait_ms`, then for a place at the provider and for money, and reserve the call.
+
+        Raises `BudgetExhausted` or `BudgetUnpriced` if no budget pays for it, not even with what
+        calls under way may give back; `WaitedTooLong` if `ends_at`, a moment of the monotonic
+        clock, comes before a place is free. On the way out a call that was never made is released.
+        """
+        await asyncio.sleep(min(wait_ms / 1000, max(0.0, ends_at - time.monotonic())))
+        terms = self.terms(model)
+
+        def reserve() -> ReservedCall:
+            try:
+                # While other calls hold money, what they give back may pay for a whole reply.
+                return self.reserve(
+                    terms,
+                    messages,
+                    tokens_out_max=tokens_out_max,
+                    tokens_out_min=tokens_out_max,
+                    turns=turns,
+                )
+            except BudgetExhausted as error:
+                if self._run_scopes.is_held(error):
+                    raise
+                return self.reserve(terms, messages, tokens_out_max=tokens_out_max, turns=turns)
+
+        async with self._in_turn(reserve, model.admitted, ends_at) as reserved_call:
+            try:
+                yield reserved_call
+            finally:
+                # Settled by then, unless the call was never made.
+                self.release(reserved_call)
+
+    async def when_paid(self, reserve: Callable[[], _Made]) -> _Made:
+        """Call `reserve` when it is this call's turn, until a budget pays or none can."""
+        async with self._in_turn(reserve, contextlib.nullcontext, math.inf) as made:
+            return made
+
+    @asynccontextmanager
+    async def _in_turn(
+        self,
+        reserve: Callable[[], _Made],
+        place: Callable[[], AbstractAsyncContextManager[None]],
+        ends_at: float,
+    ) -> AsyncIterator[_Made]:
+        with MoneyWait(self._run_scopes, ends_at=ends_at) as waiting:
+            while True:
+                await waiting.turn()
+                async with contextlib.AsyncExitStack() as inside:
+                    try:
+                        async with asyncio.timeout_at(_loop_time(ends_at)):
+                            await inside.enter_async_context(place())
+                    except TimeoutError:
+                        raise WaitedTooLong("the time passed before the model was free") from None
+                    try:
+                        made = reserve()
+                    except (BudgetExhausted, BudgetUnpriced) as error:
+                        if not waiting.stays(error):
+                            raise
+                        # It waits without a place: the calls that hold the money may need one.
+                        continue
+                    waiting.leave()
+                    yield made
+                    return
+
+    async def ask(
+        self, model: Model, request: ModelRequest, *, heard: Heard, ends_at: float = math.inf
+    ) -> ModelReply | ModelError:
+        """Ask a model. What goes wrong is returned, so that it is settled and recorded."""
+        begun = time.monotonic()
+        try:
+            async with asyncio.timeout_at(_loop_time(ends_at)):
+                return readable(await model.ask(request, heard=heard))
+        except ModelError as error:
+            return error
+        except TimeoutError:
+            waited_ms = round((time.monotonic() - begun) * 1000)
+            return ModelError(reason="timeout", message=f"no reply in {waited_ms:,} ms")
+        except Exception as error:
+            # A backend that breaks its promise may have sent what it was given. Its words are not
+            # recorded: they are not ours, and could hold a key.
+            said = f"the backend broke ({type(error).__name__})"
+            return ModelError(reason="unknown", message=said, kind="terminal")
 
     def replied(self, reserved_call: ReservedCall, reply: ModelReply) -> Settled:
         usage = reply.usage
@@ -214,6 +331,28 @@ class ModelDoor:
             self._run_scopes.spend(Amount.of_charge(charge))
         return settled
 
+    def reserve_all(
+        self, terms: CallTerms, prompts: Sequence[tuple[Message, ...]], *, tokens_out_max: int
+    ) -> list[ReservedCall]:
+        """Reserve for every call of a batch, each with a whole reply, or for none and raise why."""
+        made: list[ReservedCall] = []
+        with self._run_scopes.all_or_nothing():
+            try:
+                for messages in prompts:
+                    made.append(
+                        self.reserve(
+                            terms,
+                            messages,
+                            tokens_out_max=tokens_out_max,
+                            tokens_out_min=tokens_out_max,
+                        )
+                    )
+            except BaseException:
+                for reserved_call in made:
+                    self._run_scopes.release(reserved_call.hold, wakes=False)
+                raise
+        return made
+
     def release(self, reserved_call: ReservedCall) -> None:
         """It was never sent."""
         self._run_scopes.release(reserved_call.hold)
@@ -230,7 +369,7 @@ class ModelDoor:
         charge = found.charge
         if found.figures == "returned":
             self._run_scopes.release(reserved_call.hold)
-            return Settled(figures="returned", tokens_in=0, tokens_out=0, usd=0)
+            return Settled(figures="returned", tokens_in=0, tokens_out=0, usd=charge.usd)
         assert found.figures != "held"
         turns = reserved_call.turns if isinstance(outcome, AttemptReplied) else 0
         used = msgspec.structs.replace(charge, turns=turns)
@@ -243,6 +382,13 @@ class ModelDoor:
             usd=charge.usd,
             flags=found.flags,
         )
+
+
+def _loop_time(ends_at: float) -> float | None:
+    """Return a moment of the monotonic clock as one of the running loop's clock."""
+    if ends_at == math.inf:
+        return None
+    return asyncio.get_running_loop().time() + max(0.0, ends_at - time.monotonic())
 
 
 def _check_used_up(left: Remaining) -> None:

@@ -1,15 +1,18 @@
-"""What pays for a run: the scopes around it, in every tree they stand in, also shared ones.
+"""The scopes that pay for a run: those around it in every tree, and the one that processes share.
 
 A run stands in its session's tree; a step that began it may stand in another. A reservation is made
 in all of them or in none. Each tree has a lock of its own, since steps and runs are begun from any
-thread.
+thread. A call that other calls keep from its money waits in line: `MoneyWait`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
+import sqlite3
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,10 +21,13 @@ from tallystick.core.budget.amount import (
     Amount,
     Breach,
     Budget,
-    Dimension,
+    BudgetExhausted,
+    BudgetOverrun,
+    BudgetUnpriced,
     HoldExists,
     Remaining,
     ReservationClosed,
+    Scope,
     ScopeRow,
     tightest,
 )
@@ -29,17 +35,30 @@ from tallystick.core.budget.tree import BudgetTree, Reservation
 from tallystick.core.errors import LedgerConflict
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import LedgerFile
+from tallystick.runtime.spend.line import Waiter, WaitingLines
 
-# The part of a purse that several processes share: one cap for all runs on a ledger's file.
+# The scope that several processes share: one cap for all runs on a ledger's file.
+#
+# The total is recorded in that file and binds every process, whatever it is configured with. So
+# each reservation looks whether there is one: another process may have recorded it meanwhile.
 
 
 DEPLOYMENT = "deployment"
+_NO_LIMIT = Budget()
+
+
+class SharedHolds:
+    """What the runs of one client hold of the shared scope, and the line of those that wait."""
+
+    def __init__(self) -> None:
+        self.here: set[tuple[str, int]] = set()
+        self.lines = WaitingLines(polled=True)
 
 
 def declared(file: LedgerFile, budget: Budget) -> SharedScopes:
-    """The shared scopes of a ledger's file, with this cap for all runs together."""
+    """Open the shared scopes of a ledger's file, with this total if it has none recorded yet."""
     scopes = SharedScopes(file)
-    scopes.declare(DEPLOYMENT, parent=None, kind="deployment", name="", budget=budget)
+    scopes.record_total(DEPLOYMENT, budget)
     return scopes
 
 
@@ -52,29 +71,42 @@ class SharedCap:
         scopes: SharedScopes,
         *,
         run: str,
-        here: set[tuple[str, int]] | None = None,
+        own: Budget = _NO_LIMIT,
+        holds: SharedHolds | None = None,
     ) -> None:
         self._file = file
         self._scopes = scopes
         self._run = run
+        # The total of this process, which counts where it is lower than the recorded one.
+        self._own = own
         self._numbers = itertools.count(1)
-        # What is held by this run, and by those around and inside it: their calls are under way.
-        self._here: set[tuple[str, int]] = set() if here is None else here
+        self._holds = SharedHolds() if holds is None else holds
+
+    @property
+    def lines(self) -> WaitingLines:
+        return self._holds.lines
 
     @property
     def is_held(self) -> bool:
-        """Whether calls of this tree of runs are under way, and so may give something back."""
-        return bool(self._here)
+        """Tell whether calls under way, here or in a living process, may give something back."""
+        return bool(self._holds.here) or any(not each.owner_dead for each in self._scopes.holds())
 
     def of(self, run: str) -> SharedCap:
         """The same for another run, whose holds are its own."""
-        return SharedCap(self._file, self._scopes, run=run, here=self._here)
+        return SharedCap(self._file, self._scopes, run=run, own=self._own, holds=self._holds)
 
     def remaining(self) -> Remaining:
-        return self._scopes.remaining(DEPLOYMENT)
+        if not self._scopes.knows(DEPLOYMENT):
+            return Remaining()
+        return self._scopes.remaining(DEPLOYMENT, own=self._own)
 
-    def reserve(self, worst: Amount, *, usd_waived: bool) -> int:
-        """Hold it, committed: what dies with it held stays held until somebody resolves it."""
+    def reserve(self, worst: Amount, *, usd_waived: bool) -> int | None:
+        """Hold it, committed: what dies with it held stays held until somebody resolves it.
+
+        Returns the number of the hold, None where the ledger has no total.
+        """
+        if not self._scopes.knows(DEPLOYMENT):
+            return None
         number = next(self._numbers)
         with self._ours(), self._file.writing(forced=False) as db:
             self._scopes.hold(
@@ -85,8 +117,9 @@ class SharedCap:
                 owner=self._scopes.owner(),
                 amount=worst,
                 usd_waived=usd_waived,
+                own=self._own,
             )
-        self._here.add((self._run, number))
+        self._holds.here.add((self._run, number))
         return number
 
     def open(self) -> list[int]:
@@ -98,14 +131,23 @@ class SharedCap:
         self._numbers = itertools.count(max([last, *self.open()]) + 1)
 
     def settle(self, number: int, used: Amount) -> list[Breach]:
-        self._here.discard((self._run, number))
-        with self._ours(), self._file.writing(forced=False) as db:
+        with self._closing(number, wakes=True) as db:
             return self._scopes.settle(db, run=self._run, intent=number, actual=used)
 
-    def release(self, number: int) -> None:
-        self._here.discard((self._run, number))
-        with self._ours(), self._file.writing(forced=False) as db:
+    def release(self, number: int, *, wakes: bool = True) -> None:
+        with self._closing(number, wakes=wakes) as db:
             self._scopes.release(db, run=self._run, intent=number)
+
+    @contextmanager
+    def _closing(self, number: int, *, wakes: bool) -> Iterator[sqlite3.Connection]:
+        """Write how a hold ends, and then call the first that waits for what comes back."""
+        self._holds.here.discard((self._run, number))
+        try:
+            with self._ours(), self._file.writing(forced=False) as db:
+                yield db
+        finally:
+            if wakes:
+                self.lines.wake([DEPLOYMENT])
 
     @contextmanager
     def _ours(self) -> Iterator[None]:
@@ -118,7 +160,7 @@ class SharedCap:
             ) from error
 
 
-# What pays for a run: the scopes around it, in every tree they stand in, as one purse.
+# The scopes that pay for a run, in every tree they are in, as one.
 
 
 _PER_DOLLAR = 10**9
@@ -130,6 +172,23 @@ class ScopeTree:
 
     tree: BudgetTree = field(default_factory=BudgetTree)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    lines: WaitingLines = field(default_factory=WaitingLines)
+
+    def release(self, reservation: Reservation, *, wakes: bool) -> None:
+        """Give a reservation back; with `wakes`, call the first that waits at each scope of it."""
+        with self.lock:
+            scopes = self.tree.around(reservation.scope)
+            self.tree.release(reservation)
+        if wakes:
+            self.lines.wake(scopes)
+
+    def settle(self, reservation: Reservation, used: Amount) -> list[Breach]:
+        """Settle a reservation, and call the first that waits at each scope around it."""
+        with self.lock:
+            scopes = self.tree.around(reservation.scope)
+            breaches = self.tree.settle(reservation, used)
+        self.lines.wake(scopes)
+        return breaches
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,27 +245,45 @@ class RunScopes:
     def reserve(self, worst: Amount, *, usd_waived: bool = False) -> Hold:
         """Hold `worst` everywhere. Raises what the first scope says that cannot, and holds none."""
         hold = Hold([])
-        try:
-            for place in self._places:
-                with place.scope_tree.lock:
-                    made = place.scope_tree.tree.reserve(place.scope, worst, usd_waived=usd_waived)
-                hold.parts.append((place.scope_tree, made))
-            if self._shared is not None:
-                hold.shared = self._shared.reserve(worst, usd_waived=usd_waived)
-        except BaseException:
-            self.release(hold)
-            raise
+        with self.all_or_nothing():
+            try:
+                for place in self._places:
+                    tree = place.scope_tree.tree
+                    made = tree.reserve(place.scope, worst, usd_waived=usd_waived)
+                    hold.parts.append((place.scope_tree, made))
+                if self._shared is not None:
+                    hold.shared = self._shared.reserve(worst, usd_waived=usd_waived)
+            except BaseException:
+                self.release(hold, wakes=False)
+                raise
         return hold
 
-    def release(self, hold: Hold) -> None:
-        """Give it back: the attempt is known to have cost nothing. Twice is the same as once."""
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Lock every tree, so that nobody sees what is reserved and given back inside.
+
+        Without it, a call of another thread could be refused for what is held for a moment only.
+        It would have to be woken when that is given back; and so would the caller of this, which
+        may be the first in line itself: it would wake itself for ever.
+        """
+        with contextlib.ExitStack() as locked:
+            # In one order everywhere, or two callers could each wait for the other's lock.
+            trees = {id(place.scope_tree): place.scope_tree for place in self._places}
+            for key in sorted(trees):
+                locked.enter_context(trees[key].lock)
+            yield
+
+    def release(self, hold: Hold, *, wakes: bool = True) -> None:
+        """Give it back: the attempt is known to have cost nothing. Twice is the same as once.
+
+        `wakes` is False only inside `all_or_nothing`, of what nobody has seen.
+        """
         if hold.open:
             hold.open = False
             for scope_tree, reservation in hold.parts:
-                with scope_tree.lock:
-                    scope_tree.tree.release(reservation)
+                scope_tree.release(reservation, wakes=wakes)
             if self._shared is not None and hold.shared is not None:
-                self._shared.release(hold.shared)
+                self._shared.release(hold.shared, wakes=wakes)
 
     def settle(self, hold: Hold, used: Amount) -> list[Breach]:
         """Put what was used in its place, everywhere, and then say which limits it passed."""
@@ -214,8 +291,7 @@ class RunScopes:
         if hold.open:
             hold.open = False
             for scope_tree, reservation in hold.parts:
-                with scope_tree.lock:
-                    breaches += scope_tree.tree.settle(reservation, used)
+                breaches += scope_tree.settle(reservation, used)
             if self._shared is not None and hold.shared is not None:
                 breaches += self._shared.settle(hold.shared, used)
         return breaches
@@ -253,17 +329,52 @@ class RunScopes:
             with place.scope_tree.lock:
                 place.scope_tree.tree.spend(place.scope, used, below=below)
 
-    def is_held(self, scope: str, dimension: Dimension) -> bool:
-        """Whether calls under way hold some of a scope here, and so may give it back."""
-        if scope == DEPLOYMENT:
-            return self._shared is not None and self._shared.is_held
+    def overrun(self) -> BudgetOverrun | None:
+        """The refusal of a scope in which a call was charged above its reservation, if any was."""
         for place in self._places:
             with place.scope_tree.lock:
-                for row in place.scope_tree.tree.rows():
-                    held: int | None = getattr(row.reserved, dimension, None)
-                    if row.scope.id == scope and held:
-                        return True
-        return False
+                refusal = place.scope_tree.tree.refusal(place.scope, Amount(), usd_waived=True)
+            if isinstance(refusal, BudgetOverrun):
+                return refusal
+        return None
+
+    def is_held(self, error: BudgetExhausted) -> bool:
+        """Tell whether calls under way hold what a call was refused for, and may give it back."""
+        if error.scope.id == DEPLOYMENT:
+            return self._shared is not None and self._shared.is_held
+        scope_tree = self._tree_of(error.scope)
+        if scope_tree is None:
+            return False
+        with scope_tree.lock:
+            # Its run may have ended meanwhile, in another thread.
+            known = scope_tree.tree.has(error.scope)
+            return known and scope_tree.tree.reserved(error.scope.id, error.dimension) > 0
+
+    def first_line(self) -> tuple[WaitingLines, str] | None:
+        """Return the nearest line at a scope here, which a call that comes now has to join."""
+        for place in self._places:
+            with place.scope_tree.lock:
+                scopes = place.scope_tree.tree.around(place.scope)
+            found = place.scope_tree.lines.first_line(scopes)
+            if found is not None:
+                return place.scope_tree.lines, found
+        if self._shared is not None and self._shared.lines.first_line([DEPLOYMENT]) is not None:
+            return self._shared.lines, DEPLOYMENT
+        return None
+
+    def lines_at(self, scope: Scope) -> WaitingLines | None:
+        """Return the lines of the budget that a scope belongs to; None if it is not one of ours."""
+        if scope.id == DEPLOYMENT:
+            return None if self._shared is None else self._shared.lines
+        scope_tree = self._tree_of(scope)
+        return None if scope_tree is None else scope_tree.lines
+
+    def _tree_of(self, scope: Scope) -> ScopeTree | None:
+        for place in self._places:
+            with place.scope_tree.lock:
+                if place.scope_tree.tree.has(scope):
+                    return place.scope_tree
+        return None
 
     def rows(self) -> list[ScopeRow]:
         """Where each of the scopes stands."""
@@ -274,6 +385,73 @@ class RunScopes:
                     row for row in place.scope_tree.tree.rows() if row.scope.id == place.scope
                 ]
         return found
+
+
+class MoneyWait:
+    """One call on its way to its money: it tries, and waits in line while other calls hold it.
+
+    Use it in a `with`: on the way out it leaves the line, and the next one is called.
+    """
+
+    def __init__(self, run_scopes: RunScopes, *, ends_at: float) -> None:
+        self._run_scopes = run_scopes
+        self._ends_at = ends_at
+        self._waiter: Waiter | None = None
+        self._line: tuple[WaitingLines, str] | None = None
+        # What a call was refused for may be given back just before it looks who holds it. So one
+        # that is told that nobody does asks once more, and is refused only if that fails too.
+        self._held = True
+
+    def __enter__(self) -> MoneyWait:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.leave()
+
+    async def turn(self) -> None:
+        """Return when this call may try: no other waits before it, or its time is over."""
+        if self._line is None:
+            found = self._run_scopes.first_line()
+            if found is None:
+                return
+            self._join(found)
+        assert self._line is not None
+        assert self._waiter is not None
+        lines, scope = self._line
+        seconds = self._ends_at - time.monotonic()
+        if lines.polled and lines.is_first(scope, self._waiter):
+            seconds = min(seconds, self._waiter.next_pause())
+        await self._waiter.wait(seconds)
+
+    def stays(self, error: BudgetExhausted | BudgetUnpriced) -> bool:
+        """Stand in line after a refusal. Returns False if the refusal is final."""
+        if isinstance(error, BudgetOverrun) or not isinstance(error, BudgetExhausted):
+            # After an overrun no money that comes back pays for another call.
+            return False
+        scope = error.scope.id
+        lines = self._run_scopes.lines_at(error.scope)
+        if lines is None or time.monotonic() >= self._ends_at:
+            return False
+        before, self._held = self._held, self._run_scopes.is_held(error)
+        if self._line != (lines, scope):
+            self._join((lines, scope))
+            return True
+        if not self._held and before and self._waiter is not None:
+            self._waiter.call()
+        return self._held or before
+
+    def _join(self, line: tuple[WaitingLines, str]) -> None:
+        self.leave()
+        self._waiter = self._waiter or Waiter()
+        self._line = line
+        line[0].join(line[1], self._waiter)
+
+    def leave(self) -> None:
+        """Leave the line, if it stands in one."""
+        if self._line is not None and self._waiter is not None:
+            lines, scope = self._line
+            self._line = None
+            lines.leave(scope, self._waiter)
 
 
 def remaining_of(run_scopes: RunScopes) -> Callable[[], dict[str, float | None]]:

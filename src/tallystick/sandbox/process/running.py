@@ -30,13 +30,13 @@ from tallystick.sandbox.port import (
     Said,
     Stop,
     metadata_of,
-    new_id,
 )
 from tallystick.sandbox.process.inside import messages
 from tallystick.sandbox.process.launch import Box
 from tallystick.sandbox.wasm.engine import BadPointer
 from tallystick.sandbox.wasm.execution import Execution, describe
 from tallystick.sandbox.wasm.instance import Ended
+from tallystick.storage.clock import new_id
 
 # What came of a program or a command, as a result.
 
@@ -191,6 +191,7 @@ class _Running(abc.ABC):
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._outputs: dict[int, int] = {}
         self.request_bytes_max = 0
+        self.result_bytes_max = _RESULT_BYTES_MAX
         self.on_call: Callable[[bytes], bytes] = lambda request: b""
         self.on_oversized: Callable[[int], bytes] = lambda length: b""
         self.on_stdio: Callable[[int, bytes], None] = lambda handle, data: None
@@ -382,7 +383,7 @@ class Program(_Running):
                 del self._incoming[: messages.HEAD.size]
                 self._skip = self._skipped = length
                 continue
-            if kind != messages.CALL and length > _RESULT_BYTES_MAX:
+            if kind != messages.CALL and length > self.result_bytes_max:
                 raise BadPointer(f"it sent a frame of {length:,} bytes")
             end = messages.HEAD.size + length
             if len(self._incoming) < end:
@@ -395,13 +396,15 @@ class Program(_Running):
 class Command(_Running):
     """A command of the shell. `state` is what it left: directory and exported variables."""
 
-    def __init__(self, box: Box, *, order: bytes) -> None:
+    def __init__(self, box: Box, *, order: bytes, memory_bytes: int) -> None:
         super().__init__(box)
         self._order = order
+        self._memory_bytes = memory_bytes
         self._left = bytearray()
         self._left_too_much = False
         self.status: int | None = None
-        self.memory = False
+        # The limit on memory that was passed, in bytes.
+        self.memory: int | None = None
 
     def _begin(self, stack: contextlib.ExitStack, payload: bytes) -> None:
         writing = self._streams(stack)
@@ -411,7 +414,8 @@ class Command(_Running):
         self._register(state, lambda event: self._on_state(state))
         given = [_in_memory("order", self._order), _in_memory("command", payload)]
         try:
-            self._box.tell({"do": "command"}, [*given, *writing, told])
+            order = {"do": "command", "memory_bytes": self._memory_bytes}
+            self._box.tell(order, [*given, *writing, told])
         finally:
             messages.close_quietly([*given, *writing, told])
         self._register(self._box.keeper.fileno(), lambda event: self._on_keeper(state))

@@ -12,7 +12,7 @@ from typing import Any
 
 from tallystick.core.errors import TallystickError
 from tallystick.sandbox.host import HostFunction, HostTable
-from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Sandbox, new_id
+from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Sandbox
 from tallystick.sandbox.process.launch import Box, Launcher
 from tallystick.sandbox.process.proxy import (
     PROXY_PORT,
@@ -25,6 +25,7 @@ from tallystick.sandbox.process.proxy import (
 from tallystick.sandbox.process.session import ProcessSession
 from tallystick.sandbox.process.settings import BoxSettings, order_of, require_layers
 from tallystick.sandbox.scheduling import Cancels, ProgramThreads, Slots
+from tallystick.storage.clock import new_id
 
 # What the process sandbox can do here, tried: each capability by a program that needs it.
 

@@ -29,8 +29,6 @@ from tallystick.sandbox.port import (
     Host,
     HostNames,
     SandboxSession,
-    new_id,
-    now_ms,
     read_said,
 )
 from tallystick.sandbox.process.inside.layers import WORK
@@ -61,6 +59,8 @@ from tallystick.sandbox.wasm.execution import (
     source_of,
 )
 from tallystick.sandbox.wasm.instance import Ended, Instance
+from tallystick.storage.clock import new_id, now_ms
+from tallystick.storage.private_file import make_private, open_new
 
 if TYPE_CHECKING:
     from tallystick.sandbox.process.sandbox import ProcessSandbox
@@ -77,6 +77,8 @@ ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "2",
     "SHELL": "/bin/bash",
     "TMPDIR": "/tmp",
+    # The zone of the machine is nobody else's: a box has none but this.
+    "TZ": "UTC",
     "USER": "user",
 }
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
@@ -165,7 +167,8 @@ def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int
     if directory.exists():
         raise UsageError(f"{directory} is there already")
     made = directory.with_name(f".{directory.name}.{new_id()}")
-    made.mkdir(mode=0o700, parents=True)
+    make_private(made.parent)
+    made.mkdir(mode=0o700)
     try:
         variables = bytearray()
         _piped(box, {"do": "pack_variables"}, variables.extend, _VARIABLES_BYTES_MAX)
@@ -173,8 +176,7 @@ def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int
             found = msgspec.json.decode(bytes(variables), type=_Variables)
         except (msgspec.MsgspecError, UnicodeError):
             raise SandboxError("the interpreter did not give its variables") from None
-        descriptor = os.open(made / "files.tar", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "wb") as file:
+        with open(open_new(made / "files.tar"), "wb") as file:
             _piped(box, {"do": "pack_files"}, file.write, bytes_max)
             file.flush()
             os.fsync(file.fileno())
@@ -461,7 +463,8 @@ class ProcessSession:
         )
         began = time.monotonic()
         ended = self._invoked(execution, program, payload)
-        said = None if ended is not None else read_said(execution.result)
+        room = context.limits.output_bytes - output.bytes_total
+        said = None if ended is not None else read_said(execution.result, bytes_max=room)
         verdict = verdict_of_program(said, ended, memory_bytes=context.limits.memory_bytes)
         if verdict.stop == "finished" and not self._ask({"do": "keep"}, "kept")["kept"]:
             verdict = trap("the program gave a result and went on")
@@ -471,8 +474,8 @@ class ProcessSession:
             status, memory = self._drop()
             if isinstance(ended, Ended):
                 verdict = trap(f"the interpreter ended first: {how(status)}")
-            if memory:
-                verdict = too_much_memory(self._sandbox.settings.memory_total_bytes)
+            if memory is not None:
+                verdict = too_much_memory(memory)
         told = {"namespace_lost": program.lost, "processes_ended": program.swept}
         return result_of(
             verdict, execution, output, context=context, took_ms=_since(began), told=told
@@ -493,14 +496,18 @@ class ProcessSession:
             "memory_bytes": context.limits.memory_bytes,
         }
         # Names and directories may hold bytes that are no text.
-        command = Command(self._box, order=json.dumps(order).encode())
+        command = Command(
+            self._box,
+            order=json.dumps(order).encode(),
+            memory_bytes=context.limits.memory_bytes,
+        )
         began = time.monotonic()
         ended = self._invoked(execution, command, source)
         if ended is not None:
             verdict = ended_from_outside(ended)
             self._drop()
-        elif command.memory:
-            verdict = too_much_memory(self._sandbox.settings.memory_total_bytes)
+        elif command.memory is not None:
+            verdict = too_much_memory(command.memory)
         else:
             assert command.status is not None
             verdict = Verdict(exit_code=exit_code_of(command.status))
@@ -530,11 +537,17 @@ class ProcessSession:
         if self._proxy is not None:
             self._proxy.close()
 
-    def _drop(self) -> tuple[int | None, bool]:
-        """Undo what was begun. Returns how the interpreter ended, and whether for its memory."""
+    def _drop(self) -> tuple[int | None, int | None]:
+        """Undo what was begun.
+
+        Returns how the interpreter ended, and the limit on memory that was passed, if one was.
+        """
         answer = self._ask({"do": "drop"}, "dropped")
-        status = answer["status"]
-        return status if isinstance(status, int) else None, bool(answer["memory"])
+        status, memory = answer["status"], answer["memory"]
+        return (
+            status if isinstance(status, int) else None,
+            memory if isinstance(memory, int) else None,
+        )
 
     def _ask(self, message: Mapping[str, Any], wanted: str) -> dict[str, Any]:
         self._box.tell(message)

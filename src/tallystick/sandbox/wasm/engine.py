@@ -1,16 +1,14 @@
-"""The engine all sessions share: guest image, compiled code, imports, and the clock tick."""
+"""The engine all sessions share: compiled code, imports, and the clock tick."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import hashlib
-import importlib.metadata
 import os
 import platform
 import stat
 import struct
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,12 +16,15 @@ from ctypes import c_size_t, c_uint32, c_void_p, memmove, string_at
 from pathlib import Path
 from typing import Any, Protocol
 
-import msgspec
 import wasmtime
 from wasmtime import _bindings
 
-from tallystick.core.errors import GuestMissing
+from tallystick.core.errors import NotSupportedHere
 from tallystick.sandbox.port import COMPILED, COMPILING
+from tallystick.sandbox.wasm.image import ENGINE, GuestImage
+from tallystick.storage import system
+from tallystick.storage.lock import FileLock
+from tallystick.storage.private_file import make_private, write_whole
 
 # The guest's three imports: every byte between guest and host crosses here.
 #
@@ -205,46 +206,6 @@ def define_imports(linker: wasmtime.Linker) -> None:
             raise wasmtime.WasmtimeError._from_ptr(error)
 
 
-# The guest image that ships with the package: where it is, and that it is what it says.
-
-
-FORMAT = 1
-_IMAGE_DIRECTORY = Path(__file__).parents[2] / "guest" / "_image"
-
-
-class GuestImage(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest beside `guest.wasm`."""
-
-    format: int
-    sha256: str
-    state: tuple[str, ...]
-    path: Path = Path()
-
-    def read(self) -> bytes:
-        """Return the module's bytes, checked against the manifest."""
-        data = self.path.read_bytes()
-        found = hashlib.sha256(data).hexdigest()
-        if found != self.sha256:
-            raise GuestMissing(f"{self.path} is not the guest its manifest names; install again")
-        return data
-
-
-def load_image(directory: Path = _IMAGE_DIRECTORY) -> GuestImage:
-    """Read the manifest. The module itself is read only if it has to be compiled."""
-    manifest = directory / "guest.json"
-    try:
-        image = msgspec.json.decode(manifest.read_bytes(), type=GuestImage, strict=True)
-    except FileNotFoundError:
-        raise GuestMissing(
-            f"the guest image is not built ({manifest}); install the package again"
-        ) from None
-    except (OSError, msgspec.MsgspecError) as error:
-        raise GuestMissing(f"{manifest} cannot be read: {error}") from error
-    if image.format != FORMAT:
-        raise GuestMissing(f"{manifest} has format {image.format}; this version reads {FORMAT}")
-    return msgspec.structs.replace(image, path=directory / "guest.wasm")
-
-
 # Compiled guest code on disk, so that only the first use of a version compiles.
 #
 # A file here is native code: whoever can write it can run anything as the user. So it is loaded
@@ -295,13 +256,15 @@ class CodeCache:
     def _prepare(self) -> str | None:
         """Make the directory ours alone, or say why it cannot be used."""
         try:
-            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(self._directory)
             status = os.lstat(self._directory)
         except OSError as error:
             return f"{self._directory}: {error.strerror or error}"
         if not stat.S_ISDIR(status.st_mode):
             return f"{self._directory} is not a directory"
-        if status.st_uid != os.geteuid():
+        if system.user_id() is None:
+            return f"{self._directory}: this system does not say whose it is"
+        if status.st_uid != system.user_id():
             return f"{self._directory} belongs to another user"
         if status.st_mode & 0o077:
             # Ours, but open to others: what lies there may be theirs. Close it and start afresh.
@@ -316,26 +279,19 @@ class CodeCache:
     @contextlib.contextmanager
     def _lock(self, key: str) -> Iterator[None]:
         """One process compiles, the others wait for it. Without locks, each compiles."""
+        lock = FileLock(self._directory / f"guest-{key}.lock")
+        with contextlib.suppress(OSError, NotSupportedHere):
+            lock.take(wait_seconds=None)
         try:
-            import fcntl
-
-            path = self._directory / f"guest-{key}.lock"
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except (ImportError, OSError):
-            yield
-            return
-        try:
-            with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(descriptor)
+            lock.release()
 
     def _load(self, engine: wasmtime.Engine, key: str) -> wasmtime.Module | None:
         path = self.path(key)
         try:
             status = os.lstat(path)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != system.user_id():
                 return None
             noted = path.with_suffix(".sha256").read_bytes()
             with open(path, "rb") as file:
@@ -349,26 +305,13 @@ class CodeCache:
     def _store(self, key: str, module: wasmtime.Module) -> None:
         code = bytes(module.serialize())
         try:
-            self._write(self.path(key), code)
-            self._write(self.path(key).with_suffix(".sha256"), hashlib.sha256(code).digest())
+            write_whole(self.path(key), code)
+            write_whole(self.path(key).with_suffix(".sha256"), hashlib.sha256(code).digest())
         except OSError as error:
             self._say(
                 f"the compiled sandbox could not be kept in {self._directory}: "
                 f"{error.strerror or error}; the next start compiles again"
             )
-
-    def _write(self, path: Path, data: bytes) -> None:
-        descriptor, temporary = tempfile.mkstemp(dir=self._directory, prefix=path.name + ".")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
 
 
 def cpu_digest() -> str:
@@ -386,14 +329,9 @@ def cpu_digest() -> str:
 # The engine all sessions share: settings, compiled guest, and the clock tick that interrupts.
 
 
-# What changes the code or its behaviour. It is part of the cache key and of every snapshot's engine
-# name: fuel and results are equal only between equal settings.
-_SETTINGS = "fuel=1 epoch=1 nan=1 exceptions=1 opt=speed stack=2097152"
 _STACK_BYTES = 2 * 1024 * 1024
 TICK_SECONDS = 0.010
 _IDLE_TICKS = 100
-
-ENGINE = f"wasmtime-{importlib.metadata.version('wasmtime')} {_SETTINGS}"
 
 
 class Ticker:

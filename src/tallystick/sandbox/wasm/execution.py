@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from tallystick.core.errors import UsageError
+from tallystick.core.errors import ReplayDiverged, UsageError
 from tallystick.sandbox import scheduling
 from tallystick.sandbox.host import Answer, Blocking, call_digest, error_reply
 from tallystick.sandbox.output import OutputOverflow, ProgramOutput
@@ -45,7 +45,7 @@ _RESULT_BYTES_MAX = 1024 * 1024
 _ERROR_TAG = b"1"[0]
 # The engine looks at the fuel where functions and loops begin, so a program could end a few units
 # beyond its limit unseen. It gets these more to run into, and is then held to the limit itself.
-_FUEL_MARGIN = 4_096
+FUEL_MARGIN = 4_096
 _NAME_BYTES_MAX = 130
 _ANSWER_BYTES_MAX = 8 * 1024 * 1024
 
@@ -107,6 +107,9 @@ class Execution:
         self._holding = False
         self._deadline = time.monotonic() + context.deadline_ms / 1000
         self._wall_seconds = context.timeout_ms / 1000
+        # Set while the program does again what is on its record. No time limit counts then.
+        self._rerun = context.rerun
+        self.live_since = time.monotonic()
         self._stopped: Stopped | None = None
         self.task: asyncio.Task[bytes] | None = None
         self.result: bytes | None = None
@@ -138,18 +141,18 @@ class Execution:
         instance.on_stdio = self._on_stdio
         instance.on_tick = self._on_tick
         instance.request_bytes_max = self._context.limits.request_bytes
-        limit = self._context.limits.fuel
+        instance.result_bytes_max = self._result_bytes_max
         try:
             self._look()
             self._resume()
             with scheduling.watched_by(self._look):
-                instance.invoke(kind, payload, fuel=limit + _FUEL_MARGIN)
+                instance.invoke(kind, payload, fuel=self._fuel_max + FUEL_MARGIN)
             self._check_fuel(instance.fuel_used())
         except Ended as ended:
             if self._stopped is not None:
                 raise self._stopped from None
             if ended.reason == "out_of_fuel":
-                self._check_fuel(limit + 1)
+                self._check_fuel(self._fuel_max + 1)
             raise
         finally:
             self._pause()
@@ -169,8 +172,7 @@ class Execution:
         """Wait for a slot; a cancel or the deadline ends the wait."""
         self._turn = Turn()
         self._look()
-        left = max(0.0, self._deadline - time.monotonic())
-        if not self._slots.acquire(self._turn, seconds=left):
+        if not self._slots.acquire(self._turn, seconds=self._seconds_left()):
             self._look()
             raise self._stop("deadline", "deadline: it passed while waiting for a slot")
         self._turn = None
@@ -186,6 +188,8 @@ class Execution:
         now = time.monotonic()
         if self._cancelled:
             raise self._stop("cancelled", "cancelled")
+        if self._rerun is not None:
+            return
         if now > self._deadline or not self._context.deadline_ms:
             raise self._stop(
                 "deadline", f"deadline: {self._context.deadline_ms:,} ms passed since the start"
@@ -196,10 +200,35 @@ class Execution:
                 "wall", f"wall: the program was active for {self._context.timeout_ms:,} ms"
             )
 
-    def _check_fuel(self, used: int) -> None:
+    @property
+    def _fuel_max(self) -> int:
         limit = self._context.limits.fuel
+        return limit if self._rerun is None else min(limit, self._rerun.fuel)
+
+    def _check_fuel(self, used: int) -> None:
+        limit, most = self._context.limits.fuel, self._fuel_max
+        if used > most and most < limit:
+            # The record says where the program made its next call, or ended, and it did not.
+            raise ReplayDiverged(
+                index=len(self.calls), field="fuel", recorded=most, now=f"more than {most:,}"
+            )
         if used > limit:
             raise self._stop("fuel", f"fuel: all {limit:,} units used")
+
+    def _seconds_left(self) -> float:
+        """Return the seconds until the deadline, which a program that is run again has not."""
+        if self._rerun is not None:
+            return threading.TIMEOUT_MAX
+        return max(0.0, self._deadline - time.monotonic())
+
+    def _begin_live(self) -> None:
+        """Go on behind the record: from here on the program has its time, and its fuel."""
+        assert self._instance is not None
+        self._rerun = None
+        self._instance.set_fuel_max(self._fuel_max + FUEL_MARGIN)
+        self.live_since = self._active_since = now = time.monotonic()
+        self._active_before = 0.0
+        self._deadline = now + self._context.deadline_ms / 1000
 
     def _stop(self, stop: Stop, message: str) -> Stopped:
         self._stopped = Stopped(stop, message)
@@ -220,8 +249,7 @@ class Execution:
 
     def _on_stdio(self, handle: int, data: bytes) -> None:
         if handle == _RESULT:
-            if len(data) > _RESULT_BYTES_MAX:
-                raise self._stop("trap", "the program forged a result that is too long")
+            self._check_result(data)
             self.result = data
             return
         try:
@@ -231,6 +259,28 @@ class Execution:
             raise self._stop(
                 "output", f"output: {overflow.total:,} bytes printed, {limit:,} allowed"
             ) from None
+
+    @property
+    def _result_bytes_max(self) -> int:
+        """How long a result may be as it is sent. An answer may take twice its size in JSON."""
+        return _RESULT_BYTES_MAX + 2 * self._context.limits.output_bytes
+
+    def _check_result(self, data: bytes) -> None:
+        """End a program whose answer is longer than the output it has left."""
+        limit, printed = self._context.limits.output_bytes, self._output.bytes_total
+        if len(data) <= min(limit - printed, _RESULT_BYTES_MAX):
+            return
+        if len(data) > self._result_bytes_max:
+            raise self._stop(
+                "output", f"output: a result of {len(data):,} bytes; {limit:,} allowed"
+            )
+        said = read_said(data)
+        size = 0 if said is None or said.answer is None else len(said.answer.encode("utf-8"))
+        if size > limit - printed:
+            raise self._stop(
+                "output",
+                f"output: an answer of {size:,} bytes after {printed:,} printed; {limit:,} allowed",
+            )
 
     def _on_oversized(self, length: int) -> bytes:
         """A request that is not even read still counts, and is told the same when run again."""
@@ -274,6 +324,8 @@ class Execution:
                 ok=reply[0] != _ERROR_TAG,
             )
         )
+        if self._rerun is not None and self._rerun.calls == len(self.calls):
+            self._begin_live()
         return reply
 
     def _keep(self, answer: Answer) -> None:
@@ -295,7 +347,7 @@ class Execution:
             self._loop.call_soon_threadsafe(self._begin, answer, box)
         if self._cancelled:
             box.arrived.set()
-        if not box.arrived.wait(max(0.0, self._deadline - time.monotonic())):
+        if not box.arrived.wait(self._seconds_left()):
             self._abandon(box)
             waited = self._context.deadline_ms
             raise self._stop(
@@ -463,12 +515,13 @@ def result_of(
 ) -> ExecutionResult:
     """Make the result of a program that has ended, by itself or from outside."""
     refused = instance.get("grow_refused")
-    said = None if ended is not None else read_said(execution.result)
+    room = context.limits.output_bytes - output.bytes_total
+    said = None if ended is not None else read_said(execution.result, bytes_max=room)
     stop, error, exit_code = _verdict(said, ended, refused=refused, context=context)
     streams = (output.stdout, output.stderr)
     kept = context.outputs_before
     stdout = output.stdout.text(kept)
-    if kept is not None and output.stdout.path is not None:
+    if kept is not None and output.stdout.kept:
         kept += 1
     stderr = output.stderr.text(kept)
     path = next((stream.path for stream in streams if stream.path is not None), None)
@@ -479,6 +532,9 @@ def result_of(
         metadata["fuel_exact"] = False
     if output.stderr.path is not None:
         metadata["stderr_file_path"] = str(output.stderr.path)
+    if context.rerun is not None:
+        metadata["stdout_whole"] = output.stdout.whole
+        metadata["stderr_whole"] = output.stderr.whole
     return ExecutionResult(
         stdout=stdout,
         stderr=stderr,

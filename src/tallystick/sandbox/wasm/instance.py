@@ -18,6 +18,9 @@ from tallystick.sandbox.snapshot import PAGE_BYTES
 from tallystick.sandbox.wasm.engine import Guest, current, native, tick_callback
 
 BOOT, RUN, BIND, WHEEL = range(4)
+# Python counts time in 64 bits of nanoseconds, up to April 2262. A program starts at the latest at
+# this moment of November 2260, so that it has a year to sleep in.
+CLOCK_LATEST_NS = 9_180_000_000_000_000_000
 WASM_PAGE_BYTES = 65_536
 _I64 = 1
 _NO_FINALIZER = ctypes.cast(0, ctypes.CFUNCTYPE(None, ctypes.c_void_p))
@@ -84,6 +87,8 @@ class Instance:
         self.pending: bytes | None = None
         self.raised: BaseException | None = None
         self.request_bytes_max = 0
+        # Nothing reads it here: a result comes by address, and the listener measures it.
+        self.result_bytes_max = 0
         self.on_call: Callable[[bytes], bytes] = _nothing_served
         self.on_oversized: Callable[[int], bytes] = _nothing_oversized
         self.on_stdio: Callable[[int, bytes], None] = _nothing_written
@@ -113,6 +118,9 @@ class Instance:
 
     def invoke(self, kind: int, payload: bytes, *, fuel: int) -> None:
         """Call the guest's one export. Raises `Ended`, or what an import raised."""
+        if kind == RUN and not 0 <= self.get("clock") <= CLOCK_LATEST_NS:
+            # An earlier program slept so long that little of what Python can count is left.
+            self.set("clock", CLOCK_LATEST_NS)
         self.pending = payload
         self.raised = None
         self._fuel_given = fuel
@@ -146,6 +154,12 @@ class Instance:
         if raised is not None:
             raise raised
         raise made
+
+    def set_fuel_max(self, fuel: int) -> None:
+        """Replace the fuel of the present call, while the guest waits for the host."""
+        used = self.fuel_used()
+        self._fuel_given = fuel
+        native._wasmtime_context_set_fuel(self._context, max(0, fuel - used))
 
     def fuel_used(self) -> int:
         """Fuel used by the present or last call. Behind by a little after an interruption."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from ctypes import c_char_p, c_void_p, cast, memmove, string_at
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,8 +21,9 @@ from tallystick.core.errors import GuestBroken, SandboxError, SnapshotMismatch, 
 from tallystick.sandbox.host import Answer, call_digest
 from tallystick.sandbox.port import HostNames, Limits
 from tallystick.sandbox.snapshot import PAGE_BYTES, Image
-from tallystick.sandbox.wasm.engine import ENGINE, BadPointer
-from tallystick.sandbox.wasm.execution import names_payload, oversized_request
+from tallystick.sandbox.wasm.engine import BadPointer
+from tallystick.sandbox.wasm.execution import FUEL_MARGIN, names_payload, oversized_request
+from tallystick.sandbox.wasm.image import ENGINE
 from tallystick.sandbox.wasm.instance import BIND, BOOT, RUN, WASM_PAGE_BYTES, Ended, Instance
 
 if TYPE_CHECKING:
@@ -134,7 +136,6 @@ class Entry:
     payload: bytes
     memory_bytes_max: int
     request_bytes_max: int
-    fuel_limit: int
     fuel: int
     answers: Sequence[Answer] = ()
 
@@ -190,7 +191,8 @@ def _again(instance: Instance, entry: Entry) -> None:
     instance.set_memory_max(entry.memory_bytes_max)
     if entry.kind == RUN:
         instance.set("grow_refused", 0)
-    instance.invoke(entry.kind, entry.payload, fuel=entry.fuel_limit)
+    # No more than it used: a program that does something else is not run to its old limit.
+    instance.invoke(entry.kind, entry.payload, fuel=entry.fuel + FUEL_MARGIN)
 
 
 # An interpreter that comes back: the live instance, its last checkpoint, and the journal since.
@@ -242,9 +244,12 @@ class Namespace:
         """Where the guest gathers its output: (stream, address, size)."""
         return self._kept.windows
 
-    def prepared(self, limits: Limits, names: HostNames, *, seconds_max: float) -> Instance:
-        """A living instance with these names bound and these limits set."""
-        self._seconds_max = min(seconds_max, _HOUSEKEEPING_SECONDS)
+    def prepared(self, limits: Limits, names: HostNames, *, seconds_max: float | None) -> Instance:
+        """Return a living instance with these names bound and these limits set.
+
+        None is no limit of time, for a program that is run again: it was prepared once.
+        """
+        self._seconds_max = inf if seconds_max is None else min(seconds_max, _HOUSEKEEPING_SECONDS)
         if self._journal.long:
             self.checkpoint()
         instance = self.living()
@@ -265,7 +270,6 @@ class Namespace:
                 payload=payload,
                 memory_bytes_max=limits.memory_bytes,
                 request_bytes_max=limits.request_bytes,
-                fuel_limit=limits.fuel,
                 fuel=fuel,
                 answers=answers,
             )
@@ -401,7 +405,6 @@ class Namespace:
                 payload=payload,
                 memory_bytes_max=memory_max,
                 request_bytes_max=0,
-                fuel_limit=_HOUSEKEEPING_FUEL,
                 fuel=instance.fuel_used(),
             )
         )

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from tallystick.core.clock import FIXED_CLOCK_NS
 from tallystick.core.errors import (
     GuestBroken,
     InvalidLimit,
@@ -31,8 +32,6 @@ from tallystick.sandbox.port import (
     Limits,
     Sandbox,
     SandboxSession,
-    new_id,
-    now_ms,
 )
 from tallystick.sandbox.scheduling import Cancels, ProgramThreads, Slots
 from tallystick.sandbox.snapshot import (
@@ -43,7 +42,7 @@ from tallystick.sandbox.snapshot import (
     SnapshotStore,
     check_snapshot_name,
 )
-from tallystick.sandbox.wasm.engine import BadPointer, Guest, load_guest, load_image
+from tallystick.sandbox.wasm.engine import BadPointer, Guest, load_guest
 from tallystick.sandbox.wasm.execution import (
     Execution,
     Stopped,
@@ -53,8 +52,10 @@ from tallystick.sandbox.wasm.execution import (
     result_of,
     source_of,
 )
-from tallystick.sandbox.wasm.instance import RUN, WHEEL, Ended, Instance
+from tallystick.sandbox.wasm.image import load_image
+from tallystick.sandbox.wasm.instance import CLOCK_LATEST_NS, RUN, WHEEL, Ended, Instance
 from tallystick.sandbox.wasm.namespace import Namespace
+from tallystick.storage.clock import new_id, now_ms
 
 # Wheels that a session may be given: pure Python, of sane size, checked before they are read.
 
@@ -63,8 +64,6 @@ WHEEL_BYTES_MAX = 64 * 1024 * 1024
 _UNPACKED_BYTES_MAX = 256 * 1024 * 1024
 _FILES_MAX = 20_000
 _DIRECTORY_BYTES_MAX = 4 * 1024 * 1024
-# The end record of a zip file: signature, then the size of the directory at offset 12.
-_END_SIGNATURE, _END_BYTES, _COMMENT_BYTES_MAX = b"PK\x05\x06", 22, 65_535
 _NATIVE = (".so", ".pyd", ".dylib", ".dll")
 
 
@@ -78,11 +77,11 @@ def check_wheel(data: bytes, *, name: str) -> None:
 def _trouble(data: bytes) -> str | None:
     if len(data) > WHEEL_BYTES_MAX:
         return f"it is {len(data):,} bytes; at most {WHEEL_BYTES_MAX:,}"
-    if _directory_bytes(data) > _DIRECTORY_BYTES_MAX:
-        return f"it holds too many files: over {_DIRECTORY_BYTES_MAX:,} bytes of names"
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as wheel:
+        with zipfile.ZipFile(_DirectoryReader(data)) as wheel:
             members = wheel.infolist()
+    except _DirectoryTooLong:
+        return f"it holds too many files: over {_DIRECTORY_BYTES_MAX:,} bytes of names"
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError, struct.error):
         return "it is not a wheel (not a zip file)"
     if len(members) > _FILES_MAX:
@@ -98,12 +97,23 @@ def _trouble(data: bytes) -> str | None:
     return None
 
 
-def _directory_bytes(data: bytes) -> int:
-    """The size the file gives for its directory, which is read whole before a name is seen."""
-    at = data.rfind(_END_SIGNATURE, max(0, len(data) - _END_BYTES - _COMMENT_BYTES_MAX))
-    if at < 0 or at + _END_BYTES > len(data):
-        return 0
-    return int.from_bytes(data[at + 12 : at + 16], "little")
+class _DirectoryTooLong(Exception):
+    """The directory of a wheel is too long to be read."""
+
+
+class _DirectoryReader(io.BytesIO):
+    """A wheel of which no part as long as a directory that is too long is read.
+
+    The directory is read whole before a name is seen. How long it is can be said in three places,
+    and in one of them so that only some readers see it. So the read itself is looked at.
+    """
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = len(self.getbuffer()) - self.tell()
+        wanted = left if size is None or size < 0 else min(size, left)
+        if wanted > _DIRECTORY_BYTES_MAX:
+            raise _DirectoryTooLong
+        return super().read(wanted)
 
 
 # A session of the WASM sandbox: programs one after another, and snapshots by name.
@@ -242,11 +252,12 @@ class WasmSession:
         output: ProgramOutput,
     ) -> ExecutionResult:
         namespace = self._namespace
+        seconds_max = max(_PREPARE_SECONDS_LEAST, context.deadline_ms / 1000)
         try:
             instance = namespace.prepared(
                 context.limits,
                 host.names,
-                seconds_max=max(_PREPARE_SECONDS_LEAST, context.deadline_ms / 1000),
+                seconds_max=None if context.rerun is not None else seconds_max,
             )
         except GuestBroken as error:
             return broken(str(error))
@@ -262,7 +273,8 @@ class WasmSession:
             # The host broke, not the program. What it did is undone like any other interruption.
             namespace.drop()
             raise
-        took_ms = round((time.monotonic() - began) * 1000)
+        # What the program did again from its record took no time of the run.
+        took_ms = round((time.monotonic() - max(began, execution.live_since)) * 1000)
         result = result_of(
             instance, execution, output, ended=ended, context=context, took_ms=took_ms
         )
@@ -291,16 +303,22 @@ class WasmSession:
         folder = self._sandbox.output_directory
         stem = functools.cache(lambda: f"{self._session_id}-{new_id()}")
 
-        def stream(suffix: str, keep: bool) -> OutputStream:
+        rerun = context.rerun
+        in_memory = rerun is not None and rerun.calls is None
+        lost = ("", "") if rerun is None else rerun.lost
+
+        def stream(suffix: str, keep: bool, lost: str) -> OutputStream:
             return OutputStream(
                 inline_max=context.max_output_bytes,
                 place=None if folder is None else lambda: folder / f"{stem()}.{suffix}",
                 keep=keep,
+                whole=bytearray() if in_memory else None,
+                lost=lost or None,
             )
 
         return ProgramOutput(
-            stdout=stream("stdout", context.capture_stdout),
-            stderr=stream("stderr", context.capture_stderr),
+            stdout=stream("stdout", context.capture_stdout, lost[0]),
+            stderr=stream("stderr", context.capture_stderr, lost[1]),
             bytes_max=context.limits.output_bytes,
         )
 
@@ -432,9 +450,9 @@ _PROBES: tuple[tuple[str, _Probe], ...] = (
 # The WASM sandbox: the compiled guest and what its sessions share.
 
 
-# Where a session's clock starts unless it is told otherwise: 2026-01-01T00:00:00Z. A program sees
-# the same times whenever it is run.
-CLOCK_NS = 1_767_225_600_000_000_000
+# Where a session's clock starts unless it is told otherwise. A program sees the same times whenever
+# it is run.
+CLOCK_NS = FIXED_CLOCK_NS
 _MEMORY_BYTES_MAX = 2 * 1024 * 1024 * 1024
 
 
@@ -484,6 +502,12 @@ class WasmSandbox:
         self, *, session_id: str, seed: int = 0, clock_ns: int = CLOCK_NS
     ) -> WasmSession:
         """Open a session. Its interpreter is made when the first program comes."""
+        if not 0 <= clock_ns <= CLOCK_LATEST_NS:
+            raise InvalidLimit(
+                field="clock_ns",
+                given=clock_ns,
+                why=f"between 0 and {CLOCK_LATEST_NS:,}, which is in the year 2260",
+            )
         return WasmSession(self, session_id=session_id, seed=seed, clock_ns=clock_ns)
 
     def cancel(self, cancellation_token: str) -> bool:

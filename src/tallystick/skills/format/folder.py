@@ -25,6 +25,7 @@ from typing import NoReturn
 from tallystick.skills.errors import SkillNotFound, SkillPathRefused, SkillUnreadable
 from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, flattened, hidden, quoted
 from tallystick.skills.format.manifest import folder_name
+from tallystick.storage import system
 
 READ_BYTES_MAX = 4_000_000
 FILES_MAX = 5_000
@@ -35,9 +36,9 @@ _PIECE_BYTES = 1 << 20
 
 # Compared without case, as some file systems do.
 _NOT_BUNDLED = frozenset({".git", ".hg", ".svn", ".bzr", ".jj", "cvs", "__pycache__"})
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | system.DIRECTORY | system.CLOEXEC
 # Nonblocking: a pipe that took the place of a file would wait for its writer for ever.
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_FILE = os.O_RDONLY | system.NOFOLLOW | system.NONBLOCK | system.NOCTTY | system.CLOEXEC
 
 
 _LINK_ERRORS = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})
@@ -209,7 +210,7 @@ def open_inside(directory: int, parts: tuple[str, ...]) -> Iterator[int]:
             if part in {"..", ""} or "/" in part:
                 raise NotInside("leads out of the skill's folder")
             try:
-                inner = os.open(part, _DIRECTORY | os.O_NOFOLLOW, dir_fd=held)
+                inner = os.open(part, _DIRECTORY | system.NOFOLLOW, dir_fd=held)
             except OSError as error:
                 if error.errno in _LINK_ERRORS and _is_link(part, held):
                     raise NotInside("leads through a link; links are not followed") from error
@@ -372,10 +373,11 @@ def walked(path: Path, *, within: Path | None, seen: set[tuple[int, int]], misse
 @contextmanager
 def _opened_root(root: Path, within: Path | None) -> Iterator[int]:
     """The directory of a layer. What has to lie within another is reached from there."""
+    system.require_posix("a folder of skills")
     start = root if within is None else Path(os.path.realpath(within))
     if not root.is_relative_to(start):
         raise NotInside(f"is a link that leads out of {start}; links out are not followed")
-    descriptor = os.open(start, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(start, os.O_RDONLY | system.DIRECTORY | system.CLOEXEC)
     try:
         with open_inside(descriptor, root.relative_to(start).parts) as top:
             yield top

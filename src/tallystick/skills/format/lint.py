@@ -21,6 +21,7 @@ from tallystick.skills.format.frontmatter import (
     Problem,
     Split,
     flattened,
+    hidden,
     quoted,
     split,
 )
@@ -33,6 +34,30 @@ _BODY_LINES_MAX = 500
 _BODY_TOKENS_MAX = 5_000
 _CHARS_PER_TOKEN = 4
 _TOLD_MAX = 20
+_LETTERS_TOLD_MAX = 5
+# Unicode repeats ASCII here, as characters that no font shows.
+_TAGS = 0xE0000
+_ASCII = range(0x20, 0x7F)
+# Scripts whose letters are taken for one another. Those of East Asia stand beside Latin in plain
+# words, and are not among them.
+_ALPHABETS = frozenset({
+    "ARMENIAN", "CHEROKEE", "COPTIC", "CYRILLIC", "GEORGIAN", "GREEK", "HEBREW", "LATIN", "LISU",
+})  # fmt: skip
+# Small letters that most fonts draw as an ASCII one: a short list, not all that Unicode knows.
+_LOOK_ALIKE = {
+    letter: ascii
+    for ascii, letters in {
+        "a": "\u0430\u03b1\u0251", "b": "\u0185", "c": "\u0441\u03f2\u1d04",
+        "d": "\u0501\u13e7", "e": "\u0435\u04bd", "f": "\u0584\u03dd", "g": "\u0261\u0581\u018d",
+        "h": "\u04bb\u0570\u13c2", "i": "\u0456\u03b9\u0131\u0269", "j": "\u0458\u03f3",
+        "k": "\u0138\u03ba", "l": "\u04cf\u05d5\u0196\u01c0", "n": "\u0578\u057c",
+        "o": "\u043e\u03bf\u0585\u05e1\u1d0f", "p": "\u0440\u03c1", "q": "\u051b\u0563\u0566",
+        "r": "\u1d26", "s": "\u0455\ua731", "t": "\u03c4\u1d1b", "u": "\u057d\u03c5\u1d1c\u028b",
+        "v": "\u03bd\u0475\u1d20", "w": "\u051d\u0461\u1d21", "x": "\u0445\u03c7",
+        "y": "\u0443\u03b3\u04af\u1d8c", "z": "\u1d22",
+    }.items()
+    for letter in letters
+}  # fmt: skip
 
 # What is said of these fields is said here, more strictly than by the loader.
 _OWN = ("name.", "description.", "compatibility.long", "compatibility.type", "key.")
@@ -84,6 +109,7 @@ def _problems(parts: Split, directory: str) -> Iterator[Problem]:
     yield from _about_keys(parts.keys)
     yield from _about_name(parts, directory)
     yield from _about_texts(parts)
+    yield from _about_hidden(parts)
     _, loading = manifest_of(parts, directory=directory)
     for each in loading:
         if each not in parts.problems and not each.code.startswith(_OWN):
@@ -119,8 +145,58 @@ def _about_name(parts: Split, directory: str) -> Iterator[Problem]:
         yield _error("name.hyphen", f"the name {shown} has two hyphens in a row")
     if not all(each.isalnum() or each == "-" for each in name):
         yield _error("name.characters", f"the name {shown} has more than letters, digits, hyphens")
+    yield from _about_letters(name)
     if unicodedata.normalize("NFKC", directory) != name:
         yield _error("name.folder", f"the name {shown} is not the folder's, {quoted(directory)}")
+
+
+def _about_letters(name: str) -> Iterator[Problem]:
+    """Name letters that look like others, and letters of scripts that are not written together.
+
+    The specification allows both, so they are warnings. Who lists skills by name cannot see them.
+    """
+    alike = [each for each in dict.fromkeys(name) if each in _LOOK_ALIKE]
+    read_as = "".join(_LOOK_ALIKE.get(each, each) for each in name)
+    if alike and read_as.isascii():
+        which = ", ".join(_told_letter(each) for each in alike[:_LETTERS_TOLD_MAX])
+        why = f"the name {quoted(name)} looks like {quoted(read_as)}, and is another: {which}"
+        yield _warning("name.lookalike", why)
+    scripts: dict[str, str] = {}
+    for each in name:
+        if each.isalpha() and (script := _script(each)) is not None:
+            scripts.setdefault(script, each)
+    if len(scripts) > 1:
+        which = ", ".join(map(_told_letter, scripts.values()))
+        yield _warning("name.scripts", f"the name {quoted(name)} mixes scripts: {which}")
+
+
+def _script(letter: str) -> str | None:
+    """Return the script of a letter, None for those that are written beside any other."""
+    script = unicodedata.name(letter, "").partition(" ")[0]
+    return script if script in _ALPHABETS else None
+
+
+def _told_letter(letter: str) -> str:
+    return f"U+{ord(letter):04X} {unicodedata.name(letter, 'without a name')}"
+
+
+def _about_hidden(parts: Split) -> Iterator[Problem]:
+    """Name what is not seen where a text is shown, and what Unicode's tag characters spell."""
+    fields = parts.fields or {}
+    texts = [(key, value) for key, value in fields.items() if isinstance(value, str)]
+    for where, text in [*texts, ("instructions", parts.body)]:
+        unseen = [each for each in text if each not in "\n\r\t" and hidden(each)]
+        if not unseen:
+            continue
+        which = ", ".join(
+            f"U+{ord(each):04X}" for each in [*dict.fromkeys(unseen)][:_LETTERS_TOLD_MAX]
+        )
+        count = "1 character" if len(unseen) == 1 else f"{len(unseen):,} characters"
+        why = f"{where.replace('_', '-')}: {count} cannot be seen: {which}"
+        spelled = "".join(chr(ord(each) - _TAGS) for each in unseen if ord(each) - _TAGS in _ASCII)
+        if spelled:
+            why = f"{why}; Unicode tag characters among them spell {quoted(spelled)}"
+        yield _warning("text.hidden", why)
 
 
 def _about_texts(parts: Split) -> Iterator[Problem]:

@@ -28,7 +28,7 @@ from tallystick.cli.commands.memory.options import (
     written,
 )
 from tallystick.cli.exit_codes import LEDGER, OK
-from tallystick.cli.show import plain
+from tallystick.cli.show import counted, plain
 from tallystick.core.chain import Head
 from tallystick.core.errors import UsageError
 from tallystick.memory.errors import ImportRefused
@@ -106,7 +106,7 @@ def ls_command(
         click.echo(_line(each))
     last = offset + len(page.notes)
     if not page.notes:
-        click.echo(f"none of {page.total:,} notes" if page.total else "no notes", err=True)
+        click.echo(f"none of {counted(page.total, 'note')}" if page.total else "no notes", err=True)
     elif last < page.total:
         click.echo(f"{last:,} of {page.total:,}; more: --offset {last}", err=True)
     return OK
@@ -293,7 +293,7 @@ def _tell(checked: Checked) -> None:
     log, receipts = checked.log, checked.receipts
     if log.valid:
         erased = f", {log.erased:,} erased" if log.erased else ""
-        click.echo(f"log       {log.total_records:,} entries{erased}: all hold")
+        click.echo(f"log       {counted(log.total_records, 'entry')}{erased}: all hold")
     else:
         place = "" if log.first_broken_at is None else f"entry {log.first_broken_at:,}: "
         click.echo(f"log       {place}{plain(log.error_message or '', chars_max=_WHY_CHARS_MAX)}")
@@ -469,7 +469,7 @@ def export_command(
     if as_json:
         echo_json({"path": _label(name), "label": told, "notes": lines.notes, "bytes": lines.bytes})
     else:
-        count = "1 note" if lines.notes == 1 else f"{lines.notes:,} notes"
+        count = counted(lines.notes, "note")
         click.echo(f"{count}, {lines.bytes:,} bytes; on the record as {one_line(told)}", err=True)
     return OK
 
@@ -519,7 +519,7 @@ def import_command(name: str, trusted: bool, tenant: str | None, as_json: bool) 
         echo_json(report)
         return OK
     click.echo(
-        f"{len(report.imported):,} of {report.notes:,} notes imported, "
+        f"{len(report.imported):,} of {counted(report.notes, 'note')} imported, "
         f"{len(report.present):,} were here, {len(report.erased):,} were erased here"
     )
     if report.quarantined:

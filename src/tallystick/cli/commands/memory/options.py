@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from tallystick.memory.recall.minilm import missing
 from tallystick.memory.recall.selection import Filters
 from tallystick.settings.schema import one_line
 from tallystick.settings.settings import load_settings
+from tallystick.storage.private_file import whole_file
 
 Command = Callable[..., Any]
 _DEFAULT = "default"
@@ -196,18 +196,9 @@ def written(path: Path, parts: Iterator[bytes]) -> int:
     """Write a file, whole or not at all: what broke off shall not stand under the name."""
     size = 0
     try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:80]}.")
-    except OSError as error:
-        raise UsageError(f"{one_line(str(path))}: {error.strerror or error}") from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
+        with whole_file(path) as file:
             for part in parts:
                 size += file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
     except OSError as error:
         raise UsageError(f"{one_line(str(path))}: {error.strerror or error}") from error
-    finally:
-        Path(name).unlink(missing_ok=True)
     return size

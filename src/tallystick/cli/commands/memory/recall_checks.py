@@ -12,9 +12,10 @@ import click
 import msgspec
 
 from tallystick.cli.commands.memory.options import echo_json, opened, readable, source, tell_remarks
-from tallystick.cli.exit_codes import OK, exit_code_of
+from tallystick.cli.errors import exit_code_of
+from tallystick.cli.exit_codes import OK
 from tallystick.cli.progress import Sayer
-from tallystick.cli.show import plain
+from tallystick.cli.show import counted, plain
 from tallystick.core.errors import UsageError
 from tallystick.memory.code_mode.operations import (
     PROGRAM_BYTES_MAX,
@@ -269,10 +270,10 @@ def _verified_fields(verified: Verified | VerifiedForget | None) -> dict[str, ob
 def _lines(verified: Verified | VerifiedForget) -> Iterator[str]:
     notes = len(verified.notes)
     if isinstance(verified, VerifiedForget):
-        yield f"held: forgetting {verified.forget_id}, {notes:,} notes"
+        yield f"held: forgetting {verified.forget_id}, {counted(notes, 'note')}"
     else:
         held = notes - len(verified.erased)
-        yield f"held: recall {verified.read_id}, {held:,} of {notes:,} notes are there"
+        yield f"held: recall {verified.read_id}, notes still there: {held:,} of {notes:,}"
     for id, state in verified.notes:
         if state != "held" or isinstance(verified, VerifiedForget):
             yield f"{state}: note {id}"

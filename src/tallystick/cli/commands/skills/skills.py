@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import FAILED, OK
+from tallystick.cli.show import counted
 from tallystick.core.errors import UsageError
 from tallystick.interop.skills_reference import ReferenceCatalog, reference_catalog
 from tallystick.settings.files import config_directory
@@ -27,19 +28,17 @@ from tallystick.skills.format.frontmatter import flattened as flat
 from tallystick.skills.format.lint import lint
 from tallystick.skills.format.manifest import Card
 from tallystick.skills.installed import SKILL_FILES, install_skill, new_skill, skill_at
-from tallystick.skills.layers import (
+from tallystick.skills.layers import Registry, Skill, scan
+from tallystick.skills.match import Match, match_skills
+from tallystick.skills.places import (
     LAYER_ORDER,
     PROJECT_DIRECTORIES,
     FoundLayers,
-    Registry,
-    Skill,
     find_layers,
     named_layers,
     project_root,
-    scan,
     user_skills_directory,
 )
-from tallystick.skills.match import Match, match_skills
 from tallystick.skills.skills import Skills, filled_in
 from tallystick.skills.trust import Admitted, SkillTrust
 
@@ -460,7 +459,7 @@ def install_command(path: Path, where: str, force: bool, as_json: bool) -> int:
     echo_problems(problems, err=True)
     word = "replaced" if done.replaced else "installed"
     click.echo(f"{word} {one_line(str(done.path))}")
-    click.echo(f"{len(done.bundle.files)} files, digest {done.bundle.sha256}")
+    click.echo(f"{counted(len(done.bundle.files), 'file')}, digest {done.bundle.sha256}")
     if where == "project":
         click.echo(f"to use it here: tally skills trust {one_line(skill.name)}", err=True)
     return OK

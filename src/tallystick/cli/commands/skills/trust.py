@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from tallystick.cli.commands.skills.skills import (
     skill_trust,
 )
 from tallystick.cli.exit_codes import FAILED, OK
+from tallystick.cli.show import counted
 from tallystick.core.errors import UsageError
 from tallystick.settings.files import config_directory
 from tallystick.settings.paths import ledger_path
@@ -34,6 +34,7 @@ from tallystick.skills.format.folder import Folder
 from tallystick.skills.format.lint import lint
 from tallystick.skills.layers import Registry, Skill
 from tallystick.skills.trust import check_signature, signers_of, write_signature
+from tallystick.storage.clock import now_ms
 
 _PUBLIC_KEY = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -59,14 +60,14 @@ def sign_command(path: Path, as_json: bool) -> int:
             f"skills, who trust it with: tally skills trust --signer FILE",
             err=True,
         )
-    document = write_signature(skill, key, at_ms=time.time_ns() // 1_000_000)
+    document = write_signature(skill, key, at_ms=now_ms())
     if as_json:
         echo_json(document)
         return OK
     # What a signature covers is the files; a fault in them is told, and stays the signer's affair.
     echo_problems(lint(skill.folder.path), err=True)
     click.echo(f"signed {one_line(str(skill.folder.path))} as {key.id}")
-    click.echo(f"{len(document.files)} files, digest {document.manifest_sha256}")
+    click.echo(f"{counted(len(document.files), 'file')}, digest {document.manifest_sha256}")
     return OK
 
 
@@ -145,7 +146,9 @@ def trust_command(
         for skill in skills:
             _tell(skill, bundles[skill.id])
     if skills and not yes:
-        click.confirm(f"trust {len(skills)} skills as they are now?", abort=True, err=True)
+        click.confirm(
+            f"trust {counted(len(skills), 'skill')} as they are now?", abort=True, err=True
+        )
     if skills:
         skill_trust().note({skill.folder.path: bundles[skill.id] for skill in skills})
     if as_json:

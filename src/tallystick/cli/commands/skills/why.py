@@ -42,7 +42,7 @@ def why_command(name: str, run: str | None, directories: tuple[Path, ...], as_js
 
 
 def _in_run(name: str, run: str) -> Why:
-    with Session(ledger=SqliteLedger(ledger_path())) as session:
+    with Session(ledger=SqliteLedger(ledger_path()), config=None) as session:
         found = resolve_run(session.ledger, run)
         records = whole_records(session.ledger, found)
         return why_in_run(found, records, session.shelf_of(records), name)

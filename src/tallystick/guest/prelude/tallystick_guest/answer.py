@@ -2,9 +2,10 @@
 
 import builtins
 
-from tallystick_guest import wire
+from tallystick_guest import describe, wire
 
-_dumps, _str, _repr, _type, _isinstance = wire.dumps, str, repr, type, isinstance
+_dumps, _str, _repr, _isinstance = wire.dumps, str, repr, isinstance
+_type_name = describe.type_name
 _SHOWN_CHARS_MAX = 80
 _ALSO = ("Final", "final", "final_answer")
 _HIDDEN = frozenset({"answer", "FINAL", "FINAL_VAR", "SHOW_VARS"})
@@ -73,7 +74,7 @@ class Answering:
     def _show_vars(self) -> str:
         """List the variables of this session."""
         found = [
-            f"{name}: {_type(value).__name__}"
+            f"{name}: {_type_name(value)}"
             for name, value in self._names.items()
             if not name.startswith("_") and name not in self._injected and name not in _HIDDEN
         ]

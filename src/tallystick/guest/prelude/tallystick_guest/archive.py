@@ -1,7 +1,10 @@
 """Modules kept as bytes inside the image, and wheels that the host adds to a session.
 
-After the build there is no file system. The rest of the standard library lies here compressed and
-is unpacked on first import; a wheel's files are added to the same tables when a session is opened.
+After the build there is no file system. The standard library lies here compressed: its source, for
+tracebacks and for a second import of what the image has imported already, and the code of the rest,
+which is unpacked on first import. A wheel's files are added to the same tables when a session is
+opened. Modules that the prelude has changed are not run again: a reload puts them back as they
+were when the image was made.
 """
 
 import importlib.abc
@@ -23,7 +26,8 @@ _SKIPPED = frozenset(
     "curses multiprocessing ctypes config".split()
 )
 
-_code: dict[str, tuple[bool, bytes]] = {}  # standard modules: is a package, zlib of marshal
+_code: dict[str, bytes] = {}  # standard modules that are not imported yet: zlib of marshal
+_standard: dict[str, tuple[bool, str, bytes]] = {}  # is a package, path, zlib of the source
 _source: dict[str, tuple[bool, bytes, str]] = {}  # wheel modules: is a package, text, path
 _files: dict[str, bytes] = {}  # every file of every wheel, by its path
 
@@ -35,10 +39,8 @@ class _Loader(importlib.abc.InspectLoader):
         if name in _source:
             package, _, where = _source[name]
             origin = _WHEEL + where
-        elif name in _code:
-            package = _code[name][0]
-            tail = "/__init__.py" if package else ".py"
-            origin = _STANDARD + name.replace(".", "/") + tail
+        elif name in _standard:
+            package, origin, _ = _standard[name]
         else:
             return None
         spec = importlib.util.spec_from_loader(name, self, origin=origin, is_package=package)
@@ -48,15 +50,22 @@ class _Loader(importlib.abc.InspectLoader):
         return spec
 
     def is_package(self, name: str) -> bool:
-        return (_source.get(name) or _code[name])[0]
+        return (_source.get(name) or _standard[name])[0]
 
     def get_source(self, name: str) -> str | None:
-        return importlib.util.decode_source(_source[name][1]) if name in _source else None
+        if name in _source:
+            return importlib.util.decode_source(_source[name][1])
+        if name in _standard:
+            return importlib.util.decode_source(zlib.decompress(_standard[name][2]))
+        return None
 
     def get_code(self, name: str) -> object:
         if name in _source:
             return compile(_source[name][1], _WHEEL + _source[name][2], "exec", dont_inherit=True)
-        return marshal.loads(zlib.decompress(_code[name][1]))
+        if name in _code:
+            return marshal.loads(zlib.decompress(_code[name]))
+        _, path, source = _standard[name]
+        return compile(zlib.decompress(source), path, "exec", dont_inherit=True)
 
     def exec_module(self, module: object) -> None:
         exec(self.get_code(module.__spec__.name), module.__dict__)
@@ -78,6 +87,52 @@ class _Loader(importlib.abc.InspectLoader):
             if path.endswith(".dist-info/METADATA")
         ]
         return [each for each in found if wanted in (None, each.key())]
+
+
+class _Restorer(importlib.abc.Loader):
+    """Gives modules that the prelude has changed as they were when the image was made."""
+
+    def __init__(self) -> None:
+        self._contents: dict[str, dict[str, object]] = {}
+        self._specs: dict[str, object] = {}
+
+    def keep(self, name: str, module: object) -> None:
+        """Keep the content of a module."""
+        content = {key: each for key, each in vars(module).items() if key not in _OF_IMPORT}
+        self._contents[name], self._specs[name] = content, module.__spec__
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+        if name not in self._contents:
+            return None
+        made = self._specs[name]
+        origin = None if made is None else made.origin
+        search = self._contents[name].get("__path__")
+        spec = importlib.util.spec_from_loader(
+            name, self, origin=origin, is_package=search is not None
+        )
+        if search is not None:
+            spec.submodule_search_locations = [*search]
+        return spec
+
+    def create_module(self, spec: object) -> object:
+        return None
+
+    def exec_module(self, module: object) -> None:
+        vars(module).update(self._contents[module.__spec__.name])
+
+    def get_source(self, name: str) -> str | None:
+        return _loader.get_source(name)
+
+
+_OF_IMPORT = frozenset({"__spec__", "__loader__", "__cached__", "__builtins__"})
+_loader, _restorer = _Loader(), _Restorer()
+_before: dict[str, dict[str, object]] = {}
+
+
+def _note_modules() -> None:
+    """Note what modules hold before the prelude changes any, to find those that it changes."""
+    for name, module in list(sys.modules.items()):
+        _before.setdefault(name, dict(vars(module)))
 
 
 def _normal(name: str) -> str:
@@ -151,24 +206,51 @@ def _store(folder: str, prefix: str) -> None:
         if name.endswith(".py"):
             package = name == "__init__.py"
             module = prefix.rstrip(".") if package else prefix + name[:-3]
-            if module and module not in sys.modules:
-                with open(path, "rb") as file:
-                    text = file.read()
-                tail = "/__init__.py" if package else ".py"
-                where = _STANDARD + module.replace(".", "/") + tail
-                code = compile(text, where, "exec", dont_inherit=True)
-                _code[module] = (package, zlib.compress(marshal.dumps(code), 9))
+            if module:
+                _store_module(module, path, package=package)
         elif name not in _SKIPPED and "." not in name and os.path.isdir(path):
             _store(path, prefix + name + ".")
 
 
+def _store_module(name: str, path: str, *, package: bool) -> None:
+    with open(path, "rb") as file:
+        text = file.read()
+    made = sys.modules.get(name)
+    if made is None:
+        tail = "/__init__.py" if package else ".py"
+        path = _STANDARD + name.replace(".", "/") + tail
+        code = compile(text, path, "exec", dont_inherit=True)
+        _code[name] = zlib.compress(marshal.dumps(code), 9)
+    elif getattr(made, "__file__", None) == path:
+        # Its own loader reads a file that is not there any more.
+        made.__loader__ = made.__spec__.loader = _loader
+    _standard[name] = (package, path, zlib.compress(text, 9))
+
+
 def install() -> None:
-    """Store what was not imported, and serve it. Called once, while the image is made."""
+    """Store the standard library, and serve it. Called once, while the image is made."""
     # `os` is frozen and its path leads nowhere during the build; argparse is an ordinary file.
     import argparse
 
     _store(os.path.dirname(argparse.__file__), "")
-    sys.meta_path.append(_Loader())
+    _note_modules()
+    sys.meta_path.append(_loader)
+
+
+def settle() -> None:
+    """Keep the modules that were changed since. Called once, when all parts are in place."""
+    for name, module in list(sys.modules.items()):
+        now, before = vars(module), _before.get(name)
+        if name in _NOT_KEPT or name.partition(".")[0] in _NOT_KEPT:
+            continue
+        changed = before is None or any(now.get(key) is not before[key] for key in before)
+        if changed or module.__spec__ is None:
+            _restorer.keep(name, module)
+    sys.meta_path.insert(0, _restorer)
+
+
+_NOT_KEPT = frozenset({"__main__", "builtins", "sys", "entry", "wit_world", "tallystick_guest"})
+_note_modules()
 
 
 def add_wheel(data: bytes) -> list[str]:

@@ -14,12 +14,21 @@ import keyword
 import linecache
 import os
 import random
-import reprlib
 import sys
 import traceback
 import types
+from collections.abc import Callable
 
-from tallystick_guest import answer, given, streams, text, threads, violations, wire
+from tallystick_guest import (
+    answer,
+    describe,
+    given,
+    streams,
+    text,
+    threads,
+    violations,
+    wire,
+)
 
 _VALUE = "__tally_value__"
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -27,9 +36,7 @@ _COROUTINE = 0x80
 _PLACE = ("lineno", "col_offset", "end_lineno", "end_col_offset")
 _Expr, _Assign, _Name, _STORE = ast.Expr, ast.Assign, ast.Name, ast.Store()
 _AugAssign = ast.AugAssign
-_brief = reprlib.Repr(
-    maxlevel=4, maxdict=20, maxlist=20, maxtuple=20, maxset=20, maxstring=500, maxother=500
-).repr
+_describe = describe.describe
 _VALUE_CHARS_MAX = 65_536
 _TRACEBACK_CHARS_MAX = 16_384
 _BALLAST_BYTES = 1 << 20
@@ -52,10 +59,37 @@ _names = _main.__dict__
 _injected: dict[str, object] = {}
 _seen: dict[str, int] = {}
 _programs: set[str] = set()
+for _kind in (text.HostText, text.Lines, text.Match, text.Outputs):
+    describe.add_type(_kind)
 _answering = answer.Answering(_names, _injected)
 _given = given.GivenData(_names, _injected)
 _environ = os.environ
 _ballast: bytearray | None = None
+
+
+def _nothing_more() -> None:
+    """Do nothing at the end of a program."""
+
+
+_at_end: Callable[[], None] = _nothing_more
+
+
+class _Input(io.TextIOWrapper):
+    """Standard input, at its end."""
+
+    name = "<stdin>"
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(b""), encoding="utf-8")
+
+    def fileno(self) -> int:
+        return 0
+
+
+def call_at_end(function: Callable[[], None]) -> None:
+    """Call this when a program has ended, before its result is made."""
+    global _at_end
+    _at_end = function
 
 
 def settle() -> None:
@@ -66,7 +100,7 @@ def settle() -> None:
     builtins.HostError = wire.HostError
     builtins.SandboxViolation = wire.SandboxViolation
     builtins.exit = builtins.quit = sys.exit
-    sys.stdin = sys.__stdin__ = io.StringIO("")
+    sys.stdin = sys.__stdin__ = _Input()
     _ballast = bytearray(_BALLAST_BYTES)
     gc.collect()
     gc.freeze()
@@ -177,10 +211,12 @@ def run(payload: bytes) -> dict[str, object]:
         result["ok"] = True
     except BaseException as error:
         result.update(failure_of(error))
-    try:
-        _drain()
-    except BaseException as error:
-        result.update(failure_of(error))
+    for function in (_drain, _at_end):
+        try:
+            function()
+        except BaseException as error:
+            # An error of the program itself is told first: threads are often stuck because of it.
+            result.update(failure_of(error) if result["ok"] else {})
     try:
         given = _answering.given()
         if given is not None:
@@ -236,7 +272,7 @@ def _evaluate(source: str, name: str, result: dict[str, object]) -> str | None:
     if code.co_flags & _COROUTINE:
         _exec_asyncio(outcome)
     if named is not None and named in _names:
-        result["assigned"] = [named, _brief(_names[named])]
+        result["assigned"] = [named, _describe(_names[named])]
     return _shown(_names.get(_VALUE))
 
 

@@ -3,22 +3,23 @@
 import asyncio
 import asyncio.events
 import selectors
-import time
+import sys
 
-from tallystick_guest import threads, violations
+from tallystick_guest import threads, twins, violations
 
 
 class _Selector(selectors._BaseSelectorImpl):
     """Nothing outside can ever become ready, so waiting is moving the clock."""
 
+    woken = False
+
     def select(self, timeout: float | None = None) -> list[object]:
-        if threads.run_pending():
-            return []
-        if timeout is None:
-            raise RuntimeError("deadlock: every task waits and nothing is left to wake one")
-        if timeout > 0:
-            time.sleep(timeout)
+        threads.select(timeout, self._is_woken)
+        self.woken = False
         return []
+
+    def _is_woken(self) -> bool:
+        return self.woken
 
 
 class Loop(asyncio.SelectorEventLoop):
@@ -35,7 +36,7 @@ class Loop(asyncio.SelectorEventLoop):
         pass
 
     def _write_to_self(self) -> None:
-        pass
+        self._selector.woken = True
 
     async def subprocess_exec(self, *args: object, **kwargs: object) -> object:
         raise violations._violation("a subprocess", violations.PROCESS)
@@ -50,6 +51,10 @@ class _Policy(asyncio.events._BaseDefaultEventLoopPolicy):
 
 def install() -> None:
     """Make it the loop of `asyncio.run`, `new_event_loop` and top-level await."""
+    twins.store_module(sys.modules[__name__])
     asyncio.events._event_loop_policy = _Policy()
+    # `set_event_loop_policy(None)` has the next use make one of these.
+    asyncio._DefaultEventLoopPolicy = asyncio.unix_events._DefaultEventLoopPolicy = _Policy
+    asyncio.unix_events._UnixDefaultEventLoopPolicy._loop_factory = Loop
     asyncio.SelectorEventLoop = asyncio.EventLoop = Loop
     asyncio.unix_events.SelectorEventLoop = Loop

@@ -59,6 +59,9 @@ class _Binary(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
+    def fileno(self) -> int:
+        return self._window.handle
+
     def write(self, data: object) -> int:
         data = bytes(data)
         self._window.put(data)
@@ -76,6 +79,7 @@ class Stream(io.TextIOBase):
 
     def __init__(self, window: Window, name: str) -> None:
         self._put = window.put
+        self._fileno = window.handle
         self.buffer = _Binary(window, name)
         self.name = name
         self.mode = "w"
@@ -85,6 +89,10 @@ class Stream(io.TextIOBase):
 
     def isatty(self) -> bool:
         return False
+
+    def fileno(self) -> int:
+        """Return the number that `os.write` takes for this stream."""
+        return self._fileno
 
     def close(self) -> None:
         pass

@@ -10,6 +10,7 @@ import importlib.machinery
 import io
 import os
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -36,7 +37,7 @@ _NotHere = _named(ModuleNotFoundError)
 FILES_READ, FILES_WRITE = "files.read", "files.write"
 NETWORK, PROCESS, NATIVE = "network", "process.run", "native.code"
 
-_READS = "stat lstat access listdir scandir readlink statvfs chdir walk fwalk open"
+_READS = "lstat listdir scandir readlink statvfs chdir walk fwalk open"
 _WRITES = (
     "mkdir makedirs remove unlink rename renames replace rmdir removedirs link symlink truncate "
     "utime chmod chown lchown mkfifo mknod"
@@ -105,6 +106,27 @@ def _open(file: object, mode: str = "r", *args: object, **kwargs: object) -> obj
     raise _violation(_shown("open", (file,)), FILES_WRITE if writes else FILES_READ)
 
 
+def _access(path: object, mode: int, *args: object, **kwargs: object) -> bool:
+    """Say that a given text can be read, and that nothing else is there."""
+    reads = mode & ~(os.F_OK | os.R_OK) == 0
+    return reads and _is_given(path)
+
+
+def _stat(path: object, *args: object, **kwargs: object) -> object:
+    """Describe a given text as a file that can only be read, so that programs find it."""
+    if type(path) is int:
+        return _real_stat(path, *args, **kwargs)
+    given = _given(path, "rb")
+    if given is None:
+        raise _violation(_shown("os.stat", (path,)), FILES_READ)
+    size = len(given.getbuffer())
+    return os.stat_result((stat.S_IFREG | 0o444, 0, 0, 1, 0, 0, size, 0, 0, 0))
+
+
+def _is_given(path: object) -> bool:
+    return type(path) is not int and _given(path, "r") is not None
+
+
 def _os_open(path: object, flags: int, *args: object, **kwargs: object) -> int:
     # Reading is a bit of its own here, and part of O_RDWR.
     writes = flags & (os.O_WRONLY | os.O_CREAT)
@@ -145,7 +167,7 @@ class _AbsentModules:
             raise error
 
 
-_real_open = io.open
+_real_open, _real_stat = io.open, os.stat
 
 
 def _nothing_given(file: object, mode: str) -> object | None:
@@ -172,7 +194,7 @@ def install() -> None:
             if name not in ("walk", "fwalk", "open"):
                 real = getattr(os, name, None)
                 setattr(os, name, _refusing("os." + name, capability, real))
-    os.open = _os_open
+    os.open, os.access, os.stat = _os_open, _access, _stat
     builtins.open = io.open = _open
     for name in _SOCKETS.split():
         setattr(socket, name, _refusing("socket." + name, NETWORK, None))

@@ -44,7 +44,10 @@ _CONFIGURATION = (
     "mime.types", "pki/ca-trust", "pki/tls/certs", "protocols", "services", "ssl/certs",
     "ssl/openssl.cnf", "terminfo",
 )  # fmt: skip
-_DEVICES = ("null", "zero", "full", "random", "urandom")
+# Each with the host's device that it is. Shared mappings of the real /dev/zero are memory that no
+# process shows as its own. /dev/full reads the same, and cannot be mapped.
+_DEVICES = {"null": "null", "zero": "full", "full": "full", "random": "random",
+            "urandom": "urandom"}  # fmt: skip
 _SMALL = "size=1m,nr_inodes=4096,mode=755"
 
 _MOUNT_SETATTR = 442
@@ -157,10 +160,10 @@ def _configuration() -> None:
 
 def _devices(plan: BoxPlan) -> None:
     os.mkdir("/new/dev")
-    for name in _DEVICES:
+    for name, device in _DEVICES.items():
         place = f"/new/dev/{name}"
         os.close(os.open(place, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
-        kernel.mount(f"/old/dev/{name}", place, None, MS_BIND)
+        kernel.mount(f"/old/dev/{device}", place, None, MS_BIND)
     for link, to in (
         ("fd", "/proc/self/fd"),
         ("stdin", "/proc/self/fd/0"),

@@ -116,8 +116,15 @@ class Confinement(NamedTuple):
     change_user: bool
 
 
-def confine(plan: Confinement) -> None:
-    """Give up rights until only those of a program are left."""
+def confine(plan: Confinement) -> int | None:
+    """Give up rights until only those of a program are left.
+
+    Returns the descriptor on which the keeper is asked for shared memory; None where the kernel
+    cannot ask, or there is no filter.
+    """
+    # The keeper may run before everything else; nothing that a program starts may.
+    _limit(resource.RLIMIT_RTPRIO, 0)
+    _limit(resource.RLIMIT_NICE, 0)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_NPROC, plan.processes_max)
     _limit(resource.RLIMIT_NOFILE, plan.open_files_max)
@@ -143,8 +150,14 @@ def confine(plan: Confinement) -> None:
             devices=["/dev"],
             network=plan.network,
         )
-    if plan.seccomp:
+    if not plan.seccomp:
+        return None
+    try:
+        return kernel.load_filter(build_filter(sockets=plan.network, asks=True), listen=True)
+    except OSError:
+        # Only one filter of a process may ask, and a container's may do so already.
         kernel.load_filter(build_filter(sockets=plan.network))
+        return None
 
 
 def leave_descriptors(spare: int) -> None:

@@ -4,6 +4,9 @@ What is refused either changes the machine, opens another way to the kernel's in
 other processes, or would undo the other layers. Calls that this kernel knows and this file does not
 (those above `_NEWEST`) do not exist for programs. `clone3` does not exist either: its flags lie in
 memory, where a filter cannot look, and the C library goes back to `clone`.
+
+Shared anonymous memory is asked about: it lives on when no process shows it as its own, so nothing
+could count it afterwards.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import platform
 import struct
 
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER, _JUMP_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_ALLOW, _KILL, _ERRNO = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
+_ALLOW, _KILL, _ERRNO, _ASK = 0x7FFF_0000, 0x8000_0000, 0x0005_0000, 0x7FC0_0000
+_AND = 0x54
 _NUMBER, _MACHINE = 0, 4
 _ARGUMENTS = 16
 _X32 = 0x4000_0000
@@ -114,6 +118,7 @@ _SOCKETPAIR = (53, 199)
 _IOCTL = (16, 29)
 _PERSONALITY = (135, 92)
 _PRCTL = (157, 167)
+_MMAP = (9, 222)
 
 # user, mount, cgroup, uts, ipc, pid, net, and time.
 _NEW_NAMESPACES = 0x7E02_0000 | 0x80
@@ -123,6 +128,7 @@ _REFUSED_IOCTLS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
 _S_IFMT_FIFO, _S_IFMT_SOCK, _S_IFMT_REGULAR = 0o010000, 0o140000, 0o100000
 _S_IFMT = 0o170000
 _SET_SECUREBITS, _SET_MM = 28, 35
+_MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
 
 
 def machine_is_known() -> bool:
@@ -163,8 +169,11 @@ def _argument(index: int) -> int:
 
 
 @functools.cache
-def build_filter(*, sockets: bool, machine: str | None = None) -> bytes:
-    """The filter for this machine. With `sockets`, TCP sockets may be made as well."""
+def build_filter(*, sockets: bool, asks: bool = False, machine: str | None = None) -> bytes:
+    """Return the filter for this machine. With `sockets`, TCP sockets may be made as well.
+
+    With `asks`, whoever listens decides about shared anonymous memory; without, there is none.
+    """
     name = machine or platform.machine()
     place = list(_MACHINES).index(name)
     code = _Code()
@@ -187,6 +196,7 @@ def build_filter(*, sockets: bool, machine: str | None = None) -> bytes:
     code.only_for(_IOCTL[place], _none_of(1, _REFUSED_IOCTLS))
     code.only_for(_PERSONALITY[place], _one_of(0, (0, 0xFFFF_FFFF), errno.EPERM))
     code.only_for(_PRCTL[place], _none_of(0, (_SET_SECUREBITS, _SET_MM)))
+    code.only_for(_MMAP[place], _shared_memory(_ASK if asks else _ERRNO | errno.ENOMEM))
     for refused, mode_at in zip(_MKNOD, (1, 2), strict=True):
         number = _REFUSED[refused][place]
         if number is not None:
@@ -241,10 +251,21 @@ def _families(*, sockets: bool) -> _Code:
         code.add(_JUMP_EQUAL, _AF_INET6, 1, 0)
         code.refuse(errno.EAFNOSUPPORT)
         code.load(_argument(1))
-        code.add(0x54, _SOCK_MASK)
+        code.add(_AND, _SOCK_MASK)
         code.add(_JUMP_EQUAL, _SOCK_STREAM, 0, 1)
         code.answer(_ALLOW)
     code.refuse(errno.EAFNOSUPPORT)
+    return code
+
+
+def _shared_memory(verdict: int) -> _Code:
+    """Give this verdict on mappings that are shared and belong to no file."""
+    code = _Code()
+    code.load(_argument(3))
+    code.add(_AND, _MAP_SHARED | _MAP_ANONYMOUS)
+    code.add(_JUMP_EQUAL, _MAP_SHARED | _MAP_ANONYMOUS, 0, 1)
+    code.answer(verdict)
+    code.answer(_ALLOW)
     return code
 
 
@@ -252,7 +273,7 @@ def _no_devices(mode_at: int) -> _Code:
     """Pipes, sockets and plain files may be made as nodes, devices may not."""
     code = _Code()
     code.load(_argument(mode_at))
-    code.add(0x54, _S_IFMT)
+    code.add(_AND, _S_IFMT)
     for kind in (0, _S_IFMT_REGULAR, _S_IFMT_FIFO, _S_IFMT_SOCK):
         code.add(_JUMP_EQUAL, kind, 0, 1)
         code.answer(_ALLOW)

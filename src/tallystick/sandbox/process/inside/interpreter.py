@@ -17,7 +17,6 @@ import importlib
 import io
 import os
 import random
-import reprlib
 import signal
 import socket
 import sys
@@ -150,14 +149,6 @@ class _NamedFiles:
         builtins.open = io.open = open  # type: ignore[assignment]
 
 
-class _Repr(reprlib.Repr):
-    """Made with its sizes, as the guest's Python can; before 3.12 they were set afterwards."""
-
-    def __init__(self, **sizes: int) -> None:
-        super().__init__()
-        self.__dict__.update(sizes)
-
-
 class _Guest:
     """The modules of the guest, over a connection to the host."""
 
@@ -186,11 +177,8 @@ class _Guest:
             sys.modules[name] = module
             if name.startswith("tallystick_guest."):
                 setattr(package, name.partition(".")[2], module)
-        # The guest's own code takes the class from there; while it is imported, it is ours.
-        plain, reprlib.Repr = reprlib.Repr, _Repr  # type: ignore[misc]
         self.cell = importlib.import_module("tallystick_guest.cell")
         self.wire = importlib.import_module("tallystick_guest.wire")
-        reprlib.Repr = plain  # type: ignore[misc]
         sys.path.remove(prelude)
         self.wire.call_raw = self._call
 

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import select
 import signal
 import socket
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
-from tallystick.sandbox.process.inside import archive, interpreter, messages, shell
+from tallystick.sandbox.process.inside import (
+    archive,
+    interpreter,
+    messages,
+    shell,
+)
 from tallystick.sandbox.process.inside.confine import Confinement
 from tallystick.sandbox.process.inside.layers import Held, WorkingDirectory
 from tallystick.sandbox.process.inside.messages import Torn
@@ -25,20 +31,45 @@ from tallystick.sandbox.process.inside.process import (
     ANSWER_SECONDS,
     Full,
     Process,
+    any_in,
+    continue_all,
     copy_of,
     processes,
     reap,
-    resident_bytes,
-    shared_out_bytes,
     start,
+    stop_all,
     sweep,
 )
+from tallystick.sandbox.process.inside.watch import memory, scheduling
 
-_WATCH_MS = 100
+# How long the keeper may not look. The nearer the limit, the sooner it looks again: a processor
+# fills about this much memory in a second.
+_LOOK_SECONDS_MAX = 0.1
+_LOOK_SECONDS_MIN = 0.004
+_FILLED_BYTES_PER_SECOND = 6 << 30
+# More busy tasks than this leave the host too little of the processor to see that their time is
+# over. So they are stopped whenever the keeper looks.
+_CROWD = max(32, 8 * (os.cpu_count() or 1))
+_CROWDED_LOOKS = 5
+# How long processes are waited for to stop: all of them, and those that only need the processor.
+_STOP_SECONDS = 0.1
+_STOP_SECONDS_MAX = 2.0
+# For how many times as long as it took a count is used.
+_COUNT_SHARE = 10
+_POSTPONED_SECONDS = 0.02
 _ROOM = 16
 _FILES_SECONDS = 60.0
 _TRIES = 50
 _MOMENT_SECONDS = 0.01
+
+
+class _Counted(NamedTuple):
+    """What was found when memory was counted exactly: the room that was left, and from then on."""
+
+    room: int
+    others: int
+    growth: memory.Growth
+    valid_until: float
 
 
 class Keeper:
@@ -68,14 +99,29 @@ class Keeper:
         self._lost = False
         self._wakes = -1
         self._watching = False
-        self._watched = 0.0
-        self._too_much = False
+        self._look_at = 0.0
+        # The limit of the last program or command, for everything in the box.
+        self._memory = memory_total_bytes
+        # The limit that was passed, and the one that there is least room below.
+        self._passed: int | None = None
+        self._tightest = memory_total_bytes
+        self._postponed: list[memory.Request] = []
+        self._counted: _Counted | None = None
+        # Since when everything is being stopped.
+        self._stopping: float | None = None
+        # How often the keeper still looks as if there were a crowd: who is stopped looks idle.
+        self._crowded = 0
+        self._mappings = memory.SharedMappings()
+        self._sockets = memory.SocketBuffers()
+        self._listeners: dict[int, socket.socket | None] = {}
+        self._niceness = os.getpriority(os.PRIO_PROCESS, 0)
 
     def serve(self) -> None:
         """Work until the host goes."""
         self._wakes, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        scheduling.run_first()
         self._now = self._start(self._interpret)
         messages.send(self._host, {"ready": True})
         while True:
@@ -83,6 +129,7 @@ class Keeper:
             if self._wakes in ready:
                 os.read(self._wakes, 4096)
                 reap()
+            self._listen_to(ready)
             self._watch()
             if self._shell is not None and self._shell.control.fileno() in ready:
                 self._command_ended()
@@ -91,6 +138,8 @@ class Keeper:
                     message, descriptors = messages.receive(self._host)
                 except Torn:
                     return
+                # What the host wants may need an answer from one of those that were stopped.
+                self._continue()
                 try:
                     self._do(message, descriptors)
                 finally:
@@ -102,7 +151,26 @@ class Keeper:
         poll.register(self._wakes, select.POLLIN)
         if self._shell is not None:
             poll.register(self._shell.control, select.POLLIN)
-        return {each for each, _ in poll.poll(_WATCH_MS if self._watching else None)}
+        for descriptor in self._listeners:
+            poll.register(descriptor, select.POLLIN)
+        rest = max(0.0, self._look_at - time.monotonic()) if self._watching else None
+        return {each for each, _ in poll.poll(None if rest is None else math.ceil(rest * 1000))}
+
+    def _answer_of(self, process: Process, seconds: float = ANSWER_SECONDS) -> dict[str, Any]:
+        """Return the next message of a process, and meanwhile let others have shared memory.
+
+        The process itself may be waiting for that. Raises `Torn` if none comes in time.
+        """
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            poll = select.poll()
+            for descriptor in (process.control.fileno(), *self._listeners):
+                poll.register(descriptor, select.POLLIN)
+            ready = {each for each, _ in poll.poll(max(0.0, until - time.monotonic()) * 1000)}
+            if process.control.fileno() in ready:
+                return messages.receive_plain(process.control)
+            self._listen_to(ready)
+        raise Torn("no answer in time")
 
     def _ours(self) -> set[int]:
         known = [self._now, self._shell, *self._frozen.values()]
@@ -113,7 +181,7 @@ class Keeper:
             case "run":
                 self._run(message, descriptors)
             case "command":
-                self._command(descriptors)
+                self._command(message, descriptors)
             case "keep":
                 messages.send(self._host, {"kept": self._keep()})
             case "drop":
@@ -135,13 +203,15 @@ class Keeper:
         interpreter.serve(control, packages=self._packages)
 
     def _start(self, work: Callable[[socket.socket], None]) -> Process:
-        return start(work, self._confinement)
+        process, listens = start(work, self._confinement, niceness=self._niceness)
+        self._listeners[listens.fileno()] = listens
+        return process
 
     # -- programs ------------------------------------------------------------------------------
 
     def _run(self, message: dict[str, Any], descriptors: list[int]) -> None:
         """Begin a program. If the namespace is gone, it is begun in a new one, and that is said."""
-        swept = self._make_room()
+        swept = self._make_room(message["memory_bytes"])
         order = {key: message[key] for key in ("do", "memory_bytes", "where", "seed")}
         for _ in range(_TRIES):
             if self._now is None:
@@ -165,12 +235,14 @@ class Keeper:
             return
         messages.send(self._host, {"begun": False})
 
-    def _make_room(self) -> bool:
+    def _make_room(self, memory_bytes: int | None = None) -> bool:
         """Note what is there before a program; end it if it leaves the program no processes.
 
         A bomb that went off in the background would otherwise be the last thing in the session.
         """
-        self._watching, self._too_much = True, False
+        self._watching, self._passed, self._counted = True, None, None
+        self._memory = min(memory_bytes or self._memory_total, self._memory_total)
+        self._look_at = time.monotonic() + self._rest(self._memory)
         found = processes()
         full = sum(found.values()) > self._confinement.processes_max - _ROOM
         self._before = frozenset(self._ours() if full else found)
@@ -189,7 +261,7 @@ class Keeper:
         if self._next is None:
             return False
         try:
-            messages.receive_plain(self._next.control)
+            self._answer_of(self._next)
         except Torn:
             return False
         if self._now is not None:
@@ -206,16 +278,16 @@ class Keeper:
         self._next = None
         if self._commanding and self._shell is not None:
             with contextlib.suppress(Torn):
-                messages.receive_plain(self._shell.control)
+                self._answer_of(self._shell)
         self._commanding = False
-        return {"dropped": True, "status": status, "memory": self._too_much}
+        return {"dropped": True, "status": status, "memory": self._passed}
 
     def _status_of_next(self) -> int | None:
         if self._next is None or self._now is None:
             return None
         try:
             messages.send(self._now.control, {"do": "status", "of": self._next.pid})
-            status = messages.receive_plain(self._now.control).get("status")
+            status = self._answer_of(self._now).get("status")
         except Torn:
             self._lose()
             return None
@@ -226,9 +298,9 @@ class Keeper:
 
     # -- commands ------------------------------------------------------------------------------
 
-    def _command(self, descriptors: list[int]) -> None:
+    def _command(self, message: dict[str, Any], descriptors: list[int]) -> None:
         """Begin a command. The shell is started with the first one, and again if it was ended."""
-        self._make_room()
+        self._make_room(message["memory_bytes"])
         for _ in range(2):
             if self._shell is None:
                 self._shell = self._start(shell.serve)
@@ -241,7 +313,7 @@ class Keeper:
                 continue
             self._commanding = True
             return
-        messages.send(self._host, {"ended": -1, "memory": False})
+        messages.send(self._host, {"ended": -1, "memory": None})
 
     def _command_ended(self) -> None:
         assert self._shell is not None
@@ -254,11 +326,13 @@ class Keeper:
         if self._commanding:
             self._commanding = False
             told = status if isinstance(status, int) else -1
-            messages.send(self._host, {"ended": told, "memory": self._too_much})
+            messages.send(self._host, {"ended": told, "memory": self._passed})
 
     # -- states --------------------------------------------------------------------------------
 
     def _states(self, what: str, name: str) -> dict[str, Any]:
+        # Files may be many, and copying them is no reason to keep others from the processor.
+        scheduling.run_as_others(self._niceness)
         try:
             if what == "freeze":
                 self._freeze(name)
@@ -273,6 +347,8 @@ class Keeper:
             return {"done": False, "held": str(error)}
         except OSError as error:
             return {"done": False, "why": f"{error.strerror or error}"}
+        finally:
+            scheduling.run_first()
         return {"done": True}
 
     def _freeze(self, name: str) -> None:
@@ -336,12 +412,11 @@ class Keeper:
     ) -> dict[str, Any]:
         self._make_room()
         process = self._start(work)
-        process.control.settimeout(_FILES_SECONDS)
         try:
             messages.send(process.control, {}, descriptors)
             messages.close_quietly(descriptors)
             descriptors.clear()
-            return messages.receive_plain(process.control)
+            return self._answer_of(process, _FILES_SECONDS)
         except Torn:
             return {"packed": False, "unpacked": False, "why": "it was ended"}
         finally:
@@ -352,18 +427,170 @@ class Keeper:
     def _watch(self) -> None:
         """End everything in the box that is not ours when all of it holds too much memory.
 
-        Looked at ten times a second while anything of a program runs, or was left by one.
+        Looked at while anything of a program runs, or was left by one.
         """
-        now = time.monotonic()
-        if not self._watching or now - self._watched < _WATCH_MS / 1000:
+        began = time.monotonic()
+        if not self._watching or began < self._look_at:
             return
-        self._watched = now
-        if resident_bytes() > self._memory_total and shared_out_bytes() > self._memory_total:
-            self._before = frozenset(self._ours())
-            self._sweep()
-            self._too_much = True
+        if self._crowded:
+            # Looking alone would take long: there are many of them, and they take the processor.
+            self._has_stopped(began)
+            self._crowded -= 1
+        found = memory.tasks()
+        room = self._quick_room(found)
+        if sum(task.busy for task in found.values()) > _CROWD:
+            self._crowded = _CROWDED_LOOKS
+        if room < 0 and self._counted is not None and began < self._counted.valid_until:
+            room = self._counted.room - self._counted.growth.since(found)
+            room -= self._others() - self._counted.others
+        if room < 0 or self._crowded:
+            if not self._has_stopped(began):
+                self._look_at = time.monotonic() + _LOOK_SECONDS_MIN
+                return
+            room = self._exact_room(found)
+            if room < 0:
+                self._end_for_memory()
+                found = {pid: task for pid, task in found.items() if pid in self._before}
+                room = self._memory
+            else:
+                now = time.monotonic()
+                self._counted = _Counted(
+                    room=room,
+                    others=self._others(),
+                    growth=memory.Growth(found),
+                    valid_until=now + max(_LOOK_SECONDS_MAX, _COUNT_SHARE * (now - began)),
+                )
+        self._continue()
         active = self._next is not None or self._commanding
-        self._watching = active or not self._ours() >= processes().keys()
+        self._watching = active or not self._ours() >= found.keys()
+        self._look_at = time.monotonic() + self._rest(room)
+        postponed, self._postponed = self._postponed, []
+        for request in postponed:
+            self._decide(request)
+
+    def _has_stopped(self, now: float) -> bool:
+        """Stop everything in the box, and return whether it has stopped.
+
+        Counting exactly takes a while, in which they could fill as much again. And it waits for
+        locks, which a process may hold that others keep from the processor. A process that waits in
+        the kernel cannot be stopped, and holds no such lock for long.
+        """
+        if self._stopping is None:
+            self._stopping = now
+        stop_all()
+        seconds = now - self._stopping
+        if seconds > _STOP_SECONDS_MAX:
+            return True
+        return not any_in(b"RD" if seconds < _STOP_SECONDS else b"R")
+
+    def _continue(self) -> None:
+        if self._stopping is not None:
+            self._stopping = None
+            continue_all()
+
+    def _host_speaks(self) -> bool:
+        """Return whether the host has sent a message."""
+        poll = select.poll()
+        poll.register(self._host, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _rest(self, room: int) -> float:
+        """Return in how many seconds this much memory could be full."""
+        seconds = room / (_FILLED_BYTES_PER_SECOND * (os.cpu_count() or 1))
+        return min(max(seconds, _LOOK_SECONDS_MIN), _LOOK_SECONDS_MAX)
+
+    def _parts(self, found: Collection[int]) -> tuple[tuple[int, Collection[int]], ...]:
+        """Return each limit with the processes that it is for.
+
+        What the box keeps to go back to counts only for the limit of the session: a program is not
+        ended because there are snapshots, or because it changes all that it was given.
+        """
+        kept = {each.pid for each in self._frozen.values() if each is not None}
+        if self._next is not None and self._now is not None:
+            kept.add(self._now.pid)
+        return (self._memory, {*found} - kept), (self._memory_total, found)
+
+    def _others(self) -> int:
+        """Return the memory that belongs to no process."""
+        return memory.file_bytes() + self._sockets.total() + self._mappings.total
+
+    def _quick_room(self, found: dict[int, memory.Task]) -> int:
+        """Return how much memory is left at least; less than nothing if it may be too much."""
+        others = self._others()
+        rooms = []
+        for limit, pids in self._parts(found):
+            held = sum(found[pid].private + found[pid].page_tables for pid in pids)
+            room = limit - others - held
+            rooms.append(room - memory.pipe_bytes(pids, room=max(0, room)))
+        return min(rooms)
+
+    def _exact_room(self, found: dict[int, memory.Task], wanted: int = 0) -> int:
+        """Return how much memory is left when `wanted` is mapped too; negative if it is too much.
+
+        The host may want to end everything while this counts. That comes first: return 0 then.
+        """
+        mapped = self._mappings.forget_unmapped(found)
+        others = memory.file_bytes() + self._sockets.total() + wanted
+        others += self._mappings.total if wanted else mapped
+        rooms = []
+        for limit, pids in self._parts(found):
+            private = memory.shared_out_bytes(
+                pids, interrupted=lambda: not wanted and self._host_speaks()
+            )
+            if private is None:
+                return 0
+            room = limit - others - private - sum(found[pid].page_tables for pid in pids)
+            room -= memory.pipe_bytes(pids, room=max(0, room))
+            rooms.append((room, limit))
+        least, self._tightest = min(rooms)
+        return least
+
+    def _end_for_memory(self) -> None:
+        self._passed = self._tightest
+        self._before = frozenset(self._ours())
+        self._sweep()
+
+    # -- shared memory -------------------------------------------------------------------------
+
+    def _listen_to(self, ready: set[int]) -> None:
+        """Answer those who ask for shared memory, and take listeners that have arrived."""
+        for descriptor in ready & self._listeners.keys():
+            listens = self._listeners[descriptor]
+            if listens is None:
+                self._answer_request(descriptor)
+                continue
+            del self._listeners[descriptor]
+            with contextlib.suppress(Torn), listens:
+                _, descriptors = messages.receive(listens)
+                self._listeners.update(dict.fromkeys(descriptors))
+
+    def _answer_request(self, listener: int) -> None:
+        request = memory.receive_request(listener)
+        if request is None:
+            poll = select.poll()
+            poll.register(listener, select.POLLIN)
+            if any(event & select.POLLHUP for _, event in poll.poll(0)):
+                # Every process that it was for is gone.
+                del self._listeners[listener]
+                os.close(listener)
+            return
+        self._decide(request)
+
+    def _decide(self, request: memory.Request) -> None:
+        """Grant a mapping that there is room for, and end the program that asks for another."""
+        fresh, found = self._mappings.some_fresh, memory.tasks()
+        room = self._quick_room(found) - request.length
+        if room >= 0 or self._exact_room(found, request.length) >= 0:
+            self._mappings.add(request.length)
+            request.answer(0)
+        elif fresh:
+            # One that was given back a moment ago may still be counted: ask again soon.
+            self._postponed.append(request)
+            self._watching = True
+            self._look_at = min(self._look_at, time.monotonic() + _POSTPONED_SECONDS)
+        else:
+            self._end_for_memory()
+            request.answer(errno.ENOMEM)
 
     def _listen(self, port: int) -> None:
         """Hand the host a socket that listens inside: what connects to it came from the box."""

@@ -41,6 +41,7 @@ _CAPABILITY_VERSION_3 = 0x2008_0522
 _SECUREBITS = 0b1111 | 0b1100_0000
 
 _SECCOMP_SET_MODE_FILTER = 1
+_SECCOMP_NEW_LISTENER = 1 << 3
 _NUMBERS = {
     "x86_64": {"pivot_root": 155, "capset": 126, "seccomp": 317},
     "aarch64": {"pivot_root": 41, "capset": 91, "seccomp": 277},
@@ -164,11 +165,15 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
 
-def load_filter(program: bytes) -> None:
-    """Put a seccomp filter, given as its instructions, on this process and all it starts."""
+def load_filter(program: bytes, *, listen: bool = False) -> int:
+    """Put a seccomp filter, given as its instructions, on this process and all it starts.
+
+    With `listen`, return a descriptor on which the calls arrive that the filter asks about.
+    """
     buffer = ctypes.create_string_buffer(program, len(program))
     packed = _Program(len(program) // 8, ctypes.cast(buffer, ctypes.c_void_p))
-    syscall(_number("seccomp"), _SECCOMP_SET_MODE_FILTER, 0, ctypes.byref(packed))
+    flags = _SECCOMP_NEW_LISTENER if listen else 0
+    return syscall(_number("seccomp"), _SECCOMP_SET_MODE_FILTER, flags, ctypes.byref(packed))
 
 
 def close_all_but(*kept: int) -> None:

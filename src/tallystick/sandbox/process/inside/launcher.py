@@ -30,6 +30,7 @@ from tallystick.sandbox.process.inside import (
 from tallystick.sandbox.process.inside.confine import Confinement
 from tallystick.sandbox.process.inside.keeper import Keeper
 from tallystick.sandbox.process.inside.layers import USER, make_working_directory
+from tallystick.sandbox.process.inside.watch import scheduling
 
 # Who a program is outside, if the host is root.
 _NOBODY = 65_534
@@ -50,7 +51,7 @@ def main() -> None:
         codecs.lookup(name)
     if filter.machine_is_known():
         for sockets in (False, True):
-            filter.build_filter(sockets=sockets)  # Kept for every box.
+            filter.build_filter(sockets=sockets, asks=True)  # Kept for every box.
     del sys.path[0]
     sys.argv = ["program"]
     # The host reads what goes wrong up to here; from here on nothing of it is shared with a box.
@@ -170,6 +171,7 @@ def _become_box(order: dict[str, Any], descriptors: list[int], mapped: socket.so
     host, life = descriptors
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    scheduling.allow_first()
     wanted = [flag for name, flag in box.NAMESPACES.items() if name not in order["without"]]
     kernel.unshare(sum(wanted))
     mapped.send(b"?")
@@ -183,6 +185,7 @@ def _become_box(order: dict[str, Any], descriptors: list[int], mapped: socket.so
         os.close(life)
         _be_keeper(order, socket.socket(fileno=host), ready)
     # This process is the one outside that waits: `life` closes when all of the box is over.
+    scheduling.stay_with_others()
     kernel.set_name("tally-box")
     kernel.close_all_but(life, started)
     kernel.die_with_parent(signal.SIGKILL)

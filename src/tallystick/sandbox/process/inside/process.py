@@ -14,53 +14,55 @@ from tallystick.sandbox.process.inside import kernel, messages
 from tallystick.sandbox.process.inside.confine import Confinement, confine
 from tallystick.sandbox.process.inside.messages import Torn
 
-# Who is in a box, and how much memory they hold, as the kernel shows it.
-
-
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# Who is in a box, as the kernel shows it.
 
 
 def processes() -> dict[int, int]:
-    """Every process in the box but the keeper, with how many threads it has.
+    """Return every process in the box but the keeper, with how many threads it has.
 
-    The dead do not count, whoever has to bury them.
+    The dead do not count, whether their parent has reaped them or not.
     """
     found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and name != "1":
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-                # The name in parentheses may hold anything; what follows the last one is ours.
-                fields = file.read().rpartition(b")")[2].split()
-                if fields[0] not in (b"Z", b"X"):
-                    found[int(name)] = int(fields[17])
+    for pid in _numbers():
+        threads = _threads(pid)
+        if threads:
+            found[pid] = threads
     return found
 
 
-def resident_bytes() -> int:
-    """Memory of all, where what two share counts twice: quick to know, and never too little."""
-    total = 0
-    for pid in processes():
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/statm", "rb") as file:
-            total += int(file.read().split()[1])
-    return total * _PAGE_BYTES
+def _numbers() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
 
 
-def shared_out_bytes() -> int:
-    """The same with what is shared divided among those who share it."""
-    total = 0
-    for pid in processes():
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            for line in file:
-                if line.startswith(b"Pss:"):
-                    total += int(line.split()[1]) * 1024
-    return total
+def _threads(pid: int) -> int:
+    """Return how many threads a process has; 0 if it is dead."""
+    state, threads = _state(pid)
+    return 0 if state in b"ZX" else threads
+
+
+def any_in(states: bytes) -> bool:
+    """Return whether any process in the box is in one of these states, given as letters."""
+    return any(_state(pid)[0] in states for pid in _numbers())
+
+
+def _state(pid: int) -> tuple[bytes, int]:
+    """Return a letter for what a process does, and its number of threads."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name in parentheses may hold anything; what follows the last one is ours.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return b"X", 0
+    return fields[0], int(fields[17])
 
 
 # Processes of a box, as its keeper starts, copies and ends them.
 
 
 ANSWER_SECONDS = 3.0
-_SWEEPS_MAX = 200
+_SWEEP_SECONDS = 2.0
+_REST_SECONDS = 0.0005
+_REST_SECONDS_MAX = 0.01
 
 
 class Full(Exception):
@@ -82,18 +84,32 @@ class Process:
             os.kill(self.pid, signal.SIGKILL)
 
 
-def start(work: Callable[[socket.socket], None], confinement: Confinement) -> Process:
-    """Start a process that gives up its rights and then does `work`."""
+def start(
+    work: Callable[[socket.socket], None], confinement: Confinement, *, niceness: int
+) -> tuple[Process, socket.socket]:
+    """Start a process that gives up its rights and then does `work`.
+
+    Returns it, and a socket on which its listener for requests of shared memory will arrive.
+    """
     ours, theirs = messages.pair()
+    listens, listener = messages.pair()
     pid = os.fork()
     if pid:
         theirs.close()
-        return Process(pid, ours)
+        listener.close()
+        return Process(pid, ours), listens
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        kernel.close_all_but(theirs.fileno())
-        confine(confinement)
+        kernel.close_all_but(theirs.fileno(), listener.fileno())
+        # Where the kernel shares the processor out by sessions, the keeper has a share of its own.
+        os.setsid()
+        os.setpriority(os.PRIO_PROCESS, 0, niceness)
+        asked = confine(confinement)
+        if asked is not None:
+            messages.send(listener, {"listener": True}, [asked])
+            os.close(asked)
+        listener.close()
         work(theirs)
     except BaseException as error:
         os.write(2, f"tallystick box: {error!r}\n".encode())
@@ -131,20 +147,33 @@ def reap() -> None:
 
 
 def sweep(spared: frozenset[int]) -> None:
-    """End every process that is not spared.
+    """End every process that is not spared, and wait until they are dead or two seconds are over.
 
-    All are stopped first, at once: what is stopped starts nothing more.
+    All are stopped first, by one call: the kernel lets no fork slip through it, and what is stopped
+    leaves the processor to the keeper.
     """
-    for _ in range(_SWEEPS_MAX):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGSTOP)
-        new = [pid for pid in processes() if pid not in spared]
-        for pid in new:
+    until, rest = time.monotonic() + _SWEEP_SECONDS, _REST_SECONDS
+    while True:
+        stop_all()
+        ended = [pid for pid in _numbers() if pid not in spared]
+        for pid in ended:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         reap()
-        if not new:
+        if not any(_threads(pid) for pid in ended) or time.monotonic() > until:
             break
-        time.sleep(0.0005)
+        time.sleep(rest)
+        rest = min(2 * rest, _REST_SECONDS_MAX)
+    continue_all()
+
+
+def stop_all() -> None:
+    """Stop every process in the box but the keeper, at once."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGSTOP)
+
+
+def continue_all() -> None:
+    """Let every process in the box go on."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGCONT)

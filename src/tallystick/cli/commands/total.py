@@ -1,0 +1,131 @@
+"""`tally total`: the dollars that all runs on the ledger may cost together, in all processes."""
+
+from __future__ import annotations
+
+import datetime
+
+import click
+import msgspec
+
+from tallystick.core.budget.amount import Budget, ScopeRow
+from tallystick.core.charge import nano_usd, shown_usd
+from tallystick.core.errors import InvalidLimit, UsageError
+from tallystick.ledger.scope_rows import LimitChange
+from tallystick.ledger.scopes import SharedScopes
+from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.runtime.spend.scopes import DEPLOYMENT
+from tallystick.settings.paths import ledger_path
+from tallystick.settings.settings import load_settings
+
+_NONE = "none"
+_CHANGES_SHOWN_MAX = 10
+
+
+@click.command("total")
+@click.argument("usd", required=False)
+@click.option("--raise", "may_raise", is_flag=True, help="Let the total become higher, or none.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def command(usd: str | None, may_raise: bool, as_json: bool) -> None:
+    r"""Show the total of the ledger in dollars, or change it.
+
+    The total is recorded in the ledger's file and binds every process that spends on it, whatever
+    it is configured with. USD lowers it, or sets the first one; with --raise USD may be higher,
+    or none. Each change is recorded. It counts what is spent from the first total on.
+
+    \b
+    Example:
+        tally total 5
+        tally total 20 --raise
+    """
+    if usd is None and may_raise:
+        raise UsageError("--raise needs the new total: tally total USD --raise")
+    limit = None if usd is None else _limit(usd)
+    own = None if as_json else _own()
+    with SqliteLedger(ledger_path()) as ledger, SharedScopes(ledger.file) as scopes:
+        if usd is not None:
+            scopes.change_total(
+                DEPLOYMENT,
+                lambda before: msgspec.structs.replace(before, usd=limit),
+                may_raise=may_raise,
+            )
+        row = next((each for each in scopes.rows() if each.scope.id == DEPLOYMENT), None)
+        changes = scopes.changes(DEPLOYMENT)
+    if as_json:
+        click.echo(msgspec.json.encode(_fields(row, changes)).decode())
+    else:
+        _show(row, changes)
+        if own is not None:
+            total = None if row is None else row.limit.usd
+            click.echo(_own_line(*own, total), err=True)
+
+
+def _limit(usd: str) -> int | None:
+    """Read a total in dollars as nano-dollars; None for no total."""
+    if usd.lower() == _NONE:
+        return None
+    try:
+        return nano_usd(usd)
+    except InvalidLimit as error:
+        raise UsageError(
+            f"{usd[:60]!r} is not a total; give dollars with at most nine decimals, or {_NONE}"
+        ) from error
+
+
+def _own() -> tuple[int, str] | None:
+    """Return the total that this user's configuration sets, and where, if it sets one."""
+    settings = load_settings()
+    if settings.total.usd is None:
+        return None
+    source = next(each.source for each in settings.listed() if each.name == "total_usd")
+    return settings.total.usd, source
+
+
+def _show(row: ScopeRow | None, changes: list[LimitChange]) -> None:
+    limit = None if row is None else row.limit.usd
+    click.echo(f"total     {_NONE if limit is None else shown_usd(limit)}")
+    if row is not None:
+        click.echo(f"spent     {shown_usd(row.spent.usd)}")
+        click.echo(f"reserved  {shown_usd(row.reserved.usd)}")
+        if row.remaining.usd is not None:
+            click.echo(f"left      {shown_usd(row.remaining.usd)}")
+        if row.unpriced:
+            click.echo(f"unpriced  {row.unpriced:,}  (calls whose price is unknown, not counted)")
+    for each in changes[-_CHANGES_SHOWN_MAX:]:
+        click.echo(f"changed   {_when(each.changed_at_ms)}  {_change(each.before, each.after)}")
+
+
+def _own_line(own: int, source: str, limit: int | None) -> str:
+    """Say what the total of this user's configuration means beside the recorded one."""
+    named = f"total_usd is {shown_usd(own)} ({source})"
+    if limit is None:
+        return f"note: {named}; the next run records it"
+    if own < limit:
+        return f"note: {named}, which is lower: it counts where that configuration is read"
+    if own > limit:
+        return f"note: {named}; the recorded total is lower and counts"
+    return f"note: {named}"
+
+
+def _change(before: Budget, after: Budget) -> str:
+    return " to ".join(
+        _NONE if each.usd is None else shown_usd(each.usd) for each in (before, after)
+    )
+
+
+def _when(at_ms: int) -> str:
+    return f"{datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC):%Y-%m-%d %H:%M}"
+
+
+def _fields(row: ScopeRow | None, changes: list[LimitChange]) -> dict[str, object]:
+    """Return the total for a program, in nano-dollars."""
+    return {
+        "total": None if row is None else row.limit.usd,
+        "spent": 0 if row is None else row.spent.usd,
+        "reserved": 0 if row is None else row.reserved.usd,
+        "left": None if row is None else row.remaining.usd,
+        "unpriced": 0 if row is None else row.unpriced,
+        "changes": [
+            {"at_ms": each.changed_at_ms, "before": each.before.usd, "after": each.after.usd}
+            for each in changes
+        ],
+    }

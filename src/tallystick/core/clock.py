@@ -1,0 +1,52 @@
+"""The clock of a run: where it starts, and how a model is told.
+
+A run's clock starts at a time that its record holds. Programs see it move a microsecond at each
+reading and by what they sleep, so a replay reads the same times. A record without a start means
+`FIXED_CLOCK_NS`.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+# 2026-01-01T00:00:00Z, where every clock started before runs recorded the present.
+FIXED_CLOCK_NS = 1_767_225_600_000_000_000
+UTC = "UTC"
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+# Not `strftime`: its names of days follow the locale, and a prompt is made again elsewhere.
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunClock:
+    """The start of a run's clock, in nanoseconds since 1970, and the time zone of its user.
+
+    The offset of the zone is recorded with its name: another version of the zone database could
+    give another one, and a replay has to make the same prompt. `is_present` says that it was asked
+    to start when the run does, not at a time that was chosen.
+    """
+
+    clock_ns: int = FIXED_CLOCK_NS
+    timezone: str = UTC
+    utc_offset_s: int = 0
+    is_present: bool = False
+
+
+def time_told(clock: RunClock) -> str:
+    """Return the sentence that tells a model the time, to the minute, with its time zone."""
+    at = _EPOCH + datetime.timedelta(seconds=clock.clock_ns // 10**9 + clock.utc_offset_s)
+    said = f"It is {_DAYS[at.weekday()]}, {at:%Y-%m-%d %H:%M}"
+    if clock.timezone == UTC:
+        return f"{said} UTC."
+    # Programs have no zone of their own: the same variable would mean another time elsewhere.
+    return (
+        f"{said} in {clock.timezone} (UTC{_offset(clock.utc_offset_s)}). The clock of programs is "
+        "in UTC."
+    )
+
+
+def _offset(seconds: int) -> str:
+    sign = "-" if seconds < 0 else "+"
+    minutes = abs(seconds) // 60
+    return f"{sign}{minutes // 60:02}:{minutes % 60:02}"

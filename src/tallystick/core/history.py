@@ -1,0 +1,341 @@
+"""The records of a run, indexed once: what was begun, what came of it, and how the run stands.
+
+A call is known by its key: the same program asks in the same order, so a key means the same call in
+every execution of a run. Whoever replays, resumes, forks or looks at a run asks the history, and
+does not go through the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Literal, NamedTuple, Protocol, TypeVar, cast
+
+import msgspec
+
+from tallystick.core.budget.amount import Amount
+from tallystick.core.charge import Charge
+from tallystick.core.errors import LedgerError
+from tallystick.core.machine.turn import changed, charge_of
+from tallystick.core.records import (
+    CUT_OFF,
+    DOUBTED,
+    LEFT,
+    AskModel,
+    CallHost,
+    ChildBegun,
+    ChildEnded,
+    Continuation,
+    FilesKept,
+    HostAnswered,
+    ModelFailed,
+    ModelRefused,
+    ModelReplied,
+    ProgramFinished,
+    QueryAsked,
+    QueryFailed,
+    QueryRecord,
+    QueryRefused,
+    QueryReplied,
+    Record,
+    RunEnded,
+    RunForked,
+    RunProgram,
+    RunResumed,
+    RunStarted,
+    SnapshotTaken,
+)
+from tallystick.core.views.open_calls import OpenCall, left_calls, open_calls
+
+# The item of a refusal that is of a whole batch.
+WHOLE = -1
+
+
+class Key(NamedTuple):
+    """The place of a call in its run.
+
+    A model call of a turn, a program, a host call, a model call of a program, or a child run.
+    `item` is the place in a batch, -1 for a call that is none of a batch, or for a whole batch.
+    """
+
+    kind: Literal["turn", "program", "host", "query", "child"]
+    intent: int
+    item: int = WHOLE
+    attempt: int = 1
+
+
+# Records that say that a call is begun, and those that say what came of it.
+Beginning = AskModel | RunProgram | CallHost | QueryAsked | ChildBegun
+Outcome = (
+    ModelReplied
+    | ModelFailed
+    | ModelRefused
+    | ProgramFinished
+    | HostAnswered
+    | QueryReplied
+    | QueryFailed
+    | QueryRefused
+    | ChildEnded
+)
+Kind = TypeVar("Kind")
+
+
+def key_of(record: Beginning | Outcome) -> Key:
+    """Return the key of the call that a record belongs to.
+
+    An effect of a host function that is begun again keeps its key. A child that is refused has the
+    key of a query: it was never begun.
+    """
+    match record:
+        case AskModel() | ModelReplied() | ModelFailed() | ModelRefused():
+            return Key("turn", record.intent)
+        case RunProgram() | ProgramFinished():
+            return Key("program", record.intent)
+        case CallHost() | HostAnswered():
+            return Key("host", record.intent)
+        case ChildBegun() | ChildEnded():
+            return Key("child", record.intent, record.item, record.attempt)
+        case QueryAsked() | QueryReplied() | QueryFailed() | QueryRefused():
+            return Key("query", record.intent, record.item, record.attempt)
+
+
+class History:
+    """The index of one run's records. It is made once and never changed."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.records = records
+        self._begun: dict[Key, list[Beginning]] = {}
+        self._ended: dict[Key, Outcome] = {}
+        self._by_type: dict[type, list[Record]] = {}
+        # The model calls and children of each program, in the order they were written.
+        self._inside: dict[int, list[QueryRecord]] = {}
+        self._ended_at: dict[int, int] = {}
+        self._continued_at = -1
+        program = 0
+        for place, record in enumerate(records):
+            self._by_type.setdefault(type(record), []).append(record)
+            if isinstance(record, Beginning):
+                self._begun.setdefault(key_of(record), []).append(record)
+            elif isinstance(record, Outcome):
+                self._ended[key_of(record)] = record
+            match record:
+                case RunProgram():
+                    program = record.intent
+                case RunResumed() | RunForked():
+                    self._continued_at = place
+                case ModelReplied() | ModelFailed() | ProgramFinished():
+                    self._ended_at[record.intent] = place
+                case _ if isinstance(record, QueryRecord):
+                    self._inside.setdefault(program, []).append(record)
+                case _:
+                    pass
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    def begun(self, key: Key) -> Sequence[Beginning]:
+        """Return every time that a call was begun; an effect may be begun again under its key."""
+        return self._begun.get(key, ())
+
+    def ended(self, key: Key) -> Outcome | None:
+        """Return what came of a call. A refusal, or an answer that was only read, has no beginning.
+
+        None if nothing is recorded.
+        """
+        return self._ended.get(key)
+
+    def query(
+        self, intent: int, item: int, attempt: int
+    ) -> tuple[QueryAsked | None, QueryReplied | QueryFailed | QueryRefused | None]:
+        """Return what is recorded of an attempt at a model call of a program."""
+        key = Key("query", intent, item, attempt)
+        begun, ended = self.begun(key), self.ended(key)
+        asked = begun[0] if begun else None
+        assert asked is None or isinstance(asked, QueryAsked)
+        assert ended is None or isinstance(ended, QueryReplied | QueryFailed | QueryRefused)
+        return asked, ended
+
+    def child(self, intent: int, item: int) -> list[tuple[ChildBegun, ChildEnded | None]]:
+        """Return every attempt at a child run, the first one first, and what came of each."""
+        found = []
+        for begun in self._all(ChildBegun):
+            if (begun.intent, begun.item) == (intent, item):
+                ended = self.ended(key_of(begun))
+                assert ended is None or isinstance(ended, ChildEnded)
+                found.append((begun, ended))
+        return sorted(found, key=lambda attempt: attempt[0].attempt)
+
+    def child_refusal(self, intent: int, item: int) -> QueryRefused | None:
+        """Return the refusal of a child run, or with `WHOLE` of a batch, if it was not begun."""
+        return self._refusals.get((intent, item))
+
+    def is_answered(self, intent: int) -> bool:
+        """Tell whether a program was told what came of its host call."""
+        return Key("host", intent) in self._ended
+
+    def inside(self, program: int) -> Sequence[QueryRecord]:
+        """Return the records of the model calls and children of a program, in their order."""
+        return self._inside.get(program, ())
+
+    @cached_property
+    def open(self) -> Sequence[OpenCall]:
+        """The calls that were begun and have no outcome."""
+        return open_calls(self.records)
+
+    @cached_property
+    def left(self) -> Sequence[AskModel | QueryAsked]:
+        """The calls that were left after they were sent, and that a resume would make again."""
+        return left_calls(self.records)
+
+    @cached_property
+    def _refusals(self) -> Mapping[tuple[int, int], QueryRefused]:
+        return {(each.intent, each.item): each for each in self._all(QueryRefused)}
+
+    # -- turns and programs, by intent -----------------------------------------------------------
+
+    @cached_property
+    def asked(self) -> Mapping[int, AskModel]:
+        return _by_intent(self._all(AskModel))
+
+    @cached_property
+    def replies(self) -> Mapping[int, ModelReplied | ModelFailed]:
+        """The outcome of each model call of a turn that was sent."""
+        return {**_by_intent(self._all(ModelReplied)), **_by_intent(self._all(ModelFailed))}
+
+    @cached_property
+    def refused(self) -> Mapping[int, ModelRefused]:
+        return _by_intent(self._all(ModelRefused))
+
+    @cached_property
+    def programs(self) -> frozenset[int]:
+        """The programs that were begun."""
+        return frozenset(each.intent for each in self._all(RunProgram))
+
+    @cached_property
+    def finished(self) -> Mapping[int, ProgramFinished]:
+        return _by_intent(self._all(ProgramFinished))
+
+    @cached_property
+    def snapshots(self) -> Mapping[int, SnapshotTaken]:
+        return _by_intent(self._all(SnapshotTaken))
+
+    @cached_property
+    def files(self) -> Mapping[int, FilesKept]:
+        return _by_intent(self._all(FilesKept))
+
+    @cached_property
+    def answers(self) -> Mapping[int, Sequence[HostAnswered]]:
+        """The host calls of each program that were answered, in their order."""
+        found: dict[int, list[HostAnswered]] = {}
+        for each in self._all(HostAnswered):
+            found.setdefault(each.program, []).append(each)
+        return found
+
+    @cached_property
+    def unanswered(self) -> Mapping[int, Sequence[CallHost]]:
+        """The effects of each program that have no answer."""
+        found: dict[int, list[CallHost]] = {}
+        for call in self._all(CallHost):
+            if call.attempt == 1 and not self.is_answered(call.intent):
+                found.setdefault(call.program, []).append(call)
+        return found
+
+    def times_begun(self, intent: int) -> int:
+        """Return how often an effect was begun; 0 for a host call that is none."""
+        calls = self.begun(Key("host", intent))
+        last = calls[-1] if calls else None
+        return last.attempt if isinstance(last, CallHost) else 0
+
+    # -- the run -------------------------------------------------------------------------------
+
+    @cached_property
+    def started(self) -> RunStarted:
+        """The start as it counts now: with the limits, and of a fork the model, that it has."""
+        if not self.records or not isinstance(self.records[0], RunStarted):
+            raise LedgerError("the run does not begin with its start")
+        started = self.records[0]
+        for record in self.records:
+            if isinstance(record, Continuation):
+                started = changed(started, record)
+        return started
+
+    @property
+    def holder(self) -> str:
+        """The id that holds the attachments of the run: its own, or that of the last fork."""
+        holders: list[RunStarted | RunForked] = [*self._all(RunStarted), *self._all(RunForked)]
+        return holders[-1].session_id if holders else ""
+
+    @property
+    def end(self) -> RunEnded | None:
+        """The end of the run, unless it was resumed or forked after it."""
+        ends = [
+            each for each in self.records[self._continued_at + 1 :] if isinstance(each, RunEnded)
+        ]
+        return ends[-1] if ends else None
+
+    def continued_after(self, intent: int) -> bool:
+        """Tell whether the run was resumed or forked after a turn or a program had its outcome."""
+        return self._ended_at.get(intent, -1) < self._continued_at
+
+    @cached_property
+    def holds(self) -> tuple[dict[int, Amount], set[int]]:
+        """Reservations in the shared scope by number: the cost of those that ended, and all."""
+        ended: dict[int, Amount] = {}
+        begun: set[int] = set()
+        for key, records in self._begun.items():
+            asked = records[-1]
+            if not isinstance(asked, AskModel | QueryAsked) or asked.reserved is None:
+                continue
+            if asked.reserved.hold:
+                begun.add(asked.reserved.hold)
+                outcome = self.ended(key)
+                if isinstance(outcome, ModelReplied | ModelFailed | QueryReplied | QueryFailed):
+                    ended[asked.reserved.hold] = Amount.of_charge(spent_by(outcome))
+        return ended, begun
+
+    @cached_property
+    def awaited_children(self) -> list[str]:
+        """The runs that whoever resumes this one resumes.
+
+        Programs began them and were not told what came of it. Also those that were stopped from
+        outside, which have an end.
+        """
+        waits: dict[str, bool] = {}
+        for record in self.records:
+            if isinstance(record, ChildBegun):
+                told = self.is_answered(record.intent) or record.program in self.finished
+                waits[record.run] = not told
+            elif isinstance(record, ChildEnded) and record.stop not in CUT_OFF:
+                waits[record.run] = False
+        return [run for run, still in waits.items() if still]
+
+    def answers_of(self, model: str) -> int:
+        """Return how many calls a model has answered, of turns and of programs that named it."""
+        own = {(each.intent, each.item) for each in self._all(QueryAsked) if each.model == model}
+        return sum(
+            isinstance(each, ModelReplied | QueryReplied) or each.reason not in (LEFT, DOUBTED)
+            for key, each in self._ended.items()
+            if isinstance(each, ModelReplied | ModelFailed | QueryReplied | QueryFailed)
+            and (key.kind == "turn" or (key.intent, key.item) in own)
+        )
+
+    def _all(self, kind: type[Kind]) -> Sequence[Kind]:
+        return cast("Sequence[Kind]", self._by_type.get(kind, ()))
+
+
+def spent_by(event: ModelReplied | ModelFailed | QueryReplied | QueryFailed) -> Charge:
+    """Return what a call took from the budget. One whose hold was given back took none."""
+    charge = charge_of(event)
+    returned = event.settled is not None and event.settled.figures == "returned"
+    return msgspec.structs.replace(charge, model_calls=0) if returned else charge
+
+
+class _OfIntent(Protocol):
+    @property
+    def intent(self) -> int: ...
+
+
+_Found = TypeVar("_Found", bound=_OfIntent)
+
+
+def _by_intent(records: Iterable[_Found]) -> dict[int, _Found]:
+    return {each.intent: each for each in records}

@@ -1,0 +1,166 @@
+"""The table of acts: what was done to a run beside its chain, so that its row can be checked.
+
+Making a run, giving it away, taking it in and erasing its bodies change rows, and leave no entry in
+the chain. Each is written here too, in the same transaction. `verify` compares both: a mark that
+was changed by hand, or a body that was removed by hand, has no act.
+
+The table is made with the first run, or when this version first changes a ledger that an older one
+made. Runs that were there by then are noted as `known`: how they came to be what they were, and
+what was erased of them before, is not on record. An older version of this package reads such a file
+as if the table were not there; runs that it makes have no act, and `verify` says so.
+
+Nothing binds the acts themselves. Who changes a row and the acts of it alike is not found here; a
+head kept elsewhere binds entries, and only entries.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from tallystick.core.chain import Header
+from tallystick.ledger.port import RunRow
+
+FORMAT = 1
+# Whose a run is. A `shared` one is the part of an ancestor that came with a fork.
+Custody = Literal["created", "known", "released", "adopted", "copied", "shared"]
+Kind = Literal[Custody, "erased"]
+_KINDS = (*get_args(Custody), "erased")
+_SCHEMA = (
+    "CREATE TABLE act_format (version INTEGER NOT NULL)",
+    # `fence`, `moved` and `imported` are those of the run's row after the act. `first` and `last`
+    # are the places of erased bodies.
+    """CREATE TABLE act (
+        run TEXT NOT NULL, kind TEXT NOT NULL, fence INTEGER NOT NULL, moved INTEGER NOT NULL,
+        imported INTEGER NOT NULL, first INTEGER, last INTEGER
+    )""",
+    "CREATE INDEX act_run ON act (run)",
+    f"INSERT INTO act_format VALUES ({FORMAT})",
+    """INSERT INTO act SELECT id, 'known', fence, moved, imported, NULL, NULL FROM run""",
+)
+_COLUMNS = "run, kind, fence, moved, imported, first, last"
+_RUN_PRUNED = "run.pruned"
+_decode_header = msgspec.json.Decoder(Header).decode
+
+
+class Act(msgspec.Struct, frozen=True, kw_only=True):
+    """One act. `first` and `last` are None unless bodies were erased."""
+
+    run: str
+    kind: Kind
+    fence: int
+    moved: bool
+    imported: bool
+    first: int | None = None
+    last: int | None = None
+
+
+class BadAct(Exception):
+    """A row of the table holds what no act does."""
+
+
+def prepare(db: sqlite3.Connection) -> None:
+    """Make the table where there is none, with an act for each run that is there."""
+    if not is_there(db):
+        for statement in _SCHEMA:
+            db.execute(statement)
+
+
+def is_there(db: sqlite3.Connection) -> bool:
+    """Return whether the file has the table."""
+    found = db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'act'")
+    return found.fetchone() is not None
+
+
+def add(db: sqlite3.Connection, row: RunRow, kind: Custody) -> None:
+    """Note an act that made a run's row what it is now."""
+    db.execute(
+        "INSERT INTO act VALUES (?, ?, ?, ?, ?, NULL, NULL)",
+        (row.run, kind, row.fence, row.moved, row.imported),
+    )
+
+
+def add_erased(db: sqlite3.Connection, row: RunRow, seqs: Iterable[int]) -> None:
+    """Note places whose bodies are gone, as ranges."""
+    db.executemany(
+        "INSERT INTO act VALUES (?, 'erased', ?, ?, ?, ?, ?)",
+        [
+            (row.run, row.fence, row.moved, row.imported, first, last)
+            for first, last in ranges_of(seqs)
+        ],
+    )
+
+
+def remove(db: sqlite3.Connection, run: str) -> None:
+    """Remove the acts of a run."""
+    db.execute("DELETE FROM act WHERE run = ?", (run,))
+
+
+def all_acts(db: sqlite3.Connection) -> dict[str, list[Act]] | None:
+    """Return every act in its order, by run; None if the file has no table. Raises `BadAct`."""
+    if not is_there(db):
+        return None
+    found: dict[str, list[Act]] = {}
+    # Not by the index, which may be damaged.
+    for row in db.execute(f"SELECT {_COLUMNS} FROM act NOT INDEXED ORDER BY rowid"):
+        act = _as_act(row)
+        found.setdefault(act.run, []).append(act)
+    return found
+
+
+def says_pruned(header: bytes) -> bool:
+    """Return whether a header is that of the entry which says that its run was pruned."""
+    try:
+        return _decode_header(header).tag == _RUN_PRUNED
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False
+
+
+def ranges_of(seqs: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Return places as ranges, each with its first and its last."""
+    first = last = None
+    for seq in sorted(set(seqs)):
+        if first is None or last is None:
+            first = last = seq
+        elif seq == last + 1:
+            last = seq
+        else:
+            yield first, last
+            first = last = seq
+    if first is not None and last is not None:
+        yield first, last
+
+
+def latest_custody(acts: Sequence[Act]) -> Act | None:
+    """Return the last act that says whose a run is."""
+    return next((act for act in reversed(acts) if act.kind != "erased"), None)
+
+
+def _as_act(found: tuple[Any, ...]) -> Act:
+    run, kind, fence, moved, imported, first, last = found
+    places = (first, last)
+    if not (
+        isinstance(run, str)
+        and kind in _KINDS
+        and isinstance(fence, int)
+        and moved in (0, 1)
+        and imported in (0, 1)
+        and (
+            all(type(each) is int for each in places)
+            if kind == "erased"
+            else places == (None, None)
+        )
+    ):
+        raise BadAct(f"an act of run {run!r} holds what no act does")
+    return Act(
+        run=run,
+        kind=kind,
+        fence=fence,
+        moved=bool(moved),
+        imported=bool(imported),
+        first=first,
+        last=last,
+    )

@@ -1,0 +1,319 @@
+"""Count the memory of a box: what its processes hold, and what the kernel holds for them.
+
+Counted are private memory (swapped out or not), page tables, the files of /tmp and /dev/shm, shared
+anonymous memory, and the buffers of sockets and pipes. The pages of programs and libraries on disk
+are not: the machine can take them back at any time. Neither is the working directory, which has a
+size of its own.
+
+There are two ways to count. The quick one never gives too little: what two processes share counts
+twice. The exact one divides what is shared among those who share it, and is asked only when the
+quick one is above the limit. For a while after that, what has been added since tells enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import NamedTuple
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_TMPFS = ("/tmp", "/dev/shm")
+# An inode of a tmpfs and its name take about this much of the kernel's memory.
+_INODE_BYTES = 1_024
+_EXACT_FIELDS = (b"Pss_Anon:", b"SwapPss:")
+_SHARED_LINE = b" /dev/zero (deleted)"
+
+
+class Task(NamedTuple):
+    """A process: how many of its threads may be running, and what it holds in bytes."""
+
+    busy: int
+    private: int
+    page_tables: int
+
+
+def tasks() -> dict[int, Task]:
+    """Return every process in the box but the keeper. The dead do not count."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and name != "1":
+            with contextlib.suppress(OSError), open(f"/proc/{name}/status", "rb") as file:
+                task = _read_status(file.read())
+                if task is not None:
+                    found[int(name)] = task
+    return found
+
+
+def _read_status(text: bytes) -> Task | None:
+    # A program may choose its name, but the kernel writes a line break in it as two characters.
+    fields = dict(line.split(b":\t", 1) for line in text.split(b"\n") if b":\t" in line)
+    if fields[b"State"][:1] in b"ZX":
+        return None
+    private = _kib(fields, b"RssAnon") + _kib(fields, b"VmSwap")
+    threads = int(fields[b"Threads"])
+    # The state is that of the first thread; of the others nothing is told here.
+    busy = threads if fields[b"State"][:1] == b"R" or threads > 1 else 0
+    return Task(busy, private, _kib(fields, b"VmPTE"))
+
+
+def _kib(fields: dict[bytes, bytes], name: bytes) -> int:
+    return int(fields[name].split()[0]) * 1024 if name in fields else 0
+
+
+def shared_out_bytes(pids: Collection[int], *, interrupted: Callable[[], bool]) -> int | None:
+    """Return the private memory of processes, where what is shared counts once.
+
+    It takes a while, so `interrupted` is asked before each process. If it says yes, return None.
+    """
+    total = 0
+    for pid in pids:
+        if interrupted():
+            return None
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(_EXACT_FIELDS):
+                    total += int(line.split()[1]) * 1024
+    return total
+
+
+class Growth:
+    """How much more processes can hold than when they were counted exactly.
+
+    A private page is new, or it was shared and is a copy now. Either takes a fault of its process,
+    unless the page is a huge one: then the process has become larger. A process that was not there
+    was a copy of one that was, so it is compared with the largest.
+    """
+
+    def __init__(self, found: Mapping[int, Task]) -> None:
+        self._before = {pid: (task.private, _faults(pid)) for pid, task in found.items()}
+        self._largest = max((task.private for task in found.values()), default=0)
+
+    def since(self, found: Mapping[int, Task]) -> int:
+        """Return the bytes by which all of them together have grown at most."""
+        total = 0
+        for pid, task in found.items():
+            private, faults = self._before.get(pid, (self._largest, 0))
+            total += max(0, task.private - private, (_faults(pid) - faults) * _PAGE_BYTES)
+        return total
+
+
+def _faults(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[7])
+    except OSError:
+        return 0
+
+
+def file_bytes() -> int:
+    """Return the size of /tmp and /dev/shm, which are memory."""
+    total = 0
+    for place in _TMPFS:
+        with contextlib.suppress(OSError):
+            found = os.statvfs(place)
+            total += (found.f_blocks - found.f_bfree) * found.f_frsize
+            total += (found.f_files - found.f_ffree) * _INODE_BYTES
+    return total
+
+
+# Buffers of sockets, as the kernel tells about all sockets of a network namespace: also about those
+# that no process has open any more, because they wait inside another socket.
+
+
+_NETLINK_SOCK_DIAG, _DIAG_BY_FAMILY, _DUMP, _DONE, _ERROR = 4, 20, 0x301, 3, 2
+_UNIX_SHOW, _UNIX_HEAD = 0x04 | 0x10 | 0x20, 16  # The other end, the queue, the memory.
+_UNIX_PEER, _UNIX_QUEUE, _UNIX_MEMORY = 2, 4, 5
+_TCP_MEMORY, _TCP_HEAD = 7, 72
+_ANSWER_BYTES = 1 << 18
+# Data counts with the socket that wrote it. If that is closed, the kernel no longer tells how much
+# it is, only that there is some: then it counts as what one socket can have written, or ten.
+_WRITTEN_BYTES_MAX = 425_984
+_WRITERS_MAX = 10
+
+
+class SocketBuffers:
+    """Asks the kernel how much the sockets of this network namespace hold."""
+
+    def __init__(self) -> None:
+        self._netlink: socket.socket | None = None
+        with contextlib.suppress(OSError):
+            kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
+            self._netlink = socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG)
+            self._netlink.settimeout(1.0)
+
+    def total(self) -> int:
+        """Return the bytes in all buffers; 0 where the kernel does not tell."""
+        every = 0xFFFF_FFFF
+        unix = struct.pack("=BBHIIIq", socket.AF_UNIX, 0, 0, every, 0, _UNIX_SHOW, -1)
+        total = sum(_unix_bytes(data, at, end) for data, at, end in self._ask(unix))
+        for family in (socket.AF_INET, socket.AF_INET6):
+            shown = 1 << (_TCP_MEMORY - 1)
+            tcp = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, shown, 0, every)
+            for data, at, end in self._ask(tcp):
+                total += sum(_memory(_attributes(data, at + _TCP_HEAD, end).get(_TCP_MEMORY)))
+        return total
+
+    def _ask(self, request: bytes) -> Iterator[tuple[bytes, int, int]]:
+        """Give each socket as bytes, with where it begins and ends in them."""
+        if self._netlink is None:
+            return
+        head = struct.pack("=IHHII", 16 + len(request), _DIAG_BY_FAMILY, _DUMP, 1, 0)
+        try:
+            self._netlink.send(head + request)
+            while True:
+                data, at = self._netlink.recv(_ANSWER_BYTES), 0
+                while at + 16 <= len(data):
+                    length, kind = struct.unpack_from("=IH", data, at)
+                    if kind in (_DONE, _ERROR) or length < 16:
+                        return
+                    yield data, at + 16, at + length
+                    at += (length + 3) & ~3
+        except OSError:
+            return
+
+
+def _attributes(data: bytes, at: int, end: int) -> dict[int, bytes]:
+    found = {}
+    while at + 4 <= end:
+        length, kind = struct.unpack_from("=HH", data, at)
+        if length < 4:
+            break
+        found[kind & 0x3FFF] = data[at + 4 : at + length]
+        at += (length + 3) & ~3
+    return found
+
+
+def _memory(told: bytes | None) -> tuple[int, int]:
+    """Return what waits to be read and what was written."""
+    if told is None or len(told) < 24:
+        return 0, 0
+    received, _, written, _, _, queued = struct.unpack_from("=6I", told)
+    return received, max(written, queued)
+
+
+def _unix_bytes(data: bytes, at: int, end: int) -> int:
+    told = _attributes(data, at + _UNIX_HEAD, end)
+    written = _memory(told.get(_UNIX_MEMORY))[1]
+    waiting = struct.unpack_from("=I", told.get(_UNIX_QUEUE, bytes(4)))[0]
+    if not waiting or told.get(_UNIX_PEER, bytes(4)) != bytes(4):
+        return written
+    writers = _WRITERS_MAX if data[at + 1] == socket.SOCK_DGRAM else 1
+    return written + max(int(waiting), writers * _WRITTEN_BYTES_MAX)
+
+
+# Buffers of pipes. A user has 64 MiB of them at full size; further pipes get two pages.
+
+_PIPE_BYTES, _PIPE_LEAST_BYTES, _PIPES_BYTES_MAX = 65_536, 8_192, 64 << 20
+
+
+def pipe_bytes(pids: Collection[int], *, room: int) -> int:
+    """Return what the pipes of processes can hold at most.
+
+    Every descriptor is taken for a pipe first; they are told apart if they do not fit in `room`.
+    """
+    count = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            place = f"/proc/{pid}/fd"
+            # Since Linux 6.2 the size of the directory is the number of descriptors.
+            count += os.stat(place).st_size or len(os.listdir(place))
+    if _of_pipes(count) <= room:
+        return _of_pipes(count)
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    target = os.readlink(entry.path)
+                    if target.startswith("pipe:"):
+                        found.add(target)
+    return _of_pipes(len(found))
+
+
+def _of_pipes(count: int) -> int:
+    return min(count * _PIPE_BYTES, _PIPES_BYTES_MAX + count * _PIPE_LEAST_BYTES)
+
+
+# Shared anonymous memory. A page of it stays when the process that wrote it unmaps it, for as long
+# as any page of the same mapping is mapped anywhere: what processes show is no bound. So the filter
+# has the keeper asked for each mapping, and its full size counts until the mapping is gone.
+
+
+_RECEIVE, _SEND, _STRUCT_BYTES = 0xC050_2100, 0xC018_2101, 80
+_CONTINUE = 1
+# A process that was told to go on may take a moment until the mapping is there.
+_FRESH_SECONDS = 0.1
+
+
+class Request(NamedTuple):
+    """A process waits to hear whether it may map shared memory."""
+
+    listener: int
+    id: int
+    length: int
+
+    def answer(self, error: int) -> None:
+        """Let it go on, or have the call fail with this error number."""
+        told = struct.pack("=QqiI", self.id, 0, -error, 0 if error else _CONTINUE)
+        with contextlib.suppress(OSError):  # It may have been ended meanwhile.
+            fcntl.ioctl(self.listener, _SEND, told)
+
+
+def receive_request(listener: int) -> Request | None:
+    """Return the next request; None if whoever asked is gone."""
+    buffer = bytearray(_STRUCT_BYTES)
+    try:
+        fcntl.ioctl(listener, _RECEIVE, buffer)
+    except OSError:
+        return None
+    found = struct.unpack_from("=QIIiIQ6Q", buffer)
+    return Request(listener, found[0], found[7])
+
+
+class SharedMappings:
+    """Sizes of the shared mappings that the box may have."""
+
+    def __init__(self) -> None:
+        self._granted: list[tuple[int, float]] = []
+
+    @property
+    def total(self) -> int:
+        return sum(length for length, _ in self._granted)
+
+    @property
+    def some_fresh(self) -> bool:
+        """Whether there may be mappings that are gone and cannot be told from those to come."""
+        before = time.monotonic() - _FRESH_SECONDS
+        return any(made > before for _, made in self._granted)
+
+    def add(self, length: int) -> None:
+        self._granted.append((length, time.monotonic()))
+
+    def forget_unmapped(self, pids: Collection[int]) -> int:
+        """Forget mappings that are gone. Return how much those can hold that are there now.
+
+        The kernel tells how many there are and not how long each was: the longest are kept. One
+        that was granted just now is kept in any case, since it may be about to be there.
+        """
+        if not self._granted:
+            return 0
+        count = _count_mappings(pids)
+        before = time.monotonic() - _FRESH_SECONDS
+        longest = sorted(self._granted, reverse=True)
+        self._granted = longest[:count] + [each for each in longest[count:] if each[1] > before]
+        return sum(length for length, _ in longest[:count])
+
+
+def _count_mappings(pids: Collection[int]) -> int:
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as file:
+            for line in file:
+                if line.rstrip(b"\n").endswith(_SHARED_LINE):
+                    found.add(line.split()[4])
+    return len(found)

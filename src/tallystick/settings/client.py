@@ -1,0 +1,168 @@
+"""What a client takes from the configuration, and what its caller's arguments say instead.
+
+Rule 1: arguments win over everything that is configured.
+Rule 2: `RunLimits` does not say which of its fields were given. One that has its default value is
+taken as not given: the configuration may lower it, and not raise it, since the default may be what
+the caller meant.
+Rule 3: the configuration is read once, when it is first needed, and as the command line reads it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from tallystick.core.budget.amount import Budget
+from tallystick.core.charge import RunLimits
+from tallystick.core.errors import UsageError
+from tallystick.core.strategy import AskedStrategy
+from tallystick.model.price_table import Pricing
+from tallystick.settings.settings import Settings, load_settings
+
+# Where settings come from: "auto" as for the command line, None from nowhere.
+Config = Settings | Literal["auto"] | None
+ARGUMENT = "argument"
+
+_DEFAULTS = RunLimits()
+# The settings that are limits of a run, by the names of its fields.
+_LIMITS: Mapping[str, str] = {
+    "turns": "max_turns",
+    "tokens": "max_tokens",
+    "host_calls": "max_host_calls",
+    "wall_ms": "timeout",
+    "reply_tokens": "reply_tokens",
+    "retries": "retries",
+    "usd": "max_usd",
+}
+_PRICES = ("allow_unpriced", "prices", "tokenizer")
+# What a client takes, tables by their names.
+_TAKEN = frozenset(
+    {
+        *_LIMITS.values(),
+        *_PRICES,
+        "aliases",
+        "compact_at",
+        "model",
+        "providers",
+        "strategy",
+        "temperature",
+        "total_usd",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """What is in force for one run; `sources` says where each setting came from, if no default."""
+
+    limits: RunLimits
+    strategy: AskedStrategy | None
+    temperature: float | None
+    compact_at: int | None
+    sources: Mapping[str, str]
+
+
+class ClientSettings:
+    """The configuration of one client, read when it is first needed."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        total: Budget | None,
+        pricing: Pricing | None,
+        say: Callable[[str], None],
+    ) -> None:
+        if not (config is None or config == "auto" or isinstance(config, Settings)):
+            raise UsageError('config: "auto" reads the configuration, None reads none')
+        self._config = config
+        self._total = total
+        self._pricing = pricing
+        self._say = say
+        self._guard = threading.Lock()
+        self._read: Settings | None = config if isinstance(config, Settings) else None
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force. Without a configuration they are the defaults."""
+        with self._guard:
+            if self._read is None:
+                self._read = load_settings(configured=self._config is not None)
+                for warning in self._read.warnings:
+                    self._say(f"warning: {warning}")
+            return self._read
+
+    @property
+    def total(self) -> Budget:
+        return self.settings.total if self._total is None else self._total
+
+    @property
+    def total_given(self) -> bool:
+        """Whether the caller asked for the total, and not the configuration."""
+        return self._total is not None
+
+    def pricing(self, counted: str) -> Pricing:
+        """Return the prices in force. `counted` is the model that the tokenizer belongs to."""
+        if self._pricing is not None:
+            return self._pricing
+        return dataclasses.replace(self.settings.pricing, tokenizer_of=counted)
+
+    def for_run(
+        self,
+        *,
+        limits: RunLimits | None,
+        strategy: AskedStrategy | None,
+        temperature: float | None,
+        compact_at: int | None,
+        model_given: bool,
+    ) -> RunSettings:
+        """Return what a run is begun with: arguments first, then what is configured."""
+        settings = self.settings
+        sources = self._sources()
+        given: dict[str, object] = {
+            "strategy": strategy,
+            "temperature": temperature,
+            "compact_at": compact_at,
+            "model": model_given or None,
+            "total_usd": self._total,
+        }
+        sources.update({name: ARGUMENT for name, value in given.items() if value is not None})
+        if self._pricing is not None:
+            sources = {name: each for name, each in sources.items() if name not in _PRICES}
+            sources["prices"] = ARGUMENT
+        configured = settings.limits
+        limits = configured if limits is None else _combined(limits, configured, sources)
+        return RunSettings(
+            limits=limits,
+            strategy=settings.strategy if strategy is None else strategy,
+            temperature=settings.temperature if temperature is None else temperature,
+            compact_at=settings.compact_at if compact_at is None else compact_at,
+            sources={} if self._config is None else dict(sorted(sources.items())),
+        )
+
+    def _sources(self) -> dict[str, str]:
+        """Return where each setting that a run takes and that is no default came from."""
+        found = self.settings.origins.not_default()
+        return {name: source for name, source in found.items() if name in _TAKEN}
+
+
+def _combined(given: RunLimits, configured: RunLimits, sources: dict[str, str]) -> RunLimits:
+    """Return the caller's limits with what the configuration says of the others; note sources."""
+    chosen: dict[str, int | None] = {}
+    for field, name in _LIMITS.items():
+        asked, default = getattr(given, field), getattr(_DEFAULTS, field)
+        other = getattr(configured, field)
+        if asked != default:
+            chosen[field] = asked
+            sources[name] = ARGUMENT
+        elif other is not None and (default is None or other < default):
+            chosen[field] = other
+        else:
+            chosen[field] = asked
+            sources.pop(name, None)
+    return msgspec.structs.replace(given, **chosen)

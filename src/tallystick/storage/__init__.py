@@ -1,0 +1,1 @@
+"""The floor under all stores: files, locks, owners, the clock, and what systems differ in."""

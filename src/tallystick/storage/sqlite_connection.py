@@ -1,0 +1,332 @@
+"""Connections to the SQLite files of stores: private, recognised, and safe across forks.
+
+A connection is opened when it is first used, and threads take turns with it. What is not the
+store's own file, or is of a version that it does not know, is refused by name and left as it is.
+
+No connection crosses a fork. SQLite keeps its locks by process and its notes on them in memory: a
+child that inherits the notes believes it has locks that only its parent has, and what it commits is
+lost when the parent closes the file. So a fork waits until no connection is in use and closes them
+all; either side opens its own again. A file whose connection stayed in use is refused in the child.
+
+Rejected: looking at the process id at each use. It is noticed too late, when the notes are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tallystick.core.errors import UsageError
+from tallystick.storage import system
+from tallystick.storage.private_file import force_directory, make_private, open_new
+from tallystick.storage.sqlite_errors import Translates
+
+_PAUSE_SECONDS = 0.01
+_FORK_SECONDS = 10.0
+_STATEMENTS_MAX = 256
+_CARRIED = (
+    "it was in use when this process was forked, and a connection cannot be shared with the parent"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileKind:
+    """One kind of file: how it is recognised and made, and the errors of its store.
+
+    `versions` are those that can be read; a new file gets the first. `newer` makes the error for
+    another one. `prepare` is called with each new connection, `fill` in the transaction that makes
+    the tables. `name` and `instead` are for systems that cannot have such a file.
+    """
+
+    name: str
+    instead: str = ""
+    application_id: int
+    versions: tuple[int, ...]
+    schema: Sequence[str]
+    errors: Translates
+    newer: Callable[[str, int], Exception]
+    prepare: Callable[[sqlite3.Connection], None] = lambda db: None
+    fill: Callable[[sqlite3.Connection], None] = lambda db: None
+
+    def make(self, path: Path) -> os.stat_result:
+        """Make a private file if there is none. Returns which file it is."""
+        system.require_posix(self.name, instead=self.instead)
+        make_private(path.parent, forced=True)
+        # Made by us first, so that it never exists with wider rights. One that is there is not
+        # opened: closing it would drop the locks that another connection of this process has on it.
+        with contextlib.suppress(FileExistsError):
+            os.close(open_new(path))
+            # Its name, too, is to survive the power.
+            force_directory(path.parent)
+        return os.stat(path)
+
+    @contextlib.contextmanager
+    def translated(self, path: Path, *, waited_seconds: float) -> Iterator[None]:
+        """Raise what is raised inside as an error of the store."""
+        try:
+            yield
+        except Exception as error:
+            ours = self.errors.of(error, path, waited_seconds=waited_seconds)
+            if ours is error:
+                raise
+            raise ours from error
+
+    def recognized(self, db: sqlite3.Connection, path: Path) -> bool:
+        """Return whether a file is of this kind, False if it is empty. All else is refused."""
+        (application,) = db.execute("PRAGMA application_id").fetchone()
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if application == self.application_id:
+            if version not in self.versions:
+                raise self.newer(str(path), version)
+            return True
+        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application or version or tables:
+            raise self.errors.foreign(path=str(path))
+        return False
+
+    def set_up(self, db: sqlite3.Connection) -> None:
+        """Make the tables of a new file, inside a transaction."""
+        for statement in self.schema:
+            db.execute(statement)
+        self.fill(db)
+        db.execute(f"PRAGMA application_id = {self.application_id}")
+        db.execute(f"PRAGMA user_version = {self.versions[0]}")
+
+
+class SqliteConnection:
+    """A connection that threads take turns with. `kept=False` closes it after each use."""
+
+    def __init__(
+        self,
+        path: Path,
+        kind: FileKind,
+        *,
+        busy_seconds: float,
+        query_only: bool,
+        kept: bool = True,
+    ) -> None:
+        self.path = path
+        self.kind = kind
+        self.busy_seconds = busy_seconds
+        self.query_only = query_only
+        self._kept = kept
+        self._guard = threading.Lock()
+        self._holder: int | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._opened_as: Path | None = None
+        self._file: tuple[int, int] | None = None
+        with _opening:
+            _connections.add(self)
+
+    @property
+    def is_mine(self) -> bool:
+        """Return whether this very thread is using the connection, and would wait for itself."""
+        return self._holder == threading.get_ident()
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the file is open, in use or not."""
+        return self._connection is not None
+
+    @property
+    def mine(self) -> sqlite3.Connection | None:
+        """Return the connection if this very thread is using it."""
+        return self._connection if self.is_mine else None
+
+    def check_not_mine(self) -> None:
+        """Refuse a thread that would wait for itself."""
+        if self.is_mine:
+            raise UsageError(
+                f"{self.path}: this thread is in a transaction of it, and cannot wait for another"
+            )
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[sqlite3.Connection]:
+        """Use the connection, alone."""
+        with self._turn():
+            try:
+                yield self._connected()
+            finally:
+                if not self._kept:
+                    self._close()
+
+    @contextlib.contextmanager
+    def kept_closed(self) -> Iterator[None]:
+        """Have no other thread open it while inside. One that this thread uses stays open."""
+        if self.is_mine:
+            yield
+            return
+        with self._turn():
+            self._close()
+            yield
+
+    def close(self) -> None:
+        """Close the file. Used again, it is opened again."""
+        with self._turn():
+            self._close()
+
+    def before_fork(self, give_up: float) -> bool:
+        """Close it and keep it closed. Returns False if it stays in use."""
+        wait = max(0.0, give_up - time.monotonic())
+        if self.is_mine or not self._guard.acquire(timeout=wait):
+            return False
+        self._close()
+        return True
+
+    def after_fork_in_parent(self) -> None:
+        self._guard.release()
+
+    def after_fork_in_child(self, *, closed: bool) -> None:
+        self._guard = threading.Lock()
+        self._holder = None
+        if not closed and self._connection is not None and self._file is not None:
+            import ctypes
+
+            _carried.add(self._file)
+            # Never closed here, not even when the child ends: it would undo what the parent does.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+            self._connection = None
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        self.check_not_mine()
+        with self._guard:
+            self._holder = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._holder = None
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            with _opening:
+                self._connection = self._open()
+        return self._connection
+
+    def _open(self) -> sqlite3.Connection:
+        found = self.kind.make(self.path)
+        self._file = (found.st_dev, found.st_ino)
+        if self._file in _carried:
+            raise self.kind.errors.unavailable(path=str(self.path), why=_CARRIED)
+        if self._opened_as is None:
+            # Opened again after a fork, it is the same file wherever the process has gone.
+            self._opened_as = self.path.absolute()
+        db = sqlite3.connect(
+            self._opened_as,
+            timeout=self.busy_seconds,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=_STATEMENTS_MAX,
+        )
+        try:
+            self._prepare(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        # Looked at before anything is set: what is not ours stays as it is. In a transaction,
+        # or the answers could come from before and after another process made the tables.
+        db.execute("BEGIN")
+        fresh = not self.kind.recognized(db, self.path)
+        db.execute("COMMIT")
+        self._write_ahead(db)
+        # What is deleted is overwritten: an erased body is not left in a free page.
+        db.execute("PRAGMA secure_delete = ON").fetchall()
+        self.kind.prepare(db)
+        if fresh:
+            db.execute("BEGIN IMMEDIATE")
+            if not self.kind.recognized(db, self.path):
+                self.kind.set_up(db)
+            db.execute("COMMIT")
+        if self.query_only:
+            db.execute("PRAGMA query_only = ON")
+
+    def _write_ahead(self, db: sqlite3.Connection) -> None:
+        """Choose the log. When several processes make one file, SQLite does not wait here."""
+        give_up = time.monotonic() + self.busy_seconds
+        while True:
+            try:
+                db.execute("PRAGMA journal_mode = WAL").fetchall()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                    raise
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                return
+
+
+# -- forks -------------------------------------------------------------------------------------
+
+_connections: weakref.WeakSet[SqliteConnection] = weakref.WeakSet()
+# Files that SQLite has notes on which are the parent's.
+_carried: set[tuple[int, int]] = set()
+# One fork at a time. No connection is made or opened while `_opening` is held.
+_forking = threading.Lock()
+_opening = threading.RLock()
+_at_fork: dict[SqliteConnection, bool] = {}
+
+
+def _before_fork() -> None:
+    _forking.acquire()
+    give_up = time.monotonic() + _FORK_SECONDS
+    while True:
+        _stop(_not_stopped(), give_up)
+        _opening.acquire()
+        # Some may have been made meanwhile. One that is open is waited for like the others. One
+        # that is not may be waiting to be opened, which nobody can do until the fork is made.
+        made = _not_stopped()
+        if time.monotonic() >= give_up or not any(each.is_open for each in made):
+            _stop(made, 0.0)
+            return
+        _opening.release()
+
+
+def _not_stopped() -> list[SqliteConnection]:
+    with _opening:
+        return [each for each in _connections if each not in _at_fork]
+
+
+def _stop(connections: list[SqliteConnection], give_up: float) -> None:
+    # Writing connections first, as threads take them: some hold one and then ask to read.
+    for each in sorted(connections, key=lambda each: each.query_only):
+        _at_fork[each] = each.before_fork(give_up)
+
+
+def _after_fork_in_parent() -> None:
+    for each, closed in _at_fork.items():
+        if closed:
+            each.after_fork_in_parent()
+    _end_fork()
+
+
+def _after_fork_in_child() -> None:
+    for each, closed in _at_fork.items():
+        each.after_fork_in_child(closed=closed)
+    _end_fork()
+
+
+def _end_fork() -> None:
+    _at_fork.clear()
+    _opening.release()
+    _forking.release()
+
+
+system.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

@@ -1,0 +1,117 @@
+"""Translate what SQLite and the system say is wrong with a store's file into the store's errors.
+
+Each becomes one line that says what to do. A store names its family of errors once, as
+`StoreErrors`; they are translated by the class that opens its file, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+# What is wrong with one statement and leaves the transaction around it as it was.
+_OF_ONE_STATEMENT = (
+    sqlite3.SQLITE_ERROR,
+    sqlite3.SQLITE_CONSTRAINT,
+    sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_MISUSE,
+    sqlite3.SQLITE_RANGE,
+    sqlite3.SQLITE_TOOBIG,
+)
+_FAULTS_MAX = 20
+
+
+class _OfPath(Protocol):
+    def __call__(self, *, path: str) -> Exception: ...
+
+
+class _OfWait(Protocol):
+    def __call__(self, *, path: str, waited_seconds: float) -> Exception: ...
+
+
+class _OfReason(Protocol):
+    def __call__(self, *, path: str, why: str) -> Exception: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreErrors:
+    """The errors of one store."""
+
+    full: _OfPath
+    locked: _OfWait
+    read_only: _OfPath
+    foreign: _OfPath
+    unavailable: _OfReason
+    corrupt: _OfReason
+
+    def of(self, error: BaseException, path: Path, *, waited_seconds: float) -> BaseException:
+        """Return the store's error for a foreign one. Any other is returned as it is."""
+        match error:
+            case sqlite3.Error():
+                return self._of_sqlite(error, str(path), waited_seconds)
+            case UnicodeDecodeError():
+                # SQLite quotes the damaged schema in its message, which then is no text.
+                return self.corrupt(path=str(path), why="it holds no readable text")
+            case OSError():
+                return self._of_system(error, str(path))
+            case _:
+                return error
+
+    def _of_sqlite(self, error: sqlite3.Error, path: str, waited_seconds: float) -> Exception:
+        match (code_of(error) or 0) & 0xFF:
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+                return self.locked(path=path, waited_seconds=waited_seconds)
+            case sqlite3.SQLITE_FULL:
+                return self.full(path=path)
+            case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+                return self.read_only(path=path)
+            case sqlite3.SQLITE_NOTADB:
+                return self.foreign(path=path)
+            case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_CANTOPEN:
+                return self.unavailable(path=path, why=str(error))
+            case _:
+                # Our statements are fixed: what SQLite cannot make of them lies in the file.
+                return self.corrupt(path=path, why=str(error))
+
+    def _of_system(self, error: OSError, path: str) -> Exception:
+        match error.errno:
+            case errno.ENOSPC | errno.EDQUOT:
+                return self.full(path=path)
+            case errno.EACCES | errno.EPERM | errno.EROFS:
+                return self.read_only(path=path)
+            case errno.EEXIST | errno.ENOTDIR:
+                return self.unavailable(path=path, why="what should be a directory is none")
+            case _:
+                return self.unavailable(path=path, why=error.strerror or str(error))
+
+
+class Translates(Protocol):
+    """What a file needs of its store's errors: `StoreErrors`, or a store's own."""
+
+    def of(self, error: BaseException, path: Path, *, waited_seconds: float) -> BaseException: ...
+
+    def foreign(self, *, path: str) -> Exception: ...
+
+    def unavailable(self, *, path: str, why: str) -> Exception: ...
+
+
+def code_of(error: BaseException) -> int | None:
+    """Return SQLite's extended code of an error, None if it is none of SQLite's."""
+    if isinstance(error, sqlite3.Error):
+        return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR))
+    return None
+
+
+def fails_alone(error: BaseException) -> bool:
+    """Return whether others in the same transaction can go on: the file is not to blame."""
+    code = code_of(error)
+    return code is None or code & 0xFF in _OF_ONE_STATEMENT
+
+
+def integrity_faults(db: sqlite3.Connection) -> list[str]:
+    """Return what SQLite finds wrong with a file, its tables and its indexes: the first of it."""
+    found = [str(each) for (each,) in db.execute(f"PRAGMA integrity_check({_FAULTS_MAX})")]
+    return [] if found == ["ok"] else found

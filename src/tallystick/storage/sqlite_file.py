@@ -1,0 +1,172 @@
+"""Transactions on the SQLite file of a store, and the file that stores share.
+
+WAL, so readers never wait and a commit is one append. A commit that is forced waits for the disk;
+one that is not is with the operating system, where it survives the death of this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from tallystick.storage.sqlite_connection import FileKind, SqliteConnection
+from tallystick.storage.sqlite_errors import code_of
+
+# Transactions on the writing connection: whole or nothing, as strong as asked.
+#
+# After a failed wait for the disk the log is started anew before anything is added to it. The
+# system reports such a failure once and then takes the lost pages for written: later commits would
+# seem to be on the disk, behind a hole. So everything that was committed is copied into the file
+# itself, and that is waited for.
+
+
+class Transactions:
+    """Transactions of one connection, one after the other."""
+
+    def __init__(self, connection: SqliteConnection) -> None:
+        self.connection = connection
+        self._set_up: sqlite3.Connection | None = None
+        self._forcing: bool | None = None
+        self._busy_seconds = connection.busy_seconds
+        self._suspect = False
+
+    @contextlib.contextmanager
+    def one(self, *, forced: bool, busy_seconds: float) -> Iterator[sqlite3.Connection]:
+        """Make one transaction, when it is its turn."""
+        with self.connection.held() as db, self.of(db, forced=forced, busy_seconds=busy_seconds):
+            yield db
+
+    @contextlib.contextmanager
+    def of(self, db: sqlite3.Connection, *, forced: bool, busy_seconds: float) -> Iterator[None]:
+        """Make one transaction of the connection, by whoever holds it."""
+        with self._failures_noted():
+            self._set(db, forced=forced, busy_seconds=busy_seconds)
+            if self._suspect:
+                self._mend(db)
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                yield
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def none(self, *, busy_seconds: float) -> Iterator[sqlite3.Connection]:
+        """Use the connection outside of any transaction."""
+        with self.connection.held() as db, self._failures_noted():
+            self._set(db, forced=True, busy_seconds=busy_seconds)
+            yield db
+
+    @contextlib.contextmanager
+    def _failures_noted(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if code_of(error) == sqlite3.SQLITE_IOERR_FSYNC:
+                self._suspect = True
+            raise
+
+    def _set(self, db: sqlite3.Connection, *, forced: bool, busy_seconds: float) -> None:
+        """Set how strong the next commit is. SQLite allows that outside a transaction only."""
+        if self._set_up is not db:
+            self._set_up, self._forcing = db, None
+            self._busy_seconds = self.connection.busy_seconds
+        if self._forcing is not forced:
+            db.execute(f"PRAGMA synchronous = {'FULL' if forced else 'NORMAL'}")
+            self._forcing = forced
+        if self._busy_seconds != busy_seconds:
+            db.execute(f"PRAGMA busy_timeout = {int(busy_seconds * 1000)}").fetchall()
+            self._busy_seconds = busy_seconds
+
+    def _mend(self, db: sqlite3.Connection) -> None:
+        if not checkpointed(db, "RESTART"):
+            why = "its disk failed, and what was written can only be secured when nobody reads it"
+            connection = self.connection
+            raise connection.kind.errors.unavailable(path=str(connection.path), why=why)
+        self._suspect = False
+
+
+def checkpointed(db: sqlite3.Connection, how: str = "TRUNCATE") -> bool:
+    """Copy the log into the file. Returns False if somebody still reads what was there."""
+    busy, *_ = db.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
+    return not busy
+
+
+class SqliteFile:
+    """A file that is read on one connection and written on another, shared by threads.
+
+    Readers never wait for a writer. A forced commit waits for the disk; one that is not survives
+    the death of this process and no more. `kept=False` closes the file after each transaction.
+    """
+
+    def __init__(
+        self, path: Path, kind: FileKind, *, busy_seconds: float, kept: bool = True
+    ) -> None:
+        self.path = path
+        self.busy_seconds = busy_seconds
+        self._kind = kind
+        self._reader = SqliteConnection(
+            path, kind, busy_seconds=busy_seconds, query_only=True, kept=kept
+        )
+        self._writer = Transactions(
+            SqliteConnection(path, kind, busy_seconds=busy_seconds, query_only=False, kept=kept)
+        )
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Read one state of what is committed. Inside another reading, it is the same state."""
+        with self._translated():
+            mine = self._reader.mine
+            if mine is not None:
+                yield mine
+                return
+            with self._reader.held() as db:
+                db.execute("BEGIN")
+                try:
+                    yield db
+                finally:
+                    db.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def writing(self, *, forced: bool = True) -> Iterator[sqlite3.Connection]:
+        """Make one transaction: all of it, or nothing."""
+        with (
+            self._translated(),
+            self._writer.one(forced=forced, busy_seconds=self.busy_seconds) as db,
+        ):
+            yield db
+
+    def rewrite(self, *, later_if: Collection[int] = (sqlite3.SQLITE_BUSY,)) -> bool:
+        """Write the file anew and empty its log, so that what was removed is in neither.
+
+        Returns False if somebody reads an older state, or SQLite fails with one of `later_if`:
+        then it has to be done later.
+        """
+        # Our own reader would be the first to hold on to an older state.
+        with (
+            self._translated(),
+            self._reader.kept_closed(),
+            self._writer.none(busy_seconds=self.busy_seconds) as db,
+        ):
+            if not checkpointed(db):
+                return False
+            try:
+                db.execute("VACUUM")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in later_if:
+                    raise
+                return False
+            # The new pages are in the log until nobody needs the old ones.
+            return checkpointed(db)
+
+    def close(self) -> None:
+        """Close the file. Used again, it is opened again."""
+        self._reader.close()
+        self._writer.connection.close()
+
+    def _translated(self) -> contextlib.AbstractContextManager[None]:
+        return self._kind.translated(self.path, waited_seconds=self.busy_seconds)
