@@ -57,6 +57,7 @@ bench: setup ## Measure, and compare with what else is installed.
 	@$(BIN)/python -m bench.memory.scale 100000
 	@$(BIN)/python -m bench.vocabulary.run
 	@$(BIN)/python -m bench.process.run
+	@$(BIN)/python -m bench.process.memory_limit
 	@$(BIN)/python -m bench.shape
 
 lock: $(VENV)/created ## Resolve the dependencies again and rewrite requirements/dev.txt.

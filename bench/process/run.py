@@ -167,6 +167,17 @@ def _commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
+def about(began: tuple[float, float, float]) -> dict[str, Any]:
+    """Return what a result is measured on, with the load at its beginning and now."""
+    return {
+        "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "commit": _commit(),
+        "load": {"start": began, "end": os.getloadavg()},
+    }
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="A tenth of it; writes nothing.")
@@ -179,14 +190,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{row['name']:<52}{spread:<32}{row['target'] or '':<8}{verdict}".rstrip())
     if not quick:
         path = ROOT / "bench" / "results" / "process.json"
-        about = {
-            "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.release()}",
-            "python": platform.python_version(),
-            "commit": _commit(),
-            "load": {"start": began, "end": os.getloadavg()},
-        }
-        path.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps({**about(began), "rows": rows}, indent=1) + "\n")
         print(f"written to {path.relative_to(ROOT)}")
     return 0
 

@@ -42,6 +42,11 @@ MEMORY = [
         **_HELD,
     ),
     python(
+        "huge pages of many processes",
+        f"import mmap\nfor _ in range(12):\n    if os.fork() == 0:\n        m = mmap.mmap(-1, 120 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS); m.madvise(mmap.MADV_HUGEPAGE); ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(m)), 1, 120 << 20); import time; time.sleep(20){_WAIT}",
+        **_HELD,
+    ),
+    python(
         "daemons",
         f"{_FILL}for _ in range(12):\n    if os.fork() == 0:\n        os.setsid()\n        if os.fork(): os._exit(0)\n        fill(bytearray(120 << 20), 120 << 20); import time; time.sleep(20){_WAIT}",
         **_HELD,
@@ -83,6 +88,17 @@ REFUSED_MEMORY = [
     python("memory of System V", "print(call(29, 0, 1 << 20, 0o1600))", "EPERM"),
     python("a file of memory", "print(call(319, b'x', 0))", "EPERM"),
     python("secret memory", "print(call(447, 0))", "EPERM"),
+    python(
+        "huge pages of the pool",
+        "libc.mmap.restype = ctypes.c_void_p\nprint([call(9, 0, 2 << 20, 3, flags, -1, 0) for flags in (0x40022, 0x40021)])",
+        "['EPERM', 'EPERM']",
+    ),
+    python("huge pages for itself", "print(call(157, 41, 0, 0, 0, 0))", "EPERM"),
+    python(
+        "a huge page",
+        "import mmap\nm = mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS); m.madvise(mmap.MADV_HUGEPAGE); m.write(bytes(8 << 20))\nprint({line.split()[1] for line in open('/proc/self/smaps') if line.startswith('AnonHugePages')})",
+        "{'0'}",
+    ),
     python("messages of System V", "print(call(68, 0, 0o1600))", "EPERM"),
     python(
         "a shared mapping of zeros",

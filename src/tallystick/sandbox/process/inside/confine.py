@@ -139,6 +139,7 @@ def confine(plan: Confinement) -> int | None:
         os.setgroups([])
         os.setresgid(USER, USER, USER)
         os.setresuid(USER, USER, USER)
+    kernel.no_huge_pages()
     kernel.no_new_privileges()
     kernel.drop_capabilities()
     # A change of user made the process its own secret; programs look into themselves.

@@ -127,8 +127,8 @@ _SOCK_STREAM, _SOCK_MASK = 1, 0xF
 _REFUSED_IOCTLS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
 _S_IFMT_FIFO, _S_IFMT_SOCK, _S_IFMT_REGULAR = 0o010000, 0o140000, 0o100000
 _S_IFMT = 0o170000
-_SET_SECUREBITS, _SET_MM = 28, 35
-_MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
+_SET_SECUREBITS, _SET_MM, _SET_HUGE_PAGES = 28, 35, 41
+_MAP_SHARED, _MAP_ANONYMOUS, _MAP_HUGE = 0x01, 0x20, 0x4_0000
 
 
 def machine_is_known() -> bool:
@@ -195,7 +195,7 @@ def build_filter(*, sockets: bool, asks: bool = False, machine: str | None = Non
     code.only_for(_SOCKETPAIR[place], _one_of(0, (_AF_UNIX,), errno.EAFNOSUPPORT))
     code.only_for(_IOCTL[place], _none_of(1, _REFUSED_IOCTLS))
     code.only_for(_PERSONALITY[place], _one_of(0, (0, 0xFFFF_FFFF), errno.EPERM))
-    code.only_for(_PRCTL[place], _none_of(0, (_SET_SECUREBITS, _SET_MM)))
+    code.only_for(_PRCTL[place], _none_of(0, (_SET_SECUREBITS, _SET_MM, _SET_HUGE_PAGES)))
     code.only_for(_MMAP[place], _shared_memory(_ASK if asks else _ERRNO | errno.ENOMEM))
     for refused, mode_at in zip(_MKNOD, (1, 2), strict=True):
         number = _REFUSED[refused][place]
@@ -259,9 +259,14 @@ def _families(*, sockets: bool) -> _Code:
 
 
 def _shared_memory(verdict: int) -> _Code:
-    """Give this verdict on mappings that are shared and belong to no file."""
+    """Give this verdict on mappings that are shared and belong to no file.
+
+    There are none of huge pages: the kernel keeps no count of those with their process.
+    """
     code = _Code()
     code.load(_argument(3))
+    code.add(_JUMP_SET, _MAP_HUGE, 0, 1)
+    code.refuse(errno.EPERM)
     code.add(_AND, _MAP_SHARED | _MAP_ANONYMOUS)
     code.add(_JUMP_EQUAL, _MAP_SHARED | _MAP_ANONYMOUS, 0, 1)
     code.answer(verdict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -33,6 +34,7 @@ _PR_SET_NAME = 15
 _PR_CAPBSET_DROP = 24
 _PR_SET_SECUREBITS = 28
 _PR_SET_NO_NEW_PRIVS = 38
+_PR_SET_THP_DISABLE = 41
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _CAPABILITIES_MAX = 63
@@ -140,6 +142,12 @@ def set_name(name: str) -> None:
 def no_new_privileges() -> None:
     """Let no program that is started from here gain anything by being started."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def no_huge_pages() -> None:
+    """Have this process, and all that it starts, get each page of memory by a fault of its own."""
+    with contextlib.suppress(OSError):  # A kernel without huge pages does not know the word.
+        _prctl(_PR_SET_THP_DISABLE, 1)
 
 
 def lock_capabilities() -> None:

@@ -85,8 +85,8 @@ class Growth:
     """How much more processes can hold than when they were counted exactly.
 
     A private page is new, or it was shared and is a copy now. Either takes a fault of its process,
-    unless the page is a huge one: then the process has become larger. A process that was not there
-    was a copy of one that was, so it is compared with the largest.
+    since the box has no huge pages. A process that was not there was a copy of one that was, so its
+    size is compared with the largest.
     """
 
     def __init__(self, found: Mapping[int, Task]) -> None:
@@ -141,6 +141,9 @@ class SocketBuffers:
 
     def __init__(self) -> None:
         self._netlink: socket.socket | None = None
+        # Made once. Room of this size is mapped and unmapped for each use, and for that a process
+        # waits until nobody reads its mappings; the programs of the box go on meanwhile.
+        self._answer = bytearray(_ANSWER_BYTES)
         with contextlib.suppress(OSError):
             kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
             self._netlink = socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG)
@@ -150,40 +153,40 @@ class SocketBuffers:
         """Return the bytes in all buffers; 0 where the kernel does not tell."""
         every = 0xFFFF_FFFF
         unix = struct.pack("=BBHIIIq", socket.AF_UNIX, 0, 0, every, 0, _UNIX_SHOW, -1)
-        total = sum(_unix_bytes(data, at, end) for data, at, end in self._ask(unix))
+        total = sum(_unix_bytes(told) for told in self._ask(unix))
         for family in (socket.AF_INET, socket.AF_INET6):
             shown = 1 << (_TCP_MEMORY - 1)
             tcp = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, shown, 0, every)
-            for data, at, end in self._ask(tcp):
-                total += sum(_memory(_attributes(data, at + _TCP_HEAD, end).get(_TCP_MEMORY)))
+            for told in self._ask(tcp):
+                total += sum(_memory(_attributes(told, _TCP_HEAD).get(_TCP_MEMORY)))
         return total
 
-    def _ask(self, request: bytes) -> Iterator[tuple[bytes, int, int]]:
-        """Give each socket as bytes, with where it begins and ends in them."""
+    def _ask(self, request: bytes) -> Iterator[bytes]:
+        """Give what is told about each socket."""
         if self._netlink is None:
             return
         head = struct.pack("=IHHII", 16 + len(request), _DIAG_BY_FAMILY, _DUMP, 1, 0)
         try:
             self._netlink.send(head + request)
             while True:
-                data, at = self._netlink.recv(_ANSWER_BYTES), 0
-                while at + 16 <= len(data):
-                    length, kind = struct.unpack_from("=IH", data, at)
+                end, at = self._netlink.recv_into(self._answer), 0
+                while at + 16 <= end:
+                    length, kind = struct.unpack_from("=IH", self._answer, at)
                     if kind in (_DONE, _ERROR) or length < 16:
                         return
-                    yield data, at + 16, at + length
+                    yield bytes(self._answer[at + 16 : at + length])
                     at += (length + 3) & ~3
         except OSError:
             return
 
 
-def _attributes(data: bytes, at: int, end: int) -> dict[int, bytes]:
+def _attributes(told: bytes, at: int) -> dict[int, bytes]:
     found = {}
-    while at + 4 <= end:
-        length, kind = struct.unpack_from("=HH", data, at)
+    while at + 4 <= len(told):
+        length, kind = struct.unpack_from("=HH", told, at)
         if length < 4:
             break
-        found[kind & 0x3FFF] = data[at + 4 : at + length]
+        found[kind & 0x3FFF] = told[at + 4 : at + length]
         at += (length + 3) & ~3
     return found
 
@@ -196,13 +199,13 @@ def _memory(told: bytes | None) -> tuple[int, int]:
     return received, max(written, queued)
 
 
-def _unix_bytes(data: bytes, at: int, end: int) -> int:
-    told = _attributes(data, at + _UNIX_HEAD, end)
-    written = _memory(told.get(_UNIX_MEMORY))[1]
-    waiting = struct.unpack_from("=I", told.get(_UNIX_QUEUE, bytes(4)))[0]
-    if not waiting or told.get(_UNIX_PEER, bytes(4)) != bytes(4):
+def _unix_bytes(told: bytes) -> int:
+    found = _attributes(told, _UNIX_HEAD)
+    written = _memory(found.get(_UNIX_MEMORY))[1]
+    waiting = struct.unpack_from("=I", found.get(_UNIX_QUEUE, bytes(4)))[0]
+    if not waiting or found.get(_UNIX_PEER, bytes(4)) != bytes(4):
         return written
-    writers = _WRITERS_MAX if data[at + 1] == socket.SOCK_DGRAM else 1
+    writers = _WRITERS_MAX if told[1] == socket.SOCK_DGRAM else 1
     return written + max(int(waiting), writers * _WRITTEN_BYTES_MAX)
 
 
