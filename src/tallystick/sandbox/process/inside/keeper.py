@@ -47,6 +47,13 @@ from tallystick.sandbox.process.inside.watch import memory, scheduling
 _LOOK_SECONDS_MAX = 0.1
 _LOOK_SECONDS_MIN = 0.004
 _FILLED_BYTES_PER_SECOND = 6 << 30
+# When little room is left and it becomes less, everything is stopped whenever the keeper looks, and
+# goes on only for moments. The last of the room is kept for what is filled in such a moment.
+_LITTLE_ROOM_BYTES = 64 << 20
+_FILLED_BYTES = 1 << 20
+_FILLING_LOOKS = 10
+_FILLING_SECONDS_MIN = 0.0005
+_ROOM_SHARE_KEPT = 32
 # More busy tasks than this leave the host too little of the processor to see that their time is
 # over. So they are stopped whenever the keeper looks.
 _CROWD = max(32, 8 * (os.cpu_count() or 1))
@@ -111,6 +118,9 @@ class Keeper:
         self._stopping: float | None = None
         # How often the keeper still looks as if there were a crowd: who is stopped looks idle.
         self._crowded = 0
+        # The same for a box that fills the last of its memory, and the room at the last look.
+        self._filling = 0
+        self._room = 0
         self._mappings = memory.SharedMappings()
         self._sockets = memory.SocketBuffers()
         self._listeners: dict[int, socket.socket | None] = {}
@@ -432,10 +442,10 @@ class Keeper:
         began = time.monotonic()
         if not self._watching or began < self._look_at:
             return
-        if self._crowded:
+        if self._crowded or self._filling:
             # Looking alone would take long: there are many of them, and they take the processor.
             self._has_stopped(began)
-            self._crowded -= 1
+            self._crowded, self._filling = max(0, self._crowded - 1), max(0, self._filling - 1)
         found = memory.tasks()
         room = self._quick_room(found)
         if sum(task.busy for task in found.values()) > _CROWD:
@@ -463,6 +473,9 @@ class Keeper:
         self._continue()
         active = self._next is not None or self._commanding
         self._watching = active or not self._ours() >= found.keys()
+        if room < _LITTLE_ROOM_BYTES and room < self._room - _FILLED_BYTES:
+            self._filling = _FILLING_LOOKS
+        self._room = room
         self._look_at = time.monotonic() + self._rest(room)
         postponed, self._postponed = self._postponed, []
         for request in postponed:
@@ -497,7 +510,8 @@ class Keeper:
     def _rest(self, room: int) -> float:
         """Return in how many seconds this much memory could be full."""
         seconds = room / (_FILLED_BYTES_PER_SECOND * (os.cpu_count() or 1))
-        return min(max(seconds, _LOOK_SECONDS_MIN), _LOOK_SECONDS_MAX)
+        least = _FILLING_SECONDS_MIN if self._filling else _LOOK_SECONDS_MIN
+        return min(max(seconds, least), _LOOK_SECONDS_MAX)
 
     def _parts(self, found: Collection[int]) -> tuple[tuple[int, Collection[int]], ...]:
         """Return each limit with the processes that it is for.
@@ -541,6 +555,8 @@ class Keeper:
                 return 0
             room = limit - others - private - sum(found[pid].page_tables for pid in pids)
             room -= memory.pipe_bytes(pids, room=max(0, room))
+            # The kernel holds one process to its limit, and the keeper several.
+            room -= limit // _ROOM_SHARE_KEPT if len(pids) > 1 else 0
             rooms.append((room, limit))
         least, self._tightest = min(rooms)
         return least
