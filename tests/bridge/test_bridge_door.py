@@ -25,7 +25,7 @@ from tests.scripted_run import block
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.attachments.session import SessionAttachments
 from tallystick.bridge import bridge_client
-from tallystick.bridge.door import BridgeDoor, CallUnderWay, WrittenCalls
+from tallystick.bridge.door import BridgeDoor, WrittenCalls
 from tallystick.bridge.server import Bridge, BridgeLimits, environment_of
 from tallystick.bridge.tokens import IssuedToken, TokenScope
 from tallystick.client import Session
@@ -47,7 +47,7 @@ from tallystick.ledger.memory import MemoryLedger
 from tallystick.model.port import Model, ModelError, ModelReply, ModelRequest
 from tallystick.model.scripted import ScriptedModel
 from tallystick.runtime.calls.functions import host_function
-from tallystick.runtime.calls.queries import LiveQueryCalls, QueryPlace
+from tallystick.runtime.calls.queries import LiveQueryCalls
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.journal.journal import PendingWrite
 from tallystick.runtime.journal.world import CallLog
@@ -91,10 +91,8 @@ class Run:
         *,
         tokens: int = 100_000,
         wall_ms: int = 60_000,
-        within: bool = False,
         models: dict[str, Model] | None = None,
         temperature: float | None = None,
-        other_temperatures: bool = False,
         calls_max: int | None = None,
         limits: BridgeLimits | None = None,
         retries: int = 0,
@@ -109,15 +107,11 @@ class Run:
         self._known: dict[str | None, Model] = {None: model}
         self._known.update(models or {})
         self.bridge = Bridge(limits=limits)
-        calls = (
-            CallUnderWay(QueryPlace(intent=5, program=2))
-            if within
-            else WrittenCalls(
-                self.noted,  # type: ignore[arg-type]
-                self.held,
-                program=2,
-                spend=self.run_scopes.spend,
-            )
+        calls = WrittenCalls(
+            self.noted,  # type: ignore[arg-type]
+            self.held,
+            program=2,
+            spend=self.run_scopes.spend,
         )
         self.door = BridgeDoor(
             self.desk(temperature),
@@ -126,7 +120,6 @@ class Run:
             limits=RunLimits(reply_tokens=500, retries=retries, tokens=tokens),
             ends_at=time.monotonic() + wall_ms / 1000,
             temperature=temperature,
-            desk_at=self.desk if other_temperatures else None,
             calls_max=calls_max,
         )
 
@@ -233,23 +226,22 @@ def test_a_figure_that_nobody_reported_says_so() -> None:
 
 
 def test_a_batch_is_asked_side_by_side_each_in_a_place_of_its_own() -> None:
-    for within in (False, True):
-        run = Run(Costed(answer=str.upper, delay=0.01), within=within)
-        body = {"queries": [{"prompt": f"p{n}"} for n in range(10)]}
-        reply = one(run, body, "/query_batched")
+    run = Run(Costed(answer=str.upper, delay=0.01))
+    body = {"queries": [{"prompt": f"p{n}"} for n in range(10)]}
+    reply = one(run, body, "/query_batched")
 
-        told = [each["Ok"]["response"] for each in reply.body["responses"]]
-        assert told == [f"P{n}" for n in range(10)]
-        places = [(each.intent, each.item, each.attempt) for each in run.of(QueryAsked)]
-        assert len(set(places)) == 10
-        assert {intent for intent, _, _ in places} == ({5} if within else set(range(10, 20)))
-        total = sum(each["Ok"]["tokens_used"] for each in reply.body["responses"])
-        assert (reply.body["total_tokens_used"], run.scope_tree.tree.rows()[0].spent.tokens) == (
-            total, total,
-        )  # fmt: skip
-        assert reply.body["tokens_remaining"] == 100_000 - total
-        assert run.notes.quiet()[1] == total
-        assert len(run.noted.answered_as) == (0 if within else 10)
+    told = [each["Ok"]["response"] for each in reply.body["responses"]]
+    assert told == [f"P{n}" for n in range(10)]
+    places = [(each.intent, each.item, each.attempt) for each in run.of(QueryAsked)]
+    assert len(set(places)) == 10
+    assert {intent for intent, _, _ in places} == set(range(10, 20))
+    total = sum(each["Ok"]["tokens_used"] for each in reply.body["responses"])
+    assert (reply.body["total_tokens_used"], run.scope_tree.tree.rows()[0].spent.tokens) == (
+        total, total,
+    )  # fmt: skip
+    assert reply.body["tokens_remaining"] == 100_000 - total
+    assert run.notes.quiet()[1] == total
+    assert len(run.noted.answered_as) == 10
 
 
 # -- what is asked for -------------------------------------------------------------------------
@@ -301,24 +293,6 @@ def test_what_the_door_cannot_do_it_refuses_by_name(
     assert model.asked == []
     assert run.of(QueryAsked) == []
     assert run.left == Amount()
-
-
-def test_a_temperature_is_kept_where_there_is_a_desk_for_it() -> None:
-    seen: list[float | None] = []
-
-    class Warm(Costed):
-        async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
-            seen.append(request.temperature)
-            return await super().ask(request)
-
-    run = Run(Warm(), temperature=0.2, other_temperatures=True)
-    queries = [{"prompt": "x", "temperature": each} for each in (0.2, 0.9, None, 0.0)]
-    reply = one(run, {"queries": queries}, "/query_batched")
-
-    assert reply.body["errors"] == [None] * 4
-    assert sorted(each or 0.0 for each in seen) == [0.0, 0.2, 0.2, 0.9]
-    by_intent = {each.intent: each.temperature for each in run.of(QueryAsked)}
-    assert [by_intent[intent] for intent in sorted(by_intent)] == [0.2, 0.9, 0.2, 0.0]
 
 
 # -- what goes wrong ---------------------------------------------------------------------------

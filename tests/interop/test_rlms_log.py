@@ -36,7 +36,8 @@ from tallystick.core.records import (
 from tallystick.core.resume_errors import ResumeRefused
 from tallystick.interop import rlms, rlms_format
 from tallystick.interop.rlms import ImportedLog, import_rlms_log
-from tallystick.interop.trajectory import events_of
+from tallystick.interop.trajectory import export_trajectory
+from tallystick.interop.trajectory_events import decode_event
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.transfer import export_run, import_run
@@ -338,7 +339,9 @@ def test_the_one_that_others_are_inside_of_comes_last_in_the_ledger() -> None:
 def test_a_trajectory_of_it_has_the_runs_inside_where_they_were_begun() -> None:
     imported, ledger = taken_in(DEEP)
 
-    events = list(events_of(ledger, MemoryAttachments(), imported.runs[0].run))
+    written = io.BytesIO()
+    export_trajectory(ledger, MemoryAttachments(), imported.runs[0].run, written)
+    events = [decode_event(line) for line in written.getvalue().splitlines()]
 
     assert [depth for depth, _ in groupby(each.depth for each in events)] == [0, 1, 2, 1, 0]
     assert len({each.run for each in events}) == 3

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.core.budget.flat_price import flat_price
 
 from tallystick.core.budget.amount import (
     COUNTED,
@@ -35,7 +36,6 @@ from tallystick.core.budget.tree import (
     Reservation,
     WorstUsd,
     affordable_output,
-    flat_price,
 )
 from tallystick.core.errors import Refused
 
@@ -388,13 +388,3 @@ def test_the_output_cap_is_the_largest_that_tokens_and_money_pay_for(
         assert best < min(least, wanted)
     else:
         assert found == best
-
-
-@settings(max_examples=50 * SCALE)
-@given(nano_in=fractions, nano_out=fractions, counts=st.tuples(small, small))
-def test_a_flat_price_is_exact_and_rounded_up_once(
-    nano_in: Fraction, nano_out: Fraction, counts: tuple[int, int]
-) -> None:
-    exact = nano_in * counts[0] + nano_out * counts[1]
-
-    assert flat_price(nano_in=nano_in, nano_out=nano_out)(*counts) == -(-exact // 1)

@@ -17,7 +17,6 @@ from tallystick.model.prices import (
     TokenUsage,
     cost,
     dearer,
-    price_per_output_token,
     worst_case,
 )
 
@@ -146,19 +145,6 @@ def test_more_output_never_costs_less(price: Price, usage: TokenUsage, more: int
     grown = dataclasses.replace(usage, output=usage.output + more)
 
     assert cost(price, usage) <= cost(price, grown)
-
-
-@given(price=prices, input_bound=tokens, output_cap=tokens)
-def test_the_price_of_an_output_token_is_the_step_of_the_worst_case(
-    price: Price, input_bound: int, output_cap: int
-) -> None:
-    each = price_per_output_token(price, input_bound=input_bound)
-    low = worst_case(price, input_bound=input_bound, output_cap=output_cap)
-
-    # Over a million tokens no table of this law leaves a fraction for rounding to hide in.
-    many = 10**18
-    high = worst_case(price, input_bound=input_bound, output_cap=output_cap + many)
-    assert high - low == each * many
 
 
 @given(one=prices, other=prices, usage=usages())

@@ -25,7 +25,6 @@ from tallystick.model.prices import (
     UnknownPrice,
     cost,
     decided,
-    price_per_output_token,
     token_usage,
     worst_case,
 )
@@ -120,8 +119,6 @@ def test_what_is_in_the_cache_counts_towards_a_band() -> None:
 def test_a_band_that_is_out_of_reach_is_not_reserved_for() -> None:
     price = priced(SONNET)
 
-    assert price_per_output_token(price, input_bound=200_000) == 15_000
-    assert price_per_output_token(price, input_bound=200_001) == 22_500
     assert worst_case(price, input_bound=200_000, output_cap=1) == 200_000 * 6_000 + 15_000
     assert worst_case(price, input_bound=200_001, output_cap=1) == 200_001 * 12_000 + 22_500
 
@@ -151,7 +148,7 @@ def test_reasoning_that_is_priced_apart_is_not_paid_twice() -> None:
     price = priced({"input": 0, "output": 8, "reasoning": 3})
 
     assert cost(price, TokenUsage(input=1, output=100, reasoning=60)) == 40 * 8_000 + 60 * 3_000
-    assert price_per_output_token(price, input_bound=1) == 8_000
+    assert worst_case(price, input_bound=1, output_cap=1) == 8_000
 
 
 # -- the user's table ---------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from tallystick.skills.places import (
     named_layers,
     package_layers,
     project_root,
-    skill_layers,
 )
 
 
@@ -28,12 +27,12 @@ def home(tmp_path: Path) -> Home:
 
 def paths(home: Home, *, cwd: Path | None = None, **given: object) -> list[tuple[str, str]]:
     environ = {**home.environ, **{k: str(v) for k, v in given.items() if k.isupper()}}
-    layers = skill_layers(
+    layers = find_layers(
         flags=given.get("flags", ()),  # type: ignore[arg-type]
         environ=environ,
         cwd=cwd or home.project,
         settings_paths=given.get("settings", ()),  # type: ignore[arg-type]
-    )
+    ).layers
     assert [each.name for each in layers] == sorted(
         (each.name for each in layers), key=LAYER_ORDER.index
     )
@@ -127,7 +126,7 @@ def test_a_projects_directory_that_is_a_link_out_of_it_gives_nothing(
     (home.project / ".agents").mkdir()
     (home.project / ".agents" / "skills").symlink_to(home.path / "elsewhere")
 
-    registry = scan(skill_layers(environ=home.environ, cwd=home.project))
+    registry = scan(find_layers(environ=home.environ, cwd=home.project).layers)
 
     assert registry.skills == ()
     assert "link" in registry.failed[0].why

@@ -33,7 +33,6 @@ from tallystick.steps.step import (
     step,
     step_log,
     step_model,
-    step_places,
     within_step,
 )
 
@@ -187,11 +186,9 @@ def test_where_both_are_passed_the_inner_one_is_named(log: StepLog) -> None:
 def test_the_places_that_pay_are_the_innermost_scope_and_refuse_for_all_around(
     log: StepLog,
 ) -> None:
-    assert step_places() == []
-
     @step("inner", budget={"max_tokens": 100})
     def inner() -> None:
-        run_scopes = RunScopes(step_places())
+        run_scopes = RunScopes([here().place])
         assert run_scopes.remaining().tokens == 9
         with pytest.raises(BudgetExhausted, match="9 left in step outer"):
             run_scopes.reserve(Amount(tokens=10))
@@ -204,7 +201,7 @@ def test_the_places_that_pay_are_the_innermost_scope_and_refuse_for_all_around(
     def outer() -> None:
         charge_step(1, 0, 0)
         inner()
-        assert RunScopes(step_places()).remaining().tokens == 6
+        assert RunScopes([here().place]).remaining().tokens == 6
 
     outer()
 

@@ -4,23 +4,20 @@ It is asked as the run's `Queries` ask, at the run's own desk: reserved before i
 written before it is sent, settled and recorded as any `llm_query`. What the door cannot do as asked
 it refuses by name.
 
-Each call needs a place in the record. `WrittenCalls` makes each a host call of the program, of its
-own; `CallUnderWay` puts them, one after another, into a host call that is open: that of the shell
-command, for instance, from which they come.
+Each call needs a place in the record: `WrittenCalls` makes each a host call of the program, of its
+own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import itertools
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 
@@ -58,28 +55,19 @@ _KINDS = {
 _DIMENSIONS = {"wall_ms": "TimeBudgetExceeded", "depth": "RecursionDepthExceeded"}
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeCall:
-    """Where one question stands in the record: a host call, and the first item in it."""
+    """Where one question stands in the record: a host call, its number and its request."""
 
     place: QueryPlace
-    item: int = 0
-    index: int = 0
-    request: bytes = b""
-
-
-class BridgeCalls(Protocol):
-    """Finds the places of questions, and notes what they were answered."""
-
-    def begin(self, request: bytes) -> BridgeCall: ...
-
-    async def end(self, call: BridgeCall, reply: bytes) -> None: ...
+    index: int
+    request: bytes
 
 
 class WrittenCalls:
     """Makes each question a host call of its own, noted in the run as `llm_query`.
 
-    `indexes` numbers the calls of the program; `spend` hears of each, since no sandbox counts it.
+    `spend` hears of each, since no sandbox counts it.
     """
 
     def __init__(
@@ -88,13 +76,12 @@ class WrittenCalls:
         run_attachments: RunAttachments,
         *,
         program: int,
-        indexes: Iterator[int] | None = None,
         spend: Callable[[Amount], None] = lambda amount: None,
     ) -> None:
         self._asked = asked
         self._run_attachments = run_attachments
         self._program = program
-        self._indexes = itertools.count() if indexes is None else indexes
+        self._indexes = itertools.count()
         self._spend = spend
 
     def begin(self, request: bytes) -> BridgeCall:
@@ -126,39 +113,24 @@ class WrittenCalls:
         await writing.done()
 
 
-class CallUnderWay:
-    """Puts questions into one host call that is open, each an item of it."""
-
-    def __init__(self, place: QueryPlace) -> None:
-        self._place = place
-        self._items = itertools.count()
-
-    def begin(self, request: bytes) -> BridgeCall:
-        return BridgeCall(place=self._place, item=next(self._items), request=request)
-
-    async def end(self, call: BridgeCall, reply: bytes) -> None:
-        """What the open call is answered says it all."""
-
-
 class BridgeDoor:
     """Asks the models of one run for programs outside. `ask` is what a token is given.
 
     `ends_at`, by `clock`, is when the run's time is over; `calls_max` is how many host calls the
-    program still has. `desk_at` makes a desk that asks with another temperature than the run's;
-    without it such a question is refused. `failed` is what broke the record, if something did: the
-    program cannot handle that, and whoever runs it raises it.
+    program still has. A question that names another temperature than the run's is refused. `failed`
+    is what broke the record, if something did: the program cannot handle that, and the caller that
+    runs it raises it.
     """
 
     def __init__(
         self,
         desk: QueryCalls,
-        calls: BridgeCalls,
+        calls: WrittenCalls,
         run_scopes: RunScopes,
         *,
         limits: RunLimits,
         ends_at: float,
         temperature: float | None = None,
-        desk_at: Callable[[float], QueryCalls] | None = None,
         calls_max: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -168,8 +140,6 @@ class BridgeDoor:
         self._limits = limits
         self._ends_at = ends_at
         self._temperature = temperature
-        self._desk_at = desk_at
-        self._desks: dict[float, QueryCalls] = {}
         self._calls_left = min(limits.host_calls if calls_max is None else calls_max, ITEMS_MAX)
         self._clock = clock
         self.failed: BaseException | None = None
@@ -182,7 +152,7 @@ class BridgeDoor:
     async def ask(self, query: BridgeQuery) -> BridgeAnswer:
         """Ask one question. Raises `BridgeRefused`; a cancel is written down and raised."""
         cap = self._cap(query)
-        desk = self._desk_for(query.temperature)
+        self._check_temperature(query.temperature)
         if self._calls_left < 1:
             raise self._refused("TokenBudgetExceeded", "host_calls: the program has none left")
         if self._clock() >= self._ends_at:
@@ -193,7 +163,7 @@ class BridgeDoor:
         except _NOT_THE_PROGRAMS as error:
             self.failed = error
             raise
-        heard = _Heard(desk, first=call.item)
+        heard = _Heard(self._desk)
         limits = msgspec.structs.replace(self._limits, reply_tokens=cap)
         queries = Queries(heard, limits=limits)
         queries.place = call.place
@@ -221,16 +191,12 @@ class BridgeDoor:
             raise self._refused("ConfigError", said)
         return min(each for each in (query.max_tokens, query.cap, most) if each is not None)
 
-    def _desk_for(self, temperature: float | None) -> QueryCalls:
-        if temperature is None or temperature == self._temperature:
-            return self._desk
-        if self._desk_at is None:
+    def _check_temperature(self, temperature: float | None) -> None:
+        """Refuse a temperature that the run does not ask with."""
+        if temperature is not None and temperature != self._temperature:
             own = "the model's own" if self._temperature is None else f"{self._temperature}"
             said = f"temperature: this run asks with {own}, and not with {temperature}"
             raise self._refused("NotSupported", said)
-        if temperature not in self._desks:
-            self._desks[temperature] = self._desk_at(temperature)
-        return self._desks[temperature]
 
     def _answer(self, text: str, heard: _Heard) -> BridgeAnswer:
         reply = heard.reply
@@ -266,11 +232,10 @@ class BridgeDoor:
 
 
 class _Heard:
-    """A desk before the real one: gives items their numbers, and keeps what was settled."""
+    """A desk before the real one: keeps what was settled."""
 
-    def __init__(self, desk: QueryCalls, *, first: int) -> None:
+    def __init__(self, desk: QueryCalls) -> None:
         self._desk = desk
-        self._first = first
         self.tokens_used = 0
         self.figures = "returned"
         self.reply: QueryReplied | None = None
@@ -283,8 +248,7 @@ class _Heard:
         """
 
     async def ask(self, request: QueryRequest) -> QueryReplied | QueryFailed | QueryRefused:
-        numbered = dataclasses.replace(request, item=self._first + request.item)
-        event = await self._desk.ask(numbered)
+        event = await self._desk.ask(request)
         if isinstance(event, QueryRefused):
             self.refusal = event
             return event
@@ -312,7 +276,6 @@ def _request(query: BridgeQuery) -> bytes:
 
 
 _: type[QueryCalls] = _Heard
-_calls: tuple[type[BridgeCalls], ...] = (WrittenCalls, CallUnderWay)
 
 
 # The bridge of a run's native programs: commands of a shell ask models by it, as programs do.

@@ -554,13 +554,6 @@ class _Source:
             yield Placed(run=run, seq=seq, hash=sealed.hash, record=record)
 
 
-def events_of(
-    ledger: Ledger, store: Store, run: str, *, redact: bool = False, full: bool = False
-) -> Iterator[TrajectoryEvent]:
-    """The trajectory events of a run. Content is cut unless `full`, and left out if `redact`."""
-    yield from _events(_Source(ledger, store), run, redact=redact, full=full)
-
-
 def export_trajectory(
     ledger: Ledger,
     store: Store,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from fractions import Fraction
 from typing import Literal
 
 # What a server says it used, in one shape for both formats, or why that cannot be believed.
@@ -302,12 +301,6 @@ def worst_case(price: Price, *, input_bound: int, output_cap: int) -> int:
     each_in = max(rates.dearest_input for rates in reached)
     each_out = max(rates.dearest_output for rates in reached)
     return _nano(price.request + input_bound * each_in + output_cap * each_out)
-
-
-def price_per_output_token(price: Price, *, input_bound: int) -> Fraction:
-    """Nano-dollars for one more token of output, in the dearest band that the input can reach."""
-    dearest = max(rates.dearest_output for rates in price.rates_up_to(input_bound))
-    return Fraction(dearest, _YOCTO_IN_NANO)
 
 
 def _nano(yocto: int) -> int:

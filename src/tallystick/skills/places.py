@@ -57,17 +57,6 @@ class FoundLayers:
     notes: tuple[str, ...] = ()
 
 
-def skill_layers(
-    *,
-    flags: Sequence[Path] = (),
-    environ: Mapping[str, str] = os.environ,
-    cwd: Path | None = None,
-    settings_paths: Sequence[str | Path] = (),
-) -> tuple[Layer, ...]:
-    """The layers from high to low."""
-    return find_layers(flags=flags, environ=environ, cwd=cwd, settings_paths=settings_paths).layers
-
-
 def find_layers(
     *,
     flags: Sequence[Path] = (),

@@ -36,7 +36,6 @@ from tallystick.core.step import (
 )
 from tallystick.runtime.calls.functions import effect_key
 from tallystick.runtime.runs.result import Run
-from tallystick.runtime.spend.scopes import ScopeRef
 from tallystick.steps.active import ActiveStep, StepLog, entered
 from tallystick.steps.replay import Served, StepReplay
 
@@ -340,12 +339,6 @@ StepKey = str | Callable[..., str]
 
 
 # -- what stands around this point ---------------------------------------------------------------
-
-
-def step_places() -> list[ScopeRef]:
-    """The scopes that what is begun here has to pay from, none outside of steps."""
-    active = current_step()
-    return [] if active is None else [active.place]
 
 
 def step_model() -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.core.budget.flat_price import flat_price
 
 from tallystick.core import errors
 from tallystick.core.budget import amount
@@ -29,7 +30,7 @@ from tallystick.core.budget.amount import (
     ScopeUnknown,
     tightest,
 )
-from tallystick.core.budget.tree import BudgetTree, Reservation, affordable_output, flat_price
+from tallystick.core.budget.tree import BudgetTree, Reservation, affordable_output
 from tallystick.core.charge import Charge
 from tallystick.core.errors import InvalidLimit
 

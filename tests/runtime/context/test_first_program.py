@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests.sandbox.wasm.test_given_data import Given
 from tests.wasm_session import open_session
 
-from tallystick.runtime.context.description import first_program
+from tallystick.runtime.context.description import program_over
 from tallystick.runtime.context.inputs import InputLayout, given_text, layout_of
+from tallystick.runtime.context.namespace import CONTEXT
 from tallystick.runtime.context.shapes import shape_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
@@ -48,7 +49,12 @@ texts = st.one_of(
 
 
 def program_for(texts: dict[str, str]) -> str:
-    return first_program({name: shape_of(text) for name, text in texts.items()})
+    return program_over(
+        [
+            (CONTEXT, None if len(texts) == 1 else name, shape_of(text))
+            for name, text in texts.items()
+        ]
+    )
 
 
 def assert_runs(sandbox: WasmSandbox, texts: dict[str, str]) -> str:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 import msgspec
 
@@ -136,18 +135,6 @@ def row_of(
 
 # Input tokens and the output cap to nano-dollars, rounded up.
 WorstUsd = Callable[[int, int], int]
-
-
-def flat_price(*, nano_in: Fraction, nano_out: Fraction) -> WorstUsd:
-    """A price in nano-dollars per token, without bands."""
-    below = nano_in.denominator * nano_out.denominator
-    each_in = nano_in.numerator * nano_out.denominator
-    each_out = nano_out.numerator * nano_in.denominator
-
-    def worst(tokens_in: int, tokens_out: int) -> int:
-        return -(-(each_in * tokens_in + each_out * tokens_out) // below)
-
-    return worst
 
 
 def affordable_output(

@@ -600,8 +600,3 @@ def request_digest(
     ]
     heat = None if temperature is None else repr(float(temperature))
     return digest(canonical([model, said, tokens_out_max, heat]))
-
-
-def tokens_at_most(messages: tuple[Message, ...]) -> int:
-    """An upper bound of a prompt's tokens: no byte-level tokenizer makes more than bytes."""
-    return sum(len(message.text.encode("utf-8", "replace")) + 8 for message in messages)

@@ -6,9 +6,9 @@ columns, keys and words, and looks at a few: what it finds is never the answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from tallystick.runtime.context.namespace import CONTEXT, called, view_name
+from tallystick.runtime.context.namespace import called, view_name
 from tallystick.runtime.context.shapes import Shape, described
 from tallystick.sandbox.text import HostText
 
@@ -19,16 +19,8 @@ _QUESTION_CHARS_MAX = 400
 Placed = tuple[str, str | None, Shape]
 
 
-def first_program(shapes: Mapping[str, Shape]) -> str:
-    """A program over the data of these names; one that joins, if two tables share a column."""
-    single = len(shapes) == 1
-    return program_over(
-        [(CONTEXT, None if single else name, shape) for name, shape in shapes.items()]
-    )
-
-
 def program_over(placed: Sequence[Placed]) -> str:
-    """The same for texts in any variables."""
+    """Return a program over these texts; one that joins, if two tables share a column."""
     joined = _join([(_view(each), each[2]) for each in placed if each[2].kind == "table"])
     if joined is not None:
         return joined
