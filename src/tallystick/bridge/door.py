@@ -18,12 +18,13 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
 from tallystick.bridge.protocol import BridgeAnswer, BridgeLeft, BridgeQuery, BridgeRefused
 from tallystick.bridge.server import Bridge, environment_of
-from tallystick.bridge.sockets import CLIENT, BridgeFolder
+from tallystick.bridge.sockets import CLIENT
 from tallystick.bridge.tokens import TokenScope
 from tallystick.core.budget.amount import Amount
 from tallystick.core.charge import RunLimits
@@ -294,7 +295,7 @@ _NOBODY = 65_534
 class ShellBridge:
     """Opens the bridge for one command after the other of one run."""
 
-    folder: BridgeFolder
+    folder: Path
     run: str
     session_id: str
     desk: QueryCalls
@@ -316,14 +317,14 @@ class ShellBridge:
             temperature=self.temperature,
             calls_max=calls_max,
         )
-        sockets = self.folder.path / new_id()[-10:]
+        sockets = self.folder / new_id()[-10:]
         try:
             async with Bridge() as bridge:
                 uid = _NOBODY if os.geteuid() == 0 else None
                 listener = bridge.listen_unix(sockets / "b", session=self.session_id, uid=uid)
                 scope = TokenScope(session=self.session_id, run=self.run, program=program)
                 issued = bridge.issue(scope, ask=door.ask)
-                client = {_VARIABLE: str(self.folder.path / CLIENT)}
+                client = {_VARIABLE: str(self.folder / CLIENT)}
                 yield {**environment_of(listener.address, issued), **client}
         finally:
             shutil.rmtree(sockets, ignore_errors=True)

@@ -6,13 +6,21 @@ backend raises only when it is itself broken or was asked for what it cannot do.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
 from tallystick.core.errors import InvalidLimit
-from tallystick.core.records import ViewRef
+from tallystick.core.history import History
+from tallystick.core.records import (
+    FilesKept,
+    NetworkAttempted,
+    ProgramFinished,
+    RunProgram,
+    SnapshotTaken,
+    ViewRef,
+)
 
 # The backends by name, and the name that leaves the choice to us.
 BACKENDS = ("wasm", "process")
@@ -268,6 +276,47 @@ class Sandbox(Protocol):
 
     async def self_test(self) -> Sequence[tuple[str, str | None]]:
         """Try each capability here and now: (capability, None if proven or why not)."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Programs(Protocol):
+    """Where the programs of one run are run, whichever backend that is.
+
+    With `repeatable`, a program is run again on its record and does the same; else each is an
+    effect, and is served whole wherever it is recorded.
+    """
+
+    @property
+    def repeatable(self) -> bool: ...
+
+    @property
+    def session_id(self) -> str: ...
+
+    async def restore(self, history: History) -> int:
+        """Stand after the last program that can be gone on from. Return its number, 0 for none."""
+        ...
+
+    async def execute(
+        self,
+        program: RunProgram,
+        source: str,
+        *,
+        context: ExecutionContext,
+        host: Host,
+        attempted: Callable[[NetworkAttempted], None],
+    ) -> ExecutionResult:
+        """Run a program. `attempted` hears of what it tries to reach, before it is let through."""
+        ...
+
+    async def keep(
+        self, finished: ProgramFinished, *, fuel_saved: int
+    ) -> SnapshotTaken | FilesKept | None:
+        """Keep what a program left, so that another process can go on from it; None if nothing is.
+
+        What can be had by running programs again is kept once that would take `fuel_saved`.
+        """
         ...
 
     async def close(self) -> None: ...

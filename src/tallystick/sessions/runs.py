@@ -42,6 +42,7 @@ from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import Input, RunInputs
 from tallystick.runtime.programs.native import NativeSession
+from tallystick.runtime.programs.wasm import WasmPrograms
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.port import ExecutionContext, Limits
@@ -407,7 +408,7 @@ async def load_image(
 
 
 def keep_before_end(
-    lease: SessionLease | None, session: WasmSession | NativeSession
+    lease: SessionLease | None, programs: WasmPrograms | NativeSession
 ) -> Callable[[RunState], Awaitable[None]] | None:
     """Return what keeps the interpreter of a run that is about to end, None outside of sessions.
 
@@ -419,9 +420,10 @@ def keep_before_end(
 
     async def prepare(state: RunState) -> None:
         try:
-            if isinstance(session, NativeSession):
-                await _prepare_native(lease, session)
+            if isinstance(programs, NativeSession):
+                await _prepare_native(lease, programs)
             elif state.charge.fuel:
+                session = programs.session
                 image = await session.image()
                 names = await variable_names(session)
                 from tallystick.sessions.values import record_values

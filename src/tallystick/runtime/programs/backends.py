@@ -202,9 +202,9 @@ class Backends:
             self._bridges = BridgeFolder()
         return self._bridges
 
-    def bridges_of_process(self) -> BridgeFolder | None:
+    def bridges_of_process(self) -> Path | None:
         """Where programs of the process sandbox find bridges; None for one that was given."""
-        return None if self._process is self._given else self.bridges
+        return None if self._process is self._given else self.bridges.path
 
     @property
     def explicit(self) -> bool:

@@ -78,13 +78,12 @@ from tallystick.runtime.programs.files import (
 from tallystick.runtime.runs.history import spent_so_far
 from tallystick.runtime.spend.door import ModelDoor
 from tallystick.sandbox.host import HostTable, error_reply
-from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, ProgramError
+from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, ProgramError, Programs
 from tallystick.sandbox.snapshot import SNAPSHOT_TYPE, check_snapshot_name
 from tallystick.storage import system
 from tallystick.storage.lock import FileLock, proven_free
 
 if TYPE_CHECKING:
-    from tallystick.bridge.sockets import BridgeFolder
     from tallystick.sandbox.process.proxy import Attempt, NetworkGrant
     from tallystick.sandbox.process.sandbox import ProcessSandbox
     from tallystick.sandbox.process.session import ProcessSession, Saved
@@ -151,9 +150,7 @@ class NativeSession:
         states: StatesKept | None = None,
         begins_after: int = 0,
         marks: Mapping[str, int] | None = None,
-        bridges: BridgeFolder | None = None,
     ) -> None:
-        self.bridges = bridges
         self._sandbox = sandbox
         self._session_id = session_id
         self._seed = seed
@@ -170,8 +167,12 @@ class NativeSession:
         self._has_before = False
         self._seen: dict[bytes, tuple[Found, tuple[str, int]]] = {}
         self._program = 0
-        # Hears of what programs try to reach, before they are let through.
-        self.on_attempt: OnAttempt = _nobody
+        self._on_attempt: OnAttempt = _nobody
+
+    @property
+    def repeatable(self) -> bool:
+        """False: what a program did to files and the network cannot be done again."""
+        return False
 
     @property
     def session_id(self) -> str:
@@ -217,19 +218,29 @@ class NativeSession:
 
     # -- programs ------------------------------------------------------------------------------
 
+    async def restore(self, history: History) -> int:
+        """Return the last program: all are served, and the box began with the files of the last."""
+        return max(history.programs, default=0)
+
     async def execute(
-        self, intent: RunProgram, source: str, *, context: ExecutionContext, host: Host
+        self,
+        program: RunProgram,
+        source: str,
+        *,
+        context: ExecutionContext,
+        host: Host,
+        attempted: OnAttempt,
     ) -> ExecutionResult:
-        """Run a program of any kind."""
-        self._program = intent.intent
-        if intent.kind == "snapshot":
+        """Run a program of any kind. `attempted` hears of what it tries to reach."""
+        self._program, self._on_attempt = program.intent, attempted
+        if program.kind == "snapshot":
             return await self._told(self._snapshot(source.strip()))
-        if intent.kind == "rollback":
+        if program.kind == "rollback":
             return await self._told(self._rollback(source.strip()))
         await self._keep_before()
         box = self._open_box()
         try:
-            if intent.kind == "bash":
+            if program.kind == "bash":
                 result = await box.command(source, context=context, host=host)
             else:
                 result = await box.execute(source, context=context, host=host)
@@ -320,8 +331,11 @@ class NativeSession:
 
     # -- keeping -------------------------------------------------------------------------------
 
-    async def kept(self, finished: ProgramFinished) -> FilesKept | None:
-        """What a program left of files and of the shell, kept; None if it is as it was."""
+    async def keep(self, finished: ProgramFinished, *, fuel_saved: int) -> FilesKept | None:
+        """Keep what a program left of files and of the shell; None if it is as it was.
+
+        `fuel_saved` is for what can be run again, and nothing here can.
+        """
         try:
             async with asyncio.timeout(_KEEPING_SECONDS):
                 found = await self._found()
@@ -417,7 +431,7 @@ class NativeSession:
             await self._open_box().command("\n".join(lines), context=context, host=HostTable())
 
     def _attempted(self, attempt: Attempt) -> None:
-        self.on_attempt(
+        self._on_attempt(
             NetworkAttempted(
                 program=self._program,
                 host=attempt.host,
@@ -428,6 +442,9 @@ class NativeSession:
                 address=attempt.address,
             )
         )
+
+
+_: type[Programs] = NativeSession
 
 
 def _lay_variables(state: FilesState, folder: Path) -> None:
@@ -476,7 +493,7 @@ class NativeBackend:
     """The sandbox that native programs of a run have, and where their bridges are."""
 
     sandbox: ProcessSandbox
-    bridges: BridgeFolder | None = None
+    bridges: Path | None = None
 
     @property
     def engine(self) -> str:
@@ -505,7 +522,6 @@ class NativeBackend:
             states=states,
             begins_after=max(programs, default=0),
             marks=_marks(records),
-            bridges=self.bridges,
         )
         try:
             await session.open()

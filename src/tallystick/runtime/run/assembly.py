@@ -6,15 +6,15 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from tallystick.attachments.port import AttachmentError
 from tallystick.core.chain import Head
 from tallystick.core.charge import RunLimits
 from tallystick.core.clock import RunClock
-from tallystick.core.errors import BackendError, RunExists, UsageError
+from tallystick.core.errors import RunExists, UsageError
 from tallystick.core.history import History
 from tallystick.core.machine.compaction import bound_for, checked_bound
 from tallystick.core.machine.prompt import TEMPLATE
@@ -69,6 +69,7 @@ from tallystick.runtime.journal.journal import LedgerJournal, Recording
 from tallystick.runtime.journal.world import CallLog
 from tallystick.runtime.programs.backends import check_grants, without_network
 from tallystick.runtime.programs.native import GUEST, CutOff, NativeBackend, NativeSession
+from tallystick.runtime.programs.wasm import WasmPrograms
 from tallystick.runtime.run.clock import run_clock
 from tallystick.runtime.run.driver import Driver
 from tallystick.runtime.run.live import LiveWorld
@@ -85,7 +86,6 @@ from tallystick.runtime.spend.door import ModelDoor, RefusedCall
 from tallystick.runtime.spend.scopes import remaining_of
 from tallystick.sandbox.host import HostFunction, HostTable
 from tallystick.sandbox.port import Host
-from tallystick.sandbox.snapshot import unpacked
 from tallystick.sandbox.wasm.image import ENGINE
 from tallystick.sessions.runs import (
     given_in_session,
@@ -101,7 +101,7 @@ from tallystick.vocabulary.runs import check_again, check_for, vocabulary_given
 
 if TYPE_CHECKING:
     from tallystick.memory.runs import Memory
-    from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+    from tallystick.sandbox.wasm.sandbox import WasmSandbox
     from tallystick.sessions.runs import SessionLease
     from tallystick.skills.runs import SkillCalls, Skills
     from tallystick.steps.runs import RunSteps
@@ -273,7 +273,7 @@ async def run_live(
         model_door=model_door,
     )
     # What is refused is refused before anything is written.
-    session = await begun_session(planned, sandbox, native, run_attachments)
+    programs = await begun_programs(planned, sandbox, native, run_attachments)
     parent, step = steps.begin(ledger)
     started = _canonical(msgspec.structs.replace(planned, parent=parent, step=step))
     journal = LedgerJournal(
@@ -284,11 +284,12 @@ async def run_live(
         to_commit=run_attachments.to_commit,
         committed=committed_of(job.watch, run),
     )
+    bridges = None if native is None else native.bridges
     world = LiveWorld(
         run=run,
         model=model,
-        session=None if isinstance(session, NativeSession) else session,
-        native=session if isinstance(session, NativeSession) else None,
+        programs=programs,
+        bridges=bridges,
         table=table,
         names=names_of(started, given.values),
         policies=policies_of(functions, skill_calls),
@@ -314,7 +315,7 @@ async def run_live(
             None if vocabulary is None else vocabulary.thesaurus,
             skills=[each.id for each in cards],
         ),
-        before_end=keep_before_end(job.lease, session),
+        before_end=keep_before_end(job.lease, programs),
     )
     try:
         try:
@@ -324,7 +325,7 @@ async def run_live(
                 raise
         await leave_session(job.lease, driver.state)
     finally:
-        await session.close()
+        await programs.close()
     run_attachments.run_over(driver.state.ended)
     ended = run_of(
         run,
@@ -350,14 +351,14 @@ def _checked(job: RunJob, *, native: bool) -> RunClock:
     return clock
 
 
-async def begun_session(
+async def begun_programs(
     started: RunStarted,
     sandbox: Callable[[], WasmSandbox],
     native: NativeBackend | None,
     run_attachments: RunAttachments,
     records: Sequence[Record] = (),
-) -> WasmSession | NativeSession:
-    """The session that the programs of a run have, as it stands before the next of them.
+) -> WasmPrograms | NativeSession:
+    """Where the programs of a run are run, as it stands before the next of them.
 
     `records` are what is recorded of it: those of the WASM sandbox are run again on that.
     """
@@ -367,7 +368,7 @@ async def begun_session(
         session_id=started.session_id, seed=started.seed, clock_ns=started.clock_ns
     )
     await load_image(session, started, run_attachments)
-    return session
+    return WasmPrograms(session, run_attachments)
 
 
 def host_table(
@@ -455,7 +456,7 @@ async def drive_continued(
     continuation: Continuation,
     journal: LedgerJournal,
     model: Model,
-    session: WasmSession | NativeSession,
+    programs: WasmPrograms | NativeSession,
     ledger: Ledger,
     functions: Sequence[RunFunction],
     run_attachments: RunAttachments,
@@ -467,6 +468,7 @@ async def drive_continued(
     skills: Skills | None = None,
     memory: Memory | None = None,
     lease: SessionLease | None = None,
+    bridges: Path | None = None,
 ) -> tuple[Run, RefusedCall | None]:
     """Go on with a run to its end. A cancel ends it too, written down.
 
@@ -536,8 +538,8 @@ async def drive_continued(
     live = LiveWorld(
         run=run,
         model=model,
-        session=None if isinstance(session, NativeSession) else session,
-        native=session if isinstance(session, NativeSession) else None,
+        programs=programs,
+        bridges=bridges,
         table=table,
         names=names,
         policies=policies_of(functions, skill_calls),
@@ -552,7 +554,7 @@ async def drive_continued(
     )
     recorded = RecordedWorld(
         history,
-        None if isinstance(session, NativeSession) else session,
+        programs,
         names=names,
         table=table,
         run_attachments=run_attachments,
@@ -572,7 +574,7 @@ async def drive_continued(
             then=then,
         )
 
-    restored = await _restored(session, history, run_attachments)
+    restored = await programs.restore(history)
     resuming = ResumingJournal(Recording(records), journal, continuation, run=run)
     driver = Driver(
         started,
@@ -598,7 +600,7 @@ async def drive_continued(
         watch=lambda record: job.watch(run, record) if resuming.is_new(record) else None,
         evidence=kept_evidence(started.skills, run_attachments),
         check=check_again(started, run_attachments),
-        before_end=keep_before_end(lease, session),
+        before_end=keep_before_end(lease, programs),
     )
     try:
         await driver.drive()
@@ -617,27 +619,6 @@ async def drive_continued(
         session_lost=lease is not None and lease.overtaken,
     )
     return ended, driver.refused
-
-
-async def _restored(
-    session: WasmSession | NativeSession, history: History, run_attachments: RunAttachments
-) -> int:
-    """Load the last snapshot. Gives the program it was taken after, 0 if there is none to load.
-
-    Of native programs all that are recorded are served: their files are there already.
-    """
-    if isinstance(session, NativeSession):
-        return max(history.programs, default=0)
-    for intent, taken in sorted(history.snapshots.items(), reverse=True):
-        try:
-            with run_attachments.read_snapshot(taken.image) as chunks:
-                _, image = unpacked(chunks)
-            await session.load(image)
-        except (AttachmentError, BackendError):
-            # Gone, damaged, or of another sandbox: the programs are run again.
-            continue
-        return intent
-    return 0
 
 
 def _noted(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,7 +22,6 @@ from tallystick.core.records import (
     ModelReplied,
     ProgramFinished,
     RunProgram,
-    SnapshotTaken,
 )
 from tallystick.core.views.open_calls import call_key
 from tallystick.model.port import Heard, Model, ModelError, ModelRequest
@@ -62,14 +61,12 @@ from tallystick.sandbox.port import (
     Host,
     HostNames,
     Limits,
+    Programs,
     Rerun,
 )
-from tallystick.sandbox.snapshot import SnapshotId, packed
 
 if TYPE_CHECKING:
     from tallystick.memory.runs import MemoryCalls
-    from tallystick.runtime.programs.native import NativeSession
-    from tallystick.sandbox.wasm.sandbox import WasmSession
     from tallystick.skills.runs import SkillCalls
 
 
@@ -83,14 +80,14 @@ _PUT_REQUEST_BYTES = 2 * PUT_BYTES_MAX
 
 
 class LiveWorld:
-    """Asks the model and runs programs in one sandbox session, a `native` one if there is one."""
+    """Asks the model and runs programs. `bridges` are for commands of a shell."""
 
     def __init__(
         self,
         *,
         run: str,
         model: Model,
-        session: WasmSession | None,
+        programs: Programs,
         table: HostTable,
         names: HostNames,
         policies: Mapping[str, FunctionPolicy],
@@ -102,9 +99,10 @@ class LiveWorld:
         skills: SkillCalls | None = None,
         memory: MemoryCalls | None = None,
         heard: Heard = lambda chars: None,
-        native: NativeSession | None = None,
+        bridges: Path | None = None,
     ) -> None:
-        self._native = native
+        self._programs = programs
+        self._bridges = bridges
         self._children = children
         self._skills = skills
         self._memory = memory
@@ -115,12 +113,10 @@ class LiveWorld:
         self._queries = queries
         self._terms = model_door.terms(model)
         self._ticket: ReservedCall | None = None
-        self._fuel_since_kept = 0
         self._heard = heard
         self._asking_since = 0.0
         self._temperature: float | None = None
         self._model = model
-        self._session = session
         self._table = table
         self._names = names
         self._policies = policies
@@ -298,28 +294,28 @@ class LiveWorld:
         host: Host,
         asked: CallLog,
     ) -> ExecutionResult:
-        if self._native is not None:
-            self._native.on_attempt = asked.attempted
-            async with self._bridged(intent, asked, context) as given:
-                context = context.with_env(given)
-                return await self._native.execute(intent, source, context=context, host=host)
-        assert self._session is not None
-        return await self._session.execute(source, context=context, host=host)
+        async with self._bridged(intent, asked, context) as given:
+            return await self._programs.execute(
+                intent,
+                source,
+                context=context.with_env(given),
+                host=host,
+                attempted=asked.attempted,
+            )
 
     def _bridged(
         self, intent: RunProgram, asked: CallLog, context: ExecutionContext
     ) -> AbstractAsyncContextManager[dict[str, str]]:
         """By what a command of a shell asks models. A program in Python has functions for it."""
-        native = self._native
-        if native is None or native.bridges is None or intent.kind != "bash":
+        if self._bridges is None or intent.kind != "bash":
             return nullcontext({})
         # Imported where there is a shell: most runs have none.
         from tallystick.bridge.door import ShellBridge
 
         bridge = ShellBridge(
-            folder=native.bridges,
+            folder=self._bridges,
             run=self._run,
-            session_id=native.session_id,
+            session_id=self._programs.session_id,
             desk=self._queries.desk,
             run_scopes=self._model_door.run_scopes,
             run_attachments=self._run_attachments,
@@ -340,27 +336,8 @@ class LiveWorld:
         return cut_off(intent, "cancelled", "cancelled by the user; its files were put back")
 
     async def kept(self, finished: ProgramFinished, *, state: RunState) -> Kept | None:
-        """Keep the interpreter when running again what it has run would take seconds."""
-        if self._native is not None:
-            return await self._native.kept(finished)
-        assert self._session is not None
-        self._fuel_since_kept += finished.fuel
-        if finished.stop != "finished" or self._fuel_since_kept < SNAPSHOT_FUEL:
-            return None
-        image = await self._session.image()
-        snapshot = SnapshotId(
-            id=f"{finished.intent}", name="run", session_id=self._session.session_id, created_at=0
-        )
-        # Compressed elsewhere: others on this loop need not wait for it.
-        ref = await asyncio.to_thread(
-            lambda: self._run_attachments.keep_snapshot(packed(snapshot, image))
-        )
-        if ref is None:
-            return None
-        self._fuel_since_kept = 0
-        return SnapshotTaken(
-            intent=finished.intent, turn=finished.turn, fuel=finished.fuel, image=ref
-        )
+        """Keep what a program left."""
+        return await self._programs.keep(finished, fuel_saved=SNAPSHOT_FUEL)
 
 
 def wall_ms_left(state: RunState) -> int:

@@ -10,7 +10,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -89,10 +88,7 @@ from tallystick.sandbox.host import (
     error_reply,
 )
 from tallystick.sandbox.output import lost_output
-from tallystick.sandbox.port import Host, HostCall, HostNames, Rerun
-
-if TYPE_CHECKING:
-    from tallystick.sandbox.wasm.sandbox import WasmSession
+from tallystick.sandbox.port import Host, HostCall, HostNames, Programs, Rerun
 
 # The recorded world: replies and answers come from the ledger, programs run again.
 #
@@ -120,7 +116,7 @@ class RecordedWorld:
     def __init__(
         self,
         history: History,
-        session: WasmSession | None,
+        programs: Programs | None,
         *,
         names: HostNames,
         table: HostTable,
@@ -135,7 +131,7 @@ class RecordedWorld:
         self._run_attachments = run_attachments
         self._desk = desk
         self._queries = queries
-        self._session = session
+        self._programs = programs
         self._names = names
         self.cancelled = False
         # True once the world has ended the run as the record says that it ended from outside.
@@ -178,7 +174,8 @@ class RecordedWorld:
         if recorded is None:
             self.note_all(intent, asked)
             raise self._ended_here()
-        if self._session is None or recorded.stop in SERVED or intent.effect:
+        programs = self._programs
+        if programs is None or not programs.repeatable or recorded.stop in SERVED or intent.effect:
             self.served += 1
             self.note_all(intent, asked)
             left = intent.effect and recorded.stop == LEFT
@@ -204,8 +201,12 @@ class RecordedWorld:
             fuel=min(recorded.fuel, fuel_max),
             lost=(lost_output(recorded.stdout), lost_output(recorded.stderr)),
         )
-        result = await self._session.execute(
-            source, context=msgspec.structs.replace(context, rerun=rerun), host=host
+        result = await programs.execute(
+            intent,
+            source,
+            context=msgspec.structs.replace(context, rerun=rerun),
+            host=host,
+            attempted=asked.attempted,
         )
         if result.stop in _STOPPED:
             raise RerunStopped("its program was stopped")

@@ -30,6 +30,7 @@ from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import given_again, texts_of
 from tallystick.runtime.context.namespace import names_of
 from tallystick.runtime.journal.journal import ComparingJournal, Divergence, NothingMore, Recording
+from tallystick.runtime.programs.wasm import WasmPrograms
 from tallystick.runtime.run.driver import Driver
 from tallystick.runtime.run.recorded import RecordedWorld, RerunStopped
 from tallystick.runtime.runs.history import (
@@ -39,13 +40,14 @@ from tallystick.runtime.runs.history import (
     whole_records,
 )
 from tallystick.sandbox.host import HostTable
+from tallystick.sandbox.port import Programs
 from tallystick.sandbox.wasm.image import ENGINE
 from tallystick.sessions.runs import load_image
 from tallystick.skills.runs import SkillDrift, drift_since, kept_evidence
 from tallystick.vocabulary.runs import check_again
 
 if TYPE_CHECKING:
-    from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+    from tallystick.sandbox.wasm.sandbox import WasmSandbox
     from tallystick.skills.runs import Skills
 
 
@@ -66,11 +68,11 @@ async def replay_records(
     run: str,
     records: Sequence[Record],
     *,
-    session: WasmSession | None,
+    programs: Programs | None,
     run_attachments: RunAttachments,
     timeout_ms: int | None = None,
 ) -> ReplayReport:
-    """Drive the recorded run again. Without a session, programs are served, not run.
+    """Drive the recorded run again. Without `programs`, they are served, not run.
 
     Raise `ReplayStopped` if the timeout, or the end of the session, comes before any difference.
     """
@@ -85,7 +87,7 @@ async def replay_records(
     recording = Recording(records)
     world = RecordedWorld(
         history,
-        session,
+        programs,
         desk=desk,
         queries=queries,
         children=children,
@@ -221,7 +223,7 @@ async def replayed(
         report = await replay_records(
             run,
             records,
-            session=None,
+            programs=None,
             run_attachments=run_attachments,
             timeout_ms=timeout_ms,
         )
@@ -234,7 +236,7 @@ async def replayed(
         report = await replay_records(
             run,
             records,
-            session=session,
+            programs=WasmPrograms(session, run_attachments),
             run_attachments=run_attachments,
             timeout_ms=timeout_ms,
         )

@@ -56,7 +56,7 @@ from tallystick.runtime.programs.backends import Backends
 from tallystick.runtime.programs.native import files_missing, native_again
 from tallystick.runtime.run.assembly import (
     ResumeJob,
-    begun_session,
+    begun_programs,
     committed_of,
     drive_continued,
     path_of,
@@ -238,7 +238,7 @@ async def continue_run(
             found = None if now is None else now.head.count
             raise LedgerConflict(run=run, field="head", expected=head.count, found=found)
         model_door.run_scopes.reconcile(*history.holds)
-        session = await begun_session(started, parts.sandbox, native, run_attachments, records)
+        programs = await begun_programs(started, parts.sandbox, native, run_attachments, records)
         try:
             ended, refused = await drive_continued(
                 job,
@@ -254,7 +254,7 @@ async def continue_run(
                     committed=committed_of(job.watch, run),
                 ),
                 model=model,
-                session=session,
+                programs=programs,
                 ledger=ledger,
                 functions=[steps.inside(each) for each in parts.functions],
                 run_attachments=run_attachments,
@@ -266,9 +266,10 @@ async def continue_run(
                 skills=parts.skills,
                 memory=parts.memory,
                 lease=lease,
+                bridges=None if native is None else native.bridges,
             )
         finally:
-            await session.close()
+            await programs.close()
         return steps.checked(ended, stopped_by=refused, rows=parts.client_scopes.rows)
 
 
