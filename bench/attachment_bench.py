@@ -77,7 +77,8 @@ began = now()
 with open(sys.argv[2], "rb") as file:
     ref = held.put(file)
 put = now() - began
-text = HostText.open(held.local_path(ref.id))
+with held.local(ref.id) as path:
+    text = HostText.open(path)
 characters = text.length()
 ready = now() - began
 growth = status("VmHWM:") - before
@@ -134,11 +135,11 @@ def _seconds_put(held: SessionAttachments, data: memoryview) -> float:
     began = now()
     ref = held.put(data)
     took = now() - began
-    path = held.local_path(ref.id)
-    if path is None:
-        raise RuntimeError("100 MB were not stored as a file")
-    held.delete(ref.id)
-    path.unlink()
+    with held.local(ref.id) as path:
+        if path is None:
+            raise RuntimeError("100 MB were not stored as a file")
+        held.delete(ref.id)
+        path.unlink()
     return took
 
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tallystick.core.views.open_calls import NOT_RECEIVED, UNKNOWN
     from tallystick.ledger.memory import MemoryLedger
     from tallystick.ledger.sqlite import SqliteLedger
-    from tallystick.memory.memory import Memory
     from tallystick.model.port import ModelError, ModelReply
     from tallystick.model.price_table import PriceTable, Pricing
     from tallystick.model.scripted import ScriptedModel, ScriptedReply
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from tallystick.settings.paths import cache_directory, data_directory
     from tallystick.skills.skills import Skills
     from tallystick.steps.step import completed_steps, step, step_log
+    from tallystick.upkeep.memory import Memory
 
     __version__: str
 
@@ -132,7 +132,6 @@ _HOMES = {
     ),
     "tallystick.ledger.memory": ("MemoryLedger",),
     "tallystick.ledger.sqlite": ("SqliteLedger",),
-    "tallystick.memory.memory": ("Memory",),
     "tallystick.model.port": (
         "ModelError",
         "ModelReply",
@@ -181,6 +180,7 @@ _HOMES = {
         "step",
         "step_log",
     ),
+    "tallystick.upkeep.memory": ("Memory",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

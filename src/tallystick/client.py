@@ -13,49 +13,54 @@ import contextlib
 import dataclasses
 import datetime
 import threading
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tallystick.core.budget.amount import Budget
 from tallystick.core.charge import RunLimits
-from tallystick.core.errors import UsageError
+from tallystick.core.errors import LedgerError, UsageError
 from tallystick.core.history import History
-from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.programs.backends import Backends
 from tallystick.sandbox.port import AUTO
 from tallystick.settings.client import ClientSettings, Config
 from tallystick.settings.paths import ledger_path
 from tallystick.storage.clock import new_id
+from tallystick.stores import is_in_file, open_stores, stores_of
 
 # What drives a run is most of this package. It is imported by the methods below that drive one, or
 # read one: `tallystick.Session` is named by programs that may end before they ask anything, and by
 # commands that only read the ledger.
 if TYPE_CHECKING:
+    from tallystick.attachments.collect import CollectableAttachments
     from tallystick.attachments.port import Attachments
-    from tallystick.core.records import InDoubt, PersonDecision, Record
+    from tallystick.bridge.sockets import BridgeFolder
+    from tallystick.core.clock import RunClock
+    from tallystick.core.records import InDoubt, PersonDecision, Record, RunStarted
     from tallystick.core.strategy import AskedStrategy
-    from tallystick.ledger.port import Ledger
+    from tallystick.ledger.port import Ledger, TransferLedger
     from tallystick.memory.memory import Memory
     from tallystick.model.port import Heard, Model
     from tallystick.model.price_table import Pricing
+    from tallystick.runtime.calls.capability import Capability
     from tallystick.runtime.calls.decisions import FindReply
     from tallystick.runtime.calls.functions import RunFunction
     from tallystick.runtime.calls.queries import FindModel
     from tallystick.runtime.context.attachments import RunAttachments
     from tallystick.runtime.context.inputs import Input
-    from tallystick.runtime.run.assembly import ResumeJob, RunJob, Watch
-    from tallystick.runtime.run.fork import ForkJob
+    from tallystick.runtime.run.assembly import RunContext, RunRequest, Watch
+    from tallystick.runtime.run.fork import ForkRequest
     from tallystick.runtime.run.replay import ReplayReport
-    from tallystick.runtime.run.resume import Parts
+    from tallystick.runtime.run.resume import ResumeRequest
+    from tallystick.runtime.run.surroundings import PlacedRun, Surroundings
     from tallystick.runtime.runs.result import Run
     from tallystick.sandbox.process.sandbox import ProcessSandbox
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
     from tallystick.sessions.sessions import Sessions
     from tallystick.skills.skills import Skills
     from tallystick.steps.replay import StepsReport
-    from tallystick.steps.runs import RunSteps
-    from tallystick.vocabulary.runs import VocabularyAsked
+    from tallystick.stores import Stores
+    from tallystick.vocabulary.capability import VocabularyAsked
 
 
 # One event loop in a thread of its own, for callers that have none or may not block theirs.
@@ -213,22 +218,28 @@ class Session:
             budget=budget, total=total or _NO_LIMIT, pricing=pricing or PRICING
         )
         self._models = dict(models)
-        if attachments is not None and (ledger is None or isinstance(ledger, SqliteLedger)):
+        if attachments is not None and (ledger is None or is_in_file(ledger)):
             raise UsageError("attachments: a ledger in a file keeps them itself, beside it")
         self._attachments = attachments
-        self._owns_attachments = attachments is None
         self._model = None if isinstance(model, str) else model
         self._model_name = model if isinstance(model, str) else None
         self._model_given = model is not None
         self._functions = tuple(functions)
         check_functions(self._functions)
         self._ledger = ledger
+        self._stores: Stores | None = None
         self._backends = Backends(
-            given=sandbox, preference=backend, accept_without=accept_without, say=say
+            given=sandbox,
+            preference=backend,
+            accept_without=accept_without,
+            say=say,
+            sockets=_bridge_folder,
         )
         self._owned: list[Model] = []
         self._pacing = Pacing()
         self._by_name: dict[str, Model] = {}
+        # More that is given to programs, behind what the client gives itself.
+        self.capabilities: list[Capability] = []
         self._loop = LoopThread()
         self._closed = False
 
@@ -248,30 +259,30 @@ class Session:
     @property
     def ledger(self) -> Ledger:
         if self._ledger is None:
-            self._ledger = SqliteLedger(ledger_path())
+            self._ledger = self._kept_in.ledger
         return self._ledger
 
     @property
     def attachments(self) -> Attachments:
         """Where the runs of this session keep their bytes."""
-        if self._attachments is None:
-            ledger = self.ledger
-            if isinstance(ledger, SqliteLedger):
-                from tallystick.attachments.sqlite import SqliteAttachments
-
-                self._attachments = SqliteAttachments(ledger.file)
-            else:
-                from tallystick.attachments.memory import MemoryAttachments
-
-                self._attachments = MemoryAttachments()
-        return self._attachments
+        return self._kept_in.attachments if self._attachments is None else self._attachments
 
     @property
     def sessions(self) -> Sessions:
         """The sessions beside the ledger, which runs go on in and other processes share."""
-        from tallystick.sessions.sessions import sessions_of
+        return self._kept_in.sessions
 
-        return sessions_of(self.ledger, self.attachments)
+    @property
+    def _kept_in(self) -> Stores:
+        """The stores of the ledger, opened when one is needed."""
+        if self._stores is None and self._ledger is None:
+            self._stores = open_stores(ledger_path())
+        elif self._stores is None:
+            self._stores = stores_of(
+                cast("TransferLedger", self._ledger),
+                attachments=cast("CollectableAttachments | None", self._attachments),
+            )
+        return self._stores
 
     def use(self, model: Model, *, owned: bool = False, configured: bool = False) -> None:
         """Take another model for the runs that follow. One that is owned is closed with this.
@@ -317,22 +328,27 @@ class Session:
         `StepBudgetError`, with what the run came to, if a budget around it is exhausted; steps have
         their own chain, `Run.parent`.
         """
-        from tallystick.core.machine.answer import schema_text
-        from tallystick.runtime.run.assembly import RunJob
-        from tallystick.steps.resume import steps_for
-
-        job = self._job(
-            RunJob(
-                goal, inputs, RunLimits(), grants, seed, temperature, watch, heard, model,
-                compact_at=compact_at, schema=schema_text(schema), put_skills=skills,
-                session=session,
-            ),
-            limits,
-            strategy,
-        )  # fmt: skip
-        job = self._checked(job, clock, timezone)
-        steps = steps_for(job, lambda: self.ledger, self._model_of)
-        return steps.heard(self._loop.do(self._run(job, steps)))
+        request = self._request(
+            goal,
+            limits=limits,
+            clock=clock,
+            timezone=timezone,
+            strategy=strategy,
+            schema=schema,
+            inputs=inputs,
+            grants=grants,
+            seed=seed,
+            temperature=temperature,
+            watch=watch,
+            heard=heard,
+            model=model,
+            compact_at=compact_at,
+            put_skills=skills,
+            session=session,
+        )
+        placed = self._placed(request)
+        run = self._loop.do(self._run(request, placed))
+        return run if placed is None else placed.heard(run)
 
     async def arun(
         self,
@@ -355,23 +371,28 @@ class Session:
         timezone: str | None = None,
     ) -> Run:
         """Run a goal to its end, for callers that await: async functions run on their loop."""
-        from tallystick.core.machine.answer import schema_text
-        from tallystick.runtime.run.assembly import RunJob
-        from tallystick.steps.resume import steps_for
-
-        job = self._job(
-            RunJob(
-                goal, inputs, RunLimits(), grants, seed, temperature, watch, heard, model,
-                compact_at=compact_at, schema=schema_text(schema), put_skills=skills,
-                session=session,
-            ),
-            limits,
-            strategy,
-        )  # fmt: skip
-        job = self._checked(job, clock, timezone)
-        steps = steps_for(job, lambda: self.ledger, self._model_of)
-        work = self._run(job, steps, asyncio.get_running_loop())
-        return steps.heard(await asyncio.wrap_future(self._loop.submit(work)))
+        request = self._request(
+            goal,
+            limits=limits,
+            clock=clock,
+            timezone=timezone,
+            strategy=strategy,
+            schema=schema,
+            inputs=inputs,
+            grants=grants,
+            seed=seed,
+            temperature=temperature,
+            watch=watch,
+            heard=heard,
+            model=model,
+            compact_at=compact_at,
+            put_skills=skills,
+            session=session,
+        )
+        placed = self._placed(request)
+        work = self._run(request, placed, asyncio.get_running_loop())
+        run = await asyncio.wrap_future(self._loop.submit(work))
+        return run if placed is None else placed.heard(run)
 
     def replay(self, run: str, *, timeout_ms: int | None = None) -> ReplayReport:
         """Run it again from its record, with no model and no network, and compare.
@@ -402,12 +423,10 @@ class Session:
         unless `steal`: what that process still does is then lost. A run that has its answer is
         returned as it is. One that waits for a person needs a `decision`, and `by` says whose.
         """
-        from tallystick.runtime.run.assembly import ResumeJob
-        from tallystick.steps.runs import RunSteps
+        from tallystick.runtime.run.resume import ResumeRequest
 
-        self._check_open()
-        job = ResumeJob(in_doubt, limits, steal, watch, heard, decision, by)
-        return self._loop.do(self._resume(run, job, RunSteps.here(run)))
+        request = ResumeRequest(in_doubt, limits, steal, watch, heard, decision, by)
+        return self._loop.do(self._resume(run, request, self._placed_here(run)))
 
     async def aresume(
         self,
@@ -422,13 +441,11 @@ class Session:
         heard: Heard = lambda chars: None,
     ) -> Run:
         """Go on with a run, for callers that await."""
-        from tallystick.runtime.run.assembly import ResumeJob
-        from tallystick.steps.runs import RunSteps
+        from tallystick.runtime.run.resume import ResumeRequest
 
-        self._check_open()
-        job = ResumeJob(in_doubt, limits, steal, watch, heard, decision, by)
+        request = ResumeRequest(in_doubt, limits, steal, watch, heard, decision, by)
         caller = asyncio.get_running_loop()
-        going = self._loop.submit(self._resume(run, job, RunSteps.here(run), caller))
+        going = self._loop.submit(self._resume(run, request, self._placed_here(run), caller))
         return await asyncio.wrap_future(going)
 
     def fork(
@@ -445,13 +462,13 @@ class Session:
 
         What came before is shared and not paid again. `limits` are for the whole of it.
         """
-        from tallystick.runtime.run.fork import ForkJob
-        from tallystick.steps.runs import RunSteps
+        from tallystick.runtime.run.fork import ForkRequest
 
-        self._check_open()
-        job = ForkJob(turn=turn, limits=limits, temperature=temperature, watch=watch, heard=heard)
+        request = ForkRequest(
+            turn=turn, limits=limits, temperature=temperature, watch=watch, heard=heard
+        )
         fork = new_id()
-        return self._loop.do(self._fork(run, fork, job, RunSteps.here(fork)))
+        return self._loop.do(self._fork(run, fork, request, self._placed_here(fork)))
 
     def resume_steps(
         self, chain: str, *, in_doubt: InDoubt = "halt"
@@ -463,7 +480,7 @@ class Session:
         """
         from tallystick.steps.resume import resumed_steps
 
-        return resumed_steps(self._parts(), chain, in_doubt=in_doubt)
+        return resumed_steps(self._context(), chain, in_doubt=in_doubt)
 
     def replay_steps(self, chain: str) -> AbstractContextManager[StepsReport]:
         """Inside, the outermost step that is entered next runs again on a chain, nothing live.
@@ -472,7 +489,7 @@ class Session:
         """
         from tallystick.steps.resume import replayed_steps
 
-        return replayed_steps(self._parts(), chain)
+        return replayed_steps(self._context(), chain)
 
     def close(self) -> None:
         """Free everything. Closing twice is harmless; nothing can be run after it."""
@@ -482,67 +499,111 @@ class Session:
             self._loop.do(self._owned.pop().close())
         if self._backends.owns_any:
             self._loop.do(self._backends.close())
-        if self._owns_attachments and self._attachments is not None:
-            from tallystick.attachments.sqlite import SqliteAttachments
-
-            if isinstance(self._attachments, SqliteAttachments):
-                self._attachments.close()
-                self._attachments = None
+        if self._stores is not None and self._ledger is not None and is_in_file(self._ledger):
+            # Those of a ledger in memory are all that there is of them.
+            self._stores.close()
+            self._stores = None
         self._client_scopes.close()
         self._loop.close()
 
-    def _job(
-        self, asked: RunJob, limits: RunLimits | None, strategy: AskedStrategy | None
-    ) -> RunJob:
-        """Return what was asked for, with what is configured where nothing was asked."""
+    def _request(
+        self,
+        goal: str,
+        *,
+        limits: RunLimits | None,
+        strategy: AskedStrategy | None,
+        schema: Mapping[str, object] | None,
+        clock: str | datetime.datetime | None,
+        timezone: str | None,
+        **asked: Any,  # noqa: ANN401 (fields of the request, given by `run` and `arun`)
+    ) -> RunRequest:
+        """Return what was asked for, with what is configured where nothing was asked.
+
+        Raises `UsageError` for what cannot be run.
+        """
+        from tallystick.core.machine.answer import schema_text
+        from tallystick.runtime.run.assembly import RunRequest
+
+        self._check_open()
+        request = RunRequest(
+            goal, limits=RunLimits(), strategy=strategy, schema=schema_text(schema), **asked
+        )
         chosen = self._client_settings.for_run(
             limits=limits,
             strategy=strategy,
-            temperature=asked.temperature,
-            compact_at=asked.compact_at,
-            model_given=self._model_given or asked.model is not None,
+            temperature=request.temperature,
+            compact_at=request.compact_at,
+            model_given=self._model_given or request.model is not None,
         )
+        said: object = goal
+        if not isinstance(said, str) or not said.strip():
+            raise UsageError("goal: it is empty; say what is to be answered")
         return dataclasses.replace(
-            asked,
+            request,
             limits=chosen.limits,
             strategy=chosen.strategy,
             temperature=chosen.temperature,
             compact_at=chosen.compact_at,
             settings=chosen.sources,
+            clock=self._run_clock(clock, timezone),
         )
+
+    def _run_clock(self, clock: str | datetime.datetime | None, timezone: str | None) -> RunClock:
+        from tallystick.runtime.run.clock import run_clock
+
+        configured = self._client_settings.settings
+        asked = self._clock if clock is None else clock
+        zone = self._timezone if timezone is None else timezone
+        asked = configured.clock if asked is None else asked
+        return run_clock(asked, configured.timezone if zone is None else zone)
+
+    def _placed(self, request: RunRequest) -> PlacedRun | None:
+        """Return the run as the place has it in which it is asked for; None outside of any."""
+        from tallystick.runtime.run.surroundings import call_site_here
+
+        place = call_site_here()
+        return None if place is None else place.asked(request, self)
+
+    def _placed_here(self, run: str) -> PlacedRun | None:
+        from tallystick.runtime.run.surroundings import call_site_here
+
+        self._check_open()
+        place = call_site_here()
+        return None if place is None else place.here(run)
 
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError("the session is closed; open another one")
 
-    def _checked(
-        self, job: RunJob, clock: str | datetime.datetime | None, timezone: str | None
-    ) -> RunJob:
-        """Return a job with the clock of its run. Raises `UsageError` for what cannot be run."""
-        self._check_open()
-        goal: object = job.goal
-        if not isinstance(goal, str) or not goal.strip():
-            raise UsageError("goal: it is empty; say what is to be answered")
-        configured = self._client_settings.settings
-        asked = self._clock if clock is None else clock
-        zone = self._timezone if timezone is None else timezone
-        asked = configured.clock if asked is None else asked
-        zone = configured.timezone if zone is None else zone
-        from tallystick.runtime.run.clock import run_clock
-
-        return dataclasses.replace(job, clock=run_clock(asked, zone))
-
     # -- on the loop ---------------------------------------------------------------------------
 
-    async def _run(self, job: RunJob, steps: RunSteps, caller: _Loop | None = None) -> Run:
-        from tallystick.sessions.runs import run_in_session
-        from tallystick.steps.resume import run_asked
+    async def _run(
+        self, request: RunRequest, placed: PlacedRun | None, caller: _Loop | None = None
+    ) -> Run:
+        from tallystick.runtime.run.children import ChildRuns
+        from tallystick.runtime.run.start import start
+        from tallystick.runtime.run.surroundings import NOTHING_AROUND, Within
 
-        def asked(job: RunJob) -> Coroutine[Any, Any, Run]:
-            return run_asked(parts, job, steps, model_of=self._model_of, replay=self._replay)
+        context = self._context(caller, request=request)
+        with contextlib.ExitStack() as stack:
+            around: Surroundings = NOTHING_AROUND
+            if placed is not None:
+                around = stack.enter_context(placed).around
+            run = new_id() if placed is None else placed.run
+            # One of an earlier process knows its session itself.
+            if request.session is not None and (placed is None or not placed.is_recorded):
+                from tallystick.sessions.surroundings import entered_session
 
-        parts = self._parts(caller)
-        return await run_in_session(parts.sessions, job, steps, asked)
+                lease = stack.enter_context(entered_session(self.sessions, request.session, run))
+                around = lease if placed is None else Within(lease, around)
+            if placed is not None:
+                return await placed.work(context, request, around)
+            children = ChildRuns(context, watch=request.watch, heard=request.heard)
+            return await start(context, request, run=run, children=children, around=around)
+
+    def model_of(self, name: str | None) -> Model:
+        """Return the model to ask: the session's own, or one by a name, given or opened."""
+        return self._model_of(name)
 
     def _model_of(self, name: str | None) -> Model:
         """The model to ask: the session's own, or one by a name that was given or is opened."""
@@ -570,10 +631,15 @@ class Session:
 
     def _named_model(self, name: str) -> Model:
         """A model that is opened as the settings say, and closed with the session."""
+        from tallystick.runtime.runs.history import recorded_model
         from tallystick.settings.models import open_model
 
-        settings = self._client_settings.settings
-        opened = open_model(name, settings, pacing=self._pacing, ledger=lambda: self.ledger)
+        opened = open_model(
+            name,
+            self._client_settings.settings,
+            pacing=self._pacing,
+            recorded=lambda run: recorded_model(self.ledger, run),
+        )
         self._owned.append(opened)
         return opened
 
@@ -589,57 +655,104 @@ class Session:
         )
 
     async def _resume(
-        self, run: str, job: ResumeJob, steps: RunSteps, caller: _Loop | None = None
+        self,
+        run: str,
+        request: ResumeRequest,
+        placed: PlacedRun | None,
+        caller: _Loop | None = None,
     ) -> Run:
         from tallystick.runtime.run.children import ChildRuns
-        from tallystick.runtime.run.resume import resumed
+        from tallystick.runtime.run.resume import resume
 
-        with steps:
-            parts = self._parts(caller)
-            family = ChildRuns(parts, watch=job.watch, heard=job.heard, resuming=job)
-            return await resumed(parts, run, job, steps, children=family)
+        context = self._context(caller, run=run)
+        children = ChildRuns(context, watch=request.watch, heard=request.heard, resuming=request)
+        with _entered(placed) as around:
+            return await resume(context, run, request, children=children, around=around)
 
-    async def _fork(self, run: str, fork: str, job: ForkJob, steps: RunSteps) -> Run:
+    async def _fork(
+        self, run: str, forked: str, request: ForkRequest, placed: PlacedRun | None
+    ) -> Run:
         from tallystick.runtime.run.children import ChildRuns
-        from tallystick.runtime.run.fork import forked
+        from tallystick.runtime.run.fork import fork
 
-        with steps:
-            parts = self._parts()
-            family = ChildRuns(parts, watch=job.watch, heard=job.heard)
-            return await forked(parts, run, fork, job, steps, children=family)
+        context = self._context(run=run)
+        children = ChildRuns(context, watch=request.watch, heard=request.heard)
+        with _entered(placed) as around:
+            return await fork(context, run, forked, request, children=children, around=around)
 
-    def _parts(self, caller: _Loop | None = None) -> Parts:
-        from tallystick.runtime.calls.functions import on_loop
-        from tallystick.runtime.run.resume import Parts
+    async def _replay(self, run: str, *, timeout_ms: int | None = None) -> ReplayReport:
+        from tallystick.runtime.run.replay import replay
+
+        return await replay(self._context(run=run), run, timeout_ms=timeout_ms)
+
+    def _context(
+        self,
+        caller: _Loop | None = None,
+        *,
+        request: RunRequest | None = None,
+        run: str | None = None,
+    ) -> RunContext:
+        """Return what the runs of this call share: a new run, or a recorded one."""
+        from tallystick.runtime.run.assembly import RunContext
 
         self._configure_scopes()
-        return Parts(
+        return RunContext(
             ledger=self.ledger,
             client_scopes=self._client_scopes,
-            functions=on_loop(self._functions, caller),
-            model=self._recorded_as,
-            find_model=lambda own: models_for_programs(own, self._models),
+            capabilities=self._capabilities_of(caller, request=request, run=run),
+            model=self._model_of,
+            recorded_model=self._recorded_as,
+            models=lambda own: models_for_programs(own, self._models),
             sandbox=self._backends.wasm,
             backends=self._backends,
             run_attachments=self._run_attachments,
             lookup=self._lookup,
-            skills=self._skills,
-            memory=self._memory,
-            vocabulary=self._vocabulary,
-            sessions=lambda: self.sessions,
+            leases=_Leases(self),
         )
 
-    async def _replay(self, run: str, *, timeout_ms: int | None = None) -> ReplayReport:
-        from tallystick.runtime.run.replay import replayed
+    def _capabilities_of(
+        self, caller: _Loop | None, *, request: RunRequest | None, run: str | None
+    ) -> list[Capability]:
+        """Return what is given to programs, in the order in which they find it.
 
-        return await replayed(
-            run,
-            ledger=self.ledger,
-            sandbox=self._backends.wasm,
-            shelf_of=self._run_attachments,
-            skills=self._skills,
-            timeout_ms=timeout_ms,
-        )
+        Only what a run has is imported: most have none of it.
+        """
+        from tallystick.runtime.calls.capability import Tools
+        from tallystick.runtime.calls.functions import on_loop
+
+        recorded = None if run is None else self._started(run)
+        made: list[Capability] = []
+        put = request is not None and bool(request.put_skills)
+        if self._skills is not None or put or (recorded and recorded.skills):
+            from tallystick.skills.capability import SkillsCapability
+
+            made.append(SkillsCapability(self._skills))
+        made.append(Tools(on_loop(self._functions, caller)))
+        if self._memory is not None or (recorded and recorded.memory):
+            from tallystick.memory.capability import MemoryCapability
+
+            made.append(MemoryCapability(self._memory))
+        if self._vocabulary is not None or (recorded and recorded.vocabulary):
+            from tallystick.vocabulary.capability import VocabularyCapability
+
+            cards = () if self._skills is None else self._skills.registry.cards()
+            made.append(VocabularyCapability(self._vocabulary, [each.id for each in cards]))
+        if self._backends.may_be_native or (recorded and recorded.backend != "wasm"):
+            from tallystick.bridge.capability import BridgeCapability
+
+            made.append(BridgeCapability())
+        return [*made, *self.capabilities]
+
+    def _started(self, run: str) -> RunStarted | None:
+        """Return the start of a recorded run, None if there is none to be read."""
+        from tallystick.core.records import RunStarted
+        from tallystick.runtime.runs.history import whole_records
+
+        try:
+            first = next(iter(whole_records(self.ledger, run)), None)
+        except LedgerError:
+            return None
+        return first if isinstance(first, RunStarted) else None
 
     def shelf_of(self, records: Sequence[Record]) -> RunAttachments:
         """What a recorded run keeps, to be read."""
@@ -656,3 +769,52 @@ class Session:
             grants=grants,
             snapshots=SessionAttachments(self.attachments, session_id=snapshots_of(session_id)),
         )
+
+
+def _bridge_folder() -> BridgeFolder:
+    """Make the place where native programs ask models of this process."""
+    from tallystick.bridge.sockets import BridgeFolder
+
+    return BridgeFolder()
+
+
+class _Leases:
+    """The sessions of a client's recorded runs, imported for those that are in one."""
+
+    def __init__(self, client: Session) -> None:
+        self._client = client
+
+    @contextlib.contextmanager
+    def again(self, run: str, records: Sequence[Record], *, steal: bool) -> Iterator[Surroundings]:
+        if _has_no_session(records):
+            from tallystick.runtime.run.surroundings import NOTHING_AROUND
+
+            yield NOTHING_AROUND
+            return
+        from tallystick.sessions.surroundings import SessionLeases
+
+        leases = SessionLeases(lambda: self._client.sessions)
+        with leases.again(run, records, steal=steal) as lease:
+            yield lease
+
+    def finish(self, run: str, records: Sequence[Record]) -> bool:
+        if _has_no_session(records):
+            return False
+        from tallystick.sessions.surroundings import SessionLeases
+
+        return SessionLeases(lambda: self._client.sessions).finish(run, records)
+
+
+def _has_no_session(records: Sequence[Record]) -> bool:
+    return getattr(records[0], "session", None) is None
+
+
+@contextlib.contextmanager
+def _entered(placed: PlacedRun | None) -> Iterator[Surroundings]:
+    from tallystick.runtime.run.surroundings import NOTHING_AROUND
+
+    if placed is None:
+        yield NOTHING_AROUND
+        return
+    with placed:
+        yield placed.around

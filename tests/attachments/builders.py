@@ -10,7 +10,8 @@ from tallystick.attachments.collect import EmptyRootSet, ReclaimPolicy
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.attachments.port import Intent
 from tallystick.attachments.session import SessionAttachments
-from tallystick.attachments.sqlite import INLINE_BYTES_MAX, SqliteAttachments
+from tallystick.attachments.sqlite import SqliteAttachments
+from tallystick.attachments.store import INLINE_BYTES_MAX
 from tallystick.core.records import AttachmentRef
 from tallystick.ledger.sqlite import SqliteLedger
 
@@ -57,6 +58,22 @@ def session(kept: Kept, name: str = "s1") -> SessionAttachments:
     return SessionAttachments(kept, session_id=name)
 
 
+def in_memory_beside(
+    kept: MemoryAttachments, clock: Callable[[], int], *, wait_seconds: float = 0.05
+) -> MemoryAttachments:
+    """Another client of what is kept in memory: its intents have an owner of their own."""
+    made = MemoryAttachments(clock=clock, wait_seconds=wait_seconds)
+    made._turn, made._rows = kept._turn, kept._rows
+    made._blobs, made.owners = kept._blobs, kept.owners
+    return made
+
+
+def local_path(held: SessionAttachments | Kept, id: str) -> Path | None:
+    """The file of a large attachment, None for a small one."""
+    with held.local(id) as path:
+        return path
+
+
 def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -73,7 +90,7 @@ def final_file(kept: SqliteAttachments, id: str) -> Path:
     return kept.files.path(id)
 
 
-def crash(kept: SqliteAttachments) -> None:
+def crash(kept: Kept) -> None:
     """End an owner as the kernel does: its lock is gone, and it tidied up nothing."""
     if kept._owner is not None:
         kept._owner.release(remove=False)

@@ -18,7 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.attachments.builders import AT_ONCE, EVERYTHING, LARGE, SMALL, digest, session, stored
+from tests.attachments.builders import (
+    AT_ONCE,
+    EVERYTHING,
+    LARGE,
+    SMALL,
+    digest,
+    local_path,
+    session,
+    stored,
+)
 from tests.attachments.test_media import gif, jpeg, png, webp_extended
 
 from tallystick.attachments.collect import reclaim, verify_attachments
@@ -194,7 +203,7 @@ def test_no_bytes_at_all_are_an_attachment_like_any_other(attach: Attach, tmp_pa
 
     assert (ref["byte_len"], ref["media_type"]) == (0, "text/plain")
     assert attach("get", digest(b"")).out == b""
-    assert attach("verify").out == b"1 references, 1 blobs, 0 bytes\n"
+    assert attach("verify").out == b"1 reference, 1 blob, 0 bytes\n"
 
 
 # -- a source that is none ---------------------------------------------------------------------
@@ -366,7 +375,7 @@ def check_full(told: bytes, why: str) -> None:
     assert full[2].count("\n") == 1
     assert full[2].startswith("backend.attachment.io: attachment store I/O failed at ")
     assert full[2].endswith(f": {why}\n")
-    assert verified[:2] == [0, "1 references, 1 blobs, 5 bytes\n"]
+    assert verified[:2] == [0, "1 reference, 1 blob, 5 bytes\n"]
     assert listed[1].count("\n") == 1
     assert [each for each in left if "attachments" in each] == []
 
@@ -436,7 +445,7 @@ def test_what_is_not_text_is_kept_as_it_is_and_read_as_a_decoder_reads_it(
 ) -> None:
     held = session(kept)
     ref = held.put(data * times)
-    path = held.local_path(ref.id)
+    path = local_path(held, ref.id)
 
     text = HostText(held.read(ref.id)) if path is None else HostText.open(path)
     wanted = (data * times).decode("utf-8", "replace")
@@ -552,7 +561,7 @@ def test_a_line_of_1_gb_is_put_and_read_back(kept: SqliteAttachments, line: Path
     # A NUL is no text; what was declared is not contradicted by bytes that show nothing.
     assert (ref.byte_len, ref.media_type) == (_GIGABYTE + len(_END), "text/plain")
     assert verify_attachments(kept).ok
-    path = held.local_path(ref.id)
+    path = local_path(held, ref.id)
     assert path is not None
     os.truncate(path, 5)
     with pytest.raises(AttachmentCorrupt):

@@ -277,7 +277,7 @@ def test_staged_files_of_the_dead_go_and_those_of_the_living_stay(
     report = reclaim(kept, policy=AT_ONCE)
 
     assert report.orphan_staged_count == 1
-    assert [path for _, path in kept.files.staged()] == [staged.path]
+    assert [path for _, path in kept.files.staged()] == [staged.blob]
     # The dead owner's lock file has nothing to prove any more.
     assert len(kept.owners.ids()) == 1
 
@@ -286,7 +286,7 @@ def test_a_file_without_a_row_goes_unless_somebody_is_about_to_give_it_one(
     kept: SqliteAttachments,
 ) -> None:
     stray, _, _ = kept.files.write([LARGE], owner=kept.owner())
-    kept.files.publish(stray, digest(LARGE))
+    kept.files.put(digest(LARGE), stray)
     expected = kept.stage(OTHER)
     held = session(kept)
     held._put(expected, None, owner=kept.owner())

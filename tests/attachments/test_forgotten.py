@@ -129,7 +129,7 @@ def test_in_memory_it_is_the_same() -> None:
     for id in ids:
         one.delete(id)
 
-    kept.reclaim_forgotten(ids)
+    reclaim_forgotten(kept, ids)
 
     assert other.read(ids[1]) == LARGE
     with pytest.raises(AttachmentNotFound):

@@ -22,15 +22,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.attachments.builders import (
     EVERYTHING,
+    Kept,
     Ticks,
     crash,
     digest,
+    in_memory_beside,
     intent,
     session,
     stored,
 )
 
-from tallystick.attachments import rows
 from tallystick.attachments.collect import (
     EmptyRootSet,
     ReclaimPolicy,
@@ -38,6 +39,7 @@ from tallystick.attachments.collect import (
     reclaim,
     verify_attachments,
 )
+from tallystick.attachments.memory import MemoryAttachments
 from tallystick.attachments.port import AttachmentNotFound, ReclamationInFlight, Staged
 from tallystick.attachments.sqlite import SqliteAttachments
 
@@ -57,14 +59,15 @@ class Interleavings(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(dir=SHM if SHM.is_dir() else None))
         self.ticks = Ticks()
+        self.first = MemoryAttachments()
         self.processes = [self.started() for _ in range(2)]
         # The model: what each session committed, and what living processes hold for it.
         self.committed: set[tuple[str, str]] = set()
-        self.intended: dict[tuple[str, str], set[SqliteAttachments]] = {}
-        self.halves: list[tuple[SqliteAttachments, str, str, Staged]] = []
-        self.sweeps: list[tuple[SqliteAttachments, Sweep, Iterator[str]]] = []
+        self.intended: dict[tuple[str, str], set[Kept]] = {}
+        self.halves: list[tuple[Kept, str, str, Staged]] = []
+        self.sweeps: list[tuple[Kept, Sweep, Iterator[str]]] = []
 
-    def started(self) -> SqliteAttachments:
+    def started(self) -> Kept:
         return stored(self.folder, self.ticks, wait_seconds=0)
 
     # -- sessions ------------------------------------------------------------------------------
@@ -172,15 +175,15 @@ class Interleavings(RuleBasedStateMachine):
 
     # -- what holds ----------------------------------------------------------------------------
 
-    def owns(self, kept: SqliteAttachments, name: str, id: str) -> bool:
+    def owns(self, kept: Kept, name: str, id: str) -> bool:
         """Whether a process's intent stands. Its session may have forgotten it in another process.
 
         That one may have put the same again since. The row is then its own, and dies with it.
         """
-        with kept.reading() as db:
-            return db is not None and any(
-                kept.owner() in rows.holders(db, each.intent)
-                for each in rows.references(db, session_id=name, id=id)
+        with kept.looking() as rows:
+            return rows is not None and any(
+                kept.owner() in rows.holders(each.intent)
+                for each in rows.references(session_id=name, id=id)
             )
 
     @invariant()
@@ -202,23 +205,22 @@ class Interleavings(RuleBasedStateMachine):
         finally:
             shutil.rmtree(self.folder)
 
-    def exactly_what_was_committed_is_left(self, kept: SqliteAttachments) -> None:
+    def exactly_what_was_committed_is_left(self, kept: Kept) -> None:
         left = {digest(DATA[data]) for _, data in self.committed}
-        with kept.reading() as db:
-            if db is not None:
-                stored_ids = {id for (id,) in db.execute("SELECT id FROM attachment_blob")}
-                assert stored_ids == left
-        assert set(kept.files.ids()) == {
+        with kept.looking() as rows:
+            if rows is not None:
+                assert {blob.id for blob in rows.blobs()} == left
+        assert set(kept.blobs.ids()) == {
             digest(DATA[data]) for _, data in self.committed if len(DATA[data]) > 1_000
         }
-        assert list(kept.files.staged()) == []
+        assert list(kept.staged_files()) == []
         assert list(kept.list_uncommitted(1 << 60)) == []
         assert kept.owners.ids() == []
         report = verify_attachments(kept)
         assert report.ok
         assert report.references == len(self.committed)
 
-    def bury(self, dead: SqliteAttachments) -> None:
+    def bury(self, dead: Kept) -> None:
         """What is left when a process is gone: its rows and files, and none of its locks."""
         crash(dead)
         for owners in self.intended.values():
@@ -228,11 +230,19 @@ class Interleavings(RuleBasedStateMachine):
             if kept is dead:
                 steps.close()  # type: ignore[attr-defined]
         self.sweeps = [each for each in self.sweeps if each[0] is not dead]
-        dead._database.close()  # type: ignore[attr-defined]
+        if isinstance(dead, SqliteAttachments):
+            dead._database.close()  # type: ignore[attr-defined]
 
 
 class Small(Interleavings):
     """The same, in a size that fits a default run."""
+
+
+class InMemory(Interleavings):
+    """The same in memory, where processes are clients with owners of their own."""
+
+    def started(self) -> Kept:
+        return in_memory_beside(self.first, self.ticks, wait_seconds=0)
 
 
 class Large(Interleavings):
@@ -246,6 +256,8 @@ TestInterleavings.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+TestInterleavingsInMemory = InMemory.TestCase
+TestInterleavingsInMemory.settings = TestInterleavings.settings
 TestTenThousandInterleavings = pytest.mark.soak(Large.TestCase)
 TestTenThousandInterleavings.settings = settings(
     max_examples=10_000 if FULL else 60,

@@ -19,6 +19,7 @@ from tests.attachments.builders import (
     crash,
     digest,
     intent,
+    local_path,
     ref_of,
     session,
     stored,
@@ -36,8 +37,10 @@ from tallystick.attachments.port import (
     AttachmentNotFound,
     ManifestRecordFailed,
 )
-from tallystick.attachments.sqlite import INLINE_BYTES_MAX, SqliteAttachments
+from tallystick.attachments.sqlite import SqliteAttachments
+from tallystick.attachments.store import INLINE_BYTES_MAX
 from tallystick.core.errors import LedgerConflict, LedgerFull
+from tallystick.ledger.file import FORMAT
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
@@ -70,9 +73,9 @@ def test_small_ones_are_rows_and_large_ones_files_under_their_digest(
     small = held.put(b"x" * INLINE_BYTES_MAX).id
     large = held.put(b"x" * (INLINE_BYTES_MAX + 1)).id
 
-    path = held.local_path(large)
+    path = local_path(held, large)
 
-    assert held.local_path(small) is None
+    assert local_path(held, small) is None
     assert path == kept.files.root / large[:2] / large
     assert path is not None
     assert path.read_bytes() == b"x" * (INLINE_BYTES_MAX + 1)
@@ -248,7 +251,7 @@ def test_a_ledger_that_was_made_without_attachments_takes_them(tmp_path: Path) -
 
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
         # What an older version looks at before it opens a ledger is as it was.
-        assert db.execute("PRAGMA user_version").fetchone() == (1,)
+        assert db.execute("PRAGMA user_version").fetchone() == (FORMAT,)
 
 
 def test_attachments_of_another_format_are_refused_by_name(kept: SqliteAttachments) -> None:
@@ -266,7 +269,7 @@ def test_a_file_that_was_changed_is_told_before_its_last_piece(kept: SqliteAttac
     held = session(kept)
     data = os.urandom(3 << 20)
     id = held.put(data).id
-    path = held.local_path(id)
+    path = local_path(held, id)
     assert path is not None
     with open(path, "r+b") as file:
         file.seek(5)

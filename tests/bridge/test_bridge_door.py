@@ -9,50 +9,44 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.bridge.test_bridge import Client, Reply, place, ran, request
+from tests.call_scopes import ProgramCalls
 from tests.escape.process.boxes import made_sandbox
-from tests.laws.costed_world import Notes
+from tests.laws.costed_world import charged_quietly
 from tests.runtime.run.priced_model import PRICING, Costed
 from tests.scripted_run import block
 
-from tallystick.attachments.memory import MemoryAttachments
-from tallystick.attachments.session import SessionAttachments
-from tallystick.bridge import bridge_client
-from tallystick.bridge.door import BridgeDoor, WrittenCalls
+from tallystick.bridge.door import BridgeDoor
+from tallystick.bridge.inside import ask
 from tallystick.bridge.server import Bridge, BridgeLimits, environment_of
 from tallystick.bridge.tokens import IssuedToken, TokenScope
 from tallystick.client import Session
 from tallystick.core.budget.amount import Amount, Budget
 from tallystick.core.charge import ModelUsage, RunLimits
 from tallystick.core.errors import LedgerUnavailable, UsageError
+from tallystick.core.history import History
 from tallystick.core.records import (
+    CallHost,
     HostAnswered,
     ModelReplied,
-    ProgramFinished,
     QueryAsked,
     QueryFailed,
     QueryRefused,
     QueryReplied,
     Record,
-    RunProgram,
+    RunStarted,
 )
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.model.port import Model, ModelError, ModelReply, ModelRequest
 from tallystick.model.scripted import ScriptedModel
-from tallystick.runtime.calls.functions import host_function
-from tallystick.runtime.calls.queries import LiveQueryCalls
-from tallystick.runtime.context.attachments import RunAttachments
-from tallystick.runtime.journal.journal import PendingWrite
-from tallystick.runtime.journal.world import CallLog
-from tallystick.runtime.run import assembly
-from tallystick.runtime.run.live import LiveWorld
+from tallystick.runtime.calls.capability import CapabilityBase, RunCapability, RunServices
+from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.calls.scope import Call
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.result import Run as Ended
 from tallystick.runtime.spend.door import ModelDoor
@@ -62,24 +56,7 @@ from tallystick.sandbox.port import ExecutionContext, ExecutionResult
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 __all__ = ["place"]
-CLIENT = Path(bridge_client.__file__)
-
-
-@dataclass
-class Noted:
-    """Host calls, in memory."""
-
-    answered_as: list[HostAnswered] = field(default_factory=list)
-    called: list[int] = field(default_factory=list)
-
-    def calling(self, *, index: int, name: str, request_sha256: str, effect: bool) -> int:
-        assert (name, effect) == ("llm_query", False)
-        self.called.append(10 + len(self.called))
-        return self.called[-1]
-
-    def answered(self, answered: HostAnswered) -> PendingWrite:
-        self.answered_as.append(answered)
-        return PendingWrite()
+CLIENT = Path(ask.__file__)
 
 
 class Run:
@@ -102,33 +79,27 @@ class Run:
         self.scope_tree.tree.enter("run", parent=None, budget=budget, kind="run", name="")
         self.run_scopes = RunScopes([ScopeRef(self.scope_tree, "run")])
         self.model_door = ModelDoor(self.run_scopes, PRICING)
-        self.notes, self.noted = Notes(), Noted()
-        self.held = RunAttachments(SessionAttachments(MemoryAttachments(), session_id="0" * 32))
         self._known: dict[str | None, Model] = {None: model}
         self._known.update(models or {})
         self.bridge = Bridge(limits=limits)
-        calls = WrittenCalls(
-            self.noted,  # type: ignore[arg-type]
-            self.held,
+        of_run = RunLimits(reply_tokens=500, retries=retries, tokens=tokens)
+        self.calls = ProgramCalls(
+            self.model_door,
+            self._find,
+            limits=of_run,
+            temperature=temperature,
             program=2,
-            spend=self.run_scopes.spend,
+            first=10,
+            seconds=wall_ms / 1000,
+            host_calls_left=of_run.host_calls if calls_max is None else calls_max,
         )
         self.door = BridgeDoor(
-            self.desk(temperature),
-            calls,
+            self.calls.queries,
+            self.calls.scope,
             self.run_scopes,
-            limits=RunLimits(reply_tokens=500, retries=retries, tokens=tokens),
-            ends_at=time.monotonic() + wall_ms / 1000,
+            self.calls.run_attachments,
             temperature=temperature,
-            calls_max=calls_max,
         )
-
-    def desk(self, temperature: float | None) -> LiveQueryCalls:
-        made = LiveQueryCalls(
-            "RUN", self.model_door, self._find, self.held, temperature=temperature
-        )
-        made.written = self.notes
-        return made
 
     def _find(self, name: str | None) -> Model:
         if name not in self._known:
@@ -145,6 +116,12 @@ class Run:
         async with self.bridge:
             scope = TokenScope(session="S", run="RUN", program=2)
             yield self.bridge.issue(scope, ask=self.door.ask)
+        self.check_calls()
+
+    def check_calls(self) -> None:
+        """Check that each host call has the name of a query, and is not an effect."""
+        assert {each.name for each in self.of(HostAnswered)} <= {"llm_query"}
+        assert self.of(CallHost) == []
 
     async def ask(self, token: IssuedToken, body: object, path: str = "/query") -> Reply:
         sock = self.bridge.pair(session="S")
@@ -155,7 +132,7 @@ class Run:
             client.writer.close()
 
     def of(self, kind: type) -> list[Any]:
-        return [each for each in self.notes.records if isinstance(each, kind)]
+        return self.calls.of(kind)
 
 
 def one(run: Run, body: object, path: str = "/query") -> Reply:
@@ -175,9 +152,9 @@ def test_a_query_is_reserved_written_settled_and_answered() -> None:
     reply = one(run, {"prompt": "x" * 400})
 
     (asked,), (replied,), (answered,) = (
-        run.of(QueryAsked), run.of(QueryReplied), run.noted.answered_as,
+        run.of(QueryAsked), run.of(QueryReplied), run.of(HostAnswered),
     )  # fmt: skip
-    assert [type(each) for each in run.notes.records] == [QueryAsked, QueryReplied]
+    assert [type(each) for each in run.calls.records] == [QueryAsked, QueryReplied, HostAnswered]
     assert (asked.intent, asked.program, asked.item, asked.prompt) == (10, 2, 0, "x" * 400)
     assert asked.reserved.tokens_in >= 100
     assert (replied.settled.tokens_in, replied.settled.tokens_out) == (100, 10)
@@ -240,8 +217,8 @@ def test_a_batch_is_asked_side_by_side_each_in_a_place_of_its_own() -> None:
         total, total,
     )  # fmt: skip
     assert reply.body["tokens_remaining"] == 100_000 - total
-    assert run.notes.quiet()[1] == total
-    assert len(run.noted.answered_as) == 10
+    assert charged_quietly(run.calls.records)[1] == total
+    assert len(run.of(HostAnswered)) == 10
 
 
 # -- what is asked for -------------------------------------------------------------------------
@@ -267,6 +244,7 @@ def test_a_token_caps_a_reply_that_did_not_ask_for_a_length() -> None:
                 scope = TokenScope(session="S", tokens_out_max=cap)
                 token = run.bridge.issue(scope, ask=run.door.ask)
                 await run.ask(token, {"prompt": "x"})
+            run.check_calls()
 
         ran(play())
         assert model.caps == [sent]
@@ -317,7 +295,7 @@ def test_a_budget_that_is_used_up_refuses_and_says_what_is_left() -> None:
     assert last.body["tokens_remaining"] == 900 - spent >= 0
     assert last.body["time_remaining_ms"] > 0
     assert run.of(QueryRefused)[-1].dimension == "tokens"
-    assert not run.noted.answered_as[-1].ok
+    assert not run.of(HostAnswered)[-1].ok
     assert run.left == Amount()
     assert 0 < spent <= 900
 
@@ -350,7 +328,7 @@ def test_a_call_that_is_under_way_when_the_runs_time_ends_is_settled() -> None:
     assert (reply.status, reply.error["type"]) == (402, "TimeBudgetExceeded")
     (failed,) = run.of(QueryFailed)
     assert (failed.reason, failed.settled.figures) == ("cancelled", "reserved")
-    assert not run.noted.answered_as[0].ok
+    assert not run.of(HostAnswered)[0].ok
     assert run.left == Amount()
 
 
@@ -411,39 +389,36 @@ def test_a_call_that_is_cancelled_is_settled_and_told(how: str) -> None:
     wanted = {"revoked": (410, "Cancelled"), "timeout": (504, "ExecutionTimeout"), "closed": None}
     assert told == wanted[how]
     assert (failed.reason, failed.settled.figures) == ("cancelled", "reserved")
-    assert [each.ok for each in run.noted.answered_as] == [False]
+    assert [each.ok for each in run.of(HostAnswered)] == [False]
     assert run.left == Amount()
-    run.notes.quiet()
+    charged_quietly(run.calls.records)
 
 
 def test_a_program_that_is_over_asks_nobody_any_more() -> None:
     """Its queries are not written, and so they are not made."""
     model = Costed()
     run = Run(model)
-
-    async def over(record: object) -> None:
-        raise asyncio.CancelledError
-
-    run.notes.asked = over  # type: ignore[method-assign]
+    run.calls.scope.close()
     reply = one(run, {"queries": [{"prompt": "x"}, {"prompt": "y"}]}, "/query_batched")
 
     assert [each["type"] for each in reply.body["errors"]] == ["Cancelled", "Cancelled"]
     assert model.asked == []
+    assert run.calls.records == []
     assert run.left == Amount()
 
 
 def test_a_record_that_fails_is_not_the_programs_to_handle() -> None:
     run = Run(Costed())
-    broken = LedgerUnavailable(path="x", why="the disk is gone")
+    broken = LedgerUnavailable(where="x", why="the disk is gone")
 
-    async def fails(record: object) -> None:
+    def fails(*args: object, **more: object) -> Any:
         raise broken
 
-    run.notes.asked = fails  # type: ignore[method-assign]
+    run.calls.ledger.submit = fails  # type: ignore[method-assign]
     reply = one(run, {"prompt": "x"})
 
     assert (reply.status, reply.error["type"]) == (500, "Io")
-    assert run.door.failed is broken
+    assert run.calls.scope.failed is broken
     assert run.left == Amount()
 
 
@@ -452,7 +427,7 @@ def test_a_record_that_fails_is_not_the_programs_to_handle() -> None:
 SCRIPT = """
 import sys
 sys.path.insert(0, {where!r})
-from bridge_client import BridgeError, llm_query, llm_query_batched, query
+from ask import BridgeError, llm_query, llm_query_batched, query
 print(llm_query("one"))
 print([each if isinstance(each, str) else each.type for each in llm_query_batched(
     [f"p{{n}}" for n in range(23)])] == [f"P{{n}}" for n in range(23)])
@@ -520,8 +495,8 @@ def test_the_client_waits_where_it_asked_too_often(place: Path) -> None:
     run = Run(Costed(), limits=BridgeLimits(burst=10, queries_per_second=100))
     shutil.copy(CLIENT, place)
     script = (
-        f"import sys; sys.path.insert(0, {str(place)!r}); import bridge_client\n"
-        "print(bridge_client.llm_query_batched(['x'] * 30) == ['ok'] * 30)"
+        f"import sys; sys.path.insert(0, {str(place)!r}); import ask\n"
+        "print(ask.llm_query_batched(['x'] * 30) == ['ok'] * 30)"
     )
 
     async def play() -> str:
@@ -546,8 +521,8 @@ def test_a_client_without_a_bridge_says_so(
     address: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TALLYSTICK_BRIDGE", address)
-    with pytest.raises(bridge_client.BridgeError, match=says) as caught:
-        bridge_client.llm_query("x")
+    with pytest.raises(ask.BridgeError, match=says) as caught:
+        ask.llm_query("x")
 
     assert caught.value.type == "Io"
 
@@ -555,39 +530,53 @@ def test_a_client_without_a_bridge_says_so(
 # -- in a run ----------------------------------------------------------------------------------
 
 
-class Bridged(LiveWorld):
-    """The live world, which shows what a bridge is connected to."""
+class NativeCapability(CapabilityBase):
+    """Gives runs `outside`, which is connected to a bridge of its own."""
 
-    now: Bridged
+    name = "native"
 
-    async def run(
-        self, intent: RunProgram, source: str, asked: CallLog, **more: Any
-    ) -> ProgramFinished:
-        Bridged.now, self.asked, self.program = self, asked, intent.intent
-        return await super().run(intent, source, asked, **more)
+    def open(
+        self, started: RunStarted, history: History, services: RunServices
+    ) -> RunCapability | None:
+        return NativeOfRun(services)
 
 
-@host_function(policy="read")
-async def outside(script: str) -> str:
-    """Run a native program with a bridge."""
-    world = Bridged.now
-    door = BridgeDoor(
-        world._desk,  # type: ignore[arg-type]
-        WrittenCalls(world.asked, world._run_attachments, program=world.program),
-        world._model_door.run_scopes,
-        limits=world._queries.limits,
-        ends_at=world._children.ends_at,
-    )
-    async with Bridge() as bridge:
-        token = bridge.issue(TokenScope(session="S"), ask=door.ask)
-        with bridge.pair(session="S") as sock:
-            given = environment_of(f"fd:{sock.fileno()}", token)
-            return await inside(script, given, pass_fds=[sock.fileno()])
+class NativeOfRun(RunCapability):
+    def __init__(self, services: RunServices) -> None:
+        self._services = services
+
+    def functions(self) -> Sequence[RunFunction]:
+        return [
+            RunFunction(
+                function=self.outside,
+                name="outside",
+                policy="read",
+                needs="",
+                local=False,
+                handed=True,
+            )
+        ]
+
+    async def outside(self, call: Call, script: str) -> str:
+        """Run a native program with a bridge."""
+        model_door = self._services.door
+        assert model_door is not None, "a replay asks nobody"
+        door = BridgeDoor(
+            self._services.queries,
+            call.scope,
+            model_door.run_scopes,
+            self._services.run_attachments,
+        )
+        async with Bridge() as bridge:
+            token = bridge.issue(TokenScope(session="S"), ask=door.ask)
+            with bridge.pair(session="S") as sock:
+                given = environment_of(f"fd:{sock.fileno()}", token)
+                return await inside(script, given, pass_fds=[sock.fileno()])
 
 
 ASKS = (
-    f"import sys; sys.path.insert(0, {str(CLIENT.parent)!r}); import bridge_client\n"
-    "print(bridge_client.llm_query('six?'), *bridge_client.llm_query_batched(['a', 'b']))"
+    f"import sys; sys.path.insert(0, {str(CLIENT.parent)!r}); import ask\n"
+    "print(ask.llm_query('six?'), *ask.llm_query_batched(['a', 'b']))"
 )
 
 
@@ -600,15 +589,13 @@ def in_a_run(sandbox: WasmSandbox, *programs: str) -> tuple[Session, Ended, list
         )
     )
     ledger = MemoryLedger()
-    session = Session(model=model, functions=[outside], ledger=ledger, sandbox=sandbox)
+    session = Session(model=model, ledger=ledger, sandbox=sandbox)
+    session.capabilities.append(NativeCapability())
     run = session.run("what is it?")
     return session, run, list(records_of(ledger, run.run))
 
 
-def test_the_model_calls_of_a_native_program_are_the_runs_own(
-    sandbox: WasmSandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(assembly, "LiveWorld", Bridged)
+def test_the_model_calls_of_a_native_program_are_the_runs_own(sandbox: WasmSandbox) -> None:
     _, run, records = in_a_run(sandbox, f"FINAL(outside({ASKS!r}))")
 
     assert (run.answer or "").strip() == "<six?> <a> <b>"
@@ -630,10 +617,9 @@ def test_the_model_calls_of_a_native_program_are_the_runs_own(
 
 
 def test_a_program_that_is_served_is_replayed_with_what_it_asked(
-    sandbox: WasmSandbox, monkeypatch: pytest.MonkeyPatch
+    sandbox: WasmSandbox,
 ) -> None:
     """A native program is never run again; one that ended by a trap is not either."""
-    monkeypatch.setattr(assembly, "LiveWorld", Bridged)
     trapped = f"outside({ASKS!r})\nimport os\nos.abort()"
     session, run, records = in_a_run(sandbox, trapped, "FINAL(llm_query('last'))")
     report = session.replay(run.run)
@@ -661,7 +647,7 @@ def test_a_shell_in_the_process_sandbox_asks(place: Path) -> None:
             )
             try:
                 return await session.command(
-                    f"cd / && python3 {packages}/bridge_client.py from a shell",
+                    f"cd / && python3 {packages}/ask.py from a shell",
                     context=context,
                     host=HostTable(),
                 )

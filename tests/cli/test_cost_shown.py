@@ -94,6 +94,8 @@ def test_a_cost_that_holds_reservations_is_shown_as_at_most(
     listed = json.loads(tally("ls", "--json").stdout)
     assert [each["at_most"] for each in listed] == [False, True]
     assert ["<= $" in line for line in tally("ls").stdout.splitlines()] == [False, True]
+    inspected = [tally("inspect", each["run"]).stdout.splitlines()[-1] for each in listed]
+    assert ["at most" in line for line in inspected] == [False, True]
 
 
 def test_steps_around_a_run_whose_cost_holds_reservations_are_marked_too(
@@ -129,3 +131,16 @@ def test_progress_says_at_most_while_a_cost_holds_reservations(
     done = tally("run", "how many?", "-m", "local:m", "--strategy", "code")
 
     assert re.search(r"^turn 1 .*  at most \$[0-9.]+ so far  ", done.stderr, re.MULTILINE)
+
+
+def test_a_run_that_the_total_stops_is_not_sent_to_another_cap(tally: Tally) -> None:
+    config(tally, '[prices."local:*"]\ninput = 1\noutput = 4\n')
+    tally("total", "0")
+
+    done = tally("run", "how many?", "-m", "local:m", "--max-usd", "1")
+
+    assert done.returncode == 3
+    assert "--max-usd" not in done.stderr
+    assert re.search(
+        r"^to go on: tally resume \w+ once the total .*: tally total$", done.stderr, re.M
+    )

@@ -206,8 +206,8 @@ def test_a_session_in_use_is_refused_in_one_line(tally: Tally) -> None:
         stderr=subprocess.DEVNULL,
     )
     try:
-        lock = tally.directory / "data" / "sessions" / "work.json"
-        while not lock.exists():
+        locks = tally.directory / "data" / "sessions.db-held"
+        while not list(locks.glob("*.lock")):
             time.sleep(0.01)
         done = tally("exec", "--session", "work", program="1")
     finally:
@@ -254,14 +254,18 @@ def test_a_text_stays_on_the_host(tally: Tally) -> None:
     [b"", b"{}", b'{"format": 9, "name": "work", "session_id": "S", "seed": 0, '
      b'"clock_ns": 0, "created_at": 0}'],
 )  # fmt: skip
-def test_a_damaged_session_record_is_one_clear_line(tally: Tally, damage: bytes) -> None:
-    tally("exec", "--session", "work", program="1")
-    (tally.directory / "data" / "sessions" / "work.json").write_bytes(damage)
+def test_a_damaged_record_of_an_earlier_version_is_one_clear_line(
+    tally: Tally, damage: bytes
+) -> None:
+    record = tally.directory / "data" / "sessions" / "work.json"
+    record.parent.mkdir(mode=0o700, parents=True)
+    record.write_bytes(damage)
 
     done = tally("exec", "--session", "work", program="1")
 
     assert done.returncode == 4
     assert done.stderr.count("\n") == 1
+    assert record.read_bytes() == damage
 
 
 @pytest.mark.slow

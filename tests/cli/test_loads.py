@@ -93,7 +93,7 @@ def test_a_run_loads_nothing_of_what_it_does_not_use(world: World) -> None:
     unused = ("bridge", "interop", "memory.memory", "sandbox.process", "skills.skills", "upkeep")
     found = [name for name in loaded if name.startswith(tuple(f"tallystick.{x}" for x in unused))]
     assert found == []
-    assert not {"httpx", "yaml", "rich", "numpy", "importlib.metadata"} & set(loaded)
+    assert not {"httpcore", "yaml", "rich", "numpy", "importlib.metadata"} & set(loaded)
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_naming_the_client_loads_neither_the_engine_nor_what_drives_a_run() -> N
 
     loaded = set(done.stdout.split())
     assert "tallystick.client" in loaded
-    assert not {"wasmtime", "httpx", "tallystick.runtime.run.assembly"} & loaded
+    assert not {"wasmtime", "httpcore", "tallystick.runtime.run.assembly"} & loaded
 
 
 @pytest.mark.slow
@@ -124,4 +124,4 @@ def test_a_command_that_runs_no_program_does_not_load_the_engine(
 
     loaded = set(done.stderr.partition("loaded ")[2].split())
     assert "tallystick.cli.main" in loaded
-    assert not {"wasmtime", "httpx"} & loaded
+    assert not {"wasmtime", "httpcore"} & loaded

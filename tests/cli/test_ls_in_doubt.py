@@ -32,9 +32,12 @@ import os, sys
 from pathlib import Path
 from tallystick.core.budget.amount import Amount, Budget
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.spend.scopes import SharedCap, declared
+from tallystick.ledger.scopes import SharedScopes
+from tallystick.runtime.spend.scopes import DEPLOYMENT, SharedCap
 ledger = SqliteLedger(Path(sys.argv[1]))
-purse = SharedCap(ledger.file, declared(ledger.file, Budget.of(usd=1)), run=sys.argv[2])
+scopes = SharedScopes(ledger.file)
+scopes.record_total(DEPLOYMENT, Budget.of(usd=1))
+purse = SharedCap(scopes, run=sys.argv[2])
 purse.reserve(Amount(usd=250_000_000, tokens=10, model_calls=1), usd_waived=False)
 os._exit(9)
 """

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from tests.cli.test_resume import Tally, tally
 from tests.cli.test_session import asked, process
+from tests.opened_sessions import open_sessions
 
 from tallystick.sandbox.snapshot import packed, unpacked
-from tallystick.sessions.sessions import open_sessions
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow

@@ -32,10 +32,12 @@ import os, sys
 from pathlib import Path
 from tallystick.core.budget.amount import Amount, Budget
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.spend.scopes import SharedCap, declared
+from tallystick.ledger.scopes import SharedScopes
+from tallystick.runtime.spend.scopes import DEPLOYMENT, SharedCap
 ledger = SqliteLedger(Path(sys.argv[1]))
-scopes = declared(ledger.file, Budget.of(usd=1))
-purse = SharedCap(ledger.file, scopes, run=sys.argv[2])
+scopes = SharedScopes(ledger.file)
+scopes.record_total(DEPLOYMENT, Budget.of(usd=1))
+purse = SharedCap(scopes, run=sys.argv[2])
 for _ in range(2):
     purse.reserve(Amount(usd=250_000_000, tokens=10, model_calls=1), usd_waived=False)
 print("held", flush=True)
@@ -180,13 +182,16 @@ from tallystick.core.budget.amount import Amount, Budget
 from tallystick.core.chain import Head
 from tallystick.core.records import AskModel, CallHost
 from tallystick.core.charge import Reserved
+from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.lock import held_run
-from tallystick.runtime.spend.scopes import SharedCap, declared
+from tallystick.runtime.spend.scopes import DEPLOYMENT, SharedCap
 path, run, how = sys.argv[1:]
 ledger = SqliteLedger(Path(path))
 with held_run(ledger, run):
-    purse = SharedCap(ledger.file, declared(ledger.file, Budget.of(usd=1)), run=run)
+    scopes = SharedScopes(ledger.file)
+    scopes.record_total(DEPLOYMENT, Budget.of(usd=1))
+    purse = SharedCap(scopes, run=run)
     amount = Amount(usd=250_000_000, tokens=10, model_calls=1)
     number = purse.reserve(amount, usd_waived=False)
     purse.reserve(amount, usd_waived=False)

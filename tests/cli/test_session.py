@@ -12,7 +12,7 @@ import time
 import pytest
 from tests.cli.test_resume import Tally, tally
 
-from tallystick.sessions.book import SessionBook
+from tallystick.sessions.file import book_in
 from tallystick.sessions.rows import DURATION_MS
 from tallystick.storage.clock import now_ms
 
@@ -178,7 +178,7 @@ def test_an_expired_session_says_how_it_is_reopened(tally: Tally) -> None:
 
     assert tally("session", "resume", session).code == 0
     assert asked(tally, session, "FINAL(x)") == "1"
-    left = SessionBook(tally.path.with_name("sessions.db")).get(session).expires_at - now_ms()
+    left = book_in(tally.path.with_name("sessions.db")).get(session).expires_at - now_ms()
     assert DURATION_MS - 60_000 < left <= DURATION_MS
 
 

@@ -112,6 +112,56 @@ def test_what_an_async_tool_raises_reaches_the_program(sandbox: WasmSandbox) -> 
     assert asyncio.run(main()) == "KeyError"
 
 
+def test_an_async_tool_that_exits_does_not_end_the_loop_of_its_caller(
+    sandbox: WasmSandbox,
+) -> None:
+    @host_function(policy="read")
+    async def look(key: str) -> str:
+        """Look."""
+        raise SystemExit(2)
+
+    async def main() -> str | None:
+        source = (
+            "try:\n    look('a')\nexcept HostError as error:\n    FINAL(f'{error.kind}|{error}')"
+        )
+        async with Session(
+            model=model(source), functions=[look], ledger=MemoryLedger(), sandbox=sandbox
+        ) as session:
+            return (await session.arun("what is it?")).answer
+
+    assert asyncio.run(main()) == "SystemExit|SystemExit: 2"
+
+
+class Looker:
+    """An object that is called, as clients of services are."""
+
+    def __init__(self) -> None:
+        self.loops: list[asyncio.AbstractEventLoop] = []
+
+    async def __call__(self, key: str) -> str:
+        """Look."""
+        self.loops.append(asyncio.get_running_loop())
+        return key.upper()
+
+
+def test_an_object_whose_call_is_async_is_an_async_tool(sandbox: WasmSandbox) -> None:
+    looker = Looker()
+    look = host_function(policy="read", name="look")(looker)
+
+    async def main() -> str | None:
+        async with Session(
+            model=model("FINAL(look('a'))"),
+            functions=[look],
+            ledger=MemoryLedger(),
+            sandbox=sandbox,
+        ) as session:
+            answer = (await session.arun("what is it?")).answer
+        assert looker.loops == [asyncio.get_running_loop()]
+        return answer
+
+    assert asyncio.run(main()) == "A"
+
+
 def test_leaving_the_session_ends_a_tool_that_waits(sandbox: WasmSandbox) -> None:
     ended = []
 

@@ -38,6 +38,7 @@ from tallystick.attachments.port import (
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.errors import InvalidLimit, InvalidName
 from tallystick.core.records import AttachmentRef
+from tallystick.stores import open_stores
 
 
 @pytest.fixture
@@ -47,18 +48,18 @@ def ticks() -> Ticks:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path, ticks: Ticks) -> Iterator[Kept]:
-    made: Kept = (
-        MemoryAttachments(clock=ticks) if request.param == "memory" else stored(tmp_path, ticks)
-    )
-    yield made
-    made.close()
+    if request.param == "memory":
+        with open_stores("memory:", clock=ticks) as stores:
+            assert isinstance(stores.attachments, MemoryAttachments)
+            yield stores.attachments
+    else:
+        with stored(tmp_path, ticks) as made:
+            yield made
 
 
 def collected(
     kept: Kept, policy: ReclaimPolicy = AT_ONCE, *, dry_run: bool = False
 ) -> ReclaimReport:
-    if isinstance(kept, MemoryAttachments):
-        return kept.reclaim(policy=policy, dry_run=dry_run)
     return reclaim(kept, policy=policy, dry_run=dry_run)
 
 
@@ -145,7 +146,7 @@ def test_what_was_never_put_is_not_found(kept: Kept) -> None:
 def test_a_path_trick_is_refused_before_a_path_is_made(kept: Kept, id: str) -> None:
     held = session(kept)
 
-    for attempt in (held.read, held.delete, held.local_path, kept.chunks, kept.byte_len):
+    for attempt in (held.read, held.delete, held.local, kept.chunks, kept.byte_len):
         with pytest.raises(InvalidName, match=r"^attachment "):
             attempt(id)
 
@@ -185,7 +186,7 @@ def test_a_source_that_breaks_leaves_nothing(kept: Kept) -> None:
         held.put(breaking())
 
     assert held.references() == []
-    assert isinstance(kept, MemoryAttachments) or list(kept.files.staged()) == []
+    assert list(kept.staged_files()) == []
 
 
 def test_the_persistence_of_a_session_is_that_of_its_store(kept: Kept) -> None:
@@ -295,7 +296,7 @@ def test_a_session_finds_only_what_it_holds(kept: Kept) -> None:
     id = session(kept, "one").put(SMALL).id
     two = session(kept, "two")
 
-    for attempt in (two.read, two.chunks, two.local_path, two.reference):
+    for attempt in (two.read, two.chunks, two.local, two.reference):
         with pytest.raises(AttachmentNotFound):
             attempt(id)
 
@@ -347,7 +348,7 @@ def test_an_intent_that_cannot_be_recorded_leaves_no_bytes(
     )
     with pytest.raises(AttachmentNotFound):
         kept.chunks(id)
-    assert isinstance(kept, MemoryAttachments) or list(kept.files.staged()) == []
+    assert list(kept.staged_files()) == []
 
 
 def test_a_commit_of_what_is_not_held_is_refused_whole(kept: Kept) -> None:

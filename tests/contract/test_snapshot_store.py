@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.attachments.memory import MemoryAttachments
 from tallystick.core.errors import SnapshotNotFound
 from tallystick.sandbox.snapshot import (
     PAGE_BYTES,
@@ -18,12 +17,13 @@ from tallystick.sandbox.snapshot import (
     SnapshotId,
     SnapshotStore,
 )
-from tallystick.sessions.snapshots import AttachmentSnapshotStore, open_snapshots
+from tallystick.sessions.snapshots import open_snapshots
+from tallystick.stores import open_stores
 
 StoreMaker = Callable[[Path], AbstractContextManager[SnapshotStore]]
 STORES: dict[str, StoreMaker] = {
     "memory": lambda folder: nullcontext(MemorySnapshotStore()),
-    "attachments-memory": lambda folder: nullcontext(AttachmentSnapshotStore(MemoryAttachments())),
+    "attachments-memory": lambda folder: nullcontext(open_stores("memory:").sessions.images),
     "attachments-sqlite": lambda folder: open_snapshots(folder / "ledger.db"),
 }
 

@@ -74,7 +74,7 @@ def prepare(ledger: SqliteLedger, kept: SqliteAttachments) -> None:
     path, _, _ = kept.files.write([b"staged"], owner=kept.owner())
     assert path.exists()
     stray, id, _ = kept.files.write([b"stray"], owner=kept.owner())
-    kept.files.publish(stray, id)
+    kept.files.put(id, stray)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ from tallystick.model.endpoint import Endpoint
 from tallystick.model.http import HttpModel
 from tallystick.model.port import Heard, ModelReply, ModelRequest
 from tallystick.runtime.calls.functions import RunFunction, effect_key, host_function
-from tallystick.runtime.run import live
+from tallystick.runtime.programs import execution
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.result import Run
 from tallystick.steps.step import step
@@ -286,7 +286,7 @@ def child(order: Order) -> None:
     # Output files of programs are part of what is looked at.
     os.environ["TALLYSTICK_DATA_DIR"] = str(Path(order.ledger).parent)
     if order.snapshots:
-        live.SNAPSHOT_FUEL = 0
+        execution.SNAPSHOT_FUEL = 0
     if order.traced:
         stop_at_calls()
     if order.die_at is not None:

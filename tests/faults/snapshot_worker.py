@@ -22,7 +22,7 @@ from tallystick.attachments.collect import EmptyRootSet, ReclaimPolicy, reclaim,
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.sandbox.snapshot import PAGE_BYTES, Image, SnapshotId
-from tallystick.sessions.snapshots import AttachmentSnapshotStore, open_snapshots
+from tallystick.sessions.snapshots import SessionImages, open_snapshots
 
 ALL = ReclaimPolicy(grace_period_ms=0, empty_root_set=EmptyRootSet.AUTHORIZE_DELETE_ALL)
 
@@ -75,7 +75,7 @@ def saved_until(place: int, folder: Path, *, count: int) -> bool:
 def check(folder: Path, *, count: int, place: int) -> bool:
     """Says whether the new one is there."""
     with SqliteLedger(folder / "ledger.db") as ledger, SqliteAttachments(ledger.file) as kept:
-        store = AttachmentSnapshotStore(kept)
+        store = SessionImages(kept)
         (listed,) = store.list("S")
         snapshot, found = store.load("S", "current")
         number = snapshot.created_at

@@ -12,7 +12,6 @@ import selectors
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -24,15 +23,7 @@ from tallystick.client import LoopThread
 from tallystick.core.budget.amount import COUNTED, Amount, Breach, Budget, ScopeKind, ScopeRow
 from tallystick.core.budget.tree import BudgetTree, Reservation
 from tallystick.core.charge import ModelUsage, Reserved
-from tallystick.core.records import (
-    ChildBegun,
-    ChildEnded,
-    QueryAsked,
-    QueryFailed,
-    QueryRecord,
-    QueryRefused,
-    QueryReplied,
-)
+from tallystick.core.records import QueryAsked, QueryFailed, QueryRecord, QueryReplied, Record
 from tallystick.model.dialect import usage_of
 from tallystick.model.pacing import Gate
 from tallystick.model.port import Heard, ModelError, ModelReply, ModelRequest
@@ -227,10 +218,6 @@ def figures_of_limit(budget: Budget) -> Figures:
 # -- the bill -----------------------------------------------------------------------------------
 
 
-# What is reserved for the attempt that is being made, where that is known.
-RESERVED: ContextVar[Reserved | None] = ContextVar("reserved", default=None)
-
-
 @dataclass
 class Books:
     """What servers billed, in every scope that pays for it."""
@@ -277,6 +264,8 @@ class Books:
 # -- servers ------------------------------------------------------------------------------------
 
 Made = Callable[[Random, TokenUsage], object]
+# What is on record as reserved for the attempt of a request; None where that is not known.
+ReservedFor = Callable[[ModelRequest], Reserved | None]
 
 
 def openai_report(usage: TokenUsage) -> dict[str, object]:
@@ -363,6 +352,7 @@ class CostedServer:
     # Who pays for a request.
     places: Callable[[ModelRequest], Sequence[tuple[WatchedTree, str]]]
     gate: Gate | None = None
+    reserved: ReservedFor = lambda request: None
     program: Callable[[ModelRequest], str] = lambda request: "7"
     # Seconds for what takes one; none where the clock is a real one.
     pace: float = 1.0
@@ -448,8 +438,8 @@ class CostedServer:
     def _bill(self, request: ModelRequest, usage: TokenUsage) -> None:
         usd = oracle(dict(self.table), usage) if self.known else 0
         tokens = usage.input + usage.output
-        held = RESERVED.get()
         try:
+            held = self.reserved(request)
             if self.books.honest and held is not None:
                 assert tokens <= held.tokens_in + held.tokens_out
                 assert held.usd is None or usd <= held.usd
@@ -515,37 +505,16 @@ def _error(name: str, misfortune: Misfortune) -> ModelError:
 # -- records ------------------------------------------------------------------------------------
 
 
-@dataclass
-class Notes:
-    """Keeps what a desk writes, in memory. Every attempt that is begun has to end."""
-
-    records: list[QueryRecord] = field(default_factory=list)
-
-    async def asked(self, record: QueryAsked) -> None:
-        self.records.append(record)
-        RESERVED.set(record.reserved)
-        await asyncio.sleep(0)
-
-    async def begun(self, record: ChildBegun) -> None:
-        self.records.append(record)
-
-    async def ended(self, record: QueryReplied | QueryFailed | QueryRefused | ChildEnded) -> None:
-        self.records.append(record)
-        await asyncio.sleep(0)
-
-    def now(self, record: QueryRecord) -> None:
-        self.records.append(record)
-
-    def quiet(self) -> tuple[int, int]:
-        """Each attempt has its end. Returns what they were charged: dollars and tokens."""
-        begun = [_key(each) for each in self.records if isinstance(each, QueryAsked)]
-        ends = [each for each in self.records if isinstance(each, QueryReplied | QueryFailed)]
-        assert sorted(begun) == sorted(map(_key, ends))
-        assert len(set(begun)) == len(begun)
-        return (
-            sum(each.settled.usd or 0 for each in ends),
-            sum(each.settled.tokens_in + each.settled.tokens_out for each in ends),
-        )
+def charged_quietly(records: Sequence[Record]) -> tuple[int, int]:
+    """Check that each attempt has its end. Return what they were charged: dollars and tokens."""
+    begun = [_key(each) for each in records if isinstance(each, QueryAsked)]
+    ends = [each for each in records if isinstance(each, QueryReplied | QueryFailed)]
+    assert sorted(begun) == sorted(map(_key, ends))
+    assert len(set(begun)) == len(begun)
+    return (
+        sum(each.settled.usd or 0 for each in ends),
+        sum(each.settled.tokens_in + each.settled.tokens_out for each in ends),
+    )
 
 
 def _key(record: QueryRecord) -> tuple[int, int, int]:

@@ -1,8 +1,9 @@
 """Money billed never exceeds a cap: random worlds of prices, servers, scopes and fan-outs.
 
-Programs ask through the real path: queries, desk, teller, purse and trees. Around it everything is
-made up: servers that keep their own bill and fail, stall and misreport as they like, a clock that
-does not wait, records in memory. The laws are checked at every action, by sums of the world's own.
+Programs ask through the real path: queries, effects, journal, door and trees. Around it everything
+is made up: servers that keep their own bill and fail, stall and misreport as they like, a clock
+that does not wait, a ledger in memory. The laws are checked at every action, by sums of the world's
+own.
 """
 
 from __future__ import annotations
@@ -17,20 +18,25 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from tests.laws.costed_world import Books, CostedServer, Mix, Notes, VirtualLoop, WatchedTree
+from tests.call_scopes import ProgramCalls
+from tests.laws.costed_world import (
+    Books,
+    CostedServer,
+    Mix,
+    VirtualLoop,
+    WatchedTree,
+    charged_quietly,
+)
 from tests.laws.test_price_laws import written
 
-from tallystick.attachments.memory import MemoryAttachments
-from tallystick.attachments.session import SessionAttachments
 from tallystick.core.budget.amount import Budget, ScopeKind
-from tallystick.core.charge import RunLimits
-from tallystick.core.records import QueryAsked, QueryFailed, QueryReplied
+from tallystick.core.charge import Reserved, RunLimits
+from tallystick.core.records import QueryAsked, QueryFailed, QueryRecord, QueryReplied
 from tallystick.model.pacing import Gate
-from tallystick.model.port import Model
+from tallystick.model.port import Model, ModelRequest
 from tallystick.model.price_table import PriceTable, Pricing
 from tallystick.model.prices import worst_case
-from tallystick.runtime.calls.queries import LiveQueryCalls, Queries, QueryPlace, QueryProblem
-from tallystick.runtime.context.attachments import RunAttachments
+from tallystick.runtime.calls.queries import QueryProblem
 from tallystick.runtime.spend.door import ModelDoor
 from tallystick.runtime.spend.scopes import RunScopes, ScopeRef, ScopeTree
 
@@ -139,7 +145,7 @@ class World:
     def quiet(self) -> None:
         """What has to hold when everybody is done."""
         self.books.settled(self.trees)
-        charged = [(client, client.notes.quiet()) for client in self.clients]
+        charged = [(client, charged_quietly(client.calls.records)) for client in self.clients]
         for number, tree in enumerate(self.trees):
             tree.quiet()
             for scope in tree.parents:
@@ -188,20 +194,18 @@ class Client:
     def __init__(self, world: World, number: int) -> None:
         chance, plan = world.chance, world.plan
         self.world = world
-        self.notes = Notes()
         trees = chance.sample(range(plan.trees), chance.randint(1, plan.trees))
         self.places = [(tree, chance.choice(list(world.trees[tree].parents))) for tree in trees]
         run_scopes = RunScopes(
             [ScopeRef(world.accounts[tree], scope) for tree, scope in self.places]
         )
         self.models = {name: self._server(name) for name in world.tables}
-        held = SessionAttachments(MemoryAttachments(), session_id=f"{number:032x}")
-        desk = LiveQueryCalls(
-            "RUN", ModelDoor(run_scopes, world.pricing), self._find, RunAttachments(held)
+        self.calls = ProgramCalls(
+            ModelDoor(run_scopes, world.pricing),
+            self._find,
+            limits=RunLimits(reply_tokens=plan.reply_tokens, retries=plan.retries),
+            session_id=f"{number:032x}",
         )
-        desk.written = self.notes
-        limits = RunLimits(reply_tokens=plan.reply_tokens, retries=plan.retries)
-        self.queries = Queries(desk, limits=limits)
         # Drawn before anything runs, so that one client's luck is not another's.
         self.batches = [self._batch() for _ in range(plan.batches)]
 
@@ -209,9 +213,10 @@ class Client:
         return (tree, scope) in self.places
 
     async def run(self) -> None:
-        for intent, (prompts, model, schema, fit, seconds) in enumerate(self.batches, start=1):
-            self.queries.place = QueryPlace(intent=intent, program=0)
-            task = asyncio.ensure_future(self.queries.batched(prompts, model, schema, fit))
+        for prompts, model, schema, fit, seconds in self.batches:
+            call = self.calls.call("llm_query_batched")
+            asking = self.calls.queries.batched(call, prompts, model, schema, fit)
+            task = asyncio.ensure_future(asking)
             if seconds is not None:
                 asyncio.get_running_loop().call_later(seconds, task.cancel)
             try:
@@ -236,6 +241,11 @@ class Client:
         assert name is not None
         return self.models[name]
 
+    def _reserved(self, request: ModelRequest) -> Reserved:
+        """Return what is on record as reserved for an attempt that was sent."""
+        assert request.key in self.calls.reserved, "it was sent before it was written"
+        return self.calls.reserved[request.key]
+
     def _server(self, name: str) -> CostedServer:
         world = self.world
         gate = Gate(
@@ -252,6 +262,7 @@ class Client:
             books=world.books,
             places=lambda request: [(world.trees[tree], scope) for tree, scope in self.places],
             gate=world.chance.choice([None, gate]),
+            reserved=self._reserved,
         )
 
 
@@ -336,7 +347,7 @@ def test_the_worlds_are_worth_the_name() -> None:
     records = []
     for seed in range(20):
         plan = Plan(seed=seed, tables=TABLES, mix=mix, clients=4, batches=3, fan_out=12, tight=4)
-        records += [each for client in played(plan).clients for each in client.notes.records]
+        records += [each for client in played(plan).clients for each in client.calls.records]
 
     kinds = Counter(type(each).__name__ for each in records)
     flags = Counter(
@@ -351,4 +362,4 @@ def test_the_worlds_are_worth_the_name() -> None:
     assert flags.keys() >= {"usage_missing", "usage_impossible", "over_reserved", "cancelled"}
     assert flags["unknown_outcome"] > 20
     assert cut
-    assert max(each.attempt for each in records) > 1
+    assert max(each.attempt for each in records if isinstance(each, QueryRecord)) > 1

@@ -42,7 +42,7 @@ from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.verify import verify_ledger
 from tallystick.runtime.calls import queries
 from tallystick.runtime.context.inputs import given_text
-from tallystick.runtime.run import live
+from tallystick.runtime.programs import execution
 from tallystick.runtime.run.fork import shared_records
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.result import Run
@@ -311,7 +311,7 @@ def test_it_does_so_from_snapshots_too(
     sandbox: WasmSandbox, plan: Sequence[Planned], limits: RunLimits, cuts: Sequence[int]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(live, "SNAPSHOT_FUEL", 0)
+        patch.setattr(execution, "SNAPSHOT_FUEL", 0)
         check_cuts(sandbox, played_plan(sandbox, plan, limits), cuts)
 
 

@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import sqlite3
 import sys
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests.ledger.builders import EMPTY, draft, run_id  # noqa: E402
 from tallystick.core.budget.amount import Amount, BudgetExhausted  # noqa: E402
 from tallystick.ledger.scopes import SharedScopes  # noqa: E402
 from tallystick.ledger.sqlite import SqliteLedger  # noqa: E402
+from tallystick.storage.transaction import Transaction  # noqa: E402
 
 WORST = Amount(tokens=7, usd=70, model_calls=1)
 
@@ -67,7 +67,7 @@ def intent(ledger: SqliteLedger, scopes: SharedScopes, name: str) -> None:
     run, owner = run_id(int(name)), scopes.owner()
     fence = ledger.claim(run, create=True)
 
-    def also(db: sqlite3.Connection | None) -> None:
+    def also(db: Transaction | None) -> None:
         assert db is not None
         scopes.hold(db, scope="s", run=run, intent=1, owner=owner, amount=WORST)
         os.kill(os.getpid(), signal.SIGKILL)

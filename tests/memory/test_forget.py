@@ -12,14 +12,15 @@ from tests.memory.memory_store import START, Clock, a_note, open_memory, raw_byt
 from tallystick.memory.errors import BackendUnsupported, NoteErased, NoteInvalid
 from tallystick.memory.exchange import export_notes
 from tallystick.memory.forget import (
+    Forgotten,
     RunsErased,
     decay_pass,
     forget,
     forget_expired,
-    forget_matching,
-    forget_provenance,
-    forget_subject,
     forgettable,
+    matching_ids,
+    provenance_ids,
+    subject_ids,
 )
 from tallystick.memory.note import REDACTED, MemoryType, NoteScope, Permission
 from tallystick.memory.recall.recall import Asking, recall
@@ -332,8 +333,10 @@ def test_a_receipt_says_how_notes_were_chosen_and_not_by_which_name(tmp_path: Pa
         remember(memory, a_note("b", created_by="Xylophonist"))
         hard = ForgetStrategy.HARD_DELETE
 
-        one = forget_subject(memory, "Xylophonist", actor=None, strategy=hard, key=KEY)
-        two = forget_provenance(memory, principal="Xylophonist", actor=None, strategy=hard, key=KEY)
+        about = subject_ids(memory, "Xylophonist")
+        one = forget(memory, about, actor=None, strategy=hard, key=KEY, by="subject")
+        said = provenance_ids(memory, principal="Xylophonist", session_id=None)
+        two = forget(memory, said, actor=None, strategy=hard, key=KEY, by="provenance")
 
         assert [each.receipt and each.receipt.asked["by"] for each in (one, two)] == [
             "subject",
@@ -421,7 +424,7 @@ def test_criteria_are_met_all_together(tmp_path: Path) -> None:
         remember(memory, a_note("new", importance=0.2, tags=("a",)))
         which = Criteria(max_age_hours=2, min_importance_below=0.5, tags=frozenset({"a"}))
 
-        done = forget_matching(memory, which, actor="ada")
+        done = forget(memory, matching_ids(memory, which, owner="ada"), actor="ada")
 
         assert done.forgotten == (old,)
 
@@ -431,11 +434,11 @@ def test_forgetting_needs_to_be_told_what(tmp_path: Path) -> None:
         with pytest.raises(NoteInvalid, match="ids"):
             forget(memory, [], actor="ada")
         with pytest.raises(NoteInvalid, match="criteria"):
-            forget_matching(memory, Criteria(), actor="ada")
+            matching_ids(memory, Criteria(), owner="ada")
         with pytest.raises(NoteInvalid, match="principal"):
-            forget_provenance(memory, actor="ada")
+            provenance_ids(memory, principal=None, session_id=None)
         with pytest.raises(NoteInvalid, match="subject"):
-            forget_subject(memory, " ", actor="ada")
+            subject_ids(memory, " ")
 
 
 def test_a_subject_is_redacted_wherever_it_is_tagged_deleted_notes_too(tmp_path: Path) -> None:
@@ -446,7 +449,8 @@ def test_a_subject_is_redacted_wherever_it_is_tagged_deleted_notes_too(tmp_path:
         remember(memory, a_note("about carol", tags=("subject:carol",)))
         forget(memory, ids[:1], actor=None)
 
-        done = forget_subject(memory, "bob", actor=None)
+        redact = ForgetStrategy.REDACT
+        done = forget(memory, subject_ids(memory, "bob"), actor=None, strategy=redact)
 
         assert sorted(done.forgotten) == sorted(ids)
         assert texts(memory) == [REDACTED, REDACTED, "about carol"]
@@ -461,9 +465,13 @@ def test_what_a_principal_or_a_session_wrote_can_be_taken_back(tmp_path: Path) -
         two = remember(memory, a_note("2", created_by="tool", session_id="s2")).id
         three = remember(memory, a_note("3", created_by="ada", session_id="s1")).id
 
-        both = forget_provenance(memory, principal="tool", session_id="s1", actor=None)
-        session = forget_provenance(memory, session_id="s1", actor=None)
-        principal = forget_provenance(memory, principal="tool", actor=None)
+        def taken_back(principal: str | None, session_id: str | None) -> Forgotten:
+            ids = provenance_ids(memory, principal=principal, session_id=session_id)
+            return forget(memory, ids, actor=None)
+
+        both = taken_back("tool", "s1")
+        session = taken_back(None, "s1")
+        principal = taken_back("tool", None)
 
         assert both.forgotten == (one,)
         assert session.forgotten == (three,)

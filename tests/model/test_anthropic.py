@@ -143,6 +143,38 @@ def test_usage_is_what_was_said_first_and_last_put_together() -> None:
 
 
 @pytest.mark.parametrize(
+    ("last", "tokens_in"),
+    [
+        ({"input_tokens": 1}, 11),
+        ({"input_tokens": 0}, 11),
+        ({"input_tokens": 1, "cache_read_input_tokens": 9}, 11),
+        ({"input_tokens": 12}, 12),
+        ({"input_tokens": 2, "cache_read_input_tokens": 9}, 11),
+        ({"cache_creation_input_tokens": 30}, 41),
+    ],
+)
+def test_the_count_of_what_was_sent_does_not_shrink_during_a_stream(
+    last: dict[str, object], tokens_in: int
+) -> None:
+    events = stream("a")
+    usage = {"output_tokens": 44, **last}
+    events[-2] = ("message_delta", {"type": "message_delta", "usage": usage})
+
+    counted = read(*events).usage
+
+    assert (counted.tokens_in, counted.tokens_out, counted.reported) == (tokens_in, 44, True)
+
+
+@pytest.mark.parametrize("last", [-1, "9", True, 1.5, [1]])
+def test_a_count_of_what_was_sent_that_is_none_spoils_the_report(last: object) -> None:
+    events = stream("a")
+    usage = {"output_tokens": 44, "input_tokens": last}
+    events[-2] = ("message_delta", {"type": "message_delta", "usage": usage})
+
+    assert read(*events).usage.reported is False
+
+
+@pytest.mark.parametrize(
     "last",
     [None, {}, {"output_tokens": None}, {"input_tokens": 11}, "none", [1]],
     ids=["no usage", "empty", "null", "input only", "a word", "a list"],

@@ -336,7 +336,7 @@ def test_nothing_is_imported_or_opened_before_the_first_request() -> None:
         "from tallystick.model.http import HttpModel\n"
         "HttpModel(Endpoint(provider='p', dialect='openai', base_url='http://127.0.0.1:1', "
         "model='m'))\n"
-        "assert 'httpx' not in sys.modules and 'anyio' not in sys.modules\n"
+        "assert 'httpcore' not in sys.modules and 'anyio' not in sys.modules\n"
     )
 
     subprocess.run([sys.executable, "-c", program], check=True)

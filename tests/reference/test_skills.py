@@ -9,11 +9,11 @@ import pytest
 
 from tallystick.interop.skills_reference import (
     REFERENCE_HEADER,
-    ReferenceCard,
     ReferenceCatalog,
     reference_catalog,
     reference_suffix,
 )
+from tallystick.skills.catalog import ListedCard
 from tallystick.skills.format.manifest import Card
 
 TOP = {
@@ -44,7 +44,7 @@ def small(count: int) -> list[Card]:
     return [Card(id=f"s{n:03}", name=f"s{n:03}", source="project") for n in range(count)]
 
 
-def row(catalog: ReferenceCatalog, id: str) -> ReferenceCard:
+def row(catalog: ReferenceCatalog, id: str) -> ListedCard:
     return next(each for each in catalog.evidence.cards if each.id == id)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -42,11 +41,12 @@ from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm import namespace
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.sessions import runs as session_runs
-from tallystick.sessions.file import SessionFile
+from tallystick.sessions import surroundings as session_runs
+from tallystick.sessions.file import SessionFile, SqliteRows, book_in
 from tallystick.sessions.rows import DURATION_MS, SessionInfo
-from tallystick.sessions.runs import SessionLease
-from tallystick.sessions.sessions import EarlierRun, SessionImages, Sessions, held_session, told_of
+from tallystick.sessions.sessions import EarlierRun, Sessions, told_of
+from tallystick.sessions.snapshots import SessionImages
+from tallystick.sessions.surroundings import SessionLease
 from tallystick.steps.step import step
 from tallystick.upkeep.transfer import (
     export_run_with_attachments,
@@ -143,20 +143,14 @@ def world(sandbox: WasmSandbox) -> Iterator[World]:
 
 def gone_by(monkeypatch: pytest.MonkeyPatch, ms: int) -> None:
     """Let time pass for every book that is opened from here on."""
-    from tallystick.sessions import sessions as session_keeper
+    from tallystick.sessions import file as session_file
     from tallystick.storage.clock import now_ms
 
     monkeypatch.setattr(
-        session_keeper,
-        "SessionBook",
-        lambda path, clock: _book(path, clock=lambda: now_ms() + ms),
+        session_file,
+        "book_in",
+        lambda path, *, clock: book_in(path, clock=lambda: now_ms() + ms),
     )
-
-
-def _book(path: Path, **more: object) -> object:
-    from tallystick.sessions.book import SessionBook
-
-    return SessionBook(path, **more)  # type: ignore[arg-type]
 
 
 # -- going on ----------------------------------------------------------------------------------
@@ -360,7 +354,7 @@ def test_a_second_client_is_refused_by_name(world: World) -> None:
     session = world.new()
     sessions = world.sessions()
 
-    with held_session(sessions.book.path, session):
+    with sessions.book.hold(session):
         for attempt in (
             lambda: world.run(session, "FINAL(1)"),
             lambda: sessions.snapshot(session, "s"),
@@ -402,11 +396,14 @@ def test_removing_a_session_stops_the_run_in_it(
     assert world.sessions().list() == []
 
 
-def test_a_ledger_without_a_file_has_no_sessions(sandbox: WasmSandbox) -> None:
-    with Session(model=Script("FINAL(1)"), ledger=MemoryLedger(), sandbox=sandbox) as client:
-        with pytest.raises(UsageError, match="ledger in a file"):
+def test_a_ledger_without_a_file_has_sessions_that_end_with_it(sandbox: WasmSandbox) -> None:
+    script = Script("kept = 41\nFINAL(1)", "FINAL(kept + 1)")
+    with Session(model=script, ledger=MemoryLedger(), sandbox=sandbox) as client:
+        with pytest.raises(SessionNotFound):
             client.run("one", session="last")
-        assert client.run("one").answer == "1"
+        session = client.sessions.new().id
+        assert client.run("one", session=session).answer == "1"
+        assert client.run("two", session=session).answer == "42"
 
 
 def test_a_run_that_is_refused_is_none_of_the_session(world: World) -> None:
@@ -652,7 +649,7 @@ def test_a_process_may_die_at_any_write_of_the_book(
     writing, written = SessionFile.writing, [0]
 
     @contextlib.contextmanager
-    def dying(self: SessionFile) -> Iterator[sqlite3.Connection]:
+    def dying(self: SessionFile) -> Iterator[SqliteRows]:
         written[0] += 1
         if written[0] > number + after:
             raise Dead

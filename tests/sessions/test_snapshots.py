@@ -14,7 +14,15 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.attachments.builders import EVERYTHING, Kept, Ticks, final_file, session, stored
+from tests.attachments.builders import (
+    EVERYTHING,
+    Kept,
+    Ticks,
+    final_file,
+    local_path,
+    session,
+    stored,
+)
 from tests.contract.test_snapshot_store import an_image, named
 
 from tallystick.attachments.collect import reclaim, verify_attachments
@@ -24,7 +32,7 @@ from tallystick.attachments.session import snapshots_holder
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.errors import InvalidName, SnapshotNotFound, StoreError
 from tallystick.sandbox.snapshot import MAGIC, PAGE_BYTES, SNAPSHOT_TYPE, Image, packed
-from tallystick.sessions.snapshots import AttachmentSnapshotStore, open_snapshots
+from tallystick.sessions.snapshots import SessionImages, open_snapshots
 
 ROOT = Path(__file__).parents[2]
 STEP_DEFAULT, STEP_SLOW = 150, 30
@@ -47,8 +55,8 @@ def kept(tmp_path: Path) -> Iterator[SqliteAttachments]:
 
 
 @pytest.fixture
-def store(kept: SqliteAttachments) -> AttachmentSnapshotStore:
-    return AttachmentSnapshotStore(kept)
+def store(kept: SqliteAttachments) -> SessionImages:
+    return SessionImages(kept)
 
 
 def blob_of(kept: Kept, name: str) -> str:
@@ -71,7 +79,7 @@ def blobs_in(kept: SqliteAttachments) -> set[str]:
 
 
 def test_a_snapshot_is_one_attachment_with_a_label_that_says_which(
-    store: AttachmentSnapshotStore, kept: SqliteAttachments
+    store: SessionImages, kept: SqliteAttachments
 ) -> None:
     store.save(named("before: the merge", ident="X"), an_image())
 
@@ -84,7 +92,7 @@ def test_a_snapshot_is_one_attachment_with_a_label_that_says_which(
 
 
 def test_what_a_session_puts_itself_is_no_snapshot_of_it(
-    store: AttachmentSnapshotStore, kept: SqliteAttachments
+    store: SessionImages, kept: SqliteAttachments
 ) -> None:
     held = session(kept, "S")
     forged = b"".join(packed(named("a", ident="X"), an_image()))
@@ -97,7 +105,7 @@ def test_what_a_session_puts_itself_is_no_snapshot_of_it(
 
 @pytest.mark.parametrize("label", [None, "", "a", "a:X", "a:X:", "a:X:seven", "a:X:७", "a:X:--7"])
 def test_what_has_another_label_is_no_snapshot(
-    store: AttachmentSnapshotStore, kept: SqliteAttachments, label: str | None
+    store: SessionImages, kept: SqliteAttachments, label: str | None
 ) -> None:
     held = session(kept, snapshots_holder("S"))
     held.commit([held.put(b"else", media_type=SNAPSHOT_TYPE, label=label).id])
@@ -106,7 +114,7 @@ def test_what_has_another_label_is_no_snapshot(
 
 
 def test_a_snapshot_that_was_only_intended_is_not_there_yet(
-    store: AttachmentSnapshotStore, kept: SqliteAttachments
+    store: SessionImages, kept: SqliteAttachments
 ) -> None:
     begun = packed(named("a", ident="X"), an_image())
     session(kept, snapshots_holder("S")).put(begun, media_type=SNAPSHOT_TYPE, label="a:X:7")
@@ -115,7 +123,7 @@ def test_a_snapshot_that_was_only_intended_is_not_there_yet(
 
 
 def test_bytes_of_another_snapshot_are_not_taken_for_this_one(
-    store: AttachmentSnapshotStore, kept: SqliteAttachments
+    store: SessionImages, kept: SqliteAttachments
 ) -> None:
     held = session(kept, snapshots_holder("S"))
     other = packed(named("b", ident="X"), an_image())
@@ -125,7 +133,7 @@ def test_bytes_of_another_snapshot_are_not_taken_for_this_one(
         store.load("S", "a")
 
 
-def test_an_id_with_a_colon_is_refused(store: AttachmentSnapshotStore) -> None:
+def test_an_id_with_a_colon_is_refused(store: SessionImages) -> None:
     with pytest.raises(InvalidName, match="colon"):
         store.save(named("a", ident="X:7"), an_image())
 
@@ -152,13 +160,13 @@ class Damaged:
 
     def __init__(self, folder: Path, *, count: int) -> None:
         self.kept = stored(folder)
-        self.store = AttachmentSnapshotStore(self.kept)
+        self.store = SessionImages(self.kept)
         self.image = an_image_of(1, count=count)
         self.store.save(named("a"), self.image)
         self.id = blob_of(self.kept, "a")
         with self.kept.chunks(self.id) as chunks:
             self.data = b"".join(chunks)
-        self.path = self.kept.local_path(self.id)
+        self.path = local_path(self.kept, self.id)
 
     def write(self, data: bytes) -> None:
         if self.path is not None:
@@ -202,11 +210,11 @@ def test_bytes_that_are_no_snapshot_are_one_clear_error(data: bytes, start: byte
     # What is plainly something else, a picture say, is not even listed.
     expected = StoreError if ref.media_type == SNAPSHOT_TYPE else SnapshotNotFound
     with pytest.raises(expected, match="snapshot 'a'"):
-        AttachmentSnapshotStore(kept).load("S", "a")
+        SessionImages(kept).load("S", "a")
 
 
 def test_bytes_that_are_lost_are_an_error_and_not_an_absence(
-    store: AttachmentSnapshotStore, kept: SqliteAttachments
+    store: SessionImages, kept: SqliteAttachments
 ) -> None:
     store.save(named("a"), an_image_of(1))
     final_file(kept, blob_of(kept, "a")).unlink()
@@ -218,7 +226,7 @@ def test_bytes_that_are_lost_are_an_error_and_not_an_absence(
 
 
 def test_a_save_that_fails_leaves_the_one_before_it(
-    store: AttachmentSnapshotStore, kept: SqliteAttachments, monkeypatch: pytest.MonkeyPatch
+    store: SessionImages, kept: SqliteAttachments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.save(named("a", ident="1"), an_image_of(1))
 
@@ -260,7 +268,7 @@ def test_a_directory_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("count", [1, 40], ids=["row", "file"])
 def test_a_snapshot_that_is_replaced_again_and_again_takes_the_place_of_one(
-    store: AttachmentSnapshotStore, kept: SqliteAttachments, tmp_path: Path, count: int
+    store: SessionImages, kept: SqliteAttachments, tmp_path: Path, count: int
 ) -> None:
     for number in range(50):
         store.save(named("current", ident=f"{number:02}"), an_image_of(number, count=count))
@@ -274,16 +282,18 @@ def test_a_snapshot_that_is_replaced_again_and_again_takes_the_place_of_one(
 
 def test_in_memory_nothing_piles_up_either() -> None:
     kept = MemoryAttachments()
-    store = AttachmentSnapshotStore(kept)
+    store = SessionImages(kept)
 
     for number in range(50):
         store.save(named("current", ident=str(number)), an_image_of(number))
 
-    assert list(kept._blobs) == [blob_of(kept, "current")]
+    assert list(kept.blobs.ids()) == [blob_of(kept, "current")]
+    with kept.looking() as rows:
+        assert [each.id for each in rows.blobs()] == [blob_of(kept, "current")]
 
 
 def test_the_bytes_of_a_deleted_snapshot_go_with_it(
-    store: AttachmentSnapshotStore, kept: SqliteAttachments
+    store: SessionImages, kept: SqliteAttachments
 ) -> None:
     store.save(named("a"), an_image_of(1))
     store.save(named("b"), an_image_of(1))
@@ -294,7 +304,7 @@ def test_the_bytes_of_a_deleted_snapshot_go_with_it(
 
 
 def test_bytes_that_somebody_else_holds_outlive_their_snapshot(
-    store: AttachmentSnapshotStore, kept: SqliteAttachments
+    store: SessionImages, kept: SqliteAttachments
 ) -> None:
     store.save(named("a", ident="1"), an_image_of(1))
     other = session(kept, "other")
@@ -309,14 +319,14 @@ def test_bytes_that_somebody_else_holds_outlive_their_snapshot(
 def test_a_sweep_takes_no_living_snapshot(tmp_path: Path) -> None:
     clock = Ticks()
     with stored(tmp_path, clock) as kept:
-        store = AttachmentSnapshotStore(kept)
+        store = SessionImages(kept)
         for number, name in enumerate(["small", "large", "replaced", "replaced"]):
             store.save(named(name, ident=str(number)), an_image_of(number, count=1 + 39 * number))
     clock.now += 10**9
 
     with stored(tmp_path, clock) as kept:
         report = reclaim(kept, policy=EVERYTHING)
-        store = AttachmentSnapshotStore(kept)
+        store = SessionImages(kept)
 
         assert (report.scanned_blob_count, report.reclaimed_count) == (3, 0)
         assert [store.load("S", each.name)[1] for each in store.list("S")] == [
@@ -326,7 +336,7 @@ def test_a_sweep_takes_no_living_snapshot(tmp_path: Path) -> None:
 
 
 def test_who_loads_while_another_replaces_gets_the_old_or_the_new(
-    store: AttachmentSnapshotStore, kept: SqliteAttachments, monkeypatch: pytest.MonkeyPatch
+    store: SessionImages, kept: SqliteAttachments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.save(named("a", ident="1"), an_image_of(1))
     original = kept.chunks

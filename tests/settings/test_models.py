@@ -14,11 +14,11 @@ from tests.settings.test_settings import World, toml
 
 from tallystick.core.errors import RunNotFound, UsageError
 from tallystick.ledger.memory import MemoryLedger
-from tallystick.ledger.port import Ledger
 from tallystick.model.endpoint import Endpoint
 from tallystick.model.http import HttpModel
 from tallystick.model.pacing import Pacing
 from tallystick.model.port import Model
+from tallystick.runtime.runs.history import recorded_model
 from tallystick.settings.models import endpoint_of, open_model
 from tallystick.settings.providers import FileModel, ProviderModel, resolve_model
 
@@ -35,13 +35,15 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def no_ledger() -> Ledger:
-    raise AssertionError("the ledger is for recorded runs only")
+def no_recording(run: str) -> Model:
+    raise AssertionError(f"no recorded run is asked for, and {run} is none")
 
 
 def opened(world: World, name: str | None, **env: str) -> Model:
     environ = {**world.environ, **env}
-    return open_model(name, world.load(**env), pacing=Pacing(), ledger=no_ledger, environ=environ)
+    return open_model(
+        name, world.load(**env), pacing=Pacing(), recorded=no_recording, environ=environ
+    )
 
 
 def meant(world: World, name: str, **env: str) -> FileModel | ProviderModel:
@@ -248,7 +250,7 @@ def test_models_of_one_provider_wait_together(world: World) -> None:
     environ = {**world.environ, **KEYS}
 
     for name in ("openai:a", "openai:b", "openrouter:a"):
-        open_model(name, world.load(), pacing=pacing, ledger=no_ledger, environ=environ)
+        open_model(name, world.load(), pacing=pacing, recorded=no_recording, environ=environ)
 
     assert pacing.gate(endpoint(world, "openai:c", **KEYS)) is pacing.gate(
         endpoint(world, "openai:d", **KEYS)
@@ -275,15 +277,19 @@ def test_a_script_is_found_at_home_too(world: World) -> None:
     assert "No such file" in refusal(world, "scripted:nosuch")
 
 
+def recorded(run: str) -> Model:
+    return recorded_model(MemoryLedger(), run)
+
+
 def test_a_recorded_run_is_looked_for_in_the_ledger(world: World) -> None:
     with pytest.raises(UsageError, match="no run yet"):
-        open_model("recorded:last", world.load(), pacing=Pacing(), ledger=MemoryLedger)
+        open_model("recorded:last", world.load(), pacing=Pacing(), recorded=recorded)
 
 
 def test_a_recording_that_is_not_here_says_what_to_do(world: World) -> None:
     advice = r"no run 'Qwen' in the ledger; .* Name another model: -m"
     with pytest.raises(RunNotFound, match=advice):
-        open_model("recorded:Qwen", world.load(), pacing=Pacing(), ledger=MemoryLedger)
+        open_model("recorded:Qwen", world.load(), pacing=Pacing(), recorded=recorded)
 
 
 def test_a_model_file_is_looked_at_when_it_is_named(world: World) -> None:

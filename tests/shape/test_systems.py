@@ -59,16 +59,19 @@ REFUSED = """
 import pathlib
 from tallystick import SqliteLedger, TallystickError
 from tallystick.memory.store.sqlite import SqliteMemory
-from tallystick.sessions.book import SessionBook
+from tallystick.sessions.file import book_in
 from tallystick.sessions.exec_sessions import hold_session
 from tallystick.settings.trust import TrustStore
 from tallystick.skills.format.folder import walked
+from tallystick.stores import open_stores
 here = pathlib.Path.cwd()
 for what in (
     lambda: SqliteLedger(here / "ledger.db").runs(),
     lambda: SqliteMemory(here / "memory.db").reading().__enter__(),
-    lambda: SessionBook(here / "sessions.db").ids(),
-    lambda: hold_session("one", directory=here, seed=1, clock_ns=0).__enter__(),
+    lambda: book_in(here / "sessions.db").ids(),
+    lambda: hold_session(
+        open_stores(here / "ledger.db").sessions, "one", folder=here, seed=1, clock_ns=0
+    ).__enter__(),
     lambda: TrustStore(here).note({}),
     lambda: walked(here, within=None, seen=set(), missed=True),
 ):

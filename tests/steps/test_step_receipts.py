@@ -59,7 +59,7 @@ class Failing(MemoryLedger):
     def submit(self, run: str, drafts: Any, **more: Any) -> Any:
         if self.full and any(each.tag.startswith("step.") for each in drafts):
             failed: Future[None] = Future()
-            failed.set_exception(LedgerFull(path="memory"))
+            failed.set_exception(LedgerFull(where="memory"))
             return more["expected"], failed
         return super().submit(run, drafts, **more)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import resource
 import signal
@@ -45,7 +46,7 @@ class Failed(Exception):
 
 
 def failed(word: str) -> Callable[..., Failed]:
-    return lambda **fields: Failed(f"{word} {Path(fields['path']).name} {fields.get('why', '')}")
+    return lambda **fields: Failed(f"{word} {Path(fields['where']).name} {fields.get('why', '')}")
 
 
 KIND = FileKind(
@@ -378,3 +379,38 @@ def test_a_fork_waits_for_a_file_that_was_opened_while_it_waited_for_others(
         holder.join()
 
     assert said == "['held']"
+
+
+# -- older versions and the form of a new file -------------------------------------------------
+
+
+def upgraded(db: sqlite3.Connection) -> None:
+    db.execute("ALTER TABLE word ADD COLUMN said INTEGER")
+
+
+NEWER_KIND = dataclasses.replace(
+    KIND, versions=(3, 2), upgrade=upgraded, page_bytes=1_024, log_pages=7
+)
+
+
+def test_an_older_file_is_upgraded_by_the_first_write_and_by_no_reading(path: Path) -> None:
+    with contextlib.closing(SqliteFile(path, KIND, busy_seconds=1.0)) as older:
+        add(older, "x")
+    with contextlib.closing(SqliteFile(path, NEWER_KIND, busy_seconds=1.0)) as newer:
+        with newer.reading() as db:
+            before = db.execute("PRAGMA user_version").fetchone()
+        with newer.writing() as db:
+            columns = db.execute("SELECT word, said FROM word").fetchall()
+        with newer.reading() as db:
+            after = db.execute("PRAGMA user_version").fetchone()
+
+    assert (before, columns, after) == ((2,), [("x", None)], (3,))
+
+
+def test_a_new_file_has_the_pages_that_its_kind_asks_for(path: Path) -> None:
+    asked = ("page_size", "wal_autocheckpoint", "user_version")
+    file = SqliteFile(path, NEWER_KIND, busy_seconds=1.0)
+    with contextlib.closing(file), file.writing() as db:
+        found = [db.execute(f"PRAGMA {each}").fetchone() for each in asked]
+
+    assert found == [(1_024,), (7,), (3,)]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import os
 import signal
-import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.chain import Sealed
 from tallystick.ledger.port import Also, ExportHeader
 from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.storage.transaction import Transaction
 from tallystick.upkeep.transfer import import_run_with_attachments
 
 IN_THE_TRANSACTION = 0
@@ -49,7 +49,7 @@ class Doomed(SqliteLedger):
     def adopt(
         self, header: ExportHeader, entries: Iterator[Sealed], *, also: Also | None = None
     ) -> None:
-        def last(db: sqlite3.Connection | None) -> None:
+        def last(db: Transaction | None) -> None:
             if also is not None:
                 also(db)
             die()

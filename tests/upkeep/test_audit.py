@@ -211,6 +211,14 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "row: no longer imported, with a fence": (row("copy", "imported = 0, fence = 1"), "row"),
     "row: created at": (row("plain", "created_at = created_at - 1"), "row"),
     "row: fence": (row("moved", "fence = fence + 1"), "row"),
+    "row: steps": (row("plain", "steps = 1"), "row"),
+    "row: parent": (row("plain", "parent = 'x'"), "row"),
+    "row: caller": (row("plain", "caller = 'x'"), "row"),
+    "row: session": (row("plain", "session = NULL"), "row"),
+    "row: grown from": (row("plain", "grown_from = 'x'"), "row"),
+    "row: stop": (row("plain", "stop = NULL"), "row"),
+    "row: started at": (row("plain", "started_at = started_at + 1"), "row"),
+    "row: ended at": (row("plain", "ended_at = NULL"), "row"),
     "bodies: the first": (bodies("plain", "seq = 0"), "body"),
     "bodies: one": (bodies("plain", "seq = 3"), "body"),
     "bodies: all": (bodies("plain", "1"), "body"),
@@ -307,6 +315,27 @@ def test_a_lost_reference_is_found_among_attachments_and_its_bytes_stay(
         for id in named:
             with attachments.chunks(id) as chunks:
                 assert b"".join(chunks)
+
+
+def test_a_lost_reference_of_a_session_is_found_among_attachments_and_its_bytes_stay(
+    world: World, sandbox: WasmSandbox
+) -> None:
+    world.change("DELETE FROM attachment_reference WHERE session_id LIKE '%/snapshots'")
+
+    with SqliteLedger(world.path) as ledger, SqliteAttachments(ledger.file) as attachments:
+        report = verify_references(ledger, attachments)
+        collected = reclaim(
+            attachments,
+            policy=ReclaimPolicy(grace_period_ms=0),
+            needed=lambda: needed_attachments(ledger),
+        )
+
+    assert not report.ok
+    assert any("has its interpreter in it" in each.why for each in report.bad)
+    assert {each.id for each in report.bad} == set(collected.needed_ids)
+    assert collected.reclaimed_count == 0
+    with client(world.path, sandbox, "FINAL(kept)") as session:
+        assert session.run("what is it?", session=world.session).answer == "41"
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,8 @@ def refused(content: bytes) -> None:
     with pytest.raises(TransferRefused):
         import_run_with_attachments(place.ledger, place.kept, io.BytesIO(content))
     assert list(place.ledger.runs()) == []
-    assert [*place.kept._blobs, *place.kept._rows] == []
+    with place.kept.looking() as rows:
+        assert [*rows.blobs(), *rows.references(), *place.kept.blobs.ids()] == []
 
 
 def test_the_files_that_these_are_made_from_are_good() -> None:

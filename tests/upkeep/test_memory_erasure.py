@@ -16,7 +16,7 @@ from tests.scripted_run import block
 from tests.skills.skill_runs import make_skill
 from tests.upkeep.test_prune import entered, left
 
-from tallystick.attachments import rows
+from tallystick.attachments.rows import SqliteManifest
 from tallystick.attachments.session import SessionAttachments, snapshots_holder
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.client import Session
@@ -28,7 +28,7 @@ from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
 from tallystick.memory.exchange import export_notes
-from tallystick.memory.memory import Memory, open_keys
+from tallystick.memory.memory import open_keys
 from tallystick.memory.note import REDACTED
 from tallystick.memory.receipts.receipt import RunErased
 from tallystick.memory.receipts.receipts import kept_receipts, verify_chain
@@ -37,7 +37,7 @@ from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.memory.store.verify import verify_memory
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.context.inputs import given_text
-from tallystick.runtime.run import live
+from tallystick.runtime.programs import execution
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.runs.result import Run
@@ -45,11 +45,12 @@ from tallystick.sandbox.snapshot import MAGIC, unpacked
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.sessions.file import SessionFile
 from tallystick.sessions.rows import SessionState
-from tallystick.sessions.sessions import held_session
+from tallystick.sessions.sessions import book_path
 from tallystick.skills.skills import Skills
 from tallystick.storage.clock import new_id
 from tallystick.upkeep import erasure as memory_erasure
 from tallystick.upkeep.erasure import Erased, Erasure
+from tallystick.upkeep.memory import Memory
 from tallystick.upkeep.prune import Pruner
 
 pytestmark = pytest.mark.slow
@@ -148,7 +149,7 @@ class World:
         made = []
         with SqliteAttachments(self.ledger.file) as kept:
             with kept.reading() as db:
-                ids = [] if db is None else [blob.id for blob in rows.blobs(db)]
+                ids = [] if db is None else [blob.id for blob in SqliteManifest(db).blobs()]
             for id in ids:
                 with kept.chunks(id) as chunks:
                     data = b"".join(chunks)
@@ -280,7 +281,7 @@ def test_what_grew_from_a_run_goes_before_it(world: World) -> None:
 def test_a_snapshot_of_an_interpreter_that_had_read_it_goes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "SNAPSHOT_FUEL", 0)
+    monkeypatch.setattr(execution, "SNAPSHOT_FUEL", 0)
     stopped = world.run(RECALL.replace("print", "len"), "x = 1", limits=RunLimits(turns=2))
     assert any(WORD.encode() in data for _, data in world.images())
 
@@ -352,7 +353,7 @@ def test_an_image_of_a_busy_session_is_named_until_it_goes(world: World) -> None
     assert left.image is not None
     assert left.values is not None
 
-    with held_session(sessions.book.path, read):
+    with sessions.book.hold(read):
         done = world.forget(short)
 
     assert done.attachments_left == tuple(sorted((left.image.id, left.values.id)))
@@ -372,20 +373,21 @@ def test_context_variables_that_say_it_go_from_the_raw_files(
         book = session.sessions.book
         made = session.sessions.new(variables={"said": f"so: {SECRET}", "who": "Zoë"})
     book.update_state(made.id, state)
-    raw = [book.path, book.path.with_name(f"{book.path.name}-wal")]
+    path = book_path(Path(world.ledger.path))
+    raw = [path, path.with_name(f"{path.name}-wal")]
 
     # Another process has the file open: SQLite's own log is not removed at the end.
-    with contextlib.closing(sqlite3.connect(book.path)) as beside:
+    with contextlib.closing(sqlite3.connect(path)) as beside:
         beside.execute("SELECT count(*) FROM variable").fetchall()
         book.set_variable(
             session.sessions.new().id, "again", base64.b64encode(SECRET.encode()).decode()
         )
-        assert any(WORD.encode() in path.read_bytes() for path in raw)
+        assert any(WORD.encode() in each.read_bytes() for each in raw)
 
         done = world.forget(world.note)
 
         assert done.whole
-        assert not any(WORD.encode() in path.read_bytes() for path in raw)
+        assert not any(WORD.encode() in each.read_bytes() for each in raw)
         assert world.traces() == []
     assert book.get(made.id).context_variables == {"who": "Zoë"}
 
@@ -394,10 +396,10 @@ def test_a_file_of_sessions_that_somebody_reads_is_named(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with world.session() as session:
-        book = session.sessions.book
         session.sessions.new(variables={"said": SECRET})
+    path = book_path(Path(world.ledger.path))
     monkeypatch.setattr(SessionFile.__init__, "__kwdefaults__", {"busy_seconds": 0.1})
-    with contextlib.closing(sqlite3.connect(book.path, isolation_level=None)) as beside:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as beside:
         beside.execute("BEGIN")
         beside.execute("SELECT count(*) FROM variable").fetchall()
         done = world.forget(world.note)

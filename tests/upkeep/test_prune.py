@@ -51,7 +51,7 @@ from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import is_child, records_of, resolve_run
 from tallystick.runtime.runs.lock import held_run
-from tallystick.runtime.spend.scopes import SharedCap, declared
+from tallystick.runtime.spend.scopes import DEPLOYMENT, SharedCap
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.upkeep.proof import head_of, proof_of, verify_proof
 from tallystick.upkeep.prune import Kept, Pruned, Pruner, age_ms, disk_bytes, read_chain
@@ -377,8 +377,9 @@ def test_what_may_still_be_needed_is_kept_with_a_reason(kit: Kit) -> None:
     inside = begun_by(kit, 7, steps=steps)
     child = begun_by(kit, 8, caller=unended)
     held = made(kit, 9)
-    scopes = declared(kit.ledger.file, Budget.of(usd=1))
-    run_scopes = SharedCap(kit.ledger.file, scopes, run=held)
+    scopes = SharedScopes(kit.ledger.file)
+    scopes.record_total(DEPLOYMENT, Budget.of(usd=1))
+    run_scopes = SharedCap(scopes, run=held)
     run_scopes.reserve(Amount(usd=5, tokens=1, model_calls=1), usd_waived=False)
     running = made(kit, 10)
     before = {row.run: row.head for row in kit.ledger.runs()}

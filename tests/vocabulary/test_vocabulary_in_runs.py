@@ -18,7 +18,7 @@ from tallystick.core.records import HostAnswered, ProgramChecked, RunProgram, Ru
 from tallystick.core.resume_errors import ResumeRefused
 from tallystick.runtime.calls.functions import RunFunction, host_function
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.vocabulary.runs import VocabularyAsked, read_vocabulary
+from tallystick.vocabulary.capability import VocabularyAsked, read_vocabulary
 
 THESAURUS = (
     b'{"term": "invoice", "synonyms": ["bill"], "related": ["customer"]}\n{"term": "customer"}\n'

@@ -3,7 +3,8 @@
 Rule 1: committed references are alive. An intent dies only when it is old and its owner is proven
 dead. Bytes that no row names at all are dead when they are old, or were forgotten just now by who
 asks for their deletion.
-Rule 2: every sentence is checked again in the transaction that carries it out (`rows`: the fence).
+Rule 2: every sentence is checked again in the transaction that carries it out (the fence of
+`manifest`).
 Rule 3: what fails is named and passed over. Only a manifest that cannot be read, or that says
 nobody holds anything, stops a sweep, and then before it deleted anything.
 Rule 4: between two steps the process may die, and any other sweep or put may come. `steps` yields
@@ -14,24 +15,26 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import sqlite3
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
-from tallystick.attachments import rows
+from tallystick.attachments.manifest import CONDEMNED, DELETING, FREE, Blob, ManifestRows
 from tallystick.attachments.port import (
     AttachmentError,
     AttachmentIoFailed,
     AttachmentNotFound,
+    Attachments,
+    Blobs,
+    Chunks,
     Intent,
     ReclamationRefused,
     Reference,
 )
-from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.errors import LedgerCorrupt
+from tallystick.storage.owner import Owners
 
 # What a sweep may do, what it says afterwards, and when an intent is dead.
 
@@ -105,8 +108,40 @@ _GROUP = 256
 _Item = TypeVar("_Item")
 
 
+class Reclaimable(Protocol):
+    """A store whose bytes can be collected: its rows, its blobs, and who its owners are."""
+
+    @property
+    def blobs(self) -> Blobs: ...
+
+    @property
+    def owners(self) -> Owners: ...
+
+    def clock(self) -> int:
+        """Return milliseconds since 1970."""
+
+    def looking(self) -> contextlib.AbstractContextManager[ManifestRows | None]:
+        """Look at the rows in one state; None if there are none yet."""
+
+    def changing(self, *, forced: bool) -> contextlib.AbstractContextManager[ManifestRows]:
+        """Change rows in a transaction. A forced one is on the disk, if there is one."""
+
+    def staged_files(self) -> Iterable[tuple[str, Path]]:
+        """Go through the files in staging, each with its owner."""
+
+    def chunks(self, id: str) -> Chunks:
+        """Read an attachment, checked."""
+
+    def scrub(self) -> None:
+        """Take deleted bytes out of what was written, as far as no reader still needs it."""
+
+
+class CollectableAttachments(Attachments, Reclaimable, Protocol):
+    """Attachments that can be collected by whoever holds some of them."""
+
+
 def reclaim(
-    attachments: SqliteAttachments,
+    attachments: Reclaimable,
     *,
     policy: ReclaimPolicy = _POLICY,
     dry_run: bool = False,
@@ -123,7 +158,7 @@ def reclaim(
     return sweep.report
 
 
-def reclaim_forgotten(attachments: SqliteAttachments, ids: Sequence[str]) -> ReclaimReport:
+def reclaim_forgotten(attachments: Reclaimable, ids: Sequence[str]) -> ReclaimReport:
     """Delete bytes that their holder has just let go of, however young, unless a row names them.
 
     For what is replaced again and again. The caller took its own row out, so that nothing has to be
@@ -140,7 +175,7 @@ class Sweep:
 
     def __init__(
         self,
-        attachments: SqliteAttachments,
+        attachments: Reclaimable,
         *,
         policy: ReclaimPolicy = _POLICY,
         dry_run: bool = False,
@@ -199,8 +234,8 @@ class Sweep:
     def _candidates(self) -> list[str]:
         """The blobs that nobody alive holds, as far as a look can tell."""
         try:
-            with self._attachments.reading() as db:
-                alive, dead = (set(), []) if db is None else self._sorted_out(db)
+            with self._attachments.looking() as rows:
+                alive, dead = (set(), []) if rows is None else self._sorted_out(rows)
         except (AttachmentError, LedgerCorrupt) as error:
             self.report.root_enumeration_failure = str(error)
             raise ReclamationRefused(
@@ -233,39 +268,39 @@ class Sweep:
             self.report.needed_ids.append(id)
         return True
 
-    def _sorted_out(self, db: sqlite3.Connection) -> tuple[set[str], list[rows.Blob]]:
+    def _sorted_out(self, rows: ManifestRows) -> tuple[set[str], list[Blob]]:
         """What somebody alive holds, and the blobs that nobody does."""
         # Every row is read, also those of other blobs: one that cannot be read may be a reference
         # to anything.
-        alive = {each.intent.attachment_id for each in rows.references(db) if self._lives(db, each)}
+        alive = {each.intent.attachment_id for each in rows.references() if self._lives(rows, each)}
         dead = []
-        for blob in rows.blobs(db):
+        for blob in rows.blobs():
             self.report.scanned_blob_count += 1
-            if blob.id not in alive and self._is_dead(db, blob):
+            if blob.id not in alive and self._is_dead(rows, blob):
                 dead.append(blob)
         return alive, dead
 
-    def _lives(self, db: sqlite3.Connection, reference: Reference) -> bool:
+    def _lives(self, rows: ManifestRows, reference: Reference) -> bool:
         return reference.committed_at_epoch_ms is not None or not intent_is_dead(
             reference.intent,
-            holders=rows.holders(db, reference.intent),
+            holders=rows.holders(reference.intent),
             cutoff=self._cutoff,
             proven_dead=self._proven_dead,
         )
 
-    def _is_dead(self, db: sqlite3.Connection, blob: rows.Blob) -> bool:
-        if blob.state == rows.DELETING:
+    def _is_dead(self, rows: ManifestRows, blob: Blob) -> bool:
+        if blob.state == DELETING:
             # Another sweep's. If that one is gone, this is what it left.
             return blob.sweep is None or self._proven_dead(blob.sweep)
-        held = list(rows.references(db, id=blob.id))
+        held = list(rows.references(id=blob.id))
         if blob.id in self._forgotten:
             return not held
         if not held:
             return blob.stored_at <= self._cutoff
-        return not any(self._lives(db, each) for each in held)
+        return not any(self._lives(rows, each) for each in held)
 
     def _proven_dead(self, owner: str) -> bool:
-        """Asked once: who is dead stays dead, and who lived a moment ago is left alone."""
+        """AskedRun once: who is dead stays dead, and who lived a moment ago is left alone."""
         if owner not in self._dead:
             self._dead[owner] = self._attachments.owners.proven_dead(owner)
             if not self._dead[owner] and not self._attachments.owners.knows(owner):
@@ -285,72 +320,72 @@ class Sweep:
             yield from self._unlink(filed)
 
     def _condemn(self, ids: Sequence[str]) -> None:
-        with self._attachments.writing(forced=False) as db:
+        with self._attachments.changing(forced=False) as rows:
             for id in ids:
-                blob = rows.blob_of(db, id)
-                if blob is not None and blob.state != rows.DELETING and self._is_dead(db, blob):
-                    rows.mark(db, id, state=rows.CONDEMNED, sweep=self._id)
+                blob = rows.blob_of(id)
+                if blob is not None and blob.state != DELETING and self._is_dead(rows, blob):
+                    rows.mark(id, state=CONDEMNED, sweep=self._id)
 
-    def _execute(self, ids: Sequence[str]) -> list[rows.Blob]:
+    def _execute(self, ids: Sequence[str]) -> list[Blob]:
         """Carry out the sentences that still stand: rows go at once, files are marked as going."""
-        going: list[rows.Blob] = []
+        going: list[Blob] = []
         # Forced: else a power cut could undo the mark and not the unlink that follows it.
-        with self._attachments.writing(forced=True) as db:
+        with self._attachments.changing(forced=True) as rows:
             for id in ids:
-                blob = rows.blob_of(db, id)
+                blob = rows.blob_of(id)
                 if blob is None:
                     continue  # another sweep was faster
-                if not self._stands(db, blob):
+                if not self._stands(rows, blob):
                     self.report.condemn_deferred_ids.append(id)
                     continue
-                for each in list(rows.references(db, id=id)):
-                    rows.forget(db, each.intent.session_id, id)
+                for each in list(rows.references(id=id)):
+                    rows.forget(each.intent.session_id, id)
                     self.report.swept_intent_count += 1
                 if blob.filed:
-                    rows.mark(db, id, state=rows.DELETING, sweep=self._id)
+                    rows.mark(id, state=DELETING, sweep=self._id)
                 else:
-                    rows.drop_blob(db, id)
+                    rows.drop_blob(id)
                 going.append(blob)
         return going
 
-    def _stands(self, db: sqlite3.Connection, blob: rows.Blob) -> bool:
-        sentenced = blob.state == rows.CONDEMNED and blob.sweep == self._id
-        return (sentenced or blob.state == rows.DELETING) and self._is_dead(db, blob)
+    def _stands(self, rows: ManifestRows, blob: Blob) -> bool:
+        sentenced = blob.state == CONDEMNED and blob.sweep == self._id
+        return (sentenced or blob.state == DELETING) and self._is_dead(rows, blob)
 
-    def _unlink(self, blobs: Sequence[rows.Blob]) -> Iterator[str]:
+    def _unlink(self, blobs: Sequence[Blob]) -> Iterator[str]:
         """Take files away, then their rows. Whoever wants one in between waits."""
         gone = []
         for blob in blobs:
             try:
-                self._attachments.files.remove(blob.id)
+                self._attachments.blobs.remove(blob.id)
             except AttachmentIoFailed:
                 self.report.failed_ids.append(blob.id)
             else:
                 gone.append(blob)
             yield "unlinked"
-        with self._attachments.writing(forced=False) as db:
+        with self._attachments.changing(forced=False) as rows:
             for blob in blobs:
-                found = rows.blob_of(db, blob.id)
-                if found is None or (found.state, found.sweep) != (rows.DELETING, self._id):
+                found = rows.blob_of(blob.id)
+                if found is None or (found.state, found.sweep) != (DELETING, self._id):
                     continue  # small bytes have taken its place
                 if blob not in gone:
-                    rows.mark(db, blob.id, state=rows.FREE, sweep=None)
+                    rows.mark(blob.id, state=FREE, sweep=None)
                     continue
-                if any(True for _ in rows.references(db, id=blob.id)):
+                if any(True for _ in rows.references(id=blob.id)):
                     self.report.deleted_while_referenced.append(blob.id)
-                rows.drop_blob(db, blob.id)
+                rows.drop_blob(blob.id)
         self._count(gone)
 
-    def _count(self, blobs: Sequence[rows.Blob]) -> None:
+    def _count(self, blobs: Sequence[Blob]) -> None:
         self.report.reclaimed_count += len(blobs)
         self.report.reclaimed_bytes += sum(blob.byte_len for blob in blobs)
 
     def _forget_dead_intents(self) -> None:
         """Rows of the dead whose bytes others hold, or never came."""
-        with self._attachments.writing(forced=False) as db:
-            for each in rows.uncommitted(db, self._cutoff):
-                if not self._lives(db, each):
-                    rows.forget(db, each.intent.session_id, each.intent.attachment_id)
+        with self._attachments.changing(forced=False) as rows:
+            for each in rows.uncommitted(self._cutoff):
+                if not self._lives(rows, each):
+                    rows.forget(each.intent.session_id, each.intent.attachment_id)
                     self.report.swept_intent_count += 1
 
     # -- what no row names ---------------------------------------------------------------------
@@ -372,35 +407,35 @@ class Sweep:
             yield from self._unlink(marked)
             self.report.orphan_file_count += self.report.reclaimed_count - before
 
-    def _mark_orphans(self, ids: Sequence[str]) -> list[rows.Blob]:
+    def _mark_orphans(self, ids: Sequence[str]) -> list[Blob]:
         """Give files the row of one that is going, unless somebody is about to give them theirs."""
-        sizes = self._listed(lambda: [(id, self._attachments.files.size(id) or 0) for id in ids])
+        sizes = self._listed(lambda: [(id, self._attachments.blobs.size(id) or 0) for id in ids])
         marked = []
-        with self._attachments.writing(forced=True) as db:
+        with self._attachments.changing(forced=True) as rows:
             for id, size in sizes:
-                if rows.blob_of(db, id) is None and not list(rows.references(db, id=id)):
-                    rows.keep_file(db, id, size, now=self._attachments.clock())
-                    rows.mark(db, id, state=rows.DELETING, sweep=self._id)
-                    marked.append(rows.Blob(id, size, 0, rows.DELETING, self._id, True))
+                if rows.blob_of(id) is None and not list(rows.references(id=id)):
+                    rows.keep_file(id, size, now=self._attachments.clock())
+                    rows.mark(id, state=DELETING, sweep=self._id)
+                    marked.append(Blob(id, size, 0, DELETING, self._id, True))
         return marked
 
     def _orphans_in_staging(self) -> list[Path]:
         return self._listed(
             lambda: [
-                path for owner, path in self._attachments.files.staged() if self._proven_dead(owner)
+                path for owner, path in self._attachments.staged_files() if self._proven_dead(owner)
             ]
         )
 
     def _files_without_row(self) -> list[str]:
         def found() -> list[str]:
-            ids = list(self._attachments.files.ids())
-            with self._attachments.reading() as db:
-                if db is None:
+            ids = list(self._attachments.blobs.ids())
+            with self._attachments.looking() as rows:
+                if rows is None:
                     return ids
                 return [
                     id
                     for id in ids
-                    if rows.blob_of(db, id) is None and not list(rows.references(db, id=id))
+                    if rows.blob_of(id) is None and not list(rows.references(id=id))
                 ]
 
         return self._listed(found)
@@ -421,9 +456,9 @@ class Sweep:
     def _bury(self) -> None:
         """Remove the lock files of the dead whom nothing names any more."""
         owners = self._attachments.owners
-        staged = self._listed(lambda: [owner for owner, _ in self._attachments.files.staged()])
-        with self._attachments.reading() as db:
-            named = {*staged, *(() if db is None else rows.named_owners(db))}
+        staged = self._listed(lambda: [owner for owner, _ in self._attachments.staged_files()])
+        with self._attachments.looking() as rows:
+            named = {*staged, *(() if rows is None else rows.named_owners())}
         for owner in self._listed(owners.ids):
             if owner not in named:
                 owners.bury(owner)
@@ -454,15 +489,13 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     damage: tuple[str, ...] = ()
 
 
-def verify_attachments(
-    attachments: SqliteAttachments, *, session_id: str | None = None
-) -> VerifyReport:
+def verify_attachments(attachments: Reclaimable, *, session_id: str | None = None) -> VerifyReport:
     """Read the bytes of every committed reference, of one session or of all."""
     holders: dict[str, list[str]] = {}
     lengths: dict[str, set[int]] = {}
-    with attachments.reading() as db:
-        if db is not None:
-            for each in rows.references(db, session_id=session_id):
+    with attachments.looking() as rows:
+        if rows is not None:
+            for each in rows.references(session_id=session_id):
                 if each.committed_at_epoch_ms is not None:
                     holders.setdefault(each.ref.id, []).append(each.intent.session_id)
                     lengths.setdefault(each.ref.id, set()).add(each.ref.byte_len)
@@ -488,6 +521,6 @@ def verify_attachments(
     )
 
 
-def _length(attachments: SqliteAttachments, id: str) -> int:
+def _length(attachments: Reclaimable, id: str) -> int:
     with attachments.chunks(id) as chunks:
         return sum(map(len, chunks))

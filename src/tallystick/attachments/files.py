@@ -19,16 +19,16 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 
 from tallystick.attachments.port import (
     CHUNK_BYTES,
-    AttachmentCorrupt,
     AttachmentIoFailed,
     AttachmentNotFound,
+    Blobs,
     is_digest,
 )
 from tallystick.storage import system
+from tallystick.storage.clock import new_id
 from tallystick.storage.private_file import force_directory, make_private, open_new
 
 _STAGING = "staging"
@@ -73,15 +73,28 @@ class BlobFiles:
             raise
         return path, digest, length
 
-    def publish(self, staged: Path, id: str) -> None:
-        """Give a staged file its final name. One that is there already is the same bytes."""
+    def put(self, id: str, source: Path | bytes) -> None:
+        """Give a staged file its final name, also over one that is there: that mends it."""
+        if isinstance(source, bytes):
+            source, _, _ = self.write([source], owner=new_id(), in_memory=True)
         path = self.path(id)
         try:
             make_private(path.parent, forced=True)
-            staged.rename(path)
+            source.rename(path)
             force_directory(path.parent)
         except OSError as error:
             raise AttachmentIoFailed.of(path, error) from error
+
+    def open(self, id: str, start: int = 0, length: int | None = None) -> FileReader:
+        return FileReader(self.path(id), id=id, start=start, length=length)
+
+    @contextlib.contextmanager
+    def local(self, id: str) -> Iterator[Path]:
+        """Have the file itself: it is on this machine, and what is mapped outlives its name."""
+        path = self.path(id)
+        if self.size(id) is None:
+            raise AttachmentNotFound(id=id)
+        yield path
 
     def size(self, id: str) -> int | None:
         """How long the file is, None if there is none."""
@@ -124,17 +137,15 @@ class BlobFiles:
             raise AttachmentIoFailed.of(folder, error) from error
 
 
-class FileChunks:
-    """Reads a file, and hands out its last piece only when the digest of the whole is right.
+class FileReader:
+    """Reads a file, or a part of it.
 
-    The file is open from the start, so that a sweep cannot take it away in the middle.
+    It is open from the start, so that a sweep cannot take it away in the middle.
     """
 
-    def __init__(self, path: Path, *, id: str, byte_len: int) -> None:
-        self._id = id
-        self._left = byte_len
+    def __init__(self, path: Path, *, id: str, start: int, length: int | None) -> None:
         self._path = path
-        self._hash = hashlib.sha256()
+        self._left = length
         try:
             # Nonblocking: a pipe in the place of the file would wait for its writer for ever.
             self._descriptor = os.open(
@@ -145,42 +156,27 @@ class FileChunks:
         except OSError as error:
             raise AttachmentIoFailed.of(path, error) from error
         self._close = weakref.finalize(self, os.close, self._descriptor)
-        found = os.fstat(self._descriptor).st_size
-        if found != byte_len:
-            self._close()
-            raise AttachmentCorrupt(id=id, why=f"{path} has {found} bytes, not {byte_len}")
+        self.byte_len = os.fstat(self._descriptor).st_size
+        if start:
+            os.lseek(self._descriptor, start, os.SEEK_SET)
 
-    def __iter__(self) -> Iterator[bytes]:
-        return self
+    @property
+    def where(self) -> str:
+        return str(self._path)
 
-    def __next__(self) -> bytes:
-        if not self._left or not self._close.alive:
-            self.close()
-            raise StopIteration
+    def read(self, size: int) -> bytes:
+        wanted = size if self._left is None else min(size, self._left)
+        if not wanted or not self._close.alive:
+            return b""
         try:
-            piece = os.read(self._descriptor, min(CHUNK_BYTES, self._left))
+            piece = os.read(self._descriptor, wanted)
         except OSError as error:
             raise AttachmentIoFailed.of(self._path, error) from error
-        self._hash.update(piece)
-        self._left -= len(piece)
-        if not piece or (not self._left and self._hash.hexdigest() != self._id):
-            self.close()
-            raise AttachmentCorrupt(id=self._id, why=f"the bytes in {self._path} are others")
+        if self._left is not None:
+            self._left -= len(piece)
         return piece
 
-    def __enter__(self) -> FileChunks:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        self._left = 0
         self._close()
 
 
@@ -281,3 +277,6 @@ def _write_all(descriptor: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+_: type[Blobs] = BlobFiles

@@ -13,17 +13,16 @@ from __future__ import annotations
 import contextlib
 import enum
 import re
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Protocol
 
 import msgspec
 
-from tallystick.core.errors import BackendError, InvalidName, Refused
+from tallystick.core.errors import BackendError, Facts, InvalidName, Refused
 from tallystick.core.records import AttachmentRef
+from tallystick.storage import transaction
 
 # What can go wrong with attachments, sorted as in `tallystick.core.errors`.
 #
@@ -46,61 +45,56 @@ class AttachmentError(BackendError):
     code = "backend.attachment"
 
 
-class AttachmentCorrupt(AttachmentError):
+class AttachmentCorrupt(Facts, AttachmentError):
     """What is stored is not what was put."""
 
     code = "backend.attachment.corrupt"
+    says = "attachment `{id}` is damaged: {why}; put the same bytes again"
 
-    def __init__(self, *, id: str, why: str) -> None:
-        super().__init__(f"attachment `{id}` is damaged: {why}; put the same bytes again")
-        self.id = id
-        self.why = why
+    id: str
+    why: str
 
 
-class AttachmentIoFailed(AttachmentError):
+class AttachmentIoFailed(Facts, AttachmentError):
     """The file system did not do what it was asked."""
 
     code = "backend.attachment.io"
+    says = "attachment store I/O failed at {path}: {source}"
 
-    def __init__(self, *, path: str, source: str) -> None:
-        super().__init__(f"attachment store I/O failed at {path}: {source}")
-        self.path = path
-        self.source = source
+    path: str
+    source: str
 
     @classmethod
     def of(cls, path: Path, error: OSError) -> AttachmentIoFailed:
         return cls(path=str(path), source=error.strerror or str(error))
 
 
-class AttachmentMetaMissing(AttachmentError):
+class AttachmentMetaMissing(Facts, AttachmentError):
     """The bytes are there and their row is not."""
 
     code = "backend.attachment.meta"
+    says = "attachment store metadata is unavailable for `{id}`"
 
-    def __init__(self, *, id: str) -> None:
-        super().__init__(f"attachment store metadata is unavailable for `{id}`")
-        self.id = id
+    id: str
 
 
-class AttachmentNotFound(AttachmentError):
+class AttachmentNotFound(Facts, AttachmentError):
     """There are no such bytes. To a session that does not hold them it looks the same."""
 
     code = "backend.attachment.not_found"
+    says = "attachment `{id}` was not found"
 
-    def __init__(self, *, id: str) -> None:
-        super().__init__(f"attachment `{id}` was not found")
-        self.id = id
+    id: str
 
 
-class AttachmentSourceFailed(AttachmentError):
+class AttachmentSourceFailed(Facts, AttachmentError):
     """The file or stream that bytes came from broke off. Nothing of it was kept."""
 
     code = "backend.attachment.source"
+    says = "{name} could not be read to its end: {source}; nothing of it was kept"
 
-    def __init__(self, *, name: str, source: str) -> None:
-        super().__init__(f"{name} could not be read to its end: {source}; nothing of it was kept")
-        self.name = name
-        self.source = source
+    name: str
+    source: str
 
     @classmethod
     def of(cls, given: object, error: OSError) -> AttachmentSourceFailed:
@@ -125,28 +119,26 @@ class ManifestRecordFailed(AttachmentError):
         return cls(f"failed to record attachment intent for `{id}`: {error}")
 
 
-class ReclamationInFlight(AttachmentError):
+class ReclamationInFlight(Facts, AttachmentError):
     """A sweep is past the point where these bytes could be kept. They can be put afterwards."""
 
     code = "backend.attachment.reclamation"
+    says = "attachment `{id}` is being deleted by a sweep; put it again"
 
-    def __init__(self, *, id: str) -> None:
-        super().__init__(f"attachment `{id}` is being deleted by a sweep; put it again")
-        self.id = id
+    id: str
 
 
-class ReclamationRefused(Refused):
+class ReclamationRefused(Facts, Refused):
     """The sweep stopped before it deleted anything, since it cannot know what is alive.
 
     `report` is what was found until then.
     """
 
     code = "refused.reclamation"
+    says = "nothing was deleted: {why}"
 
-    def __init__(self, *, why: str, report: object) -> None:
-        super().__init__(f"nothing was deleted: {why}")
-        self.why = why
-        self.report = report
+    why: str
+    report: object
 
 
 # What attachments are, and what keeps them promises.
@@ -159,7 +151,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 # Where bytes come from: whole, from an open file, or piece by piece.
 Source = bytes | bytearray | memoryview | BinaryIO | Iterable[bytes]
 # The transaction that something is to be a part of. None: one of its own, or, in memory, none.
-Transaction = sqlite3.Connection | None
+Transaction = transaction.Transaction | None
 
 
 class DurabilityTier(enum.StrEnum):
@@ -215,19 +207,71 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Staged:
-    """Bytes with a name that nobody can find by it yet: in memory, or in a file to be renamed."""
+    """Bytes with a name that nobody can find by it yet.
+
+    Small ones are `data`; large ones are a `blob`: a file on this machine, or bytes in memory.
+    """
 
     ref: AttachmentRef
     data: bytes | None = None
-    path: Path | None = None
+    blob: Path | bytes | None = None
 
     def discard(self) -> None:
         """Let go of them. Harmless when they were kept, and twice."""
         self.data = None
-        if self.path is not None:
+        if isinstance(self.blob, Path):
             with contextlib.suppress(OSError):
-                self.path.unlink(missing_ok=True)
-            self.path = None
+                self.blob.unlink(missing_ok=True)
+        self.blob = None
+
+
+class BlobReader(Protocol):
+    """A blob that is open. What was opened can be read to its end, whoever removes it."""
+
+    @property
+    def byte_len(self) -> int:
+        """The length of the whole blob, whatever part of it is read."""
+
+    @property
+    def where(self) -> str:
+        """Say where the bytes are, for messages."""
+
+    def read(self, size: int) -> bytes:
+        """Return at most so many bytes more; none at the end. Raises `AttachmentIoFailed`."""
+
+    def close(self) -> None:
+        """Let go of it. Closing twice is harmless."""
+
+
+class Blobs(Protocol):
+    """Large bytes, each under its digest. Nothing else is known of them here.
+
+    They are never changed in place: a put of what is there puts the same bytes, or mends them.
+    """
+
+    def put(self, id: str, source: Path | bytes) -> None:
+        """Keep bytes, whole and durable before they can be found. A file that was staged is taken.
+
+        That they have this digest is the caller's word. Raises `AttachmentIoFailed`.
+        """
+
+    def open(self, id: str, start: int = 0, length: int | None = None) -> BlobReader:
+        """Open a blob, or a part of it. Raises `AttachmentNotFound`. Nothing is checked."""
+
+    def size(self, id: str) -> int | None:
+        """Return how long a blob is. None if there is none."""
+
+    def remove(self, id: str) -> None:
+        """Remove a blob. One that is not there is removed already."""
+
+    def ids(self) -> Iterator[str]:
+        """Go through the ids of all blobs in their order, with or without a row."""
+
+    def local(self, id: str) -> contextlib.AbstractContextManager[Path | None]:
+        """Have a blob in a file of this machine, to be mapped and never written, while inside.
+
+        None where it is in memory anyway. What was mapped stays mapped outside too.
+        """
 
 
 class Chunks(Protocol):
@@ -239,12 +283,7 @@ class Chunks(Protocol):
 
     def __enter__(self) -> Chunks: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *raised: object) -> None: ...
 
 
 class Store(Protocol):
@@ -311,8 +350,8 @@ class Attachments(Store, Manifest, Protocol):
     def forget_session(self, session_id: str, *, within: Transaction = None) -> None:
         """Take all rows of a session out."""
 
-    def local_path(self, id: str) -> Path | None:
-        """The file in which an attachment lies alone, if it does."""
+    def local(self, id: str) -> contextlib.AbstractContextManager[Path | None]:
+        """Have an attachment in a file of its own while inside; None if it has none."""
 
     def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[Transaction]:
         """One transaction over both."""

@@ -1,28 +1,18 @@
-"""The tables of attachments, in the ledger's own file: blobs, references, and the fence of a sweep.
+"""The tables of attachments, in the ledger's own file.
 
-The tables are made when the first attachment comes, beside those of the ledger and in no way of
-theirs: an older version of this package reads such a file as if they were not there.
-
-The fence. A blob is free, condemned by a sweep, or being deleted by one. Each change of state is
-one transaction, and so is each look at who holds the blob; whichever comes first wins:
-
-    free --sweep, nobody alive holds it--> condemned --same sweep, still nobody--> deleting --> gone
-    condemned --an intent or a commit--> free    the sweep finds its sentence revoked, and defers
-    deleting --an intent--> wait, then put anew  the sweep cannot be stopped, only outlasted
-
-Deleting exists because a file cannot be unlinked inside a transaction. Small blobs are rows: theirs
-is deleted in the transaction that looks, and an intent never has to wait for one. A sweep that died
-while deleting is as good as done: its blob counts as gone, and whoever puts it next writes it anew.
+They are made when the first attachment comes, beside those of the ledger and in no way of theirs:
+an older version of this package reads such a file as if they were not there.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
+from tallystick.attachments.manifest import CONDEMNED, DELETING, FREE, Blob, ManifestRows
 from tallystick.attachments.port import (
     AttachmentCorrupt,
     AttachmentError,
@@ -34,7 +24,6 @@ from tallystick.core.errors import InvalidName
 from tallystick.core.records import AttachmentRef
 
 FORMAT = 1
-FREE, CONDEMNED, DELETING = range(3)
 _TOGETHER = 500
 _SCHEMA = (
     "CREATE TABLE attachment_format (version INTEGER NOT NULL)",
@@ -60,20 +49,9 @@ _SCHEMA = (
 )
 _ROW = "SELECT session_id, attachment_id, owner, intent_at, committed_at, ref"
 _BLOB = "SELECT id, byte_len, stored_at, state, sweep, data IS NULL FROM attachment_blob"
-DATA = "SELECT data FROM attachment_blob WHERE id = ?"
+_DATA = "SELECT data FROM attachment_blob WHERE id = ?"
 _decode_ref = msgspec.json.Decoder(AttachmentRef).decode
 _encode_ref = msgspec.json.Encoder().encode
-
-
-class Blob(msgspec.Struct, frozen=True):
-    """What the store knows of some bytes."""
-
-    id: str
-    byte_len: int
-    stored_at: int
-    state: int
-    sweep: str | None
-    filed: bool
 
 
 def made(db: sqlite3.Connection, *, create: bool) -> bool:
@@ -94,183 +72,182 @@ def made(db: sqlite3.Connection, *, create: bool) -> bool:
     return bool(found) or create
 
 
-def blob_of(db: sqlite3.Connection, id: str) -> Blob | None:
-    found = db.execute(f"{_BLOB} WHERE id = ?", (id,)).fetchone()
-    return None if found is None else _as_blob(found)
+class SqliteManifest:
+    """The rows of attachments on one connection, inside a transaction."""
 
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
 
-def upsert(db: sqlite3.Connection, intent: Intent, ref: AttachmentRef) -> None:
-    """Insert the row of an intent. One that is there keeps its time; this owner joins it."""
-    key = (intent.session_id, intent.attachment_id)
-    encoded = _encode_ref(ref)
-    inserted = db.execute(
-        "INSERT INTO attachment_reference VALUES (?, ?, ?, ?, NULL, ?) ON CONFLICT DO NOTHING",
-        (*key, intent.owner, intent.intent_at_epoch_ms, encoded),
-    ).rowcount
-    if inserted:
-        return
-    db.execute(
-        "UPDATE attachment_reference SET ref = ? WHERE session_id = ? AND attachment_id = ?",
-        (encoded, *key),
-    )
-    if intent.owner is not None:
-        db.execute(
-            """INSERT INTO attachment_holder SELECT session_id, attachment_id, ?
-            FROM attachment_reference WHERE session_id = ? AND attachment_id = ?
-            AND committed_at IS NULL AND owner IS NOT ? ON CONFLICT DO NOTHING""",
-            (intent.owner, *key, intent.owner),
+    def blob_of(self, id: str) -> Blob | None:
+        found = self._db.execute(f"{_BLOB} WHERE id = ?", (id,)).fetchone()
+        return None if found is None else _as_blob(found)
+
+    def upsert(self, intent: Intent, ref: AttachmentRef) -> None:
+        """Insert the row of an intent. One that is there keeps its time; this owner joins it."""
+        key = (intent.session_id, intent.attachment_id)
+        encoded = _encode_ref(ref)
+        inserted = self._db.execute(
+            "INSERT INTO attachment_reference VALUES (?, ?, ?, ?, NULL, ?) ON CONFLICT DO NOTHING",
+            (*key, intent.owner, intent.intent_at_epoch_ms, encoded),
+        ).rowcount
+        if inserted:
+            return
+        self._db.execute(
+            "UPDATE attachment_reference SET ref = ? WHERE session_id = ? AND attachment_id = ?",
+            (encoded, *key),
+        )
+        if intent.owner is not None:
+            self._db.execute(
+                """INSERT INTO attachment_holder SELECT session_id, attachment_id, ?
+                FROM attachment_reference WHERE session_id = ? AND attachment_id = ?
+                AND committed_at IS NULL AND owner IS NOT ? ON CONFLICT DO NOTHING""",
+                (intent.owner, *key, intent.owner),
+            )
+
+    def revoke(self, id: str) -> None:
+        """Take a condemned blob away from its sweep."""
+        self._db.execute(
+            "UPDATE attachment_blob SET state = ?, sweep = NULL WHERE id = ? AND state = ?",
+            (FREE, id, CONDEMNED),
         )
 
+    def keep_inline(self, id: str, data: bytes, *, now: int) -> None:
+        """Store a small blob. It takes the place of a damaged one, and of a file that is going."""
+        self._keep_inline_all([(id, len(data), now, FREE, data)])
 
-def revoke(db: sqlite3.Connection, id: str) -> None:
-    """Take a condemned blob away from its sweep."""
-    db.execute(
-        "UPDATE attachment_blob SET state = ?, sweep = NULL WHERE id = ? AND state = ?",
-        (FREE, id, CONDEMNED),
-    )
-
-
-def keep_inline(db: sqlite3.Connection, id: str, data: bytes, *, now: int) -> None:
-    """Store a small blob. It takes the place of a damaged one, and of a file that is going."""
-    _keep_inline_all(db, [(id, len(data), now, FREE, data)])
-
-
-def _keep_inline_all(
-    db: sqlite3.Connection, values: Sequence[tuple[str, int, int, int, bytes]]
-) -> None:
-    db.executemany(
-        """INSERT INTO attachment_blob VALUES (?, ?, ?, ?, NULL, ?) ON CONFLICT DO UPDATE
-        SET state = excluded.state, sweep = NULL, byte_len = excluded.byte_len, data = excluded.data
-        WHERE state != excluded.state OR data IS NOT excluded.data""",
-        values,
-    )
-
-
-def keep_file(db: sqlite3.Connection, id: str, byte_len: int, *, now: int) -> None:
-    """Say that the file of a blob is there, whole and forced."""
-    db.execute(
-        "REPLACE INTO attachment_blob VALUES (?, ?, ?, ?, NULL, NULL)", (id, byte_len, now, FREE)
-    )
-
-
-def commit(db: sqlite3.Connection, session_id: str, ids: Sequence[str], *, now: int) -> list[str]:
-    """Stamp a session's rows that have no stamp. Returns the ids that it holds and that are there.
-
-    Rows are stamped whether or not their bytes are there; who commits decides what that means.
-    """
-    there = []
-    for start in range(0, len(ids), _TOGETHER):
-        some = ids[start : start + _TOGETHER]
-        chosen = f"session_id = ? AND attachment_id IN ({', '.join('?' * len(some))})"
-        key = (session_id, *some)
-        db.execute(
-            "UPDATE attachment_reference SET committed_at = ? "
-            f"WHERE {chosen} AND committed_at IS NULL",
-            (now, *key),
+    def _keep_inline_all(self, values: Sequence[tuple[str, int, int, int, bytes]]) -> None:
+        self._db.executemany(
+            """INSERT INTO attachment_blob VALUES (?, ?, ?, ?, NULL, ?) ON CONFLICT DO UPDATE
+            SET state = excluded.state, sweep = NULL,
+                byte_len = excluded.byte_len, data = excluded.data
+            WHERE state != excluded.state OR data IS NOT excluded.data""",
+            values,
         )
-        db.execute(f"DELETE FROM attachment_holder WHERE {chosen}", key)
-        db.execute(
-            f"UPDATE attachment_blob SET state = {FREE}, sweep = NULL WHERE state = {CONDEMNED} "
-            f"AND id IN (SELECT attachment_id FROM attachment_reference WHERE {chosen})",
-            key,
+
+    def keep_file(self, id: str, byte_len: int, *, now: int) -> None:
+        """Say that the file of a blob is there, whole and forced."""
+        self._db.execute(
+            "REPLACE INTO attachment_blob VALUES (?, ?, ?, ?, NULL, NULL)",
+            (id, byte_len, now, FREE),
         )
-        there += db.execute(
-            "SELECT id FROM attachment_reference JOIN attachment_blob ON id = attachment_id "
-            f"WHERE {chosen} AND state != {DELETING}",
-            key,
-        ).fetchall()
-    return [id for (id,) in there]
 
+    def commit(self, session_id: str, ids: Sequence[str], *, now: int) -> list[str]:
+        """Stamp a session's rows that have no stamp. Returns the ids that it holds and has.
 
-def insert_committed(
-    db: sqlite3.Connection,
-    session_id: str,
-    blobs: Sequence[tuple[AttachmentRef, bytes]],
-    *,
-    now: int,
-) -> None:
-    """Intents, small blobs and commits at once: what one transaction makes, nothing can part."""
-    _keep_inline_all(db, [(ref.id, len(data), now, FREE, data) for ref, data in blobs])
-    db.executemany(
-        """INSERT INTO attachment_reference VALUES (?, ?, NULL, ?, ?, ?) ON CONFLICT DO UPDATE
-        SET committed_at = ifnull(committed_at, excluded.committed_at), ref = excluded.ref""",
-        [(session_id, ref.id, now, now, _encode_ref(ref)) for ref, _ in blobs],
-    )
-    # A row that was an intent may have had further owners. Nobody asks for those any more.
-    db.execute(
-        """DELETE FROM attachment_holder WHERE session_id = ?1 AND attachment_id IN (
-            SELECT attachment_id FROM attachment_reference
-            WHERE session_id = ?1 AND committed_at IS NOT NULL
-        )""",
-        (session_id,),
-    )
+        Rows are stamped whether or not their bytes are there; who commits decides what that means.
+        """
+        there = []
+        for start in range(0, len(ids), _TOGETHER):
+            some = ids[start : start + _TOGETHER]
+            chosen = f"session_id = ? AND attachment_id IN ({', '.join('?' * len(some))})"
+            key = (session_id, *some)
+            self._db.execute(
+                "UPDATE attachment_reference SET committed_at = ? "
+                f"WHERE {chosen} AND committed_at IS NULL",
+                (now, *key),
+            )
+            self._db.execute(f"DELETE FROM attachment_holder WHERE {chosen}", key)
+            self._db.execute(
+                f"UPDATE attachment_blob SET state = {FREE}, sweep = NULL "
+                f"WHERE state = {CONDEMNED} "
+                f"AND id IN (SELECT attachment_id FROM attachment_reference WHERE {chosen})",
+                key,
+            )
+            there += self._db.execute(
+                "SELECT id FROM attachment_reference JOIN attachment_blob ON id = attachment_id "
+                f"WHERE {chosen} AND state != {DELETING}",
+                key,
+            ).fetchall()
+        return [id for (id,) in there]
 
+    def insert_committed(
+        self,
+        session_id: str,
+        blobs: Sequence[tuple[AttachmentRef, bytes]],
+        *,
+        now: int,
+    ) -> None:
+        """Insert intents, small blobs and commits at once: nothing can part them."""
+        self._keep_inline_all([(ref.id, len(data), now, FREE, data) for ref, data in blobs])
+        self._db.executemany(
+            """INSERT INTO attachment_reference VALUES (?, ?, NULL, ?, ?, ?) ON CONFLICT DO UPDATE
+            SET committed_at = ifnull(committed_at, excluded.committed_at), ref = excluded.ref""",
+            [(session_id, ref.id, now, now, _encode_ref(ref)) for ref, _ in blobs],
+        )
+        # A row that was an intent may have had further owners. Nobody asks for those any more.
+        self._db.execute(
+            """DELETE FROM attachment_holder WHERE session_id = ?1 AND attachment_id IN (
+                SELECT attachment_id FROM attachment_reference
+                WHERE session_id = ?1 AND committed_at IS NOT NULL
+            )""",
+            (session_id,),
+        )
 
-def forget(db: sqlite3.Connection, session_id: str, id: str | None) -> None:
-    """Take out one row of a session, or all of them."""
-    where, key = "session_id = ?", [session_id]
-    if id is not None:
-        where, key = f"{where} AND attachment_id = ?", [session_id, id]
-    for table in ("attachment_reference", "attachment_holder"):
-        db.execute(f"DELETE FROM {table} WHERE {where}", key)
+    def forget(self, session_id: str, id: str | None) -> None:
+        """Take out one row of a session, or all of them."""
+        where, key = "session_id = ?", [session_id]
+        if id is not None:
+            where, key = f"{where} AND attachment_id = ?", [session_id, id]
+        for table in ("attachment_reference", "attachment_holder"):
+            self._db.execute(f"DELETE FROM {table} WHERE {where}", key)
 
+    def references(
+        self, *, session_id: str | None = None, id: str | None = None
+    ) -> Iterator[Reference]:
+        """Rows in the order they came: of a session, of a blob, of both, or all."""
+        wanted = {"session_id": session_id, "attachment_id": id}
+        chosen = {column: value for column, value in wanted.items() if value is not None}
+        where = " AND ".join(f"{column} = ?" for column in chosen) or "1"
+        rows = self._db.execute(
+            f"{_ROW} FROM attachment_reference WHERE {where} ORDER BY rowid", tuple(chosen.values())
+        )
+        return map(_as_reference, rows)
 
-def references(
-    db: sqlite3.Connection, *, session_id: str | None = None, id: str | None = None
-) -> Iterator[Reference]:
-    """Rows in the order they came: of a session, of a blob, of both, or all."""
-    wanted = {"session_id": session_id, "attachment_id": id}
-    chosen = {column: value for column, value in wanted.items() if value is not None}
-    where = " AND ".join(f"{column} = ?" for column in chosen) or "1"
-    rows = db.execute(
-        f"{_ROW} FROM attachment_reference WHERE {where} ORDER BY rowid", tuple(chosen.values())
-    )
-    return map(_as_reference, rows)
+    def uncommitted(self, cutoff: int) -> list[Reference]:
+        rows = self._db.execute(
+            f"{_ROW} FROM attachment_reference WHERE committed_at IS NULL AND intent_at <= ? "
+            "ORDER BY intent_at, rowid",
+            (cutoff,),
+        )
+        return [_as_reference(row) for row in rows]
 
+    def holders(self, intent: Intent) -> list[str]:
+        """Everyone whose life keeps an intent alive. Nobody: it has its age only."""
+        further = self._db.execute(
+            "SELECT owner FROM attachment_holder WHERE session_id = ? AND attachment_id = ?",
+            (intent.session_id, intent.attachment_id),
+        )
+        first = [] if intent.owner is None else [intent.owner]
+        return first + [owner for (owner,) in further]
 
-def uncommitted(db: sqlite3.Connection, cutoff: int) -> list[Reference]:
-    rows = db.execute(
-        f"{_ROW} FROM attachment_reference WHERE committed_at IS NULL AND intent_at <= ? "
-        "ORDER BY intent_at, rowid",
-        (cutoff,),
-    )
-    return [_as_reference(row) for row in rows]
+    def mark(self, id: str, *, state: int, sweep: str | None) -> None:
+        """Put a blob into a state, in the hands of a sweep."""
+        self._db.execute(
+            "UPDATE attachment_blob SET state = ?, sweep = ? WHERE id = ?", (state, sweep, id)
+        )
 
+    def data(self, id: str) -> bytes | None:
+        """Return the bytes of a small blob. None if it has none, or is not there."""
+        found = self._db.execute(_DATA, (id,)).fetchone()
+        return found[0] if found and isinstance(found[0], bytes) else None
 
-def holders(db: sqlite3.Connection, intent: Intent) -> list[str]:
-    """Everyone whose life keeps an intent alive. Nobody: it has its age only."""
-    further = db.execute(
-        "SELECT owner FROM attachment_holder WHERE session_id = ? AND attachment_id = ?",
-        (intent.session_id, intent.attachment_id),
-    )
-    first = [] if intent.owner is None else [intent.owner]
-    return first + [owner for (owner,) in further]
+    def drop_blob(self, id: str) -> None:
+        self._db.execute("DELETE FROM attachment_blob WHERE id = ?", (id,))
 
+    def blobs(self) -> Iterator[Blob]:
+        """Every blob, in the order of their ids."""
+        return map(_as_blob, self._db.execute(f"{_BLOB} ORDER BY id"))
 
-def mark(db: sqlite3.Connection, id: str, *, state: int, sweep: str | None) -> None:
-    """Put a blob into a state, in the hands of a sweep."""
-    db.execute("UPDATE attachment_blob SET state = ?, sweep = ? WHERE id = ?", (state, sweep, id))
-
-
-def drop_blob(db: sqlite3.Connection, id: str) -> None:
-    db.execute("DELETE FROM attachment_blob WHERE id = ?", (id,))
-
-
-def blobs(db: sqlite3.Connection) -> Iterable[Blob]:
-    """Every blob, in the order of their ids."""
-    return map(_as_blob, db.execute(f"{_BLOB} ORDER BY id"))
-
-
-def named_owners(db: sqlite3.Connection) -> set[str]:
-    """Every owner whose life or death still matters to a row."""
-    rows = db.execute(
-        """SELECT owner FROM attachment_reference
-        WHERE committed_at IS NULL AND owner IS NOT NULL
-        UNION SELECT owner FROM attachment_holder
-        UNION SELECT sweep FROM attachment_blob WHERE sweep IS NOT NULL AND state = ?""",
-        (DELETING,),
-    )
-    return {owner for (owner,) in rows}
+    def named_owners(self) -> set[str]:
+        """Every owner whose life or death still matters to a row."""
+        rows = self._db.execute(
+            """SELECT owner FROM attachment_reference
+            WHERE committed_at IS NULL AND owner IS NOT NULL
+            UNION SELECT owner FROM attachment_holder
+            UNION SELECT sweep FROM attachment_blob WHERE sweep IS NOT NULL AND state = ?""",
+            (DELETING,),
+        )
+        return {owner for (owner,) in rows}
 
 
 def _as_blob(found: tuple[Any, ...]) -> Blob:
@@ -317,3 +294,6 @@ def _is_id(id: object) -> bool:
         return isinstance(id, str) and is_digest(id)
     except InvalidName:
         return False
+
+
+_: type[ManifestRows] = SqliteManifest

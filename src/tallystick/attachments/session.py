@@ -10,6 +10,7 @@ in the transaction of the event that carries the reference, keeps them as long a
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -125,12 +126,12 @@ class SessionAttachments:
         with self.chunks(id) as chunks:
             return b"".join(chunks)
 
-    def local_path(self, id: str) -> Path | None:
-        """The file of a large attachment, to be mapped and never written; None for a small one.
+    def local(self, id: str) -> contextlib.AbstractContextManager[Path | None]:
+        """Have a large attachment in a file, to be mapped and never written; None for a small one.
 
-        What is read from it is not checked: `chunks` does that.
+        The file is there while inside. What is read from it is not checked: `chunks` does that.
         """
-        return self._attachments.local_path(self.reference(id).ref.id)
+        return self._attachments.local(self.reference(id).ref.id)
 
     def reference(self, id: str) -> Reference:
         """What this session knows of an attachment that it holds."""

@@ -7,7 +7,6 @@ folded lines. Whatever could be read in two ways is refused, and the connection 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -17,11 +16,10 @@ import msgspec
 from tallystick.core.charge import ModelUsage
 from tallystick.core.errors import TallystickError
 from tallystick.interop.error_codes import ERROR_CODES, ErrorCode, entry_of
+from tallystick.sandbox.http_head import MalformedHead, RequestHead, read_request_head
 
-_REQUEST = re.compile(rb"([A-Z]{1,16}) (/[!-~]{0,2000}) HTTP/1\.([01])")
-_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}):[ \t]*([\x20-\x7e\x80-\xff\t]*)")
-_LENGTH = re.compile(rb"[0-9]{1,15}")
 _HEADERS_MAX = 100
+_PATH_CHARS_MAX = 2_001
 _MESSAGE_CHARS_MAX = 2_000
 _REASONS = {
     200: "OK", 400: "Bad Request", 401: "Unauthorized", 402: "Payment Required",
@@ -149,40 +147,30 @@ class BridgeHead:
 
 def parse_head(raw: bytes) -> BridgeHead:
     """Read a head up to its empty line, without that."""
-    first, *lines = raw.split(b"\r\n")
-    request = _REQUEST.fullmatch(first)
-    if request is None:
-        raise BridgeRefused("CommandParseFailed", "the request line is malformed")
-    if len(lines) > _HEADERS_MAX:
+    if raw.count(b"\r\n") > _HEADERS_MAX:
         raise BridgeRefused("ConfigError", f"at most {_HEADERS_MAX} headers", status=431)
-    headers: dict[bytes, list[bytes]] = {}
-    for line in lines:
-        found = _HEADER.fullmatch(line)
-        if found is None:
-            raise BridgeRefused("CommandParseFailed", "a header is malformed")
-        headers.setdefault(found[1].lower(), []).append(found[2].strip())
-    if b"transfer-encoding" in headers:
+    try:
+        return _bridge_head(read_request_head(raw))
+    except MalformedHead as error:
+        raise BridgeRefused("CommandParseFailed", str(error)) from None
+
+
+def _bridge_head(head: RequestHead) -> BridgeHead:
+    if not head.target.startswith("/") or len(head.target) > _PATH_CHARS_MAX:
+        raise MalformedHead("the request line is malformed")
+    if head.values(b"transfer-encoding"):
         raise BridgeRefused("NotSupported", "a body comes whole, with its Content-Length")
-    tokens = headers.get(b"x-session-token", [])
-    connection = b",".join(headers.get(b"connection", [])).lower()
-    newer = request[3] == b"1"
+    tokens = head.values(b"x-session-token")
+    connection = b",".join(head.values(b"connection")).lower()
     return BridgeHead(
-        method=request[1].decode(),
-        path=request[2].decode(),
+        method=head.method,
+        path=head.target,
         # Two tokens are none: nobody could say which one counts.
         token=tokens[0].decode("latin-1") if len(tokens) == 1 else None,
-        length=_length(headers.get(b"content-length", [])),
-        keep_alive=newer and b"close" not in connection,
-        expects=newer and _is_expecting(headers.get(b"expect", [])),
+        length=head.length(),
+        keep_alive=head.is_http_1_1 and b"close" not in connection,
+        expects=head.is_http_1_1 and _is_expecting(head.values(b"expect")),
     )
-
-
-def _length(given: Sequence[bytes]) -> int | None:
-    if not given:
-        return None
-    if len(given) > 1 or _LENGTH.fullmatch(given[0]) is None:
-        raise BridgeRefused("CommandParseFailed", "Content-Length: once, and a number")
-    return int(given[0])
 
 
 def _is_expecting(given: Sequence[bytes]) -> bool:

@@ -19,7 +19,6 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import TracebackType
 
 from tallystick.bridge.protocol import (
     BridgeAnswer,
@@ -270,12 +269,7 @@ class Bridge:
     async def __aenter__(self) -> Bridge:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
     # -- tokens --------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from tallystick.storage.private_file import make_private
 
 
 CLIENT = "ask.py"
-_SOURCE = Path(__file__).with_name("bridge_client.py")
+_SOURCE = Path(__file__).with_name("inside") / CLIENT
 
 
 @dataclass(slots=True)

@@ -16,10 +16,11 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import INTERRUPTED, exit_code_of_stop
+from tallystick.cli.parts import echo_json
 from tallystick.cli.progress import Before, Progress, Sayer, progress_for
 from tallystick.cli.show import plain
 from tallystick.client import Session
-from tallystick.core.budget.amount import is_overrun
+from tallystick.core.budget.amount import is_of_total, is_overrun
 from tallystick.core.charge import shown_usd
 from tallystick.core.records import (
     MemoryGiven,
@@ -31,22 +32,23 @@ from tallystick.core.records import (
     tag_of,
 )
 from tallystick.core.records.receipts import holds_reservations
-from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.ledger.port import Ledger
 from tallystick.model.pacing import Pacing
 from tallystick.model.port import Model
 from tallystick.model.price_table import Pricing
 from tallystick.model.prices import is_unpriced
 from tallystick.runtime.run.strategy import Estimate, StrategyEstimate
+from tallystick.runtime.runs.history import recorded_model
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.port import AUTO
 from tallystick.settings.models import open_model
 from tallystick.settings.settings import Settings
-from tallystick.skills.runs import loaded_by
+from tallystick.skills.found import loaded_by
 
 if TYPE_CHECKING:
     from tallystick.memory.memory import Memory
     from tallystick.skills.skills import Skills
-    from tallystick.vocabulary.runs import VocabularyAsked
+    from tallystick.vocabulary.capability import VocabularyAsked
 
 
 # What a run came to, printed: the answer on stdout, the rest on stderr.
@@ -136,6 +138,8 @@ def _to_go_on(result: Run) -> str | None:
             return f"{resume} once the price is declared, or with --allow-unpriced"
         case "budget" if is_overrun(result.detail):
             return resume
+        case "budget" if is_of_total(result.detail):
+            return f"{resume} once the total pays for more: tally total"
         case "budget":
             return f"{resume} with a higher cap: --max-usd, --max-tokens"
         case "in_doubt":
@@ -147,7 +151,7 @@ def _to_go_on(result: Run) -> str | None:
 def show_estimate(estimate: Estimate, *, as_json: bool) -> None:
     """Print what a run would begin with, and what it costs as far as that can be told."""
     if as_json:
-        click.echo(msgspec.json.encode(estimate).decode())
+        echo_json(estimate)
         return
     cap = "no cap" if estimate.usd_cap is None else f"cap {shown_usd(estimate.usd_cap)}"
     usual, first = "price unknown", "price unknown"
@@ -332,7 +336,7 @@ class Watcher:
 @contextmanager
 def opened(
     settings: Settings,
-    ledger: SqliteLedger,
+    ledger: Ledger,
     skills: Skills | None = None,
     *,
     given: MemoryGiven | None = None,
@@ -345,7 +349,12 @@ def opened(
 
     `given` is the memory of a run that is gone on with, in place of the one that is set.
     """
-    model = open_model(settings.model, settings, pacing=Pacing(), ledger=lambda: ledger)
+    model = open_model(
+        settings.model,
+        settings,
+        pacing=Pacing(),
+        recorded=lambda run: recorded_model(ledger, run),
+    )
     pricing = dataclasses.replace(settings.pricing, tokenizer_of=model.name)
     with (
         _memory_of(settings, given) as memory,

@@ -9,44 +9,20 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from tallystick.cli.parts import stacked
 from tallystick.core.charge import RunLimits, nano_usd
-from tallystick.core.errors import UsageError
+from tallystick.core.errors import UsageError, system_errors
 from tallystick.sandbox.port import AUTO
 from tallystick.settings.schema import one_line
 from tallystick.settings.settings import Settings
-from tallystick.skills.runs import skills_here
-from tallystick.vocabulary.runs import VocabularyAsked, read_vocabulary
+from tallystick.skills.found import skills_here
+from tallystick.vocabulary.capability import VocabularyAsked, read_vocabulary
 
 if TYPE_CHECKING:
     from tallystick.skills.skills import Skills
 
-Command = Callable[..., Any]
 _DEFAULTS = RunLimits()
 _THESAURUS_BYTES_MAX = 16 << 20
-
-
-def with_sandbox(command: Command) -> Command:
-    """The options that say where the programs of a run run, and what they may reach."""
-    options: list[Callable[[Command], Command]] = [
-        _BACKEND,
-        click.option(
-            "--net",
-            "hosts",
-            multiple=True,
-            metavar="HOST[:PORT]",
-            help="Let programs of the process sandbox reach a host; every attempt is recorded. "
-            "May be repeated.",
-        ),
-        with_layers,
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def with_backend(command: Command) -> Command:
-    """Add the options that say where a program runs. It reaches no network."""
-    return _BACKEND(with_layers(command))
 
 
 _BACKEND = click.option(
@@ -59,95 +35,95 @@ _BACKEND = click.option(
 )
 
 
-def with_layers(command: Command) -> Command:
-    """The option that does without a layer of isolation."""
-    return click.option(
-        "--accept-without",
+# The option that does without a layer of isolation.
+with_layers = click.option(
+    "--accept-without",
+    multiple=True,
+    metavar="LAYER",
+    help="Use the process sandbox though this host lacks a layer of it (tally doctor).",
+)
+
+# The options that say where a program runs. It reaches no network.
+with_backend = stacked(_BACKEND, with_layers)
+
+# The options that say where the programs of a run run, and what they may reach.
+with_sandbox = stacked(
+    _BACKEND,
+    click.option(
+        "--net",
+        "hosts",
         multiple=True,
-        metavar="LAYER",
-        help="Use the process sandbox though this host lacks a layer of it (tally doctor).",
-    )(command)
+        metavar="HOST[:PORT]",
+        help="Let programs of the process sandbox reach a host; every attempt is recorded. "
+        "May be repeated.",
+    ),
+    with_layers,
+)
 
 
-def with_vocabulary(command: Command) -> Command:
-    """The options that have programs checked before they run."""
-    options = [
-        click.option(
-            "--vocabulary",
-            "strictness",
-            type=click.Choice(["permissive", "normal", "strict"]),
-            help="Check the names that programs use before they run: permissive records, normal "
-            "asks again and then warns, strict blocks and then waits for tally approve.",
-        ),
-        click.option(
-            "--thesaurus",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Terms that programs may use, one JSON object a line.  [vocabulary: normal]",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+# The options that have programs checked before they run.
+with_vocabulary = stacked(
+    click.option(
+        "--vocabulary",
+        "strictness",
+        type=click.Choice(["permissive", "normal", "strict"]),
+        help="Check the names that programs use before they run: permissive records, normal "
+        "asks again and then warns, strict blocks and then waits for tally approve.",
+    ),
+    click.option(
+        "--thesaurus",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Terms that programs may use, one JSON object a line.  [vocabulary: normal]",
+    ),
+)
 
 
 def vocabulary_for(strictness: str | None, thesaurus: Path | None) -> VocabularyAsked | None:
     """What programs of a run are checked against; None if nothing was asked for."""
     if thesaurus is None:
         return read_vocabulary(strictness, None, name="")
-    try:
-        with thesaurus.open("rb") as file:
-            raw = file.read(_THESAURUS_BYTES_MAX + 1)
-    except OSError as error:
-        raise UsageError(f"{one_line(str(thesaurus))}: {error.strerror or error}") from error
+    with system_errors(one_line(str(thesaurus)), UsageError), thesaurus.open("rb") as file:
+        raw = file.read(_THESAURUS_BYTES_MAX + 1)
     return read_vocabulary(strictness, raw, name=one_line(str(thesaurus)))
 
 
-def with_memory(command: Command) -> Command:
-    """The option that says which memory a run has."""
-    return click.option(
-        "--memory",
+# The option that says which memory a run has.
+with_memory = click.option(
+    "--memory",
+    metavar="NAME",
+    help="Have programs recall from this memory; to write, add --grant memory.write.",
+)
+
+
+# The options that say what time it is in a run.
+with_clock = stacked(
+    click.option(
+        "--clock",
+        metavar="now|fixed|TIME",
+        help="Start the clock of programs at the present, at 2026-01-01, or at a time such as "
+        "2026-03-01T09:30.  [default: now]",
+    ),
+    click.option(
+        "--timezone",
         metavar="NAME",
-        help="Have programs recall from this memory; to write, add --grant memory.write.",
-    )(command)
+        help="Tell the model the time in this zone, such as Europe/Berlin.  [default: UTC]",
+    ),
+)
 
 
-def with_clock(command: Command) -> Command:
-    """The options that say what time it is in a run."""
-    options = [
-        click.option(
-            "--clock",
-            metavar="now|fixed|TIME",
-            help="Start the clock of programs at the present, at 2026-01-01, or at a time such as "
-            "2026-03-01T09:30.  [default: now]",
-        ),
-        click.option(
-            "--timezone",
-            metavar="NAME",
-            help="Tell the model the time in this zone, such as Europe/Berlin.  [default: UTC]",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def with_skills(command: Command) -> Command:
-    """The options that say which skills a run has."""
-    options = [
-        click.option(
-            "--skills",
-            "skill_directories",
-            multiple=True,
-            type=click.Path(path_type=Path),
-            metavar="DIR",
-            help="Look for skills here too, before all other places. May be repeated.",
-        ),
-        click.option("--no-skills", is_flag=True, help="Use no skills, wherever there are some."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+# The options that say which skills a run has.
+with_skills = stacked(
+    click.option(
+        "--skills",
+        "skill_directories",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Look for skills here too, before all other places. May be repeated.",
+    ),
+    click.option("--no-skills", is_flag=True, help="Use no skills, wherever there are some."),
+)
 
 
 def skills_for(
@@ -172,67 +148,58 @@ def skills_for(
     return skills_here(settings.skills, flags=directories, put=put, say=say)
 
 
-def with_limits(command: Command) -> Command:
-    """The options that set the limits of a run."""
-    options = [
-        click.option(
-            "--max-turns",
-            type=click.IntRange(min=0),
-            metavar="N",
-            help=f"Model replies at most.  [default: {_DEFAULTS.turns}]",
-        ),
-        click.option(
-            "--max-tokens",
-            type=click.IntRange(min=0),
-            metavar="N",
-            help=f"Tokens in and out at most.  [default: {_DEFAULTS.tokens}]",
-        ),
-        click.option(
-            "--max-usd",
-            type=float,
-            metavar="DOLLARS",
-            help="Money at most; a call that might pass it is not made.",
-        ),
-        click.option(
-            "--timeout",
-            type=click.FloatRange(min=0),
-            metavar="SECONDS",
-            help=f"Time at most.  [default: {_DEFAULTS.wall_ms // 1000}]",
-        ),
-        click.option(
-            "--reply-tokens",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help=f"Tokens of one reply at most.  [default: {_DEFAULTS.reply_tokens}]",
-        ),
-        click.option(
-            "--retries",
-            type=click.IntRange(min=0),
-            metavar="N",
-            help="Further attempts at a call that failed in passing.  "
-            f"[default: {_DEFAULTS.retries}]",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+# The options that set the limits of a run.
+with_limits = stacked(
+    click.option(
+        "--max-turns",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help=f"Model replies at most.  [default: {_DEFAULTS.turns}]",
+    ),
+    click.option(
+        "--max-tokens",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help=f"Tokens in and out at most.  [default: {_DEFAULTS.tokens}]",
+    ),
+    click.option(
+        "--max-usd",
+        type=float,
+        metavar="DOLLARS",
+        help="Money at most; a call that might pass it is not made.",
+    ),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+        help=f"Time at most.  [default: {_DEFAULTS.wall_ms // 1000}]",
+    ),
+    click.option(
+        "--reply-tokens",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help=f"Tokens of one reply at most.  [default: {_DEFAULTS.reply_tokens}]",
+    ),
+    click.option(
+        "--retries",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help=f"Further attempts at a call that failed in passing.  [default: {_DEFAULTS.retries}]",
+    ),
+)
 
 
-def shown_options(command: Command) -> Command:
-    """The options that say how a run is shown."""
-    options = [
-        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
-        click.option(
-            "--events", is_flag=True, help="Print every record as a JSON line while it is made."
-        ),
-        click.option("--quiet", is_flag=True, help="Print the answer only."),
-        click.option(
-            "-v", "--verbose", is_flag=True, help="Show programs and what they print as they run."
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+# The options that say how a run is shown.
+shown_options = stacked(
+    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+    click.option(
+        "--events", is_flag=True, help="Print every record as a JSON line while it is made."
+    ),
+    click.option("--quiet", is_flag=True, help="Print the answer only."),
+    click.option(
+        "-v", "--verbose", is_flag=True, help="Show programs and what they print as they run."
+    ),
+)
 
 
 def limits_from(before: RunLimits, given: Mapping[str, Any]) -> RunLimits | None:

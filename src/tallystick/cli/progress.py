@@ -196,10 +196,11 @@ def _share(used: float, limit: int) -> float:
     return used / limit if limit else 1.0
 
 
-def shown_cost(charge: Charge) -> str:
+def shown_cost(charge: Charge, *, bounded: bool = False) -> str:
+    """Write tokens and dollars; with `bounded`, as the most that they can be."""
     spent = charge.tokens_in + charge.tokens_out
     usd = shown_usd(charge.usd) if charge.usd is not None else "price unknown"
-    return f"{spent:,} tokens, {usd}"
+    return f"{'at most ' if bounded else ''}{spent:,} tokens, {usd}"
 
 
 def fitted(text: str, cells: int) -> str:

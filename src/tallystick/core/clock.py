@@ -8,7 +8,8 @@ reading and by what they sleep, so a replay reads the same times. A record witho
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+
+import msgspec
 
 # 2026-01-01T00:00:00Z, where every clock started before runs recorded the present.
 FIXED_CLOCK_NS = 1_767_225_600_000_000_000
@@ -18,8 +19,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunClock:
+class RunClock(msgspec.Struct, frozen=True, kw_only=True):
     """The start of a run's clock, in nanoseconds since 1970, and the time zone of its user.
 
     The offset of the zone is recorded with its name: another version of the zone database could

@@ -2,13 +2,19 @@
 
     TallystickError
     ├── UsageError            the caller of our API
+    │   ├── ContextVariableRefused  a variable that is too long, or one too many
     │   ├── InvalidLimit          a limit that is not a limit
-    │   └── InvalidName           a name that may not be used
+    │   ├── InvalidName           a name that may not be used
+    │   └── SnapshotExists        a snapshot of that name is there
     ├── Refused               nobody: policy said no
     │   ├── CapabilityDenied      a name that is absent or not granted: the same answer for both
+    │   │   └── SkillToolDenied       a function that a loaded skill does not name
+    │   ├── InvalidSessionState   the session cannot do that in the state it is in
+    │   ├── MaxExtensionsReached  it was extended as often as it may be
     │   ├── MaxSnapshotsReached   the session has as many snapshots as it may
     │   ├── NotSupported          this backend cannot do that
-    │   └── NotSupportedHere      this operating system lacks what is needed
+    │   ├── NotSupportedHere      this operating system lacks what is needed
+    │   └── RecursionDepthExceeded  one level more than a session may have
     ├── BackendError          the world
     │   ├── GuestBroken           a program broke the interpreter of its own session
     │   ├── GuestMissing          the guest image is not there or not what its manifest says
@@ -16,9 +22,14 @@
     │   ├── ReplayStopped         a replay was stopped before it could say whether the run holds
     │   ├── SandboxError          the sandbox itself broke
     │   ├── SessionBusy           another process holds the session
+    │   ├── SessionExpired        its time is over; it can be reopened
+    │   ├── SessionNotFound       no session of that id, or it was removed
+    │   ├── SessionNotKept        a run ended, and what it left could not be kept
     │   ├── SnapshotMismatch      made by another guest or engine
     │   ├── SnapshotNotFound      no snapshot of that name or id
     │   └── StoreError            stored data cannot be read or written
+    │       ├── NotASessionBook       another kind of file
+    │       └── SessionFormatUnknown  a book written by a version that this one does not know
     └── LedgerError           the record
         ├── IllegalEvent          an event that cannot come now: the record or the driver is wrong
         ├── LedgerConflict        another writer came first: another head, or a newer claim
@@ -37,25 +48,55 @@
     Cancelled                 the user; a BaseException, so that `except Exception` cannot eat it
     CleanUpWarning            a warning: a file that is not needed any more could not be removed
 
-Each class has a stable dotted `code`, which the command line prints.
-
-    BackendError
-    ├── SessionNotFound       no session of that id, or it was removed
-    ├── SessionExpired        its time is over; it can be reopened
-    ├── SessionNotKept        a run ended, and what it left could not be kept
-    ├── StoreError
-    │   ├── NotASessionBook       another kind of file
-    │   └── SessionFormatUnknown  a book written by a version that this one does not know
-    Refused
-    ├── InvalidSessionState   the session cannot do that in the state it is in
-    ├── MaxExtensionsReached  it was extended as often as it may be
-    └── RecursionDepthExceeded  one level more than a session may have
-    UsageError
-    ├── ContextVariableRefused  a variable that is too long, or one too many
-    └── SnapshotExists        a snapshot of that name is there
+Each class has a stable dotted `code`, which the command line prints. Errors of one subject stand
+with it, drawn below these families where there are several: resuming (`resume_errors`), budgets,
+steps, attachments, memory, its receipts and its programs, skills.
 """
 
 from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import ClassVar, dataclass_transform
+
+# The password in the address of a server: scheme://user:password@host.
+_PASSWORD = re.compile(r"^(\w[\w+.-]*://)([^/:@]*):.*@", re.S)
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False)
+class Facts(Exception):
+    """Makes an error a dataclass of keywords, so that nobody has to parse its words.
+
+    The words are made of the facts: by `says`, or by a `text` of its own where that is not enough.
+    `dataclasses.dataclass` would write a constructor for each class, which takes 75 µs: for all
+    errors of the package as long as half a start of Python, in every command.
+    """
+
+    says: ClassVar[str] = ""
+
+    def __init__(self, **facts: object) -> None:
+        names = _facts_of(type(self))
+        missing = [name for name in names if name not in facts and not hasattr(type(self), name)]
+        unknown = [name for name in facts if name not in names]
+        if missing or unknown:
+            raise TypeError(f"{type(self).__name__}: {missing} missing, {unknown} unknown")
+        for name in names:
+            value = facts.get(name, getattr(type(self), name, None))
+            # A store may be on a server, and its address is shown.
+            if name == "where" and isinstance(value, str):
+                value = without_password(value)
+            setattr(self, name, value)
+        super().__init__(self.text())
+
+    def text(self) -> str:
+        """Return the message."""
+        return self.says.format_map(vars(self))
+
+
+def _facts_of(error: type) -> tuple[str, ...]:
+    annotated = [vars(each).get("__annotations__", {}) for each in error.__mro__]
+    return tuple({name: None for each in annotated for name in each if name != "says"})
 
 
 class TallystickError(Exception):
@@ -64,31 +105,67 @@ class TallystickError(Exception):
     code = "error"
 
 
+@contextlib.contextmanager
+def system_errors(named: object, error: type[TallystickError]) -> Iterator[None]:
+    """Raise what the system says is wrong with a file as an error of ours, in one line.
+
+    `named` is the file as it may be shown.
+    """
+    try:
+        yield
+    except OSError as found:
+        raise error(f"{named}: {found.strerror or found}") from found
+
+
 class UsageError(TallystickError):
     """The caller asked for something that makes no sense."""
 
     code = "usage"
 
 
-class InvalidLimit(UsageError):
+class ContextVariableRefused(Facts, UsageError):
+    """A context variable is too long, has no name, or there are too many."""
+
+    code = "usage.context_variable"
+
+    key: str
+    why: str
+
+    def text(self) -> str:
+        return f"context variable {self.key[:80]!r}: {self.why}"
+
+
+class InvalidLimit(Facts, UsageError):
     """A limit is not a whole number of at least its minimum."""
 
     code = "usage.limit"
+    says = "{field}: {why}, not {given!r}"
 
-    def __init__(self, *, field: str, given: object, why: str) -> None:
-        super().__init__(f"{field}: {why}, not {given!r}")
-        self.field = field
-        self.given = given
+    field: str
+    given: object
+    why: str
 
 
-class InvalidName(UsageError):
+class InvalidName(Facts, UsageError):
     """A name is empty, too long, or holds what names may not hold."""
 
     code = "usage.name"
 
-    def __init__(self, *, what: str, given: str, why: str) -> None:
-        super().__init__(f"{what} {given[:80]!r}: {why}")
-        self.given = given
+    what: str
+    given: str
+    why: str
+
+    def text(self) -> str:
+        return f"{self.what} {self.given[:80]!r}: {self.why}"
+
+
+class SnapshotExists(Facts, UsageError):
+    """A session's snapshots have names of their own."""
+
+    code = "usage.snapshot_exists"
+    says = "the session has a snapshot {name!r}; delete it first"
+
+    name: str
 
 
 class Refused(TallystickError):
@@ -97,50 +174,96 @@ class Refused(TallystickError):
     code = "refused"
 
 
-class CapabilityDenied(Refused):
+class CapabilityDenied(Facts, Refused):
     """A program asked for what it was not given. Absent and not granted look the same."""
 
     code = "refused.capability"
+    says = "{what} needs the capability {capability}, which this program was not given"
 
-    def __init__(self, *, capability: str, what: str) -> None:
-        super().__init__(
-            f"{what} needs the capability {capability}, which this program was not given"
-        )
-        self.capability = capability
+    capability: str
+    what: str
 
 
-class MaxSnapshotsReached(Refused):
+class SkillToolDenied(CapabilityDenied):
+    """A function that is not among the tools of every skill that was loaded."""
+
+    code = "refused.skill.tool"
+
+    def __init__(self, *, name: str) -> None:
+        self.name = name
+        super().__init__(capability=name[:80], what="a program")
+
+    def text(self) -> str:
+        return f"{self.name[:80]!r} is not among the allowed tools of a skill that was loaded"
+
+
+class InvalidSessionState(Facts, Refused):
+    """A session cannot do that in the state it is in. Nothing was changed."""
+
+    code = "refused.session_state"
+    says = "session {session} is {state}: {why}"
+
+    session: str
+    state: str
+    why: str
+
+
+class MaxExtensionsReached(Facts, Refused):
+    """One more extension would pass the session's limit."""
+
+    code = "refused.extensions"
+    says = (
+        "session {session} was extended {limit} times, the most it may be; once it has expired, "
+        "tally session resume {session} reopens it"
+    )
+
+    session: str
+    limit: int
+
+
+class MaxSnapshotsReached(Facts, Refused):
     """One more snapshot would pass the session's limit."""
 
     code = "refused.snapshots"
+    says = "the session has {limit} snapshots, the most it may; delete one first"
 
-    def __init__(self, *, limit: int) -> None:
-        super().__init__(f"the session has {limit} snapshots, the most it may; delete one first")
-        self.limit = limit
+    limit: int
 
 
-class NotSupported(Refused):
+class NotSupported(Facts, Refused):
     """The backend cannot do this, and does not pretend to."""
 
     code = "refused.not_supported"
+    says = "the {backend} sandbox does not support {operation}"
 
-    def __init__(self, *, backend: str, operation: str) -> None:
-        super().__init__(f"the {backend} sandbox does not support {operation}")
-        self.backend = backend
-        self.operation = operation
+    backend: str
+    operation: str
 
 
-class NotSupportedHere(Refused):
+class NotSupportedHere(Facts, Refused):
     """This operating system lacks what is needed, and nothing is done by halves."""
 
     code = "refused.not_supported_here"
 
-    def __init__(self, *, what: str, instead: str = "") -> None:
-        hint = f"; {instead}" if instead else ""
-        super().__init__(
-            f"{what} needs file locks and owners of files, which this system does not have{hint}"
+    what: str
+    instead: str = ""
+
+    def text(self) -> str:
+        hint = f"; {self.instead}" if self.instead else ""
+        return (
+            f"{self.what} needs file locks and owners of files, which this system does not have"
+            f"{hint}"
         )
-        self.what = what
+
+
+class RecursionDepthExceeded(Facts, Refused):
+    """One level more than a session may have."""
+
+    code = "refused.depth"
+    says = "session {session} is {limit} levels deep, the most it may be"
+
+    session: str
+    limit: int
 
 
 class BackendError(TallystickError):
@@ -161,42 +284,32 @@ class GuestMissing(BackendError):
     code = "backend.guest"
 
 
-class ReplayDiverged(BackendError):
+class ReplayDiverged(Facts, BackendError):
     """At the same place, a program asked for something else than the record says."""
 
     code = "backend.diverged"
+    says = "host call {index}: {field} was {recorded!r} and is {now!r}"
 
-    def __init__(self, *, index: int, field: str, recorded: object, now: object) -> None:
-        super().__init__(f"host call {index}: {field} was {recorded!r} and is {now!r}")
-        self.index = index
-        self.field = field
-        self.recorded = recorded
-        self.now = now
-
-
-class CleanUpWarning(UserWarning):
-    """A file that is no longer needed could not be removed. What was done is not affected."""
-
-    code = "warning.clean_up"
-
-    def __init__(self, *, path: str, why: str) -> None:
-        super().__init__(f"{path} could not be removed: {why}; it is not needed any more")
+    index: int = 0
+    field: str
+    recorded: object
+    now: object
 
 
-class ReplayStopped(BackendError):
+class ReplayStopped(Facts, BackendError):
     """A replay was stopped before its end. It says nothing against the record."""
 
     code = "backend.replay_stopped"
+    says = (
+        "the replay of run {run} was stopped at entry {seq} of {entries}: {why}; nothing differed "
+        "until then. Replay the run again to know whether it holds"
+    )
 
-    def __init__(self, *, run: str, seq: int, entries: int, why: str, timed_out: bool) -> None:
-        super().__init__(
-            f"the replay of run {run} was stopped at entry {seq} of {entries}: {why}; nothing "
-            "differed until then. Replay the run again to know whether it holds"
-        )
-        self.run = run
-        self.seq = seq
-        self.entries = entries
-        self.timed_out = timed_out
+    run: str
+    seq: int
+    entries: int
+    why: str
+    timed_out: bool
 
 
 class SandboxError(BackendError):
@@ -211,20 +324,56 @@ class SessionBusy(BackendError):
     code = "backend.session_busy"
 
 
+class SessionExpired(Facts, BackendError):
+    """The time of a session is over. Its runs, snapshots and variables are still there."""
+
+    code = "backend.session_expired"
+    says = (
+        "session {session} has expired; its runs, snapshots and variables are kept: tally session "
+        "resume {session} reopens it"
+    )
+
+    session: str
+
+
+class SessionNotFound(Facts, BackendError):
+    """There is no such session: it was never made here, or it was removed."""
+
+    code = "backend.session_not_found"
+
+    session: str
+
+    def text(self) -> str:
+        return f"no session {self.session[:80]!r}; tally session ls lists those there are"
+
+
+class SessionNotKept(Facts, BackendError):
+    """A run has ended and is in the ledger; what its programs left could not be kept."""
+
+    code = "backend.session_not_kept"
+    says = (
+        "run {run} has ended and is in the ledger, but session {session} could not keep its "
+        "variables ({why}); the session stands as before the run"
+    )
+
+    session: str
+    run: str
+    why: str
+
+
 class SnapshotMismatch(BackendError):
     """The snapshot belongs to another guest, engine or format."""
 
     code = "backend.snapshot_mismatch"
 
 
-class SnapshotNotFound(BackendError):
+class SnapshotNotFound(Facts, BackendError):
     """The session has no such snapshot."""
 
     code = "backend.snapshot_not_found"
+    says = "no snapshot {name!r} in this session"
 
-    def __init__(self, *, name: str) -> None:
-        super().__init__(f"no snapshot {name!r} in this session")
-        self.name = name
+    name: str
 
 
 class StoreError(BackendError):
@@ -233,176 +382,188 @@ class StoreError(BackendError):
     code = "backend.store"
 
 
+class NotASessionBook(Facts, StoreError):
+    """The file is something else."""
+
+    code = "backend.store.other_file"
+    says = "{path} is no book of sessions; nothing was changed in it"
+
+    path: str
+
+
+class SessionFormatUnknown(Facts, StoreError):
+    """The book was written by another version."""
+
+    code = "backend.store.format"
+    says = "{path} has format {found}; this version reads {known}: use the version that wrote it"
+
+    path: str
+    found: int
+    known: int
+
+
+def without_password(where: str) -> str:
+    """Return the name of a store as it may be shown: the address of a server has no password."""
+    return _PASSWORD.sub(r"\1\2@", where)
+
+
 class LedgerError(TallystickError):
     """The record cannot be kept or believed. Stop; it is never retried and never hidden."""
 
     code = "ledger"
 
 
-class LedgerConflict(LedgerError):
+class IllegalEvent(Facts, LedgerError):
+    """An event that cannot come in this phase."""
+
+    code = "ledger.illegal_event"
+    says = "{event} while {phase}"
+
+    event: str
+    phase: str
+
+
+class LedgerConflict(Facts, LedgerError):
     """An append that another writer came before. Nothing was written."""
 
     code = "ledger.conflict"
+    says = (
+        "run {run}: another writer came first: its {field} is {found}, not {expected}; this "
+        "process no longer owns the run"
+    )
 
-    def __init__(self, *, run: str, field: str, expected: object, found: object) -> None:
-        super().__init__(
-            f"run {run}: another writer came first: its {field} is {found}, not {expected}; "
-            f"this process no longer owns the run"
-        )
-        self.run = run
-        self.field = field
-        self.expected = expected
-        self.found = found
+    run: str
+    field: str
+    expected: object
+    found: object
 
 
-class LedgerCorrupt(LedgerError):
+class LedgerCorrupt(Facts, LedgerError):
     """The file is not what was written."""
 
     code = "ledger.corrupt"
+    says = "{where} is damaged: {why}; put a good copy in its place"
 
-    def __init__(self, *, path: str, why: str) -> None:
-        super().__init__(f"{path} is damaged: {why}; put a good copy in its place")
-        self.path = path
-        self.why = why
+    where: str
+    why: str
 
 
-class RecordUnreadable(LedgerError):
+class LedgerFormatUnknown(Facts, LedgerError):
+    """The file was written by another version."""
+
+    code = "ledger.format"
+    says = "{where} has format {found}; this version reads {known}: use the version that wrote it"
+
+    where: str
+    found: int
+    known: int | str
+
+
+class LedgerFull(Facts, LedgerError):
+    """There is no room for what was to be written. Nothing of it was."""
+
+    code = "ledger.full"
+    says = "{where} cannot grow: the disk is full; free some space, then go on"
+
+    where: str
+
+
+class LedgerLocked(Facts, LedgerError):
+    """Another process held the write lock for longer than we wait."""
+
+    code = "ledger.locked"
+    says = (
+        "{where} was being written by another process for {waited_seconds:g} s; try again when it "
+        "is done"
+    )
+
+    where: str
+    waited_seconds: float
+
+
+class LedgerReadOnly(Facts, LedgerError):
+    """The file or its directory may not be written."""
+
+    code = "ledger.read_only"
+    says = "{where} is read-only; make it and its directory writable for this user"
+
+    where: str
+
+
+class LedgerUnavailable(Facts, LedgerError):
+    """The file cannot be opened, or the disk under it failed."""
+
+    code = "ledger.unavailable"
+    says = "{where} cannot be used: {why}; name another file, or mend this one's disk"
+
+    where: str
+    why: str
+
+
+class NotALedger(Facts, LedgerError):
+    """The file is something else."""
+
+    code = "ledger.not_a_ledger"
+    says = "{where} is not a ledger; nothing was changed in it: name another file"
+
+    where: str
+
+
+class RecordUnreadable(Facts, LedgerError):
     """A record is of a kind, or has a form, that this version does not know."""
 
     code = "ledger.record"
 
-    def __init__(self, *, run: str, seq: int, why: str) -> None:
-        super().__init__(
-            f"entry {seq} of run {run} cannot be read ({why[:200]}); a later version may have "
-            "written it"
+    run: str
+    seq: int
+    why: str
+
+    def text(self) -> str:
+        return (
+            f"entry {self.seq} of run {self.run} cannot be read ({self.why[:200]}); a later "
+            "version may have written it"
         )
-        self.run = run
-        self.seq = seq
-        self.why = why
 
 
-class LedgerFormatUnknown(LedgerError):
-    """The file was written by another version."""
-
-    code = "ledger.format"
-
-    def __init__(self, *, path: str, found: int, known: int | str) -> None:
-        super().__init__(
-            f"{path} has format {found}; this version reads {known}: use the version that wrote it"
-        )
-        self.path = path
-        self.found = found
-        self.known = known
-
-
-class LedgerFull(LedgerError):
-    """There is no room for what was to be written. Nothing of it was."""
-
-    code = "ledger.full"
-
-    def __init__(self, *, path: str) -> None:
-        super().__init__(f"{path} cannot grow: the disk is full; free some space, then go on")
-        self.path = path
-
-
-class LedgerLocked(LedgerError):
-    """Another process held the write lock for longer than we wait."""
-
-    code = "ledger.locked"
-
-    def __init__(self, *, path: str, waited_seconds: float) -> None:
-        super().__init__(
-            f"{path} was being written by another process for {waited_seconds:g} s; "
-            f"try again when it is done"
-        )
-        self.path = path
-        self.waited_seconds = waited_seconds
-
-
-class LedgerReadOnly(LedgerError):
-    """The file or its directory may not be written."""
-
-    code = "ledger.read_only"
-
-    def __init__(self, *, path: str) -> None:
-        super().__init__(f"{path} is read-only; make it and its directory writable for this user")
-        self.path = path
-
-
-class LedgerUnavailable(LedgerError):
-    """The file cannot be opened, or the disk under it failed."""
-
-    code = "ledger.unavailable"
-
-    def __init__(self, *, path: str, why: str) -> None:
-        super().__init__(
-            f"{path} cannot be used: {why}; name another file, or mend this one's disk"
-        )
-        self.path = path
-        self.why = why
-
-
-class NotALedger(LedgerError):
-    """The file is something else."""
-
-    code = "ledger.not_a_ledger"
-
-    def __init__(self, *, path: str) -> None:
-        super().__init__(f"{path} is not a ledger; nothing was changed in it: name another file")
-        self.path = path
-
-
-class RunExists(LedgerError):
+class RunExists(Facts, LedgerError):
     """A run of that id is already there."""
 
     code = "ledger.run_exists"
+    says = "run {run} is already in the ledger; a new run needs an id of its own"
 
-    def __init__(self, *, run: str) -> None:
-        super().__init__(f"run {run} is already in the ledger; a new run needs an id of its own")
-        self.run = run
+    run: str
 
 
-class RunNotFound(LedgerError):
+class RunNotFound(Facts, LedgerError):
     """The ledger has no run of that id."""
 
     code = "ledger.run_not_found"
 
-    def __init__(self, *, run: str, advice: str = "") -> None:
-        super().__init__(f"no run {run[:80]!r} in the ledger{advice and f'; {advice}'}")
-        self.run = run
+    run: str
+    advice: str = ""
+
+    def text(self) -> str:
+        return f"no run {self.run[:80]!r} in the ledger{self.advice and f'; {self.advice}'}"
 
 
-class RunNotOwned(LedgerError):
+class RunNotOwned(Facts, LedgerError):
     """The run may be read here and not be gone on with."""
 
     code = "ledger.not_owned"
+    says = "run {run} {why}"
 
-    def __init__(self, *, run: str, why: str) -> None:
-        super().__init__(f"run {run} {why}")
-        self.run = run
-        self.why = why
+    run: str
+    why: str
 
 
-class TransferRefused(LedgerError):
+class TransferRefused(Facts, LedgerError):
     """An export was not written, or an import not believed. The ledger holds what it held."""
 
     code = "ledger.transfer"
+    says = "{file}: {why}"
 
-    def __init__(self, *, file: str, why: str) -> None:
-        super().__init__(f"{file}: {why}")
-        self.file = file
-        self.why = why
-
-
-class IllegalEvent(LedgerError):
-    """An event that cannot come in this phase."""
-
-    code = "ledger.illegal_event"
-
-    def __init__(self, *, event: str, phase: str) -> None:
-        super().__init__(f"{event} while {phase}")
-        self.event = event
-        self.phase = phase
+    file: str
+    why: str
 
 
 class Cancelled(BaseException):
@@ -411,123 +572,11 @@ class Cancelled(BaseException):
     code = "cancelled"
 
 
-# What goes wrong with sessions, sorted as in `tallystick.core.errors`.
+class CleanUpWarning(Facts, UserWarning):
+    """A file that is no longer needed could not be removed. What was done is not affected."""
 
+    code = "warning.clean_up"
+    says = "{path} could not be removed: {why}; it is not needed any more"
 
-class SessionNotFound(BackendError):
-    """There is no such session: it was never made here, or it was removed."""
-
-    code = "backend.session_not_found"
-
-    def __init__(self, *, session: str) -> None:
-        super().__init__(f"no session {session[:80]!r}; tally session ls lists those there are")
-        self.session = session
-
-
-class SessionExpired(BackendError):
-    """The time of a session is over. Its runs, snapshots and variables are still there."""
-
-    code = "backend.session_expired"
-
-    def __init__(self, *, session: str) -> None:
-        super().__init__(
-            f"session {session} has expired; its runs, snapshots and variables are kept: "
-            f"tally session resume {session} reopens it"
-        )
-        self.session = session
-
-
-class SessionNotKept(BackendError):
-    """A run has ended and is in the ledger; what its programs left could not be kept."""
-
-    code = "backend.session_not_kept"
-
-    def __init__(self, *, session: str, run: str, why: str) -> None:
-        super().__init__(
-            f"run {run} has ended and is in the ledger, but session {session} could not keep its "
-            f"variables ({why}); the session stands as before the run"
-        )
-        self.session = session
-        self.run = run
-        self.why = why
-
-
-class NotASessionBook(StoreError):
-    """The file is something else."""
-
-    code = "backend.store.other_file"
-
-    def __init__(self, *, path: str) -> None:
-        super().__init__(f"{path} is no book of sessions; nothing was changed in it")
-        self.path = path
-
-
-class SessionFormatUnknown(StoreError):
-    """The book was written by another version."""
-
-    code = "backend.store.format"
-
-    def __init__(self, *, path: str, found: int, known: int) -> None:
-        super().__init__(
-            f"{path} has format {found}; this version reads {known}: use the version that wrote it"
-        )
-        self.path = path
-        self.found = found
-        self.known = known
-
-
-class InvalidSessionState(Refused):
-    """A session cannot do that in the state it is in. Nothing was changed."""
-
-    code = "refused.session_state"
-
-    def __init__(self, *, session: str, state: str, why: str) -> None:
-        super().__init__(f"session {session} is {state}: {why}")
-        self.session = session
-        self.state = state
-
-
-class MaxExtensionsReached(Refused):
-    """One more extension would pass the session's limit."""
-
-    code = "refused.extensions"
-
-    def __init__(self, *, session: str, limit: int) -> None:
-        super().__init__(
-            f"session {session} was extended {limit} times, the most it may be; once it has "
-            f"expired, tally session resume {session} reopens it"
-        )
-        self.session = session
-        self.limit = limit
-
-
-class RecursionDepthExceeded(Refused):
-    """One level more than a session may have."""
-
-    code = "refused.depth"
-
-    def __init__(self, *, session: str, limit: int) -> None:
-        super().__init__(f"session {session} is {limit} levels deep, the most it may be")
-        self.session = session
-        self.limit = limit
-
-
-class ContextVariableRefused(UsageError):
-    """A context variable is too long, has no name, or there are too many."""
-
-    code = "usage.context_variable"
-
-    def __init__(self, *, key: str, why: str) -> None:
-        super().__init__(f"context variable {key[:80]!r}: {why}")
-        self.key = key
-        self.why = why
-
-
-class SnapshotExists(UsageError):
-    """A session's snapshots have names of their own."""
-
-    code = "usage.snapshot_exists"
-
-    def __init__(self, *, name: str) -> None:
-        super().__init__(f"the session has a snapshot {name!r}; delete it first")
-        self.name = name
+    path: str
+    why: str

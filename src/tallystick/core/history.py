@@ -100,9 +100,13 @@ def key_of(record: Beginning | Outcome) -> Key:
 
 
 class History:
-    """The index of one run's records. It is made once and never changed."""
+    """The index of one run's records. It is made once and never changed.
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    `resumed` says that the run is resumed behind the last of them, so that an end among them is not
+    its end any more.
+    """
+
+    def __init__(self, records: Sequence[Record] = (), *, resumed: bool = False) -> None:
         self.records = records
         self._begun: dict[Key, list[Beginning]] = {}
         self._ended: dict[Key, Outcome] = {}
@@ -129,6 +133,8 @@ class History:
                     self._inside.setdefault(program, []).append(record)
                 case _:
                     pass
+        if resumed:
+            self._continued_at = len(records)
 
     # -- calls ---------------------------------------------------------------------------------
 
@@ -139,9 +145,13 @@ class History:
     def ended(self, key: Key) -> Outcome | None:
         """Return what came of a call. A refusal, or an answer that was only read, has no beginning.
 
-        None if nothing is recorded.
+        The refusal of a child is found by its key too. None if nothing is recorded.
         """
-        return self._ended.get(key)
+        ended = self._ended.get(key)
+        if ended is None and key.kind == "child":
+            refused = self._ended.get(key._replace(kind="query"))
+            return refused if isinstance(refused, QueryRefused) else None
+        return ended
 
     def query(
         self, intent: int, item: int, attempt: int
@@ -239,6 +249,15 @@ class History:
                 found.setdefault(call.program, []).append(call)
         return found
 
+    def open_in(self, program: int) -> str | None:
+        """Return the name of an effect or a paid call of a program that has no outcome, if any."""
+        effects = self.unanswered.get(program, ())
+        if effects:
+            return effects[0].name
+        asked = [each for each in self.inside(program) if isinstance(each, QueryAsked)]
+        is_open = any(self.ended(key_of(each)) is None for each in asked)
+        return "llm_query" if is_open else None
+
     def times_begun(self, intent: int) -> int:
         """Return how often an effect was begun; 0 for a host call that is none."""
         calls = self.begun(Key("host", intent))
@@ -271,6 +290,17 @@ class History:
             each for each in self.records[self._continued_at + 1 :] if isinstance(each, RunEnded)
         ]
         return ends[-1] if ends else None
+
+    def is_left(self, outcome: Outcome) -> bool:
+        """Tell whether the run ends with this outcome: a cancel left the call, and nobody resumed.
+
+        That is of a turn's model call, or of a program that is an effect. Others are inside one.
+        """
+        if isinstance(outcome, ModelFailed):
+            left = outcome.reason == LEFT
+        else:
+            left = isinstance(outcome, ProgramFinished) and outcome.stop == LEFT
+        return left and not self.continued_after(outcome.intent)
 
     def continued_after(self, intent: int) -> bool:
         """Tell whether the run was resumed or forked after a turn or a program had its outcome."""

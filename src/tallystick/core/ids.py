@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 from tallystick.core.errors import UsageError
@@ -31,6 +32,7 @@ def is_ulid(text: str) -> bool:
 
 
 _YEAR_10000_MS = 253_402_300_800_000
+_TO_THE_SECOND = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
 
 def moment_ms(text: str) -> int:
@@ -47,3 +49,11 @@ def moment_text(at_ms: int) -> str:
     if not 0 <= at_ms < _YEAR_10000_MS:
         return f"{at_ms} ms"
     return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def is_moment(text: str) -> bool:
+    """Say whether a text is a moment to the second, as `moment_text` writes it."""
+    try:
+        return _TO_THE_SECOND.fullmatch(text) is not None and bool(datetime.fromisoformat(text))
+    except ValueError:
+        return False

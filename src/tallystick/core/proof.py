@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import datetime
 
 import msgspec
 
 from tallystick.core.chain import Head, Sealed, check_body, link, read_header, root_of
 from tallystick.core.errors import UsageError
-from tallystick.core.ids import is_ulid
+from tallystick.core.ids import is_moment, is_ulid
 from tallystick.core.json_text import canonical
 
 # A head as a document: where a run's chain stood, when, and who signed that.
@@ -45,7 +44,6 @@ UNSIGNED = "unsigned"
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SIGNATURE = re.compile(r"[0-9a-f]{128}")
-_AT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 _COUNT_MAX = (1 << 53) - 1
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -70,17 +68,6 @@ class HeadFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.signature != UNSIGNED
 
 
-class _Unsigned(msgspec.Struct, frozen=True, kw_only=True):
-    """A document without its signature."""
-
-    format: str
-    run: str
-    count: int
-    hash: str
-    at: str
-    key_id: str | None
-
-
 class _HeadKind(msgspec.Struct, frozen=True, kw_only=True):
     """What tells a document from a head without one."""
 
@@ -89,16 +76,9 @@ class _HeadKind(msgspec.Struct, frozen=True, kw_only=True):
 
 def signed_bytes(document: HeadFile) -> bytes:
     """What a signature under this document is made of."""
-    return canonical(
-        _Unsigned(
-            format=document.format,
-            run=document.run,
-            count=document.count,
-            hash=document.hash,
-            at=document.at,
-            key_id=document.key_id,
-        )
-    )
+    fields = msgspec.structs.asdict(document)
+    del fields["signature"]
+    return canonical(fields)
 
 
 def parse_head(data: bytes) -> HeadFile | Head:
@@ -134,7 +114,7 @@ def _checked(head: Head) -> Head:
 def _head_flaw(document: HeadFile) -> str | None:
     if not is_ulid(document.run):
         return "its run is not the id of one"
-    if not _is_time(document.at):
+    if not is_moment(document.at):
         return "its time is not like 2026-01-31T12:00:00Z"
     if (document.key_id is None) is document.signed:
         return "it has a key without a signature, or a signature without a key"
@@ -143,13 +123,6 @@ def _head_flaw(document: HeadFile) -> str | None:
     if document.signed and not _SIGNATURE.fullmatch(document.signature):
         return "its signature is not 128 hexadecimal digits"
     return None
-
-
-def _is_time(text: str) -> bool:
-    try:
-        return _AT.fullmatch(text) is not None and datetime.fromisoformat(text) is not None
-    except ValueError:
-        return False
 
 
 # A proof that one entry stands at its place in a run, for someone who has only a head of it.

@@ -1,13 +1,22 @@
-"""Why a run is not resumed."""
+"""Why a run is not resumed, sorted as in `tallystick.core.errors`.
+
+TallystickError
+├── LeftInDoubt           what a program is told of an effect that is not made again
+└── RunInDoubt            calls of the run were begun, and nobody knows what came of them
+UsageError
+└── ResumeRefused         a run that cannot be resumed
+ReplayDiverged
+└── ResumeDiverged        run again on its record, the run did something else
+"""
 
 from __future__ import annotations
 
 from tallystick.core.charge import shown_usd
-from tallystick.core.errors import ReplayDiverged, TallystickError, UsageError
+from tallystick.core.errors import Facts, ReplayDiverged, TallystickError, UsageError
 from tallystick.core.views.open_calls import OpenIntent
 
 
-class RunInDoubt(TallystickError):
+class RunInDoubt(Facts, TallystickError):
     """Calls of a run were begun and nobody knows what came of them. Nothing was done.
 
     `open` has those of the runs inside it too.
@@ -15,39 +24,41 @@ class RunInDoubt(TallystickError):
 
     code = "in_doubt"
 
-    def __init__(self, *, run: str, open: tuple[OpenIntent, ...]) -> None:
-        calls = "; ".join(_told(each) for each in open)
-        super().__init__(
-            f"run {run} was cut off while it waited for {calls}. Look whether it arrived, then "
-            f"resume with --in-doubt retry (make it again, and accept that it may be paid twice) "
-            f"or --in-doubt abandon (do without it)"
+    run: str
+    open: tuple[OpenIntent, ...]
+
+    def text(self) -> str:
+        calls = "; ".join(_told(each) for each in self.open)
+        return (
+            f"run {self.run} was cut off while it waited for {calls}. Look whether it arrived, "
+            f"then resume with --in-doubt retry (make it again, and accept that it may be paid "
+            f"twice) or --in-doubt abandon (do without it)"
         )
-        self.run = run
-        self.open = open
 
 
-class ResumeRefused(UsageError):
+class ResumeRefused(Facts, UsageError):
     """A run that cannot be gone on with, and why."""
 
     code = "usage.resume"
+    says = "run {run} {why}"
 
-    def __init__(self, *, run: str, why: str) -> None:
-        super().__init__(f"run {run} {why}")
-        self.run = run
-        self.why = why
+    run: str
+    why: str
 
 
 class ResumeDiverged(ReplayDiverged):
     """Run again on its record, a run did something else. Nothing was written."""
 
     code = "replay.diverged"
+    says = (
+        "run {run} entry {seq}: {field} was {recorded!r} and is {now!r}; it cannot be gone on "
+        "with here"
+    )
 
     def __init__(self, *, run: str, seq: int, field: str, recorded: object, now: object) -> None:
+        self.run = run
+        self.seq = seq
         super().__init__(index=seq, field=field, recorded=recorded, now=now)
-        self.args = (
-            f"run {run} entry {seq}: {field} was {recorded!r} and is {now!r}; it cannot be gone "
-            f"on with here",
-        )
 
 
 class LeftInDoubt(TallystickError):

@@ -19,7 +19,13 @@ import msgspec
 
 from tallystick.core.budget.amount import LIMIT_MAX, Budget, Dimension
 from tallystick.core.charge import NANO_MAX, Charge, Money, nano_usd, shown_usd
-from tallystick.core.errors import InvalidLimit, ReplayDiverged, TallystickError, UsageError
+from tallystick.core.errors import (
+    Facts,
+    InvalidLimit,
+    ReplayDiverged,
+    TallystickError,
+    UsageError,
+)
 from tallystick.core.records import ErrorBoundary, StepReceipt, StepStatus
 
 # What steps raise: one error for every budget that is exhausted, one for a record they left.
@@ -49,31 +55,32 @@ _PER_DOLLAR = 10**9
 _RUNS_TOLD_MAX = 10
 
 
-class InvalidStep(UsageError):
+class InvalidStep(Facts, UsageError):
     """A step is defined by something that defines none. `field` says where."""
 
     code = "usage.step"
+    says = "{field}: {why}"
 
-    def __init__(self, *, field: str, why: str) -> None:
-        super().__init__(f"{field}: {why}")
-        self.field = field
-        self.why = why
+    field: str
+    why: str
 
 
-class StepsNotReplayed(UsageError):
+class StepsNotReplayed(Facts, UsageError):
     """A chain of steps is no run: what they did is host code, which nobody runs again."""
 
     code = "usage.steps"
 
-    def __init__(self, *, chain: str, runs: list[str]) -> None:
-        told = ", ".join(runs[:_RUNS_TOLD_MAX]) or "none is in this ledger"
-        more = f" and {len(runs) - _RUNS_TOLD_MAX:,} more" if len(runs) > _RUNS_TOLD_MAX else ""
-        super().__init__(
-            f"{chain} holds steps, which are host code; replay its runs: {told}{more}; or call the "
-            f"program again inside `Session.replay_steps`"
+    chain: str
+    runs: list[str]
+
+    def text(self) -> str:
+        told = ", ".join(self.runs[:_RUNS_TOLD_MAX]) or "none is in this ledger"
+        left_out = len(self.runs) - _RUNS_TOLD_MAX
+        more = f" and {left_out:,} more" if left_out > 0 else ""
+        return (
+            f"{self.chain} holds steps, which are host code; replay its runs: {told}{more}; or "
+            f"call the program again inside `Session.replay_steps`"
         )
-        self.chain = chain
-        self.runs = runs
 
 
 class StepsDiverged(ReplayDiverged):
@@ -84,22 +91,14 @@ class StepsDiverged(ReplayDiverged):
 
     code = "replay.diverged"
 
-    def __init__(
-        self,
-        *,
-        chain: str,
-        step: str,
-        run: str | None,
-        field: str,
-        recorded: object,
-        now: object,
-    ) -> None:
-        super().__init__(index=0, field=field, recorded=recorded, now=now)
-        named = "" if run is None else f", run {run}"
-        self.args = (f"steps {chain}, step {step}{named}: {field} was {recorded!r} and is {now!r}",)
-        self.chain = chain
-        self.step = step
-        self.run = run
+    chain: str
+    step: str
+    run: str | None
+
+    def text(self) -> str:
+        named = "" if self.run is None else f", run {self.run}"
+        changed = f"{self.field} was {self.recorded!r} and is {self.now!r}"
+        return f"steps {self.chain}, step {self.step}{named}: {changed}"
 
 
 class StepExhaustion(msgspec.Struct, frozen=True, kw_only=True):
@@ -434,19 +433,7 @@ class CompletedStep(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of_receipt(cls, receipt: StepReceipt) -> CompletedStep:
         """A step that was left in an earlier life of its program."""
-        return cls(
-            name=receipt.name,
-            function=receipt.function,
-            model=receipt.model,
-            input_tokens=receipt.input_tokens,
-            output_tokens=receipt.output_tokens,
-            usd=receipt.usd,
-            llm_calls=receipt.llm_calls,
-            status=receipt.status,
-            error=receipt.error,
-            unpriced=receipt.unpriced,
-            path=receipt.path,
-        )
+        return msgspec.convert(receipt, cls, from_attributes=True)
 
     @property
     def cost_usd(self) -> float:

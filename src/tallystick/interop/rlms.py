@@ -153,7 +153,7 @@ class _Run:
 
     log: Log
     run: str
-    metadata: Metadata | RunMetadata
+    metadata: RunMetadata
     place: str
     depth: int
     time_ms: int
@@ -167,7 +167,7 @@ class _Run:
     def begun(
         cls,
         log: Log,
-        metadata: Metadata | RunMetadata,
+        metadata: RunMetadata,
         first: Iteration,
         *,
         place: str,
@@ -369,7 +369,7 @@ def import_rlms_log(ledger: TransferLedger, file: BinaryIO, *, name: str) -> Imp
         raise log.refused("it changed while it was read")
     if not log.completions:
         raise log.refused("it has no iteration")
-    before = {row.run for row in ledger.runs()}
+    before = {chain.run for chain in log.chains if ledger.row(chain.run) is not None}
     for chain in log.chains:
         if chain.run not in before:
             ledger.adopt(chain.header, iter(chain.entries))

@@ -13,7 +13,6 @@ Rule 2: Python writes NaN and Infinity, which are no JSON. A variable may hold t
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Iterator
 from typing import Annotated, BinaryIO
@@ -21,6 +20,8 @@ from typing import Annotated, BinaryIO
 import msgspec
 
 from tallystick.core.charge import Charge, ModelUsage, Reserved, RunLimits, Settled
+from tallystick.core.errors import UsageError
+from tallystick.core.ids import moment_ms
 from tallystick.core.json_text import digest
 from tallystick.core.records import (
     FIGURE_MAX,
@@ -114,14 +115,10 @@ class RunMetadata(msgspec.Struct, frozen=True, kw_only=True):
     backend: _Name = ""
 
 
-class Metadata(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="metadata"):
+class Metadata(RunMetadata, frozen=True, kw_only=True, tag_field="type", tag="metadata"):
     """The same, as the first line of a file has it."""
 
     timestamp: str
-    root_model: _Name
-    max_iterations: _Count
-    max_depth: _Count
-    backend: _Name = ""
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,10 +227,8 @@ def goal_in(prompt: msgspec.Raw) -> str | None:
 def moment(timestamp: str) -> int | None:
     """A time in milliseconds since 1970; None for what is none. One without a zone is UTC."""
     try:
-        at = datetime.datetime.fromisoformat(timestamp)
-        at = at if at.tzinfo is not None else at.replace(tzinfo=datetime.UTC)
-        ms = round(at.timestamp() * 1000)
-    except (ValueError, OverflowError):
+        ms = moment_ms(timestamp)
+    except UsageError:
         return None
     return ms if ms >= 0 else None
 
@@ -256,7 +251,7 @@ _RAISED_LAST = re.compile(
 )
 
 
-def limits_of(metadata: Metadata | RunMetadata) -> RunLimits:
+def limits_of(metadata: RunMetadata) -> RunLimits:
     """The limits that are in the log. The others are not, and stand at the largest figure."""
     return RunLimits(
         turns=metadata.max_iterations,
@@ -269,7 +264,7 @@ def limits_of(metadata: Metadata | RunMetadata) -> RunLimits:
     )
 
 
-def model_of(metadata: Metadata | RunMetadata) -> str:
+def model_of(metadata: RunMetadata) -> str:
     """The model in the form of our names: who serves it, and what it is called there."""
     return f"{metadata.backend}:{metadata.root_model}" if metadata.backend else metadata.root_model
 
@@ -402,7 +397,7 @@ def charge_in(summary: UsageSummary | None) -> Charge | None:
     )
 
 
-def run_ended(last: Iteration, metadata: Metadata | RunMetadata, charge: Charge) -> RunEnded:
+def run_ended(last: Iteration, metadata: RunMetadata, charge: Charge) -> RunEnded:
     """How a run ended whose last iteration has the answer.
 
     After all its turns a run of rlms asks once more, and takes whatever is said for the answer.

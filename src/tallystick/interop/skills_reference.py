@@ -15,7 +15,14 @@ from typing import Literal
 
 import msgspec
 
-from tallystick.skills.catalog import Lifecycle, Matched, OmittedReason, size_bytes, tokens_of
+from tallystick.skills.catalog import (
+    Lifecycle,
+    ListedCard,
+    Matched,
+    OmittedReason,
+    size_bytes,
+    tokens_of,
+)
 from tallystick.skills.format.manifest import Card
 from tallystick.skills.match import Match
 
@@ -28,23 +35,6 @@ _NONE = "(none)"
 _NO_MATCHES: Mapping[str, Match] = MappingProxyType({})
 
 
-class ReferenceCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One skill: what is known of it, whether its card was shown, and what became of it."""
-
-    id: str
-    name: str
-    source: str
-    description: str
-    when_to_use: str
-    disable_model_invocation: bool
-    selected: bool
-    omitted_reason: OmittedReason | None
-    char_estimate: int
-    token_estimate: int
-    lifecycle: Lifecycle
-    matched: Matched | None
-
-
 class ReferenceEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """What was shown and omitted, with every card in the order it was given."""
 
@@ -55,7 +45,7 @@ class ReferenceEvidence(msgspec.Struct, frozen=True, kw_only=True):
     used_tokens: int
     shown: tuple[str, ...]
     omitted: tuple[str, ...]
-    cards: tuple[ReferenceCard, ...]
+    cards: tuple[ListedCard, ...]
 
 
 class ReferenceCatalog(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,8 +161,8 @@ def _card(
     size: int,
     runtime: Lifecycle | None,
     match: Match | None,
-) -> ReferenceCard:
-    return ReferenceCard(
+) -> ListedCard:
+    return ListedCard(
         id=card.id,
         name=card.name,
         source=card.source,

@@ -573,7 +573,7 @@ def export_trajectory(
         raise UsageError(f"{run} holds steps, which have no trajectory; name a run: {inside}")
     source = _Source(ledger, store)
     events = _events(source, run, redact=redact, full=full)
-    # Asked for before a file is made: what cannot be told leaves none behind.
+    # AskedRun for before a file is made: what cannot be told leaves none behind.
     begun = next(events, None)
     if begun is None:
         why = "was pruned: its content is gone" if source.erased else "has no entries yet"

@@ -60,19 +60,28 @@ def required(row: RunRow | None, run: str) -> RunRow:
     return row
 
 
-def claimed(row: RunRow | None, run: str, *, create: bool, grown_from: str | None = None) -> RunRow:
+def claimed(
+    row: RunRow | None,
+    run: str,
+    *,
+    create: bool,
+    grown_from: str | None = None,
+    owner: str | None = None,
+) -> RunRow:
     """The row of a run after it was claimed."""
     if grown_from is not None and not (create and is_hash(grown_from)):
         raise UsageError(f"run {run}: only a new run grows from another, and from a hash of it")
     if not create:
         row = _owned(required(row, run))
-        return msgspec.structs.replace(row, fence=row.fence + 1)
+        return msgspec.structs.replace(row, fence=row.fence + 1, owner=owner)
     if row is not None:
         raise RunExists(run=run)
     if not is_ulid(run):
         raise InvalidName(what="run", given=run, why="the id of a run is a ULID")
     head = Head.of_nothing() if grown_from is None else Head(count=0, hash=grown_from)
-    return RunRow(run=run, head=head, fence=1, created_at=created_at_ms(run), moved=False)
+    return RunRow(
+        run=run, head=head, fence=1, created_at=created_at_ms(run), moved=False, owner=owner
+    )
 
 
 def appended(row: RunRow | None, run: str, *, expected: Head, fence: int, head: Head) -> RunRow:

@@ -10,9 +10,17 @@ from itertools import islice
 
 import msgspec
 
-from tallystick.core.chain import Draft, Head, Root, Sealed, is_of_fork, root_of
+from tallystick.core.chain import Draft, Head, Sealed, is_of_fork
 from tallystick.ledger import custody
-from tallystick.ledger.port import Also, ExportHeader, RunRow, TransferLedger
+from tallystick.ledger.facts import noted, selected, tagged_entry, with_facts_of
+from tallystick.ledger.port import (
+    EVERY_RUN,
+    Also,
+    ExportHeader,
+    RunFilter,
+    RunRow,
+    TransferLedger,
+)
 
 
 class MemoryLedger:
@@ -24,9 +32,25 @@ class MemoryLedger:
         self._rows: dict[str, RunRow] = {}
         self._entries: dict[str, list[Sealed]] = {}
 
-    def claim(self, run: str, *, create: bool, grown_from: str | None = None) -> int:
+    @property
+    def lock_folder(self) -> None:
+        return None
+
+    def shared_scopes(self) -> None:
+        return None
+
+    def claim(
+        self,
+        run: str,
+        *,
+        create: bool,
+        grown_from: str | None = None,
+        owner: str | None = None,
+    ) -> int:
         with self._guard:
-            row = custody.claimed(self._rows.get(run), run, create=create, grown_from=grown_from)
+            row = custody.claimed(
+                self._rows.get(run), run, create=create, grown_from=grown_from, owner=owner
+            )
             self._rows[run] = row
             self._entries.setdefault(run, [])
         return row.fence
@@ -72,9 +96,18 @@ class MemoryLedger:
             custody.required(self._rows.get(run), run)
             return iter(self._entries[run][start:stop])
 
-    def runs(self) -> Sequence[RunRow]:
+    def runs(
+        self,
+        which: RunFilter = EVERY_RUN,
+        *,
+        after: str = "",
+        skip: int = 0,
+        most: int | None = None,
+        newest_first: bool = False,
+    ) -> Sequence[RunRow]:
         with self._guard:
-            return [self._rows[run] for run in sorted(self._rows)]
+            rows = [self._rows[run] for run in sorted(self._rows, reverse=newest_first)]
+        return selected(rows, which, after=after, skip=skip, most=most, newest_first=newest_first)
 
     def row(self, run: str) -> RunRow | None:
         with self._guard:
@@ -120,7 +153,9 @@ class MemoryLedger:
             if also is not None:
                 also(None)
             for row, new in grown:
-                self._rows[row.run] = row
+                before = self._rows.get(row.run)
+                found = row if before is None else with_facts_of(before, row)
+                self._rows[row.run] = noted(found, map(tagged_entry, new))
                 self._entries.setdefault(row.run, []).extend(new)
 
     def erase(self, run: str, seqs: Sequence[int]) -> None:
@@ -131,21 +166,18 @@ class MemoryLedger:
             custody.check_erasable(row, seqs, fork=fork)
             for seq in seqs:
                 entries[seq] = msgspec.structs.replace(entries[seq], salt=None, body=None)
+            self._rows[run] = msgspec.structs.replace(row, erased=True)
 
     def _hash_at(self, run: str, seq: int) -> str | None:
         entries = self._entries[run]
         return entries[seq].hash if seq < len(entries) else None
 
     def _forks_of(self, run: str) -> list[str]:
-        found = []
-        for each in sorted(self._rows):
-            first = self._entries[each][:1]
-            if not first and self._grows_from(each, run):
-                found.append(each)
-            root = root_of(first[0], run=each) if first else None
-            if isinstance(root, Root) and root.fork is not None and root.fork.parent == run:
-                found.append(each)
-        return found
+        return [
+            each
+            for each, row in sorted(self._rows.items())
+            if row.grown_from == run or (not row.head.count and self._grows_from(each, run))
+        ]
 
     def _grows_from(self, fork: str, run: str) -> bool:
         """Whether a run that has no entry yet was claimed to grow from this one."""
@@ -169,7 +201,7 @@ class MemoryLedger:
             )
             if also is not None:
                 also(None)
-            self._rows[run] = row
+            self._rows[run] = noted(row, map(tagged_entry, entries))
             self._entries[run].extend(entries)
 
 

@@ -9,15 +9,19 @@ Rule 3: what is read was checked for its place only. Whether it holds is what `v
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from tallystick.core.chain import Draft, Head, Sealed
+from tallystick.storage.transaction import Transaction
+
+if TYPE_CHECKING:
+    from tallystick.ledger.scopes import Scopes
 
 # The most that one body may be. An import must know where to stop before it has read anything.
 BODY_BYTES_MAX = 64 << 20
@@ -26,17 +30,24 @@ ATTACHMENTS_MAX = 100_000
 # The most runs that one grew from, one after the other, in an export.
 ANCESTORS_MAX = 100
 
-# Work of another store that is to be in the transaction of a change. It gets the connection, or
+# Work of another store that is to be in the transaction of a change. It gets the transaction, or
 # None from a ledger that has none, and must not use the ledger; if it raises, nothing is written.
 # It may be called in another thread, so it must not wait for what its caller holds.
-Also = Callable[[sqlite3.Connection | None], None]
+Also = Callable[[Transaction | None], None]
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """Where a run stands. `created_at` is in milliseconds, as its id says.
 
     Only a run that is neither moved nor imported can be claimed: `moved` went to another ledger,
-    `imported` is a copy of a run that another ledger goes on with.
+    `imported` is a copy of a run that another ledger goes on with. `owner` is who claimed it last,
+    if they said so; what they may write is for the fence to say.
+
+    The other fields are read from the records as they are written (`ledger/facts.py`). `steps` says
+    that it is a chain of steps, `parent` in which chain of steps it was begun, `caller` by which
+    run's program, `grown_from` of which run it is a fork, `session` which session it names. `stop`
+    is why it ended, None while it has no end and "" if that is not known. `ended_at` is when its
+    last receipt was issued. `erased` says that bodies of it were removed.
     """
 
     run: str
@@ -45,13 +56,82 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
     moved: bool
     imported: bool = False
+    owner: str | None = None
+    steps: bool = False
+    parent: str | None = None
+    caller: str | None = None
+    session: str | None = None
+    grown_from: str | None = None
+    stop: str | None = None
+    started_at: int | None = None
+    ended_at: int | None = None
+    erased: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether a call of the run may still be open: it has no end, or was cut off."""
+        return not self.steps and (self.stop is None or self.stop in OPEN_STOPS)
+
+
+# Ends after which a call may still be open.
+OPEN_STOPS = ("cancelled", "in_doubt")
+
+
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """A choice of runs. What is not given does not matter.
+
+    `prefix` is the beginning of an id; `outermost` are those that no program began, `inside` those
+    that one did; `open_only` those for which `is_open` holds; `unerased` those that have all their
+    bodies.
+    """
+
+    prefix: str = ""
+    parent: str | None = None
+    caller: str | None = None
+    session: str | None = None
+    grown_from: str | None = None
+    outermost: bool = False
+    inside: bool = False
+    open_only: bool = False
+    unerased: bool = False
+
+    def accepts(self, row: RunRow) -> bool:
+        """Return whether a run is one of those."""
+        return (
+            row.run.startswith(self.prefix)
+            and self.parent in (None, row.parent)
+            and self.caller in (None, row.caller)
+            and self.session in (None, row.session)
+            and self.grown_from in (None, row.grown_from)
+            and not (self.outermost and row.caller is not None)
+            and not (self.inside and row.caller is None)
+            and not (self.open_only and not row.is_open)
+            and not (self.unerased and row.erased)
+        )
+
+
+EVERY_RUN = RunFilter()
 
 
 class Ledger(Protocol):
     """Chains of entries, one for each run."""
 
-    def claim(self, run: str, *, create: bool, grown_from: str | None = None) -> int:
-        """Own a run and return the new fence.
+    @property
+    def lock_folder(self) -> Path | None:
+        """The folder with the locks of its runs; None if no other process can have the ledger."""
+
+    def shared_scopes(self) -> Scopes | None:
+        """Open the budgets that processes share here; None if no other can have the ledger."""
+
+    def claim(
+        self,
+        run: str,
+        *,
+        create: bool,
+        grown_from: str | None = None,
+        owner: str | None = None,
+    ) -> int:
+        """Own a run and return the new fence. `owner` is noted in its row: an id of `Owners`.
 
         With `create` the run must be new and its id a ULID; without, it must be here and owned.
         A new run may grow from another: `grown_from` is the hash of the last entry that it shares.
@@ -99,14 +179,26 @@ class Ledger(Protocol):
     def read(self, run: str, *, start: int = 0, stop: int | None = None) -> Iterator[Sealed]:
         """The entries of a run in their order, from `start` on and up to, without, `stop`."""
 
-    def runs(self) -> Sequence[RunRow]:
-        """Every run, the newest last."""
+    def runs(
+        self,
+        which: RunFilter = EVERY_RUN,
+        *,
+        after: str = "",
+        skip: int = 0,
+        most: int | None = None,
+        newest_first: bool = False,
+    ) -> Sequence[RunRow]:
+        """Return the runs asked for, the newest last, or first: at most `most`, behind `after`.
+
+        The first `skip` of those are left out. Costs in proportion to what is returned, if no more
+        than one thing is asked of them.
+        """
 
     def row(self, run: str) -> RunRow | None:
         """Return the row of one run; None if it is not here. Costs the same with any number."""
 
     def forks_of(self, run: str) -> Sequence[str]:
-        """The runs here that say they grew from a run, the newest last."""
+        """Return the runs here that grew from a run, or are about to, the newest last."""
 
     def remove(self, run: str, *, also: Also | None = None) -> None:
         """Take a run out, entries and bodies together. `also` is done in the same transaction.
@@ -215,5 +307,5 @@ class Receiver(Protocol):
     def take(self, carried: Carried) -> str | None:
         """Keep an attachment, for now."""
 
-    def commit(self, db: sqlite3.Connection | None) -> None:
+    def commit(self, within: Transaction | None) -> None:
         """Keep what was taken for as long as the run is here."""

@@ -1,8 +1,8 @@
 """The tables of shared scopes, in the ledger's own file: scopes, their meters, and what is held.
 
 The tables are made when the first scope is declared, beside those of the ledger and in no way of
-theirs. A total that is recorded gives the file another format: versions of this package that would
-spend without it refuse to open the file.
+theirs. Versions of this package that would spend without a total that is recorded refuse the format
+of the file.
 
 A meter is one dimension of one scope: its ceiling, what is spent, what is held. Holding is an
 update of each meter on the condition that it has room, in the transaction that records the intent;
@@ -155,16 +155,10 @@ def change_limits(
     )
 
 
-def mark_total(db: sqlite3.Connection) -> None:
-    """Give the file the format that versions which do not know of totals refuse."""
-    if not is_marked(db):
-        db.execute(f"PRAGMA user_version = {FORMAT_WITH_TOTAL}")
-
-
-def is_marked(db: sqlite3.Connection) -> bool:
-    """Return whether the file has the format of a ledger with a total."""
+def binds_all(db: sqlite3.Connection) -> bool:
+    """Return whether every version that opens the file knows that a total binds it."""
     (found,) = db.execute("PRAGMA user_version").fetchone()
-    return bool(found == FORMAT_WITH_TOTAL)
+    return bool(found >= FORMAT_WITH_TOTAL)
 
 
 def changes(db: sqlite3.Connection, id: str) -> list[LimitChange]:

@@ -2,9 +2,10 @@
 
 Rule 1: the rules are those of the budget tree (`core/budget/tree.py`): a hold is in every enclosing
 row or in none, a charge is recorded before it is judged.
-Rule 2: methods that take a connection are part of somebody's transaction: that of the intent for
-`hold`, that of the result for `settle` and `release`, so neither can be there without the other.
-They are for the ledger's `also`. The others make their own, and must not be called inside one.
+Rule 2: methods that take a transaction are part of it: that of the intent for `hold`, that of the
+result for `settle` and `release`, so neither can be there without the other. They are for the
+ledger's `also`, or for `writing`; with None they make one of their own. The others make their own,
+and must not be called inside one.
 Rule 3: a hold is never taken away because time has passed. Its owner settles it, or, if the owner
 is proven dead, somebody resolves it and says at what.
 """
@@ -15,8 +16,8 @@ import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 import msgspec
 
@@ -43,22 +44,19 @@ from tallystick.core.budget.amount import (
     tightest,
 )
 from tallystick.core.budget.tree import caps_of, check_place, exhausted, figures_of, row_of
-from tallystick.core.errors import InvalidLimit, LedgerCorrupt, LedgerUnavailable
+from tallystick.core.errors import InvalidLimit, LedgerCorrupt, UsageError
 from tallystick.ledger import scope_rows as rows
+from tallystick.ledger.file import FORMAT
 from tallystick.ledger.scope_rows import HoldRow, LimitChange
-from tallystick.ledger.sqlite import LedgerFile
 from tallystick.storage.clock import now_ms
-from tallystick.storage.owner import FileOwners, Owner, Owners
+from tallystick.storage.owner import MemoryOwners, Owner, Owners
+from tallystick.storage.transaction import Transaction, sqlite_of
 
 # The most of one dimension that one hold may be, so that a thousand of them still fit 64 bits.
 HELD_MAX = 1 << 53
 _NOTHING = Amount()
 _NO_LIMIT = Budget()
 _SHARED: tuple[ScopeKind, ...] = ("deployment", "session")
-
-
-def _unavailable(path: Path, error: OSError) -> LedgerUnavailable:
-    return LedgerUnavailable(path=str(path), why=error.strerror or str(error))
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,14 +66,128 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
     owner_dead: bool
 
 
-class SharedScopes:
-    """Deployments and sessions in a ledger's file. Closed, it gives up its own holds as dead."""
+class Scopes(Protocol):
+    """The port: budgets that outlive a run, held by owners that may die."""
 
-    def __init__(self, file: LedgerFile, *, clock: Callable[[], int] = now_ms) -> None:
+    def owner(self) -> str:
+        """Return the owner that this process holds as, until `close`."""
+        ...
+
+    def close(self) -> None:
+        """Let go. What this owner still holds is from now on a dead owner's."""
+        ...
+
+    def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[Transaction]:
+        """Make one transaction of the scopes: all of it, or nothing."""
+        ...
+
+    def declare(
+        self, scope: str, *, parent: str | None, kind: ScopeKind, name: str, budget: Budget
+    ) -> None: ...
+
+    def record_total(self, scope: str, budget: Budget) -> None: ...
+
+    def change_total(
+        self, scope: str, change: Callable[[Budget], Budget], *, may_raise: bool
+    ) -> ScopeRow: ...
+
+    def knows(self, scope: str) -> bool: ...
+
+    def remaining(self, scope: str, *, own: Budget = _NO_LIMIT) -> Remaining: ...
+
+    def rows(self) -> list[ScopeRow]: ...
+
+    def changes(self, scope: str) -> list[LimitChange]: ...
+
+    def faults(self, charged: Mapping[str, Amount]) -> list[str]: ...
+
+    def hold(
+        self,
+        within: Transaction | None,
+        *,
+        scope: str,
+        run: str,
+        intent: int,
+        owner: str,
+        amount: Amount,
+        usd_waived: bool = False,
+        own: Budget = _NO_LIMIT,
+    ) -> None: ...
+
+    def settle(
+        self, within: Transaction | None, *, run: str, intent: int, actual: Amount
+    ) -> list[Breach]: ...
+
+    def release(self, within: Transaction | None, *, run: str, intent: int) -> None: ...
+
+    def spend(self, within: Transaction | None, *, scope: str, amount: Amount) -> list[Breach]: ...
+
+    def holds(self, *, run: str | None = None) -> list[Hold]: ...
+
+    def resolve(
+        self, hold: HoldRow, *, settle_at: Amount | None, insist: bool = False
+    ) -> list[Breach]: ...
+
+
+class ScopeFile(Protocol):
+    """A SQLite database with the tables of scopes, and the owners of what is held there."""
+
+    @property
+    def where(self) -> str:
+        """What errors call it."""
+        ...
+
+    def reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]: ...
+
+    def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[sqlite3.Connection]: ...
+
+    def owners(self) -> Owners: ...
+
+
+class MemoryFile:
+    """A database of this process alone, for scopes that nobody needs afterwards.
+
+    The rules of scopes are conditions on rows, and SQLite has them right. A second set of them, for
+    objects in memory, would be another thing to be wrong.
+    """
+
+    where = "the budgets in memory"
+
+    def __init__(self) -> None:
+        self._turn = threading.RLock()
+        self._owners = MemoryOwners()
+        self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self._db.execute(f"PRAGMA user_version = {FORMAT}")
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        with self._turn:
+            if self._db.in_transaction:
+                raise UsageError(f"{self.where}: this thread is in a transaction of them")
+            yield self._db
+
+    @contextlib.contextmanager
+    def writing(self, *, forced: bool) -> Iterator[sqlite3.Connection]:
+        with self.reading() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
+            db.execute("COMMIT")
+
+    def owners(self) -> Owners:
+        return self._owners
+
+
+class SharedScopes:
+    """Deployments and sessions in a database. Closed, it gives up its own holds as dead."""
+
+    def __init__(self, file: ScopeFile, *, clock: Callable[[], int] = now_ms) -> None:
         self._file = file
         self._clock = clock
-        folder = file.path.with_name(f"{file.path.name}-owners")
-        self._owners: Owners = FileOwners(folder, failed=_unavailable)
+        self._owners = file.owners()
         self._owner: Owner | None = None
         self._guard = threading.Lock()
         self._chains: dict[str, tuple[Scope, ...]] = {}
@@ -145,7 +257,7 @@ class SharedScopes:
             known = db is not None and rows.scope_of(db, scope) is not None
             if db is not None and known:
                 (row,) = rows.scope_rows(db, only=[self._required(db, scope)])
-                if rows.is_marked(db) and (row.limit != _NO_LIMIT or budget == _NO_LIMIT):
+                if rows.binds_all(db) and (row.limit != _NO_LIMIT or budget == _NO_LIMIT):
                     return
         if not known and budget == _NO_LIMIT:
             return
@@ -183,7 +295,6 @@ class SharedScopes:
             if after != row.limit:
                 now = self._clock()
                 rows.change_limits(db, scope, before=row.limit, after=after, now_ms=now)
-            rows.mark_total(db)
             (row,) = rows.scope_rows(db, only=[known])
             return row
 
@@ -237,9 +348,13 @@ class SharedScopes:
 
     # -- inside somebody's transaction ----------------------------------------------------------
 
+    def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[Transaction]:
+        """Make one transaction of the scopes: all of it, or nothing."""
+        return self._file.writing(forced=forced)
+
     def hold(
         self,
-        db: sqlite3.Connection,
+        within: Transaction | None,
         *,
         scope: str,
         run: str,
@@ -258,7 +373,7 @@ class SharedScopes:
             if figure > HELD_MAX:
                 why = f"an amount is at most {HELD_MAX:,}"
                 raise InvalidLimit(field=dimension, given=figure, why=why)
-        with self._undamaged():
+        with self._joined(within) as db, self._undamaged():
             chain = self._chain(db, scope)
             if amount.usd is None and not usd_waived:
                 first, *further = rows.scope_rows(db, only=chain)
@@ -279,25 +394,25 @@ class SharedScopes:
                 raise _refusal(rows.scope_rows(db, only=chain), figures)
 
     def settle(
-        self, db: sqlite3.Connection, *, run: str, intent: int, actual: Amount
+        self, within: Transaction | None, *, run: str, intent: int, actual: Amount
     ) -> list[Breach]:
         """Put what was really used in the place of what was held; then say what is over."""
         figures_of(actual)
-        with self._undamaged():
+        with self._joined(within) as db, self._undamaged():
             hold = self._held(db, run, intent)
             if actual.usd is None and hold.amount.usd is not None:
                 actual = msgspec.structs.replace(actual, usd=hold.amount.usd)
             return self._close(db, hold, actual)
 
-    def release(self, db: sqlite3.Connection, *, run: str, intent: int) -> None:
+    def release(self, within: Transaction | None, *, run: str, intent: int) -> None:
         """Give back what was held for an attempt that is known to have cost nothing."""
-        with self._undamaged():
+        with self._joined(within) as db, self._undamaged():
             self._close(db, self._held(db, run, intent), _NOTHING)
 
-    def spend(self, db: sqlite3.Connection, *, scope: str, amount: Amount) -> list[Breach]:
+    def spend(self, within: Transaction | None, *, scope: str, amount: Amount) -> list[Breach]:
         """Record what needed no hold: turns, fuel, time. Then say what is over."""
         figures_of(amount)
-        with self._undamaged():
+        with self._joined(within) as db, self._undamaged():
             return _record(db, self._chain(db, scope), held=_NOTHING, actual=amount)
 
     # -- what dead owners left ------------------------------------------------------------------
@@ -332,6 +447,15 @@ class SharedScopes:
     # -- inside ---------------------------------------------------------------------------------
 
     @contextlib.contextmanager
+    def _joined(self, within: Transaction | None) -> Iterator[sqlite3.Connection]:
+        """Take part in a transaction, or make one."""
+        if within is not None:
+            yield sqlite_of(within)
+            return
+        with self._file.writing(forced=False) as db:
+            yield db
+
+    @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection | None]:
         """The file as it was at one moment, None if no scope was ever declared."""
         with self._file.reading() as db, self._undamaged():
@@ -348,7 +472,7 @@ class SharedScopes:
         try:
             yield
         except rows.Damaged as error:
-            raise LedgerCorrupt(path=str(self._file.path), why=str(error)) from error
+            raise LedgerCorrupt(where=self._file.where, why=str(error)) from error
 
     def _version(self, db: sqlite3.Connection) -> int | None:
         if self._recognized:
@@ -357,7 +481,7 @@ class SharedScopes:
         if found is None:
             return None
         if found != rows.FORMAT:
-            raise ScopesFormatUnknown(path=str(self._file.path), found=found, known=rows.FORMAT)
+            raise ScopesFormatUnknown(where=self._file.where, found=found, known=rows.FORMAT)
         self._recognized = True
         return rows.FORMAT
 
@@ -454,3 +578,11 @@ def _refusal(found: list[ScopeRow], figures: Sequence[int]) -> BudgetExhausted:
     if refusal is None:
         raise rows.Damaged("a meter refuses what it has room for")
     return refusal
+
+
+def memory_scopes(*, clock: Callable[[], int] = now_ms) -> SharedScopes:
+    """Return scopes of this process alone, without any yet."""
+    return SharedScopes(MemoryFile(), clock=clock)
+
+
+_: type[Scopes] = SharedScopes

@@ -12,16 +12,37 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-from tallystick.core.chain import FORKED, GENESIS, Draft, Head, Root, Sealed, is_of_fork, root_of
-from tallystick.core.errors import LedgerCorrupt, LedgerLocked
-from tallystick.ledger import acts, custody
-from tallystick.ledger.file import LEDGER
-from tallystick.ledger.port import Also, ExportHeader, RunRow, TransferLedger
+import msgspec
+
+from tallystick.core.chain import GENESIS, Draft, Head, Sealed, is_of_fork
+from tallystick.core.errors import LedgerCorrupt, LedgerLocked, LedgerUnavailable
+from tallystick.ledger import acts, columns, custody
+from tallystick.ledger.facts import (
+    noted,
+    selected,
+    tagged_drafts,
+    tagged_entry,
+    with_facts_of,
+)
+from tallystick.ledger.file import FORMAT, LEDGER
+from tallystick.ledger.port import (
+    EVERY_RUN,
+    Also,
+    ExportHeader,
+    RunFilter,
+    RunRow,
+    TransferLedger,
+)
 from tallystick.ledger.writer import Work, Writer, writer_of
+from tallystick.storage.owner import FileOwners, Owners
 from tallystick.storage.sqlite_connection import SqliteConnection
 from tallystick.storage.sqlite_errors import integrity_faults
 from tallystick.storage.sqlite_file import checkpointed
+
+if TYPE_CHECKING:
+    from tallystick.ledger.scopes import Scopes
 
 # The file under a SQLite ledger: read on one connection, written on another.
 #
@@ -33,6 +54,10 @@ from tallystick.storage.sqlite_file import checkpointed
 # objects of a process on one file write on one connection, that of its writer.
 
 
+def _unavailable(path: Path, error: OSError) -> LedgerUnavailable:
+    return LedgerUnavailable(where=str(path), why=error.strerror or str(error))
+
+
 class LedgerFile:
     """A ledger's file, shared by threads. Opened when it is first used."""
 
@@ -41,6 +66,16 @@ class LedgerFile:
         self._busy_seconds = busy_seconds
         self._reader = SqliteConnection(path, LEDGER, busy_seconds=busy_seconds, query_only=True)
         self._writer: Writer | None = None
+
+    @property
+    def where(self) -> str:
+        """What errors call it."""
+        return str(self.path)
+
+    def owners(self) -> Owners:
+        """Return the owners of what is held in this file, beside it."""
+        folder = self.path.with_name(f"{self.path.name}-owners")
+        return FileOwners(folder, failed=_unavailable)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -104,7 +139,7 @@ class LedgerFile:
 
     def _checkpointed(self, db: sqlite3.Connection) -> None:
         if not checkpointed(db):
-            raise LedgerLocked(path=str(self.path), waited_seconds=self._busy_seconds)
+            raise LedgerLocked(where=str(self.path), waited_seconds=self._busy_seconds)
 
     def _size(self) -> int:
         log = self.path.with_name(f"{self.path.name}-wal")
@@ -126,18 +161,17 @@ class LedgerFile:
 # A row that holds what we never write is damage, and said to be: `LedgerCorrupt`.
 
 
-_ROW = "SELECT id, created_at, count, hash, fence, moved, imported FROM run"
+_BASE = f"SELECT {columns.BASE} FROM run"
+_ROW = f"SELECT {columns.BASE}, {', '.join(columns.COLUMNS)} FROM"
 _COLUMNS = "entry.seq, entry.header, entry.hash, body.seq, salt, body"
 _WITH_BODY = "LEFT JOIN body ON body.run = entry.run AND body.seq = entry.seq"
 _ENTRIES = f"""
     SELECT {_COLUMNS} FROM entry {_WITH_BODY}
     WHERE entry.run = ? AND entry.seq >= ? ORDER BY entry.seq
 """
-# The id and the first entry of all that may be forks. What only looks like one is sorted out later.
-_FORKS = f"""
-    SELECT run.id, {_COLUMNS} FROM run
-    JOIN entry ON entry.run = run.id AND entry.seq = 0 {_WITH_BODY}
-    WHERE instr(entry.header, CAST('"{FORKED}"' AS BLOB)) ORDER BY run.id
+_PUT = f"""
+    REPLACE INTO run ({columns.BASE}, {", ".join(columns.COLUMNS)})
+    VALUES ({", ".join("?" * (len(columns.COLUMNS) + 7))})
 """
 _ROW_TYPES = (str, int, int, bytes, int, int, int)
 
@@ -149,13 +183,46 @@ class Rows:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._columns = False
 
     def row(self, db: sqlite3.Connection, run: str) -> RunRow | None:
-        found = db.execute(f"{_ROW} WHERE id = ?", (run,)).fetchone()
-        return None if found is None else self._as_row(found)
+        if self._have_columns(db):
+            found = db.execute(f"{_ROW} run WHERE id = ?", (run,)).fetchone()
+            return None if found is None else self._as_row(found)
+        row = self.standing(db, run)
+        return None if row is None else columns.with_facts(db, row)
 
-    def rows(self, db: sqlite3.Connection) -> list[RunRow]:
-        return [self._as_row(found) for found in db.execute(f"{_ROW} ORDER BY id")]
+    def standing(self, db: sqlite3.Connection, run: str) -> RunRow | None:
+        """Return the row of a run without what its records say: all that an append needs."""
+        found = db.execute(f"{_BASE} WHERE id = ?", (run,)).fetchone()
+        return None if found is None else self._as_base(found)
+
+    def rows(
+        self,
+        db: sqlite3.Connection,
+        which: RunFilter = EVERY_RUN,
+        *,
+        after: str = "",
+        skip: int = 0,
+        most: int | None = None,
+        newest_first: bool = False,
+    ) -> list[RunRow]:
+        if self._have_columns(db):
+            asked, values = columns.question(
+                which, after=after, skip=skip, most=most, newest_first=newest_first
+            )
+            return [self._as_row(found) for found in db.execute(f"{_ROW} {asked}", values)]
+        # Run by run, as far as it takes: most questions end before the last run.
+        every = db.execute(f"{_BASE} ORDER BY id{' DESC' if newest_first else ''}").fetchall()
+        rows = (columns.with_facts(db, self._as_base(found)) for found in every)
+        return selected(rows, which, after=after, skip=skip, most=most, newest_first=newest_first)
+
+    def _have_columns(self, db: sqlite3.Connection) -> bool:
+        """Return whether the file has the columns. One that has them keeps them."""
+        if not self._columns:
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            self._columns = version == FORMAT
+        return self._columns
 
     def entries(
         self, db: sqlite3.Connection, run: str, start: int
@@ -182,20 +249,16 @@ class Rows:
 
     def forks_of(self, db: sqlite3.Connection, run: str) -> list[str]:
         """The runs that grew from a run, or are about to. What cannot be read says nothing."""
-        begun = db.execute("SELECT id, hash FROM run WHERE count = 0 AND hash <> ?", (GENESIS,))
-        found = [
+        index = "INDEXED BY run_unwritten" if self._have_columns(db) else ""
+        begun = db.execute(
+            f"SELECT id, hash FROM run {index} WHERE count = 0 AND hash <> ?", (GENESIS,)
+        )
+        found = {
             fork
             for fork, root in begun.fetchall()
             if db.execute("SELECT 1 FROM entry WHERE run = ? AND hash = ?", (run, root)).fetchone()
-        ]
-        for fork, *columns in db.execute(_FORKS).fetchall():
-            try:
-                first = self._as_entry(tuple(columns), fork, 0)
-            except LedgerCorrupt:
-                continue
-            root = root_of(first, run=fork)
-            if isinstance(root, Root) and root.fork is not None and root.fork.parent == run:
-                found.append(fork)
+        }
+        found.update(each.run for each in self.rows(db, RunFilter(grown_from=run)))
         return sorted(found)
 
     def _as_entry(self, found: _FoundEntry, run: str, seq: int) -> Sealed:
@@ -210,21 +273,20 @@ class Rows:
             raise self._corrupt(f"the body of entry {seq} of run {run} is not made of bytes")
         return Sealed(header=header, hash=entry_hash.hex(), salt=salt, body=body)
 
-    def _as_row(self, found: tuple[str, int, int, bytes, int, int, int]) -> RunRow:
+    def _as_base(self, found: tuple[Any, ...]) -> RunRow:
         if tuple(map(type, found)) != _ROW_TYPES:
             raise self._corrupt(f"the row of run {found[0]!r} holds what no row does")
-        run, created_at, count, entry_hash, fence, moved, imported = found
-        return RunRow(
-            run=run,
-            head=Head(count=count, hash=entry_hash.hex()),
-            fence=fence,
-            created_at=created_at,
-            moved=bool(moved),
-            imported=bool(imported),
-        )
+        return columns.base_row(found)
+
+    def _as_row(self, found: tuple[Any, ...]) -> RunRow:
+        base = len(_ROW_TYPES)
+        row = columns.with_columns(self._as_base(found[:base]), found[base:])
+        if row is None:
+            raise self._corrupt(f"the row of run {found[0]!r} holds what no row does")
+        return row
 
     def _corrupt(self, why: str) -> LedgerCorrupt:
-        return LedgerCorrupt(path=str(self._path), why=why)
+        return LedgerCorrupt(where=str(self._path), why=why)
 
 
 def insert(db: sqlite3.Connection, run: str, places: Sequence[tuple[int, Sealed]]) -> None:
@@ -241,17 +303,23 @@ def insert(db: sqlite3.Connection, run: str, places: Sequence[tuple[int, Sealed]
 
 def put(db: sqlite3.Connection, row: RunRow) -> None:
     """Set the row of a run."""
+    base = (
+        row.run,
+        row.created_at,
+        row.head.count,
+        bytes.fromhex(row.head.hash),
+        row.fence,
+        row.moved,
+        row.imported,
+    )
+    db.execute(_PUT, (*base, *columns.values_of(row)))
+
+
+def put_head(db: sqlite3.Connection, row: RunRow) -> None:
+    """Set where the chain of a run stands, and nothing else of its row."""
     db.execute(
-        "REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (
-            row.run,
-            row.created_at,
-            row.head.count,
-            bytes.fromhex(row.head.hash),
-            row.fence,
-            row.moved,
-            row.imported,
-        ),
+        "UPDATE run SET count = ?, hash = ? WHERE id = ?",
+        (row.head.count, bytes.fromhex(row.head.hash), row.run),
     )
 
 
@@ -315,14 +383,33 @@ class SqliteLedger:
         """The file itself, for stores that keep their tables in it."""
         return self._file
 
+    @property
+    def lock_folder(self) -> Path:
+        # Whichever name the ledger was opened by: those who share it share its locks.
+        path = Path(os.path.realpath(self.path))
+        return path.with_name(f"{path.name}-runs")
+
+    def shared_scopes(self) -> Scopes:
+        # Not every reader of a ledger has to do with money.
+        from tallystick.ledger.scopes import SharedScopes
+
+        return SharedScopes(self._file)
+
     def close(self) -> None:
         """Let go of the file. Used again, the ledger opens it again."""
         self._file.close()
 
-    def claim(self, run: str, *, create: bool, grown_from: str | None = None) -> int:
+    def claim(
+        self,
+        run: str,
+        *,
+        create: bool,
+        grown_from: str | None = None,
+        owner: str | None = None,
+    ) -> int:
         with self._file.writing(forced=False) as db:
             found = self._rows.row(db, run)
-            row = custody.claimed(found, run, create=create, grown_from=grown_from)
+            row = custody.claimed(found, run, create=create, grown_from=grown_from, owner=owner)
             acts.prepare(db)
             put(db, row)
             if create:
@@ -335,7 +422,7 @@ class SqliteLedger:
             with self._file.reading() as db:
                 return acts.all_acts(db)
         except acts.BadAct as error:
-            raise LedgerCorrupt(path=str(self.path), why=str(error)) from error
+            raise LedgerCorrupt(where=str(self.path), why=str(error)) from error
 
     def damage(self) -> list[str]:
         """Return what SQLite finds wrong with the file, its tables and its indexes."""
@@ -375,9 +462,19 @@ class SqliteLedger:
             custody.required(self._rows.row(db, run), run)
         return self._entries(run, start, sys.maxsize if stop is None else stop)
 
-    def runs(self) -> Sequence[RunRow]:
+    def runs(
+        self,
+        which: RunFilter = EVERY_RUN,
+        *,
+        after: str = "",
+        skip: int = 0,
+        most: int | None = None,
+        newest_first: bool = False,
+    ) -> Sequence[RunRow]:
         with self._file.reading() as db:
-            return self._rows.rows(db)
+            return self._rows.rows(
+                db, which, after=after, skip=skip, most=most, newest_first=newest_first
+            )
 
     def row(self, run: str) -> RunRow | None:
         with self._file.reading() as db:
@@ -442,12 +539,15 @@ class SqliteLedger:
     ) -> None:
         """Add the entries of a run that arrives. There is nothing to do if `here` is None."""
         erased = []
+        seen = []
+        before = self._rows.row(db, row.run)
         for seq, entry in fresh:
             insert(db, row.run, [(seq, entry)])
+            seen.append(tagged_entry(entry))
             if entry.body is None:
                 erased.append(seq)
         if here is not None:
-            put(db, row)
+            put(db, noted(row if before is None else with_facts_of(before, row), seen))
             acts.add(db, row, kind)
             acts.add_erased(db, row, erased)
 
@@ -461,7 +561,15 @@ class SqliteLedger:
             if not acts.says_pruned(self._rows.header_at(db, run, row.head.count - 1)):
                 acts.add_erased(db, row, seqs)
             without_bodies(db, run, seqs)
+            put(db, msgspec.structs.replace(row, erased=True))
         self._file.sweep()
+
+    def free_bytes(self) -> int:
+        """Return how much of the file holds nothing."""
+        with self._file.reading() as db:
+            (free,) = db.execute("PRAGMA freelist_count").fetchone()
+            (size,) = db.execute("PRAGMA page_size").fetchone()
+        return int(free * size)
 
     def reclaim(self) -> tuple[int, int]:
         """Give back the room of what was erased or removed. Returns the bytes before and after.
@@ -479,14 +587,19 @@ class SqliteLedger:
     ) -> tuple[Work, int, Head]:
         """What an append does in its transaction, how many bytes it is, and the head after it."""
         entries, head = custody.seal_all(run, drafts, head=expected, salts=self._salts)
+        telling = tagged_drafts(drafts)
 
         def work(db: sqlite3.Connection) -> None:
-            row = custody.appended(
-                self._rows.row(db, run), run, expected=expected, fence=fence, head=head
-            )
+            # Most entries say nothing that the row does, and change two figures of it.
+            whole = bool(telling) or not drafts
+            found = self._rows.row(db, run) if whole else self._rows.standing(db, run)
+            row = custody.appended(found, run, expected=expected, fence=fence, head=head)
             insert(db, run, list(enumerate(entries, start=expected.count)))
-            # Written even when it is the same: a commit that changes nothing would not be forced.
-            put(db, row)
+            if whole:
+                # Also when it is the same: a commit that changes nothing would not be forced.
+                put(db, noted(row, telling))
+            else:
+                put_head(db, row)
             if also is not None:
                 also(db)
 

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import sqlite3
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -59,6 +58,7 @@ from tallystick.ledger.port import (
 )
 from tallystick.ledger.verify import whole_ancestors_of
 from tallystick.storage.private_file import whole_file
+from tallystick.storage.transaction import Transaction
 
 # One run as a stream of bytes: written in one pass, read as if an enemy had written it.
 #
@@ -381,7 +381,7 @@ def import_run(
             file = spool
         header = first.header
         if header.attachments:
-            # Asked here too, before bytes are kept that nobody will commit.
+            # AskedRun here too, before bytes are kept that nobody will commit.
             _check_known(ledger, header)
             file.seek(start)
             _take(_reread(file, name, header), name, header, receiver)
@@ -415,21 +415,20 @@ def _ancestors(ledger: Ledger, run: str, name: str) -> tuple[Ancestor, ...]:
             raise
         why = f"run {run} shares entries of run {error.run}, which is not here"
     except LedgerCorrupt as error:
-        why = f"{error.path}, {error.why}"
+        why = f"{error.where}, {error.why}"
     raise TransferRefused(file=name, why=f"{why}; nothing was exported")
 
 
 def _check_known(ledger: TransferLedger, header: ExportHeader) -> None:
     """Refuse a run that will not be adopted, and one whose ancestors will not be."""
-    rows = {row.run: row for row in ledger.runs()}
-    known_head(rows.get(header.run), header)
+    known_head(ledger.row(header.run), header)
 
     def hash_at(run: str, seq: int) -> str | None:
         entry = next(ledger.read(run, start=seq, stop=seq + 1), None)
         return None if entry is None else entry.hash
 
     for ancestor in header.ancestors:
-        shared_head(rows.get(ancestor.run), ancestor, run=header.run, hash_at=hash_at)
+        shared_head(ledger.row(ancestor.run), ancestor, run=header.run, hash_at=hash_at)
 
 
 class _Nowhere:
@@ -450,7 +449,7 @@ class _Nowhere:
     def take(self, carried: Carried) -> str | None:
         return self.attachment(carried)
 
-    def commit(self, db: sqlite3.Connection | None) -> None: ...
+    def commit(self, within: Transaction | None) -> None: ...
 
 
 class _Kept:

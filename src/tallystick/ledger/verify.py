@@ -258,13 +258,13 @@ def ancestors_of(ledger: Ledger, run: str) -> tuple[Ancestor, ...]:
         first = next(ledger.read(run, stop=1), None)
         root = None if first is None else root_of(first, run=run)
         if isinstance(root, str):
-            raise LedgerCorrupt(path=f"run {run}", why=f"entry 0: {root}")
+            raise LedgerCorrupt(where=f"run {run}", why=f"entry 0: {root}")
         if root is None or root.fork is None:
             return tuple(reversed(found))
         fork = root.fork
         if fork.parent in seen or len(found) == ANCESTORS_MAX:
             why = f"it has more than {ANCESTORS_MAX} ancestors, or grew from itself"
-            raise LedgerCorrupt(path=f"run {run}", why=why)
+            raise LedgerCorrupt(where=f"run {run}", why=why)
         seen.add(fork.parent)
         found.append(Ancestor(run=fork.parent, count=fork.count, hash=fork.hash))
         run = fork.parent
@@ -291,7 +291,7 @@ def whole_ancestors_of(ledger: Ledger, run: str) -> tuple[Ancestor, ...]:
     row = required(ledger.row(run), run)
     if row.head.count == 0 and row.head != Head.of_nothing():
         why = "it is to grow from another run, and has no entry yet that says so"
-        raise LedgerCorrupt(path=f"run {run}", why=why)
+        raise LedgerCorrupt(where=f"run {run}", why=why)
     ancestors = ancestors_of(ledger, run)
     for ancestor in ancestors:
         _check(check_shared(ledger, ancestor.run, ancestor.head))
@@ -300,4 +300,4 @@ def whole_ancestors_of(ledger: Ledger, run: str) -> tuple[Ancestor, ...]:
 
 def _check(bad: BadEntry | None) -> None:
     if bad is not None:
-        raise LedgerCorrupt(path=f"run {bad.run}", why=f"entry {bad.seq}: {bad.why}")
+        raise LedgerCorrupt(where=f"run {bad.run}", why=f"entry {bad.seq}: {bad.why}")

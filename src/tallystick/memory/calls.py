@@ -21,7 +21,8 @@ from tallystick.memory.recall.recall import Recalled
 from tallystick.memory.recall.selection import Filters
 from tallystick.memory.receipts.receipt import RecallReceipt, receipt_hash
 from tallystick.memory.receipts.receipts import cite
-from tallystick.runtime.calls.functions import RunFunction, effect_key
+from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.calls.scope import Call
 
 # The right that `remember` needs.
 WRITE = "memory.write"
@@ -40,17 +41,17 @@ class MemoryCalls:
             for read_id in (each.memory.read_id, *each.memory.also)
         ]
         self._receipts: list[RecallReceipt] = []
-        # Of one call: a script that it runs may recall and remember as often as it likes.
-        self._touched: list[NotesTouched] = []
-
-    def touched(self) -> NotesTouched | None:
-        """Return all the notes that the call that was just served read or wrote, once."""
-        touched, self._touched = self._touched, []
-        return _together(touched)
 
     def functions(self) -> list[RunFunction]:
         return [
-            RunFunction(function=self.recall, name="recall", policy="read", needs="", local=False),
+            RunFunction(
+                function=self.recall,
+                name="recall",
+                policy="read",
+                needs="",
+                local=False,
+                handed=True,
+            ),
             RunFunction(function=self.score, name="score", policy="read", needs="", local=False),
             RunFunction(function=self.cite, name="cite", policy="read", needs="", local=False),
             RunFunction(
@@ -60,11 +61,13 @@ class MemoryCalls:
                 needs=WRITE,
                 local=False,
                 idempotent=True,
+                handed=True,
             ),
         ]
 
     def recall(
         self,
+        call: Call,
         query: str,
         k: int = 10,
         *,
@@ -98,7 +101,7 @@ class MemoryCalls:
         )
         receipt = made.receipt
         self._receipts.append(receipt)
-        self._touched.append(
+        call.notes.append(
             NotesTouched(
                 how="recalled",
                 ids=tuple(hit.id for hit in made.hits),
@@ -126,6 +129,7 @@ class MemoryCalls:
 
     def remember(
         self,
+        call: Call,
         content: str,
         *,
         key: str | None = None,
@@ -146,7 +150,7 @@ class MemoryCalls:
             raise UsageError(f"remember: kind is one of {', '.join(MemoryType)}")
         made = self._memory.remember(
             content,
-            origin=effect_key(),
+            origin=call.name_outside,
             memory_type=kind,
             importance=importance,
             tags=list(tags),
@@ -157,7 +161,7 @@ class MemoryCalls:
             session_id=self._session_id,
             created_by=self._memory.agent_id,
         )
-        self._touched.append(NotesTouched(how="remembered", ids=(made.id,)))
+        call.notes.append(NotesTouched(how="remembered", ids=(made.id,)))
         told: dict[str, Any] = {"id": made.id}
         if made.sighted:
             told["known"] = True
@@ -176,7 +180,7 @@ class MemoryCalls:
         return self._receipts
 
 
-def _together(touched: Sequence[NotesTouched]) -> NotesTouched | None:
+def together(touched: Sequence[NotesTouched]) -> NotesTouched | None:
     """Return as one record what one call did with notes, None for nothing."""
     recalls = [each for each in touched if each.how == "recalled"]
     first = next(iter([*recalls, *touched]), None)

@@ -27,137 +27,136 @@ The second word is the `kind`, by which other systems name the same thing.
 
 from __future__ import annotations
 
-from tallystick.core.errors import BackendError, Refused, UsageError
+from tallystick.core.errors import BackendError, Facts, Refused, UsageError
 
 _SHOWN_CHARS_MAX = 80
 
 
-class NoteInvalid(UsageError):
+class NoteInvalid(Facts, UsageError):
     """A field of a note, a filter or a request is not what it may be. Nothing was written."""
 
     code = "usage.memory"
     kind = "Validation"
 
-    def __init__(self, *, field: str, why: str, given: object = None) -> None:
-        shown = "" if given is None else f", not {_shown(given)}"
-        super().__init__(f"{field}: {why}{shown}")
-        self.field = field
-        self.why = why
-        self.given = given
+    field: str
+    why: str
+    given: object = None
+
+    def text(self) -> str:
+        shown = "" if self.given is None else f", not {_shown(self.given)}"
+        return f"{self.field}: {self.why}{shown}"
 
 
-class ImportRefused(UsageError):
+class ImportRefused(Facts, UsageError):
     """Lines that are no export, or not to be believed. Nothing of them was kept."""
 
     code = "usage.memory.import"
     kind = "Validation"
+    says = "line {line:,}: {why}; nothing was imported"
 
-    def __init__(self, *, line: int, why: str) -> None:
-        super().__init__(f"line {line:,}: {why}; nothing was imported")
-        self.line = line
-        self.why = why
+    line: int
+    why: str
 
 
-class MemoryPermissionDenied(Refused):
+class MemoryPermissionDenied(Facts, Refused):
     """A note that the actor can see, and may not change so."""
 
     code = "refused.memory"
     kind = "PermissionDenied"
+    says = "note {id}: {actor} has not the permission `{needs}`"
 
-    def __init__(self, *, id: str, actor: str, needs: str) -> None:
-        super().__init__(f"note {id}: {actor} has not the permission `{needs}`")
-        self.id = id
-        self.actor = actor
-        self.needs = needs
+    id: str
+    actor: str
+    needs: str
 
 
-class BackendUnsupported(Refused):
+class BackendUnsupported(Facts, Refused):
     """This store cannot do that, and does not pretend to."""
 
     code = "refused.memory.unsupported"
     kind = "BackendUnsupported"
+    says = "{backend} cannot do {capability}: {detail}"
 
-    def __init__(self, *, backend: str, capability: str, detail: str) -> None:
-        super().__init__(f"{backend} cannot do {capability}: {detail}")
-        self.backend = backend
-        self.capability = capability
-        self.detail = detail
+    backend: str
+    capability: str
+    detail: str
 
 
-class EmbedderNotConfigured(Refused):
+class EmbedderNotConfigured(Facts, Refused):
     """A strategy that needs embeddings was asked for, and there is no model. Lexical works."""
 
     code = "refused.memory.embedder"
     kind = "EmbedderNotConfigured"
+    says = (
+        "{requested} needs embeddings, and {backend} has no model: install the extra `memory`, or "
+        "ask for `lexical`"
+    )
 
-    def __init__(self, *, requested: str, backend: str) -> None:
-        super().__init__(
-            f"{requested} needs embeddings, and {backend} has no model: install the extra "
-            f"`memory`, or ask for `lexical`"
-        )
-        self.requested = requested
-        self.backend = backend
+    requested: str
+    backend: str
 
 
-class ModelMismatch(Refused):
+class ModelMismatch(Facts, Refused):
     """The store's vectors are another model's. Vectors of two models are never compared."""
 
     code = "refused.memory.model"
     kind = "Embedding"
 
-    def __init__(self, *, found: str, given: str) -> None:
-        super().__init__(
-            f"the vectors of this store were made with model {found[:12]}, not {given[:12]}; "
-            f"tally memory embed --replace embeds its notes again with the new one"
+    found: str
+    given: str
+
+    def text(self) -> str:
+        return (
+            f"the vectors of this store were made with model {self.found[:12]}, not "
+            f"{self.given[:12]}; tally memory embed --replace embeds its notes again with the new "
+            f"one"
         )
-        self.found = found
-        self.given = given
 
 
-class EmbeddingFailed(BackendError):
+class EmbeddingFailed(Facts, BackendError):
     """The model gave no vector, or one that cannot be kept."""
 
     code = "backend.memory.embedding"
     kind = "Embedding"
+    says = "no usable vector: {source}"
 
-    def __init__(self, *, source: str) -> None:
-        super().__init__(f"no usable vector: {source}")
-        self.source = source
+    source: str
 
 
-class IndexFailed(BackendError):
+class IndexFailed(Facts, BackendError):
     """A projection does not say what the log says. The log is whole; it can be built again."""
 
     code = "backend.memory.index"
     kind = "Index"
+    says = "an index of the memory disagrees with its log: {source}; rebuild it"
 
-    def __init__(self, *, source: str) -> None:
-        super().__init__(f"an index of the memory disagrees with its log: {source}; rebuild it")
-        self.source = source
+    source: str
 
 
-class NoteNotFound(BackendError):
+class NoteNotFound(Facts, BackendError):
     """There is no such note. To an actor who may not see it, it looks the same."""
 
     code = "backend.memory.not_found"
     kind = "NotFound"
 
-    def __init__(self, *, id: str) -> None:
-        super().__init__(f"note {_cut(id)} was not found")
-        self.id = id
+    id: str
+
+    def text(self) -> str:
+        return f"note {_cut(self.id)} was not found"
 
 
-class NoteErased(BackendError):
+class NoteErased(Facts, BackendError):
     """The note was here. Its place in the log is left, and nothing of what it said."""
 
     code = "backend.memory.erased"
     kind = "NotFound"
 
-    def __init__(self, *, id: str, seq: int | None) -> None:
-        where = "" if seq is None else f" by entry {seq:,}"
-        super().__init__(f"note {_cut(id)} was erased{where}")
-        self.id = id
-        self.seq = seq
+    id: str
+    seq: int | None
+
+    def text(self) -> str:
+        where = "" if self.seq is None else f" by entry {self.seq:,}"
+        return f"note {_cut(self.id)} was erased{where}"
 
 
 class StorageFailed(BackendError):
@@ -167,82 +166,75 @@ class StorageFailed(BackendError):
     kind = "Storage"
 
 
-class MemoryCorrupt(StorageFailed):
+class MemoryCorrupt(Facts, StorageFailed):
     """The file is damaged."""
 
     code = "backend.memory.corrupt"
+    says = "{where} is damaged: {why}; restore it, or import an export of it"
 
-    def __init__(self, *, path: str, why: str) -> None:
-        super().__init__(f"{path} is damaged: {why}; restore it, or import an export of it")
-        self.path = path
-        self.why = why
+    where: str
+    why: str
 
 
-class MemoryFormatUnknown(StorageFailed):
+class MemoryFormatUnknown(Facts, StorageFailed):
     """The file was written by a version that this one does not know."""
 
     code = "backend.memory.format"
+    says = (
+        "{where} is a memory of format {found}; this version reads {known}: use the version that "
+        "wrote it, or export with that and import with this"
+    )
 
-    def __init__(self, *, path: str, found: int, known: int) -> None:
-        super().__init__(
-            f"{path} is a memory of format {found}; this version reads {known}: "
-            f"use the version that wrote it, or export with that and import with this"
-        )
-        self.path = path
-        self.found = found
-        self.known = known
+    where: str
+    found: int
+    known: int
 
 
-class MemoryFull(StorageFailed):
+class MemoryFull(Facts, StorageFailed):
     """There is no room on the disk. What was acknowledged before is kept."""
 
     code = "backend.memory.full"
+    says = "{where}: no room on the disk; nothing of this was written"
 
-    def __init__(self, *, path: str) -> None:
-        super().__init__(f"{path}: no room on the disk; nothing of this was written")
-        self.path = path
+    where: str
 
 
-class MemoryLocked(StorageFailed):
+class MemoryLocked(Facts, StorageFailed):
     """Another process held the file for too long."""
 
     code = "backend.memory.locked"
+    says = "{where}: another process uses it; waited {waited_seconds:g} s"
 
-    def __init__(self, *, path: str, waited_seconds: float) -> None:
-        super().__init__(f"{path}: another process uses it; waited {waited_seconds:g} s")
-        self.path = path
-        self.waited_seconds = waited_seconds
+    where: str
+    waited_seconds: float
 
 
-class MemoryReadOnly(StorageFailed):
+class MemoryReadOnly(Facts, StorageFailed):
     """The file or its directory may not be written."""
 
     code = "backend.memory.read_only"
+    says = "{where} may not be written: look at its rights and its disk's"
 
-    def __init__(self, *, path: str) -> None:
-        super().__init__(f"{path} may not be written: look at its rights and its disk's")
-        self.path = path
+    where: str
 
 
-class MemoryUnavailable(StorageFailed):
+class MemoryUnavailable(Facts, StorageFailed):
     """The file cannot be opened, or its disk failed."""
 
     code = "backend.memory.unavailable"
+    says = "{where} cannot be used: {why}"
 
-    def __init__(self, *, path: str, why: str) -> None:
-        super().__init__(f"{path} cannot be used: {why}")
-        self.path = path
-        self.why = why
+    where: str
+    why: str
 
 
-class NotAMemory(StorageFailed):
+class NotAMemory(Facts, StorageFailed):
     """The file is something else, and stays as it is."""
 
     code = "backend.memory.other_file"
+    says = "{where} is no memory; it was left as it is"
 
-    def __init__(self, *, path: str) -> None:
-        super().__init__(f"{path} is no memory; it was left as it is")
-        self.path = path
+    where: str
 
 
 def _shown(given: object) -> str:

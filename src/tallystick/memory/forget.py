@@ -411,51 +411,6 @@ def forget(
     return _forget(memory, ids, act, scrub=scrub)
 
 
-def forget_matching(
-    memory: SqliteMemory,
-    criteria: Criteria,
-    *,
-    actor: str | None,
-    strategy: ForgetStrategy = ForgetStrategy.SOFT_DELETE,
-    key: Key | None = None,
-    scrub: bool = True,
-) -> Forgotten:
-    """Forget every living note that meets the criteria: the actor's own, or with None anybody's."""
-    ids = matching_ids(memory, criteria, owner=actor)
-    act = _Act(actor=actor, strategy=strategy, why="criteria", by="criteria", key=key)
-    return _forget(memory, ids, act, scrub=scrub)
-
-
-def forget_subject(
-    memory: SqliteMemory,
-    subject: str,
-    *,
-    actor: str | None,
-    strategy: ForgetStrategy = ForgetStrategy.REDACT,
-    key: Key | None = None,
-    scrub: bool = True,
-) -> Forgotten:
-    """Forget what is about somebody: every note with the tag `subject:<id>`, deleted ones too."""
-    act = _Act(actor=actor, strategy=strategy, why="subject", by="subject", key=key)
-    return _forget(memory, subject_ids(memory, subject), act, scrub=scrub)
-
-
-def forget_provenance(
-    memory: SqliteMemory,
-    *,
-    principal: str | None = None,
-    session_id: str | None = None,
-    actor: str | None,
-    strategy: ForgetStrategy = ForgetStrategy.SOFT_DELETE,
-    key: Key | None = None,
-    scrub: bool = True,
-) -> Forgotten:
-    """Forget everything that a principal wrote down, or that a session did, or both together."""
-    ids = provenance_ids(memory, principal=principal, session_id=session_id)
-    act = _Act(actor=actor, strategy=strategy, why="provenance", by="provenance", key=key)
-    return _forget(memory, ids, act, scrub=scrub)
-
-
 def forget_expired(
     memory: SqliteMemory, *, key: Key | None = None, scrub: bool = True
 ) -> Forgotten:

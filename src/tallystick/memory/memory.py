@@ -17,12 +17,11 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from tallystick.core.errors import StoreError, UsageError
+from tallystick.core.errors import StoreError, UsageError, system_errors
 from tallystick.core.ids import moment_ms
 from tallystick.core.json_text import digest
 from tallystick.memory.errors import ModelMismatch, NoteInvalid
@@ -46,7 +45,6 @@ from tallystick.memory.receipts.receipts import (
     verify_forgotten,
 )
 from tallystick.memory.remember import Remembered, remember, remember_all
-from tallystick.memory.store.records import Criteria, ForgetStrategy
 from tallystick.memory.store.sqlite import EntryHeader, SqliteMemory, read_entry_header
 from tallystick.memory.store.vectors import count_unembedded, embed_missing, model_at
 from tallystick.settings.files import config_directory
@@ -56,9 +54,7 @@ from tallystick.storage import system
 from tallystick.storage.private_file import make_private, write_whole
 
 if TYPE_CHECKING:
-    from tallystick.ledger.sqlite import SqliteLedger
     from tallystick.memory.recall.index import StandingIndex
-    from tallystick.upkeep.erasure import Erased
 
 
 # The keys that sign receipts of memory: in the configuration directory, closed to others.
@@ -87,12 +83,10 @@ class MemoryKeys:
 def open_keys(directory: Path) -> MemoryKeys:
     """The keys in a directory; the first one is made if there is none."""
     path = directory / _NAME
-    try:
+    with system_errors(one_line(str(path)), StoreError):
         if not os.path.lexists(path):
             _made(directory, path)
         return _read(path)
-    except OSError as error:
-        raise StoreError(f"{one_line(str(path))}: {error.strerror or error}") from error
 
 
 def add_key(directory: Path) -> MemoryKeys:
@@ -100,11 +94,9 @@ def add_key(directory: Path) -> MemoryKeys:
     before = open_keys(directory)
     lines = [*(f"{id} {secret.hex()}" for id, secret in before.by_id.items()), _new_line()]
     path = directory / _NAME
-    try:
+    with system_errors(one_line(str(path)), StoreError):
         write_whole(path, ("\n".join(lines) + "\n").encode())
         return _read(path)
-    except OSError as error:
-        raise StoreError(f"{one_line(str(path))}: {error.strerror or error}") from error
 
 
 def _made(directory: Path, path: Path) -> None:
@@ -285,12 +277,7 @@ class Memory:
     def __enter__(self) -> Memory:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -444,36 +431,7 @@ class Memory:
             raise UsageError(f"embedding needs more: {missing() or 'no embedder is given'}")
         return embed_missing(self.store, embedder, dimensions=DIMENSIONS, replace=replace)
 
-    # -- forgetting ----------------------------------------------------------------------------
-
-    def forget(
-        self,
-        ids: Sequence[str] = (),
-        *,
-        subject: str | None = None,
-        principal: str | None = None,
-        session: str | None = None,
-        criteria: Criteria | None = None,
-        strategy: ForgetStrategy | None = None,
-        dry_run: bool = False,
-        ledger: SqliteLedger | None = None,
-    ) -> Erased:
-        """Forget notes, chosen in one way, and give a receipt for it.
-
-        What hard deletion and redaction take out of the memory they take out of the recorded runs
-        of `ledger` too, if it is given. The strategy is soft deletion, for a subject redaction.
-        """
-        # Pruning is not what most who open a memory are about to do.
-        from tallystick.upkeep.erasure import Which, forget_notes
-
-        which = Which(
-            ids=tuple(ids),
-            subject=subject,
-            principal=principal,
-            session_id=session,
-            criteria=criteria,
-        )
-        return forget_notes(self, which, strategy=strategy, dry_run=dry_run, ledger=ledger)
+    # -- receipts of forgetting ----------------------------------------------------------------
 
     def forget_receipt(self, forget_id: str) -> ForgetReceipt:
         """The receipt of a forgetting that was done here."""

@@ -27,6 +27,7 @@ _VERSION = "2023-06-01"
 # The format has no empty text.
 _NOTHING = "(nothing)"
 _CUT = frozenset({"max_tokens", "model_context_window_exceeded"})
+_TOKENS_IN = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
 # -- what is sent -------------------------------------------------------------------------------
@@ -194,9 +195,16 @@ class _Reader:
                 raise failures.huge(f"more than {failures.TEXT_CHARS_MAX:,} characters")
 
     def _report(self, usage: object, *, final: bool) -> None:
-        """Keep counts. Later ones are of everything so far, and replace earlier ones."""
+        """Keep counts. Later ones are of everything so far, and replace earlier ones.
+
+        What was sent does not shrink while it is answered: of two counts of the input, the larger.
+        """
         if isinstance(usage, dict):
-            self._usage |= {name: each for name, each in usage.items() if each is not None}
+            said = {name: each for name, each in usage.items() if each is not None}
+            before, after = _input_of(self._usage), _input_of(self._usage | said)
+            if before is not None and after is not None and after < before:
+                said = {name: each for name, each in said.items() if name not in _TOKENS_IN}
+            self._usage |= said
             if usage.get("output_tokens") is not None:
                 self._counted = final
 
@@ -213,7 +221,7 @@ class _Reader:
         finish = name_of(self._finish)
         usage = usage_of(
             self._usage,
-            tokens_in=("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"),
+            tokens_in=_TOKENS_IN,
             tokens_out="output_tokens",
             request=self._request,
             text=text,
@@ -228,3 +236,14 @@ class _Reader:
             served_by=name_of(self._model),
             finish=finish,
         )
+
+
+def _input_of(usage: dict[str, Any]) -> int | None:
+    """Return the tokens of input that a report counts, None if one of its counts is none."""
+    total = 0
+    for name in _TOKENS_IN:
+        count = usage.get(name, 0)
+        if type(count) is not int or count < 0:
+            return None
+        total += count
+    return total

@@ -292,6 +292,7 @@ def _unfit(parts: SplitResult) -> str | None:
     return None
 
 
+@lru_cache(maxsize=256)
 def _origin(url: str) -> str:
     parts = urlsplit(url)
     host = parts.hostname or ""
@@ -299,6 +300,7 @@ def _origin(url: str) -> str:
     return f"{parts.scheme}://{host}:{parts.port or _PORTS[parts.scheme]}"
 
 
+@lru_cache(maxsize=256)
 def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         address = ipaddress.ip_address(host)

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tallystick.core.errors import UsageError
+from tallystick.core.errors import UsageError, system_errors
 from tallystick.model import failures, openai
 from tallystick.model.dialect import Reader, SseEvent
 from tallystick.model.failures import one_line
@@ -71,11 +71,8 @@ class GgufModel:
     def from_file(cls, path: Path | str, *, context_tokens: int = _CONTEXT_TOKENS) -> GgufModel:
         """Look at the file and for the engine, so that a mistake is told before anything runs."""
         path = Path(path).expanduser()
-        try:
-            with path.open("rb") as file:
-                magic = file.read(len(_MAGIC))
-        except OSError as error:
-            raise UsageError(f"{path}: {error.strerror or error}") from error
+        with system_errors(path, UsageError), path.open("rb") as file:
+            magic = file.read(len(_MAGIC))
         if magic != _MAGIC:
             raise UsageError(f"{path} is not a GGUF file; name the file of a model in that format")
         if importlib.util.find_spec(_ENGINE) is None:

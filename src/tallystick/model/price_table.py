@@ -8,14 +8,17 @@ of the same name.
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.util
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
+
+import msgspec
 
 from tallystick.core.budget.billing import UsageDetails
 from tallystick.core.budget.tree import WorstUsd
@@ -40,7 +43,7 @@ from tallystick.model.prices import (
 )
 from tallystick.model.tokens import Tokenizer
 
-_MTOK_KEYS = tuple(field.name for field in fields(Rates))
+_MTOK_KEYS = Rates.__struct_fields__
 _KEYS = (*_MTOK_KEYS, "request", "bands")
 # The dearest model there is costs 600 dollars for a million tokens; a dollar for each is a mistake.
 _USD_MAX = 1_000_000
@@ -51,8 +54,7 @@ _PATTERN = re.compile(r"[^\s*\x00-\x1f\x7f]{1,200}\*?|\*")
 _DECIMAL = re.compile(r"[0-9]{1,7}(\.[0-9]{1,18})?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriceTable:
+class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
     """Prices by the names of models: whole names, or beginnings with a star behind.
 
     A whole name wins over a beginning, a longer beginning over a shorter one. A name counts with
@@ -225,17 +227,25 @@ _ATTEMPT = timedelta(hours=1)
 
 def published_price(model: str, *, base_url: str, at: datetime) -> Price | UnknownPrice:
     """What genai-prices says of a model at that address, with the prices it carries itself."""
-    name = model.partition(":")[2] or model
     if importlib.util.find_spec("genai_prices") is None:
         return UnknownPrice(
             model=model, reason="no table has it; pip install 'tallystick[prices]' brings one"
         )
+    # Prices change on a whole minute, and a turn asks for one several times.
+    minute = at.replace(second=0, microsecond=0)
+    genai: Any = importlib.import_module("genai_prices")
+    return _looked_up(genai.calc_price, model, base_url=base_url, at=minute)
+
+
+@functools.lru_cache(maxsize=256)
+def _looked_up(
+    calculate: Callable[..., Any], model: str, *, base_url: str, at: datetime
+) -> Price | UnknownPrice:
+    name = model.partition(":")[2] or model
     genai: Any = importlib.import_module("genai_prices")
     try:
         found = [
-            genai.calc_price(
-                genai.Usage(), name, provider_api_url=base_url, genai_request_timestamp=when
-            )
+            calculate(genai.Usage(), name, provider_api_url=base_url, genai_request_timestamp=when)
             for when in (at, at + _ATTEMPT)
         ]
         source = f"{found[0].provider.id}/{found[0].model.id} in genai-prices {genai.__version__}"
@@ -303,7 +313,9 @@ class Pricing:
         base_url = endpoint.base_url if isinstance(endpoint, Endpoint) else None
         found = find_price(model.name, declared=self.declared, base_url=base_url, at=self.now())
         if isinstance(found, UnknownPrice) and isinstance(endpoint, Endpoint):
-            found = replace(found, local=endpoint.is_loopback or endpoint.provider == "ollama")
+            found = msgspec.structs.replace(
+                found, local=endpoint.is_loopback or endpoint.provider == "ollama"
+            )
         decision = decided(found, usd_capped=usd_capped, waived=self.waived)
         return CallTerms(
             model=model.name,
@@ -314,8 +326,7 @@ class Pricing:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallTerms:
+class CallTerms(msgspec.Struct, frozen=True, kw_only=True):
     """How a model's calls are counted and priced."""
 
     model: str

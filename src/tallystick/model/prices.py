@@ -14,8 +14,10 @@ most i tokens of input and o of output, whatever was cached, written or thought.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 # What a server says it used, in one shape for both formats, or why that cannot be believed.
 #
@@ -66,8 +68,7 @@ class TokenUsage:
         return ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unreported:
+class Unreported(msgspec.Struct, frozen=True, kw_only=True):
     """There is no usable report. `reason` is for the receipt."""
 
     reason: str
@@ -182,8 +183,7 @@ _YOCTO_IN_NANO = YOCTO // NANO
 PriceKind = Literal["published", "declared", "in_process"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
     """Yocto-dollars for one token of each kind. What is not priced apart costs what its whole does.
 
     A token is of one kind: `input` is for what was neither read from a cache nor written to one.
@@ -230,16 +230,14 @@ class Rates:
         return max(self.output, self.reasoning)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
+class Band(msgspec.Struct, frozen=True, kw_only=True):
     """The rates of a request with more input than `above` tokens."""
 
     above: int
     rates: Rates
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class Price(msgspec.Struct, frozen=True, kw_only=True):
     """What a model costs, and where that is written. `request` is yocto-dollars for each call."""
 
     source: str
@@ -260,8 +258,7 @@ class Price:
         return (self.rates, *(band.rates for band in self.bands if band.above < tokens_in))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnknownPrice:
+class UnknownPrice(msgspec.Struct, frozen=True, kw_only=True):
     """Nobody has said what this model costs. `reason` is one clause.
 
     `local` says that the server is on this machine, where most servers are free.
@@ -310,7 +307,7 @@ def _nano(yocto: int) -> int:
 def dearer(one: Price, other: Price) -> Price:
     """A price that is at least both, at every size of input."""
     steps = sorted({band.above for price in (one, other) for band in price.bands})
-    return replace(
+    return msgspec.structs.replace(
         one,
         rates=_dearest(one.rates, other.rates),
         bands=tuple(
@@ -322,7 +319,7 @@ def dearer(one: Price, other: Price) -> Price:
 
 
 def _dearest(one: Rates, other: Rates) -> Rates:
-    names = (field.name for field in fields(Rates))
+    names = Rates.__struct_fields__
     return Rates(**{name: max(getattr(one, name), getattr(other, name)) for name in names})
 
 
@@ -337,8 +334,7 @@ _UNKNOWN = "No price is known for"
 PricePolicy = Literal["published", "declared", "in_process", "waived", "unknown", "refuse"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriceDecision:
+class PriceDecision(msgspec.Struct, frozen=True, kw_only=True):
     """How a model's calls are priced. `why` is one sentence, for the receipt."""
 
     policy: PricePolicy

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from tallystick.core.charge import ModelUsage
-from tallystick.core.errors import UsageError
+from tallystick.core.errors import UsageError, system_errors
 from tallystick.core.machine.prompt import Message
 from tallystick.model.port import (
     Heard,
@@ -63,12 +63,10 @@ class ScriptedModel:
     def from_file(cls, path: Path | str) -> ScriptedModel:
         """Read JSON lines, each the fields of a `ScriptedReply`."""
         path = Path(path)
-        try:
+        with system_errors(path, UsageError):
             if path.stat().st_size > _SCRIPT_BYTES_MAX:
                 raise UsageError(f"{path} is longer than {_SCRIPT_BYTES_MAX:,} bytes")
             lines = path.read_bytes().splitlines()
-        except OSError as error:
-            raise UsageError(f"{path}: {error.strerror or error}") from error
         replies = []
         for number, line in enumerate(lines, 1):
             if line.strip():

@@ -14,9 +14,10 @@ import importlib.util
 import re
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
+
+import msgspec
 
 from tallystick.core.errors import UsageError
 from tallystick.core.machine.prompt import Image, Message
@@ -30,8 +31,7 @@ ImageSize = tuple[int, int]
 SizeOf = Callable[[Image], ImageSize | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenFigure:
+class TokenFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A number of tokens, and what kind of number it is."""
 
     tokens: int

@@ -13,8 +13,11 @@ import hashlib
 import inspect
 import keyword
 import re
+import types
+import weakref
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -51,27 +54,53 @@ class HostFunction:
 
     `local` says that it is quick and waits for nothing: it is then answered in the program's own
     thread. Otherwise a coroutine function runs on the event loop and a plain one in a thread of its
-    own, so that a deadline or a cancel can leave it behind.
+    own, so that a deadline or a cancel can leave it behind. `handed` says that its first argument
+    is not the program's: it is what the table is handed with the call.
     """
 
     name: str
     function: Callable[..., Any]
     local: bool = False
     needs: str = ""
+    handed: bool = False
     awaited: bool = field(init=False)
 
     def __post_init__(self) -> None:
         # Looked up once: `inspect` takes longer than a local function does.
-        object.__setattr__(self, "awaited", inspect.iscoroutinefunction(self.function))
+        object.__setattr__(self, "awaited", is_async(self.function))
 
     def described(self) -> HostName:
-        try:
-            # A default's address would differ in every process, and with it the guest's memory.
-            signature = _ADDRESS.sub("", str(_with_plain_annotations(self.function)))
-        except (TypeError, ValueError):
-            signature = "(...)"
-        doc = inspect.getdoc(self.function) or ""
+        # Methods are bound anew for each run, and what they are methods of stays as it is.
+        method = self.function.__func__ if inspect.ismethod(self.function) else None
+        described = None if method is None else _of_methods.get(method)
+        if described is None:
+            described = _described(self.function, handed=self.handed)
+            if isinstance(method, types.FunctionType):
+                _of_methods[method] = described
+        signature, doc = described
         return HostName(name=self.name, doc=f"{self.name}{signature}\n\n{doc}".rstrip())
+
+
+# Looking up a signature takes longer than a short program does.
+_of_methods: weakref.WeakKeyDictionary[Callable[..., Any], tuple[str, str]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _described(function: Callable[..., Any], *, handed: bool) -> tuple[str, str]:
+    """Return the signature and the docstring of a function, as programs call it."""
+    try:
+        # A default's address would differ in every process, and with it the guest's memory.
+        signature = _ADDRESS.sub("", str(_with_plain_annotations(function, without_first=handed)))
+    except (TypeError, ValueError):
+        signature = "(...)"
+    return signature, inspect.getdoc(function) or ""
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether calling this gives a coroutine, also for an object that is called."""
+    called = getattr(function, "__call__", None)  # noqa: B004 - its type decides, not whether
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
 
 class _Written:
@@ -84,7 +113,9 @@ class _Written:
         return self._text
 
 
-def _with_plain_annotations(function: Callable[..., Any]) -> inspect.Signature:
+def _with_plain_annotations(
+    function: Callable[..., Any], *, without_first: bool
+) -> inspect.Signature:
     """Return a signature as its author wrote it.
 
     Under `from __future__ import annotations` they are texts, which would be shown in quotes. They
@@ -93,7 +124,7 @@ def _with_plain_annotations(function: Callable[..., Any]) -> inspect.Signature:
     found = inspect.signature(function)
     made = [
         each.replace(annotation=_plain_one(each.annotation)) for each in found.parameters.values()
-    ]
+    ][without_first:]
     return found.replace(parameters=made, return_annotation=_plain_one(found.return_annotation))
 
 
@@ -113,10 +144,11 @@ class HeldText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # Finds a text by the key of a `HeldText`. Raises what the program shall see.
-FindText = Callable[[str], HostText]
+# It gets what the table is handed with the call.
+FindText = Callable[[str, Any], HostText]
 
 
-def _no_texts(key: str) -> HostText:
+def _no_texts(key: str, handed: object) -> HostText:
     raise CapabilityDenied(capability="host.text", what="this text")
 
 
@@ -147,22 +179,31 @@ class HostTable:
             for function in functions
             if not function.needs or function.needs in granted
         }
-        self._texts, placed = _placed(texts)
+        self._texts, self._placed = _placed(texts)
+        self._values = values
+        self._answering = answering
+
+    @cached_property
+    def names(self) -> HostNames:
+        """The names as the program sees them. Made when they are asked for: that takes a while."""
         named = HostNames(
             functions=tuple(function.described() for function in self._functions.values()),
-            texts=placed,
-            values=values,
-            answering=answering,
+            texts=self._placed,
+            values=self._values,
+            answering=self._answering,
         )
         key = hashlib.sha256(msgspec.json.encode(named)).hexdigest()
-        self._names = msgspec.structs.replace(named, key=key)
+        return msgspec.structs.replace(named, key=key)
 
-    @property
-    def names(self) -> HostNames:
-        return self._names
+    def has(self, name: str) -> bool:
+        """Tell whether there is a function of this name, and it is granted."""
+        return name in self._functions
 
-    def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
-        """Answer one call. Never raises for what the program or a function did wrong."""
+    def serve(self, call: HostCall, handed: object = None) -> bytes | Awaitable[bytes]:
+        """Answer one call. Never raises for what the program or a function did wrong.
+
+        `handed` is for functions that are to know who calls.
+        """
         # Each container costs the decoder far more than its two bytes, and other programs wait.
         if call.request.count(b"[") + call.request.count(b"{") > _CONTAINERS_MAX:
             return error_reply(UsageError(f"a request of over {_CONTAINERS_MAX:,} containers"))
@@ -175,26 +216,28 @@ class HostTable:
             return error_reply(UsageError("the name of a host call is written without escapes"))
         function = self._functions.get(name)
         if function is None:
-            return self._serve_text(name, args)
+            return self._serve_text(name, args, handed)
         try:
             args = [_plain(each) for each in args]
             kwargs = {key: _plain(each) for key, each in kwargs.items()}
         except ValueError:
             return error_reply(UsageError("a host call has bytes that cannot be read"))
+        if function.handed:
+            args.insert(0, handed)
         if function.awaited:
             return _Later(function.function, args, kwargs)
         if function.local:
             return _called(function.function, args, kwargs)
         return Blocking(lambda: _called(function.function, args, kwargs))
 
-    def _serve_text(self, name: str, args: list[Any]) -> bytes | Awaitable[bytes]:
+    def _serve_text(self, name: str, args: list[Any], handed: object) -> bytes | Awaitable[bytes]:
         if name in CORPUS_FUNCTIONS:
             return self._serve_corpus(CORPUS_FUNCTIONS[name], args)
         method = TEXT_FUNCTIONS.get(name)
         if method is None or not args or type(args[0]) not in (int, str):
             return error_reply(CapabilityDenied(capability=f"host.{name[:80]}", what="this call"))
         if type(args[0]) is str:
-            return Blocking(lambda: self._called_on_held(method, args))
+            return Blocking(lambda: self._called_on_held(method, args, handed))
         if not 0 <= args[0] < len(self._texts):
             return error_reply(CapabilityDenied(capability="host.text", what=name))
         text = self._texts[args[0]]
@@ -211,9 +254,9 @@ class HostTable:
             return error_reply(CapabilityDenied(capability="host.text", what="these texts"))
         return Blocking(lambda: _called(function, [[self._texts[id] for id in ids], *args[1:]], {}))
 
-    def _called_on_held(self, method: Callable[..., Any], args: list[Any]) -> bytes:
+    def _called_on_held(self, method: Callable[..., Any], args: list[Any], handed: object) -> bytes:
         try:
-            text = self._find_text(args[0])
+            text = self._find_text(args[0], handed)
         except Exception as error:
             return error_reply(error)
         return _called(method, [text, *args[1:]], {})
@@ -315,6 +358,9 @@ class Blocking:
 
 # The record itself failed, or is another: that is not the program's to handle.
 _NOT_THE_PROGRAMS = (LedgerError, ReplayDiverged, ResumeRefused, RunInDoubt)
+# What a function fails with. Argument parsers and scripts exit, and an exit that is raised in a
+# thread or a task ends those that wait for it without an answer. Ctrl-C is raised in neither.
+_FAILED = (Exception, SystemExit, KeyboardInterrupt)
 
 
 def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bytes:
@@ -322,7 +368,7 @@ def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any
         return encoded_reply(function(*args, **kwargs))
     except _NOT_THE_PROGRAMS:
         raise
-    except Exception as error:
+    except _FAILED as error:
         return error_reply(error)
 
 
@@ -343,7 +389,7 @@ async def _awaited(function: Callable[..., Any], args: list[Any], kwargs: dict[s
         return encoded_reply(await function(*args, **kwargs))
     except _NOT_THE_PROGRAMS:
         raise
-    except Exception as error:
+    except _FAILED as error:
         return error_reply(error)
 
 

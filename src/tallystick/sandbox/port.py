@@ -6,14 +6,16 @@ backend raises only when it is itself broken or was asked for what it cannot do.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
 from tallystick.core.errors import InvalidLimit
 from tallystick.core.history import History
 from tallystick.core.records import (
+    AttachmentRef,
     FilesKept,
     NetworkAttempted,
     ProgramFinished,
@@ -21,6 +23,7 @@ from tallystick.core.records import (
     SnapshotTaken,
     ViewRef,
 )
+from tallystick.sandbox.snapshot import SessionImage
 
 # The backends by name, and the name that leaves the choice to us.
 BACKENDS = ("wasm", "process")
@@ -281,12 +284,41 @@ class Sandbox(Protocol):
     async def close(self) -> None: ...
 
 
+class Identity(NamedTuple):
+    """What a run records of where its programs run: the backend, its guest, its engine."""
+
+    backend: str
+    guest: str
+    engine: str
+
+
+class Keeper(Protocol):
+    """Keeps for a run what its programs leave. What cannot be kept or read is a `BackendError`."""
+
+    def keep(self, source: bytes, /, *, media_type: str, label: str) -> AttachmentRef:
+        """Keep bytes, which the next records of the run refer to."""
+        ...
+
+    def read(self, ref: AttachmentRef, /) -> bytes: ...
+
+    def keep_snapshot(self, pieces: Iterable[bytes], /) -> AttachmentRef | None:
+        """Keep an interpreter in place of the last one; None where the run keeps none."""
+        ...
+
+    def read_snapshot(
+        self, ref: AttachmentRef, /
+    ) -> AbstractContextManager[Iterable[bytes], None]: ...
+
+
 class Programs(Protocol):
     """Where the programs of one run are run, whichever backend that is.
 
     With `repeatable`, a program is run again on its record and does the same; else each is an
     effect, and is served whole wherever it is recorded.
     """
+
+    @property
+    def identity(self) -> Identity: ...
 
     @property
     def repeatable(self) -> bool: ...
@@ -317,6 +349,10 @@ class Programs(Protocol):
 
         What can be had by running programs again is kept once that would take `fuel_saved`.
         """
+        ...
+
+    async def image(self) -> SessionImage | None:
+        """Return what the next run of a session goes on from; None if nothing has changed."""
         ...
 
     async def close(self) -> None: ...

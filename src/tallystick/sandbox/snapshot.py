@@ -36,6 +36,8 @@ from tallystick.core.json_text import canonical
 PAGE_BYTES = 4_096
 SNAPSHOT_TYPE = "application/vnd.tallystick.snapshot"
 SNAPSHOTS_MAX = 10
+# Of what a session tells of its variables.
+SESSION_NAMES_CHARS_MAX = 400
 _NAME_CHARS_MAX = 256
 
 
@@ -65,6 +67,18 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     session: bytes
     indices: Sequence[int]
     pages: Sequence[bytes]
+
+
+class SessionImage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session keeps of a run's programs: their interpreter, or an archive of their files.
+
+    `names` tells its variables in short, `values` are those that JSON can hold, where the backend
+    can say them.
+    """
+
+    image: Image | bytes
+    names: str
+    values: bytes | None = None
 
 
 class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):

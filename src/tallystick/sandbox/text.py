@@ -20,11 +20,10 @@ import re
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import re2
+import msgspec
 
 from tallystick.core.errors import UsageError
 from tallystick.sandbox import scheduling
@@ -39,8 +38,7 @@ _PATTERN_BYTES_MAX = 10_000
 _PATTERN_MEMORY_BYTES = 16 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(msgspec.Struct, frozen=True):
     """A pattern that is compiled, and how large that came out."""
 
     compiled: Any
@@ -54,6 +52,8 @@ def compiled(pattern: str | Pattern) -> Pattern:
     raw = required_text(pattern).encode("utf-8", "surrogatepass")
     if len(raw) > _PATTERN_BYTES_MAX:
         raise UsageError(f"the pattern is {len(raw):,} bytes; at most {_PATTERN_BYTES_MAX:,}")
+    import re2
+
     options = re2.Options()
     options.max_mem = _PATTERN_MEMORY_BYTES
     options.log_errors = False

@@ -5,13 +5,14 @@ keeps as a reference to an attachment, and who can read it is somebody else's af
 Rule 2: expiry is a time and not an act. A session whose time is over is expired from that moment,
 whether anybody swept or not; what it keeps stays, and `reopen` gives it a new period.
 Rule 3: limits are looked at in the transaction that changes what they bound.
+Rule 4: the rules are here, and the rows behind a port (`tallystick.sessions.rows`): a book in a
+file and one in memory differ in nothing but how long they live.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -22,11 +23,13 @@ from tallystick.core.errors import (
     MaxExtensionsReached,
     MaxSnapshotsReached,
     RecursionDepthExceeded,
+    SessionBusy,
     SessionNotFound,
     SnapshotExists,
 )
+from tallystick.core.ids import is_ulid
+from tallystick.ledger.custody import created_at_ms
 from tallystick.sandbox.snapshot import SNAPSHOTS_MAX, SnapshotId, check_snapshot_name
-from tallystick.sessions.file import SessionFile
 from tallystick.sessions.rows import (
     CONTEXT_BYTES_MAX,
     CONTEXT_KEY_CHARS_MAX,
@@ -37,21 +40,24 @@ from tallystick.sessions.rows import (
     ENDED_LOST,
     EXTENSION_MS,
     EXTENSIONS_MAX,
+    NO_END_MS,
+    BookRows,
+    BookStore,
     KeptSnapshot,
     Left,
+    RunOfSession,
     SessionInfo,
+    SessionName,
+    SessionRow,
     SessionRun,
     SessionState,
     SessionStats,
-    encoded,
-    find_row,
     info_now,
     info_of,
     is_text,
-    put,
-    runs_of,
+    row_of,
+    shown_run,
     snapshot_named,
-    snapshots_of,
     valid,
 )
 from tallystick.storage.clock import new_id, now_ms
@@ -66,8 +72,8 @@ from tallystick.storage.clock import new_id, now_ms
 class SessionKept:
     """The part of the book that says what sessions keep."""
 
-    def __init__(self, file: SessionFile, clock: Callable[[], int]) -> None:
-        self._file = file
+    def __init__(self, store: BookStore, clock: Callable[[], int]) -> None:
+        self._store = store
         self._clock = clock
 
     # -- snapshots -----------------------------------------------------------------------------
@@ -75,9 +81,9 @@ class SessionKept:
     def record_snapshot(self, session: str, name: str) -> KeptSnapshot:
         """Keep what the session's interpreter is now under a name of its own."""
         check_snapshot_name(name)
-        with self._file.writing() as db:
-            info = self._valid(db, session)
-            taken = snapshots_of(db, session)
+        with self._store.writing() as rows:
+            info = self._valid(rows, session)
+            taken = rows.snapshots(session)
             if any(each.snapshot.name == name for each in taken):
                 raise SnapshotExists(name=name)
             if len(taken) >= SNAPSHOTS_MAX:
@@ -87,44 +93,44 @@ class SessionKept:
                 id=new_id(time_ms=now), name=name, session_id=session, created_at=now
             )
             left = _settled(info.left)
-            db.execute(
-                "INSERT INTO snapshot VALUES (?, ?, ?, ?, ?, ?)",
-                (session, snapshot.id, name, now, info.backend, encoded(left)),
-            )
-            put(db, session, current_snapshot_id=snapshot.id)
-            return KeptSnapshot(snapshot=snapshot, backend=info.backend, left=left)
+            kept = KeptSnapshot(snapshot=snapshot, backend=info.backend, left=left)
+            rows.add_snapshot(kept)
+            rows.put(session, current_snapshot_id=snapshot.id)
+            return kept
 
     def restore_snapshot(self, session: str, name: str) -> KeptSnapshot:
         """Put a session's interpreter back to what it was, by name or `name:id`."""
-        with self._file.writing() as db:
-            info = self._valid(db, session)
-            found = snapshot_named(db, session, name)
-            put(db, session, kept=encoded(found.left), generation=info.generation + 1)
-            put(db, session, current_snapshot_id=found.snapshot.id)
+        with self._store.writing() as rows:
+            info = self._valid(rows, session)
+            found = snapshot_named(rows, session, name)
+            rows.put(
+                session,
+                left=found.left,
+                generation=info.generation + 1,
+                current_snapshot_id=found.snapshot.id,
+            )
             return found
 
     def snapshots(self, session: str) -> Sequence[KeptSnapshot]:
         """Those there are, also of a session that has expired."""
-        with self._file.reading() as db:
-            find_row(db, session)
-            return snapshots_of(db, session)
+        with self._store.reading() as rows:
+            row_of(rows, session)
+            return rows.snapshots(session)
 
     def named_snapshot(self, session: str, name: str) -> KeptSnapshot:
         """Return a snapshot by its name or `name:id`. Raises `SnapshotNotFound`."""
-        with self._file.reading() as db:
-            find_row(db, session)
-            return snapshot_named(db, session, name)
+        with self._store.reading() as rows:
+            row_of(rows, session)
+            return snapshot_named(rows, session, name)
 
     def delete_snapshot(self, session: str, name: str) -> KeptSnapshot:
         """Take one away, also of a session that has expired. There is room for another then."""
-        with self._file.writing() as db:
-            info = self._info(db, session)
-            found = snapshot_named(db, session, name)
-            db.execute(
-                "DELETE FROM snapshot WHERE session = ? AND id = ?", (session, found.snapshot.id)
-            )
+        with self._store.writing() as rows:
+            info = self._info(rows, session)
+            found = snapshot_named(rows, session, name)
+            rows.delete_snapshot(session, found.snapshot.id)
             if info.current_snapshot_id == found.snapshot.id:
-                put(db, session, current_snapshot_id=None)
+                rows.put(session, current_snapshot_id=None)
             return found
 
     def forget_images(self, session: str, ids: Collection[str], runs: Collection[str] = ()) -> int:
@@ -132,37 +138,37 @@ class SessionKept:
 
         Gives how many went, of its snapshots and its interpreter. That is a fresh one then.
         """
-        with self._file.writing() as db:
-            info = self._info(db, session)
+        with self._store.writing() as rows:
+            info = self._info(rows, session)
             prepared = info.left.prepared
             if prepared is not None and _is_of(prepared, ids, runs):
-                put(db, session, kept=encoded(_settled(info.left)))
+                rows.put(session, left=_settled(info.left))
             fresh = _is_of(info.left, ids, runs)
             if fresh:
-                put(db, session, kept=encoded(Left()), generation=info.generation + 1)
-                put(db, session, current_snapshot_id=None)
+                rows.put(
+                    session,
+                    left=Left(),
+                    generation=info.generation + 1,
+                    current_snapshot_id=None,
+                )
             gone = [
-                each.snapshot.id
-                for each in snapshots_of(db, session)
-                if _is_of(each.left, ids, runs)
+                each.snapshot.id for each in rows.snapshots(session) if _is_of(each.left, ids, runs)
             ]
-            db.executemany(
-                "DELETE FROM snapshot WHERE session = ? AND id = ?", [(session, id) for id in gone]
-            )
+            for id in gone:
+                rows.delete_snapshot(session, id)
             return len(gone) + fresh
 
     # -- runs ----------------------------------------------------------------------------------
 
     def begin_run(self, session: str, run: str) -> SessionInfo:
         """Note that a run begins, or is gone on with. The session is executing from here on."""
-        with self._file.writing() as db:
-            info = self._valid(db, session)
-            db.execute(
-                "INSERT INTO run SELECT ?, coalesce(max(place), 0) + 1, ?, ?, ?, 0, 0, 0 "
-                "FROM run WHERE session = ? ON CONFLICT (session, run) DO UPDATE SET ended = 0",
-                (session, run, self._clock(), info.generation, session),
-            )
-            put(db, session, state="executing", recursion_depth=0)
+        with self._store.writing() as rows:
+            info = self._valid(rows, session)
+            before = rows.run(session, run)
+            if before is None:
+                before = RunOfSession(run=run, begun_at=self._clock(), generation=info.generation)
+            rows.put_run(session, msgspec.structs.replace(before, ended=0))
+            rows.put(session, state="executing", recursion_depth=0)
             return info
 
     def end_run(
@@ -179,72 +185,64 @@ class SessionKept:
 
         `lost` notes that what its programs left is not the session's.
         """
-        with self._file.writing() as db:
-            find_row(db, session)
-            db.execute(
-                "UPDATE run SET ended = ?, tokens = ?, wall_ms = ? WHERE session = ? AND run = ?",
-                (ENDED_LOST if lost else ENDED * ended, tokens, wall_ms, session, run),
-            )
-            db.execute(
-                "UPDATE session SET state = 'ready' WHERE id = ? AND state = 'executing'",
-                (session,),
-            )
+        with self._store.writing() as rows:
+            row = row_of(rows, session)
+            before = rows.run(session, run)
+            if before is not None:
+                after = ENDED_LOST if lost else ENDED * ended
+                rows.put_run(
+                    session,
+                    msgspec.structs.replace(before, ended=after, tokens=tokens, wall_ms=wall_ms),
+                )
+            _not_executing(rows, row)
 
     def forget_run(self, session: str, run: str) -> None:
         """A run that came to nothing, as if it had not been begun."""
-        with self._file.writing() as db:
-            db.execute("DELETE FROM run WHERE session = ? AND run = ?", (session, run))
-            db.execute(
-                "UPDATE session SET state = 'ready' WHERE id = ? AND state = 'executing'",
-                (session,),
-            )
+        with self._store.writing() as rows:
+            rows.delete_run(session, run)
+            _not_executing(rows, rows.session(session))
 
     def prepare(self, session: str, left: Left) -> None:
         """Note what a run leaves that is about to end, on the disk before its end is.
 
         `leave` makes it the session's, `drop_prepared` forgets it.
         """
-        with self._file.writing() as db:
-            info = self._info(db, session)
-            put(db, session, kept=encoded(msgspec.structs.replace(info.left, prepared=left)))
+        with self._store.writing() as rows:
+            info = self._info(rows, session)
+            rows.put(session, left=msgspec.structs.replace(info.left, prepared=left))
 
     def drop_prepared(self, session: str) -> None:
         """Forget what a run had prepared to leave that did not come to its end."""
-        with self._file.writing() as db:
-            put(db, session, kept=encoded(_settled(self._info(db, session).left)))
+        with self._store.writing() as rows:
+            rows.put(session, left=_settled(self._info(rows, session).left))
 
     def leave(self, session: str, left: Left) -> bool:
         """Make the interpreter as a run left it the session's. Say whether it is.
 
         It is not where another run, or a restore, has replaced since what the run began with.
         """
-        with self._file.writing() as db:
-            row = find_row(db, session)
-            begun = db.execute(
-                "SELECT generation FROM run WHERE session = ? AND run = ?", (session, left.run)
-            ).fetchone()
-            if begun is None or begun["generation"] != row["generation"]:
-                put(db, session, kept=encoded(_settled(self._info(db, session).left)))
+        with self._store.writing() as rows:
+            row = row_of(rows, session)
+            begun = rows.run(session, left.run or "")
+            if begun is None or begun.generation != row.generation:
+                rows.put(session, left=_settled(row.left))
                 return False
-            generation = row["generation"] + 1
-            put(db, session, kept=encoded(left), generation=generation)
-            db.execute(
-                "UPDATE run SET generation = ? WHERE session = ? AND run = ?",
-                (generation, session, left.run),
-            )
+            generation = row.generation + 1
+            rows.put(session, left=left, generation=generation)
+            rows.put_run(session, msgspec.structs.replace(begun, generation=generation))
             return True
 
     def start_from(self, session: str, left: Left) -> None:
         """Give a new session the interpreter that its first run goes on with."""
-        with self._file.writing() as db:
-            info = self._valid(db, session)
-            put(db, session, kept=encoded(left), generation=info.generation + 1)
+        with self._store.writing() as rows:
+            info = self._valid(rows, session)
+            rows.put(session, left=(left), generation=info.generation + 1)
 
     def runs(self, session: str) -> Sequence[SessionRun]:
         """The runs of a session in the order they were begun."""
-        with self._file.reading() as db:
-            find_row(db, session)
-            return runs_of(db, session)
+        with self._store.reading() as rows:
+            row_of(rows, session)
+            return [shown_run(each) for each in rows.runs(session)]
 
     def needed(self, session: str) -> frozenset[str]:
         """The attachments that a session needs; none, if there is no such session."""
@@ -260,19 +258,23 @@ class SessionKept:
     # -- inside --------------------------------------------------------------------------------
 
     def _lefts(self, session: str) -> list[Left]:
-        with self._file.reading() as db:
-            row = db.execute("SELECT * FROM session WHERE id = ?", (session,)).fetchone()
+        with self._store.reading() as rows:
+            row = rows.session(session)
             if row is None:
                 return []
-            left = info_of(db, row, now=self._clock()).left
-            kept = [left] if left.prepared is None else [left, left.prepared]
-            return kept + [each.left for each in snapshots_of(db, session)]
+            kept = [row.left] if row.left.prepared is None else [row.left, row.left.prepared]
+            return kept + [each.left for each in rows.snapshots(session)]
 
-    def _info(self, db: sqlite3.Connection, session: str) -> SessionInfo:
-        return info_now(db, session, now=self._clock())
+    def _info(self, rows: BookRows, session: str) -> SessionInfo:
+        return info_now(rows, session, now=self._clock())
 
-    def _valid(self, db: sqlite3.Connection, session: str) -> SessionInfo:
-        return valid(db, session, now=self._clock())
+    def _valid(self, rows: BookRows, session: str) -> SessionInfo:
+        return valid(rows, session, now=self._clock())
+
+
+def _not_executing(rows: BookRows, row: SessionRow | None) -> None:
+    if row is not None and row.state == "executing":
+        rows.put(row.id, state="ready")
 
 
 def _settled(left: Left) -> Left:
@@ -288,17 +290,52 @@ def _is_of(left: Left, ids: Collection[str], runs: Collection[str]) -> bool:
 # The book of sessions: what is known of each, shared by every process on this machine.
 
 
-class SessionBook:
-    """Sessions, in one file. `clock` gives milliseconds since 1970; `kept` is what they keep."""
+_NEW = Left()
 
-    def __init__(self, path: Path, *, clock: Callable[[], int] = now_ms) -> None:
-        self._file = SessionFile(path)
+
+class SessionBook:
+    """Sessions, in one store. `clock` gives milliseconds since 1970; `kept` is what they keep."""
+
+    def __init__(self, store: BookStore, *, clock: Callable[[], int] = now_ms) -> None:
+        self._store = store
         self._clock = clock
-        self.kept = SessionKept(self._file, clock)
+        self.kept = SessionKept(store, clock)
 
     @property
-    def path(self) -> Path:
-        return self._file.path
+    def where(self) -> str:
+        """Say where the book is, for messages."""
+        return self._store.where
+
+    @property
+    def exists(self) -> bool:
+        """Say whether there is a book yet. Asking makes none."""
+        return self._store.exists
+
+    # -- who works in a session ----------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def hold(self, session: str, *, wait_seconds: float = 0.0) -> Iterator[None]:
+        """Hold a session while inside, also one that is removed meanwhile.
+
+        Raises `SessionBusy` while another client does.
+        """
+        # It may become the name of a file.
+        if not is_ulid(session):
+            raise SessionNotFound(session=session)
+        lock = self._store.lock(session)
+        if not lock.take(wait_seconds=wait_seconds):
+            raise SessionBusy(
+                f"session {session} is in use: one run at a time; wait for its end, stop it, or "
+                f"make another session (tally session new)"
+            )
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def is_held(self, session: str) -> bool:
+        """Say whether a living client works in a session."""
+        return is_ulid(session) and self._store.is_locked(session)
 
     # -- sessions ------------------------------------------------------------------------------
 
@@ -313,37 +350,74 @@ class SessionBook:
         _check_budgets(token_budget, time_budget_ms)
         now = self._clock()
         session = new_id(time_ms=now)
-        with self._file.writing() as db:
-            db.execute(
-                "INSERT INTO session VALUES (?, ?, 'initializing', ?, ?, 0, 0, ?, ?, NULL, NULL, "
-                "0, ?)",
-                (
-                    *(session, backend, now, now + DURATION_MS),
-                    *(token_budget, time_budget_ms, encoded(Left())),
-                ),
+        with self._store.writing() as rows:
+            rows.add(
+                SessionRow(
+                    id=session,
+                    backend=backend,
+                    state="initializing",
+                    created_at=now,
+                    expires_at=now + DURATION_MS,
+                    token_budget=token_budget,
+                    time_budget_ms=time_budget_ms,
+                )
             )
-            db.execute("UPDATE counted SET created = created + 1")
-            return self._info(db, session)
+            return self._info(rows, session)
+
+    def open_named(
+        self, name: str, *, seed: int, clock_ns: int, session: str | None = None, left: Left = _NEW
+    ) -> SessionName:
+        """Return the session of a name; a new one that has no end, if there is none yet.
+
+        `session` and `left` are the id and the interpreter of a new one. `seed` and `clock_ns` are
+        what its first interpreter begins with.
+        """
+        with self._store.writing() as rows:
+            if (found := rows.named(name)) is not None:
+                return found
+            id = new_id(time_ms=self._clock()) if session is None else session
+            rows.add(
+                SessionRow(
+                    id=id,
+                    backend="wasm",
+                    state="ready",
+                    created_at=created_at_ms(id),
+                    expires_at=NO_END_MS,
+                    left=left,
+                )
+            )
+            made = SessionName(session=id, name=name, seed=seed, clock_ns=clock_ns)
+            rows.add_name(made)
+            return made
+
+    def named(self, name: str) -> SessionName | None:
+        """Return the session of a name, None if there is none."""
+        with self._store.reading() as rows:
+            return rows.named(name)
+
+    def names(self) -> Mapping[str, str]:
+        """Return the names of the sessions that have one, by their ids."""
+        with self._store.reading() as rows:
+            return rows.names()
 
     def get(self, session: str) -> SessionInfo:
         """A session as it stands now. Raises `SessionNotFound`."""
-        with self._file.reading() as db:
-            return self._info(db, session)
+        with self._store.reading() as rows:
+            return self._info(rows, session)
 
     def ids(self) -> tuple[str, ...]:
         """The ids of all sessions, the oldest first."""
-        with self._file.reading() as db:
-            return tuple(row[0] for row in db.execute("SELECT id FROM session ORDER BY id"))
+        with self._store.reading() as rows:
+            return tuple(rows.ids())
 
     def list(self) -> Sequence[SessionInfo]:
         """All sessions, the oldest first."""
-        with self._file.reading() as db:
-            rows = db.execute("SELECT * FROM session ORDER BY id").fetchall()
-            return [info_of(db, row, now=self._clock()) for row in rows]
+        with self._store.reading() as rows:
+            return [info_of(rows, row, now=self._clock()) for row in rows.sessions()]
 
     def stats(self) -> SessionStats:
-        with self._file.reading() as db:
-            (created,) = db.execute("SELECT created FROM counted").fetchone()
+        with self._store.reading() as rows:
+            created = rows.created()
         live = self.list()
         return SessionStats(
             total_created=created,
@@ -360,8 +434,8 @@ class SessionBook:
 
     def validate(self, session: str) -> SessionInfo:
         """A session that can be used. Says why not: not found, then expired, then terminated."""
-        with self._file.reading() as db:
-            return self._valid(db, session)
+        with self._store.reading() as rows:
+            return self._valid(rows, session)
 
     def update_state(self, session: str, state: SessionState) -> SessionInfo:
         """Put a session into another state. One that was terminated stays so."""
@@ -369,55 +443,55 @@ class SessionBook:
             raise InvalidSessionState(
                 session=session, state=state, why="a session expires by time, nobody says so"
             )
-        with self._file.writing() as db:
-            before = self._info(db, session)
+        with self._store.writing() as rows:
+            before = self._info(rows, session)
             if before.state in ("terminated", "expired") and state != "terminated":
                 raise InvalidSessionState(
                     session=session, state=before.state, why=f"it cannot become {state}"
                 )
-            put(db, session, state=state)
+            rows.put(session, state=state)
             if state == "terminated":
-                put(db, session, vm_instance_id=None)
-            return self._info(db, session)
+                rows.put(session, vm_instance_id=None)
+            return self._info(rows, session)
 
     def extend(self, session: str) -> SessionInfo:
         """Half an hour more, counted from where the session would have ended."""
-        with self._file.writing() as db:
-            before = self._info(db, session)
+        with self._store.writing() as rows:
+            before = self._info(rows, session)
             if before.extension_count >= EXTENSIONS_MAX:
                 raise MaxExtensionsReached(session=session, limit=EXTENSIONS_MAX)
-            self._valid(db, session)
-            put(
-                db,
+            self._valid(rows, session)
+            if before.name is not None:
+                raise InvalidSessionState(session=session, state=before.state, why="it has no end")
+            rows.put(
                 session,
                 expires_at=before.expires_at + EXTENSION_MS,
                 extension_count=before.extension_count + 1,
             )
-            return self._info(db, session)
+            return self._info(rows, session)
 
     def reopen(self, session: str) -> SessionInfo:
         """Give an expired session a new period. One that can be used stays as it is."""
-        with self._file.writing() as db:
-            before = self._info(db, session)
+        with self._store.writing() as rows:
+            before = self._info(rows, session)
             if before.state == "terminated":
                 why = "nothing can be done in it any more"
                 raise InvalidSessionState(session=session, state=before.state, why=why)
             if before.state == "expired":
-                put(
-                    db,
+                rows.put(
                     session,
                     expires_at=self._clock() + DURATION_MS,
                     extension_count=0,
                     recursion_depth=0,
                     state="ready",
                 )
-            return self._info(db, session)
+            return self._info(rows, session)
 
     def remove(self, session: str) -> SessionInfo:
         """Take a session out of the book, with all that the book says of it."""
-        with self._file.writing() as db:
-            before = self._info(db, session)
-            db.execute("DELETE FROM session WHERE id = ?", (session,))
+        with self._store.writing() as rows:
+            before = self._info(rows, session)
+            rows.remove(session)
             return before
 
     def cleanup_expired(self) -> Sequence[SessionInfo]:
@@ -426,48 +500,47 @@ class SessionBook:
         What they keep stays.
         """
         now = self._clock()
-        with self._file.writing() as db:
-            rows = db.execute(
-                "SELECT * FROM session WHERE expires_at < ? AND state NOT IN "
-                "('expired', 'terminated')",
-                (now,),
-            ).fetchall()
-            found = [info_of(db, row, now=now) for row in rows]
+        with self._store.writing() as rows:
+            found = [
+                info_of(rows, row, now=now)
+                for row in rows.sessions()
+                if row.expires_at < now and row.state not in ("expired", "terminated")
+            ]
             for each in found:
-                put(db, each.id, state="expired", vm_instance_id=None, recursion_depth=0)
+                rows.put(each.id, state="expired", vm_instance_id=None, recursion_depth=0)
             return found
 
     def assign_vm(self, session: str, instance: str | None) -> SessionInfo:
         """Note what lives for a session, None for nothing."""
-        with self._file.writing() as db:
-            self._valid(db, session)
-            put(db, session, vm_instance_id=instance)
-            return self._info(db, session)
+        with self._store.writing() as rows:
+            self._valid(rows, session)
+            rows.put(session, vm_instance_id=instance)
+            return self._info(rows, session)
 
     def update_budget(
         self, session: str, *, token_budget: int | None, time_budget_ms: int | None
     ) -> SessionInfo:
         """Set what the runs of a session may spend together from now on; None for no cap."""
         _check_budgets(token_budget, time_budget_ms)
-        with self._file.writing() as db:
-            self._valid(db, session)
-            put(db, session, token_budget=token_budget, time_budget_ms=time_budget_ms)
-            return self._info(db, session)
+        with self._store.writing() as rows:
+            self._valid(rows, session)
+            rows.put(session, token_budget=token_budget, time_budget_ms=time_budget_ms)
+            return self._info(rows, session)
 
     def deeper(self, session: str) -> int:
         """One level more. Raises `RecursionDepthExceeded`, and counts nothing then."""
-        with self._file.writing() as db:
-            depth = self._valid(db, session).recursion_depth
+        with self._store.writing() as rows:
+            depth = self._valid(rows, session).recursion_depth
             if depth >= DEPTH_MAX:
                 raise RecursionDepthExceeded(session=session, limit=DEPTH_MAX)
-            put(db, session, recursion_depth=depth + 1)
+            rows.put(session, recursion_depth=depth + 1)
             return depth + 1
 
     def shallower(self, session: str) -> int:
         """One level less, never below none."""
-        with self._file.writing() as db:
-            depth = max(0, self._info(db, session).recursion_depth - 1)
-            put(db, session, recursion_depth=depth)
+        with self._store.writing() as rows:
+            depth = max(0, self._info(rows, session).recursion_depth - 1)
+            rows.put(session, recursion_depth=depth)
             return depth
 
     # -- context variables ---------------------------------------------------------------------
@@ -487,49 +560,48 @@ class SessionBook:
         """Set several, all of them or none."""
         for key, value in variables.items():
             _check_variable(key, value)
-        with self._file.writing() as db:
-            after = {**self._valid(db, session).context_variables, **variables}
+        with self._store.writing() as rows:
+            after = {**self._valid(rows, session).context_variables, **variables}
             _check_together(after, next(iter(variables), ""))
-            db.executemany(
-                "INSERT OR REPLACE INTO variable VALUES (?, ?, ?)",
-                [(session, key, value) for key, value in variables.items()],
-            )
+            rows.set_variables(session, variables)
 
     def delete_variable(self, session: str, key: str) -> bool:
         """Take one away. Says whether it was there."""
-        with self._file.writing() as db:
-            self._valid(db, session)
-            if not is_text(key):
-                return False
-            done = db.execute("DELETE FROM variable WHERE session = ? AND key = ?", (session, key))
-            return done.rowcount > 0
+        with self._store.writing() as rows:
+            self._valid(rows, session)
+            return is_text(key) and rows.delete_variable(session, key)
 
     def forget_variables(self, says: Callable[[str, str], bool]) -> int:
         """Take away those of which `says` is true, by name and value, in sessions of any state.
 
         Gives how many. `scrub` takes their bytes out of the files.
         """
-        with self._file.writing() as db:
-            rows = db.execute("SELECT session, key, value FROM variable").fetchall()
-            gone = [(row["session"], row["key"]) for row in rows if says(row["key"], row["value"])]
-            db.executemany("DELETE FROM variable WHERE session = ? AND key = ?", gone)
+        with self._store.writing() as rows:
+            gone = [
+                (session, key)
+                for session in rows.ids()
+                for key, value in rows.variables(session).items()
+                if says(key, value)
+            ]
+            for session, key in gone:
+                rows.delete_variable(session, key)
             return len(gone)
 
     def damage(self) -> Sequence[str]:
-        """Return what SQLite finds wrong with the file of the book."""
-        return self._file.damage()
+        """Return what is wrong with what is stored, apart from what it says."""
+        return self._store.damage()
 
     def scrub(self) -> bool:
-        """Take deleted bytes out of the file and out of SQLite's log. False if not done yet."""
-        return self._file.scrub()
+        """Take deleted bytes out of what is stored. Returns False if that is not done yet."""
+        return self._store.scrub()
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _info(self, db: sqlite3.Connection, session: str) -> SessionInfo:
-        return info_now(db, session, now=self._clock())
+    def _info(self, rows: BookRows, session: str) -> SessionInfo:
+        return info_now(rows, session, now=self._clock())
 
-    def _valid(self, db: sqlite3.Connection, session: str) -> SessionInfo:
-        return valid(db, session, now=self._clock())
+    def _valid(self, rows: BookRows, session: str) -> SessionInfo:
+        return valid(rows, session, now=self._clock())
 
 
 def _check_budgets(token_budget: int | None, time_budget_ms: int | None) -> None:

@@ -1,41 +1,126 @@
-"""Sessions by name for `tally exec`: a namespace that the next process finds again.
+"""`tally exec --session NAME`: a session that has a name, held while a program runs in it.
 
-The record of a session is a file; its current image is an attachment beside the user's ledger. A
-lock file makes sure that one process works in a session at a time.
+    with hold_session(sessions, "work", folder=folder, seed=None, clock_ns=CLOCK_NS) as held:
+        session = await held.reopen(sandbox)
+        ...
+        await held.keep(session)
+
+It is a session of the book like any other, with no end and without runs: the book names its
+interpreter, and one process works in it at a time.
+
+Earlier versions kept these sessions in files of their own, `sessions/NAME.json` beside the ledger.
+One that is found there is brought over when it is first used: its interpreter is held by the
+session of the book, the book names it, and then its files are removed. Whoever dies in between
+leaves either the files, and the next use brings them over, or the session and the files, and the
+next use removes those.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from tallystick.attachments.port import AttachmentError
 from tallystick.core.errors import (
     InvalidName,
+    LedgerError,
     SessionBusy,
+    SessionNotFound,
     SnapshotNotFound,
     StoreError,
     UsageError,
 )
-from tallystick.sandbox.snapshot import ImageOrigin, SnapshotId
-from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
-from tallystick.sessions.snapshots import open_snapshots
-from tallystick.storage import system
-from tallystick.storage.clock import new_id, now_ms
+from tallystick.core.ids import is_ulid
+from tallystick.sandbox.snapshot import ImageOrigin
+from tallystick.sessions.rows import Left, SessionName
+from tallystick.sessions.sessions import Sessions
+from tallystick.sessions.snapshots import SessionImages
 from tallystick.storage.lock import FileLock
-from tallystick.storage.private_file import write_whole
+
+if TYPE_CHECKING:
+    from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# The current image is kept beside the session's own snapshots: neither listed nor counted.
-_CURRENT = "current"
+
+
+class HeldSession:
+    """A session with a name that this process works in."""
+
+    def __init__(self, sessions: Sessions, name: SessionName) -> None:
+        self._sessions = sessions
+        self.name = name
+
+    async def reopen(self, sandbox: WasmSandbox) -> WasmSession:
+        """Open the session where the last process left it."""
+        id = self.name.session
+        session = await sandbox.open(
+            session_id=id, seed=self.name.seed, clock_ns=self.name.clock_ns
+        )
+        ref = self._sessions.book.get(id).left.image
+        if ref is not None:
+            try:
+                image = self._sessions.images.load_image(id, ref)
+            except (AttachmentError, LedgerError, StoreError) as error:
+                raise StoreError(f"session {self.name.name!r}: {error}") from error
+            await session.load(image)
+        return session
+
+    async def keep(self, session: WasmSession) -> None:
+        """Leave the session for the next process. One that was removed meanwhile stays removed."""
+        with contextlib.suppress(SessionNotFound):
+            self._sessions.put_interpreter(self.name.session, await session.image())
+
+
+@contextlib.contextmanager
+def hold_session(
+    sessions: Sessions, name: str, *, folder: Path, seed: int | None, clock_ns: int
+) -> Iterator[HeldSession]:
+    """Hold the session of a name, which is made if there is none.
+
+    `folder` is where earlier versions kept the files of such sessions.
+    Raises `SessionBusy` while another process works in it, and `UsageError` for another seed than
+    the one that it was made with.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidName(
+            what="session name", given=name, why="letters, digits, '.', '_' and '-', at most 64"
+        )
+    found = _brought_over(sessions, name, folder=folder)
+    if found is None:
+        found = sessions.book.open_named(name, seed=seed or 0, clock_ns=clock_ns)
+    if seed is not None and seed != found.seed:
+        raise UsageError(f"session {name!r} has seed {found.seed}; it cannot be given seed {seed}")
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(sessions.working(found.session))
+        except SessionBusy as error:
+            raise _busy(name) from error
+        sessions.check_kept(found.session)
+        yield HeldSession(sessions, found)
+
+
+def _busy(name: str) -> SessionBusy:
+    return SessionBusy(
+        f"session {name!r} is in use by another process; wait for it or use another name"
+    )
+
+
+# Sessions that earlier versions left in files.
+
 _FORMAT = 1
+_CURRENT = "current"
 
 
 class NamedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a session beside its memory."""
+    """The record of a session that an earlier version kept in a file.
+
+    Its interpreter is the snapshot `current` of the session `SESSION/current`.
+    """
 
     format: int
     name: str
@@ -45,94 +130,101 @@ class NamedSession(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
 
 
-@contextlib.contextmanager
-def hold_session(
-    name: str, *, directory: Path, seed: int | None, clock_ns: int
-) -> Iterator[NamedSession]:
-    """Own a session for a while: the one of that name, or a new one."""
-    if not _NAME.fullmatch(name):
-        raise InvalidName(
-            what="session name", given=name, why="letters, digits, '.', '_' and '-', at most 64"
-        )
-    system.require_posix("a session in a file")
-    folder = directory / "sessions"
+def old_origins(images: SessionImages, *, folder: Path) -> Mapping[str, ImageOrigin]:
+    """Return who made the interpreters of sessions that are still in files, by their names.
+
+    Those that cannot be read, and those without an interpreter, are left out. Nothing is made.
+    """
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        with contextlib.suppress(StoreError, SnapshotNotFound):
+            if (old := _read(path)) is not None:
+                holder = _old_holder(old)
+                _, ref = images.find(holder, _CURRENT)
+                if (origin := images.origin(holder, ref)) is not None:
+                    found[old.name] = origin
+    return found
+
+
+def _brought_over(sessions: Sessions, name: str, *, folder: Path) -> SessionName | None:
+    """Return the session of a name, after bringing one over that an earlier version left."""
+    path = folder / f"{name}.json"
+    if not path.exists():
+        return sessions.book.named(name)
+    # An earlier version may be working in it.
     lock = FileLock(folder / f"{name}.lock")
     try:
-        taken = lock.take()
+        if not lock.take():
+            raise _busy(name)
     except OSError as error:
         raise StoreError(f"{folder}: {error.strerror or error}") from error
-    if not taken:
-        raise SessionBusy(
-            f"session {name!r} is in use by another process; wait for it or use another name"
-        )
+    brought = False
     try:
-        yield _read_or_make(folder / f"{name}.json", name, seed=seed, clock_ns=clock_ns)
+        found = sessions.book.named(name)
+        if found is None:
+            old = _read(path)
+            found = None if old is None else _bring_over(sessions, old)
+        elif not _is_left_of(found, path):
+            return found
+        if found is not None:
+            _let_go(sessions, found, path)
+            brought = True
+        return found
     finally:
-        lock.release()
+        with contextlib.suppress(OSError):
+            lock.release(remove=brought)
+        if brought:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
-def named_origins(ledger: Path, *, directory: Path) -> dict[str, ImageOrigin]:
-    """Return who made the image of each session in `directory`, by the session's name.
-
-    Sessions that have none yet, and those that cannot be read, are left out. Nothing is made.
-    """
-    kept = []
-    for path in sorted((directory / "sessions").glob("*.json")):
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
-            kept.append(msgspec.json.decode(path.read_bytes(), type=NamedSession))
-    if not kept or not ledger.exists():
-        return {}
-    with open_snapshots(ledger) as store:
-        found = {each.name: store.origin(_beside(each.session_id), _CURRENT) for each in kept}
-    return {name: origin for name, origin in found.items() if origin is not None}
-
-
-def _read_or_make(path: Path, name: str, *, seed: int | None, clock_ns: int) -> NamedSession:
+def _read(path: Path) -> NamedSession | None:
     try:
-        kept = msgspec.json.decode(path.read_bytes(), type=NamedSession)
+        found = msgspec.json.decode(path.read_bytes(), type=NamedSession)
     except FileNotFoundError:
-        made = NamedSession(
-            format=_FORMAT,
-            name=name,
-            session_id=new_id(),
-            seed=seed or 0,
-            clock_ns=clock_ns,
-            created_at=now_ms(),
-        )
-        try:
-            write_whole(path, msgspec.json.encode(made))
-        except OSError as error:
-            raise StoreError(f"{path}: {error.strerror or error}") from error
-        return made
+        return None
     except (OSError, msgspec.MsgspecError) as error:
         raise StoreError(f"{path} cannot be read: {error}") from error
-    if kept.format != _FORMAT:
-        raise StoreError(f"{path} has format {kept.format}; this version reads {_FORMAT}")
-    if seed is not None and seed != kept.seed:
-        raise UsageError(f"session {name!r} has seed {kept.seed}; it cannot be given seed {seed}")
-    return kept
+    if found.format != _FORMAT:
+        raise StoreError(f"{path} has format {found.format}; this version reads {_FORMAT}")
+    if found.name != path.stem or not is_ulid(found.session_id):
+        raise StoreError(f"{path} cannot be read: it is not the record of this session")
+    return found
 
 
-async def reopen(sandbox: WasmSandbox, named: NamedSession) -> WasmSession:
-    """Open the session where the last process left it."""
-    session = await sandbox.open(
-        session_id=named.session_id, seed=named.seed, clock_ns=named.clock_ns
-    )
+def _is_left_of(found: SessionName, path: Path) -> bool:
+    """Say whether a file is what was left of bringing over this session, and no other one."""
     try:
-        _, image = sandbox.store.load(_beside(named.session_id), _CURRENT)
+        old = _read(path)
+    except StoreError:
+        return False
+    return old is not None and old.session_id == found.session
+
+
+def _bring_over(sessions: Sessions, old: NamedSession) -> SessionName:
+    images, left = sessions.images, Left()
+    try:
+        _, ref = images.find(_old_holder(old), _CURRENT)
+        left = Left(image=images.share(old.session_id, ref))
     except SnapshotNotFound:
-        return session
-    await session.load(image)
-    return session
-
-
-async def keep(sandbox: WasmSandbox, session: WasmSession) -> None:
-    """Leave the session for the next process."""
-    current = SnapshotId(
-        id=new_id(), name=_CURRENT, session_id=_beside(session.session_id), created_at=now_ms()
+        pass  # No program of it came to its end.
+    except (AttachmentError, LedgerError) as error:
+        raise StoreError(f"session {old.name!r}: {error}") from error
+    return sessions.book.open_named(
+        old.name, seed=old.seed, clock_ns=old.clock_ns, session=old.session_id, left=left
     )
-    sandbox.store.save(current, await session.image())
 
 
-def _beside(session_id: str) -> str:
-    return f"{session_id}/current"
+def _let_go(sessions: Sessions, found: SessionName, path: Path) -> None:
+    """Remove what an earlier version kept of a session that the book has."""
+    try:
+        sessions.images.free(f"{found.session}/{_CURRENT}")
+        path.unlink(missing_ok=True)
+    except AttachmentError as error:
+        raise StoreError(f"session {found.name!r}: {error}") from error
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}") from error
+
+
+def _old_holder(old: NamedSession) -> str:
+    return f"{old.session_id}/{_CURRENT}"

@@ -1,10 +1,14 @@
-"""Sessions as the book tells them: state, limits and what each keeps, read from its rows."""
+"""What the book of sessions says of each, and the port that its rows are kept behind.
+
+`SessionBook` has the rules; a `BookStore` has rows and transactions and knows none of the rules.
+`SessionFile` keeps them in a file, `SessionMemory` for as long as the process lives.
+"""
 
 from __future__ import annotations
 
-import sqlite3
+import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -13,15 +17,13 @@ from tallystick.core.errors import (
     SessionExpired,
     SessionNotFound,
     SnapshotNotFound,
-    StoreError,
 )
 from tallystick.core.records import AttachmentRef
 from tallystick.sandbox.snapshot import SnapshotId
 
-# What a session is, as the book tells it: its state, its limits, and what it keeps.
-
-
 DURATION_MS = 1_800_000
+# When a session with a name ends: the last second that a calendar of four digits has.
+NO_END_MS = 253_402_300_799_000
 EXTENSION_MS = 1_800_000
 EXTENSIONS_MAX = 3
 DEPTH_MAX = 10
@@ -66,8 +68,8 @@ class Left(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The interpreter as a run left it: an image of one backend, which only that can read.
 
     `image` is None for a fresh interpreter. `names` are its variables, in short, to be shown.
-    `values` are those variables that JSON can hold (`tallystick.sessions.values`): they can be
-    read where another guest cannot load the image. None if they were not recorded.
+    `values` are those variables that JSON can hold: they can be read where another guest cannot
+    load the image. None if they were not recorded.
     `prepared` is what a run leaves that is about to end: it replaces this one as soon as the
     ledger has the end of that run.
     """
@@ -89,6 +91,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     `vm_instance_id` is what lives for it now, for backends that have such a thing.
     `generation` counts how often its interpreter was replaced, by a run or a restore.
+    `name` is that of a session of `tally exec --session NAME`, None of all others.
     """
 
     id: str
@@ -105,6 +108,16 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     backend: str = "wasm"
     generation: int = 0
     left: Left = Left()
+    name: str | None = None
+
+
+class SessionName(msgspec.Struct, frozen=True, kw_only=True):
+    """The name of a session that has no end, and what its first interpreter begins with."""
+
+    session: str
+    name: str
+    seed: int
+    clock_ns: int
 
 
 class KeptSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,78 +150,199 @@ class SessionStats(msgspec.Struct, frozen=True, kw_only=True):
     with_vm: int
 
 
-# Sessions as rows: how each is read from the book's file, and what is looked for there.
+# The port of the book's rows. Nothing here checks a limit, a state or a time.
 
 
-_decode = msgspec.json.Decoder(Left).decode
+class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The row of a session. The fields are those of `SessionInfo`, as they are stored."""
+
+    id: str
+    backend: str
+    state: SessionState
+    created_at: int
+    expires_at: int
+    extension_count: int = 0
+    recursion_depth: int = 0
+    token_budget: int | None = None
+    time_budget_ms: int | None = None
+    vm_instance_id: str | None = None
+    current_snapshot_id: str | None = None
+    generation: int = 0
+    left: Left = Left()
 
 
-def encoded(left: Left) -> bytes:
-    return msgspec.json.encode(left)
+class RunOfSession(msgspec.Struct, frozen=True, kw_only=True):
+    """The row of a run of a session. `generation` is the one of the interpreter it began with."""
+
+    run: str
+    begun_at: int
+    generation: int
+    ended: int = 0
+    tokens: int = 0
+    wall_ms: int = 0
+
+
+class BookRows(Protocol):
+    """The rows of a book inside one transaction. A session that is not there has none."""
+
+    def session(self, session: str) -> SessionRow | None:
+        """Return the row of a session, None for what is no id of one."""
+
+    def sessions(self) -> Sequence[SessionRow]:
+        """Return all rows in the order of their ids."""
+
+    def ids(self) -> Sequence[str]:
+        """Return the ids of all sessions in their order."""
+
+    def add(self, row: SessionRow) -> None:
+        """Insert a session, and count it among those there ever were."""
+
+    def put(self, session: str, **fields: object) -> None:
+        """Change fields of a session, by their names in `SessionRow`."""
+
+    def remove(self, session: str) -> None:
+        """Delete a session with its name, variables, snapshots and runs."""
+
+    def created(self) -> int:
+        """Return how many sessions there ever were."""
+
+    def names(self) -> Mapping[str, str]:
+        """Return the names of the sessions that have one, by their ids."""
+
+    def named(self, name: str) -> SessionName | None:
+        """Return the session of a name, None if there is none."""
+
+    def add_name(self, name: SessionName) -> None:
+        """Give a session its name."""
+
+    def variables(self, session: str) -> Mapping[str, str]:
+        """Return the context variables of a session in the order of their keys."""
+
+    def set_variables(self, session: str, variables: Mapping[str, str]) -> None:
+        """Set some context variables, and leave the others."""
+
+    def delete_variable(self, session: str, key: str) -> bool:
+        """Delete a context variable. Returns False if there was none."""
+
+    def snapshots(self, session: str) -> Sequence[KeptSnapshot]:
+        """Return the snapshots of a session in the order they were taken."""
+
+    def add_snapshot(self, snapshot: KeptSnapshot) -> None:
+        """Insert a snapshot."""
+
+    def delete_snapshot(self, session: str, id: str) -> None:
+        """Delete a snapshot by its id."""
+
+    def runs(self, session: str) -> Sequence[RunOfSession]:
+        """Return the runs of a session in the order they were first put."""
+
+    def run(self, session: str, run: str) -> RunOfSession | None:
+        """Return one run of a session."""
+
+    def put_run(self, session: str, run: RunOfSession) -> None:
+        """Insert a run as the last one of a session, or replace it in its place."""
+
+    def delete_run(self, session: str, run: str) -> None:
+        """Delete a run of a session."""
+
+    def spent(self, session: str) -> tuple[int, int]:
+        """Return the tokens and milliseconds of all runs of a session together."""
+
+
+class SessionLock(Protocol):
+    """The right to work in a session, for one client at a time."""
+
+    def take(self, *, wait_seconds: float) -> bool:
+        """Take it. Returns False if another client has it for longer than that."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+
+class BookStore(Protocol):
+    """Keeps the rows of a book. Raises `StoreError` for what goes wrong."""
+
+    @property
+    def where(self) -> str:
+        """Say where the rows are, for messages."""
+
+    @property
+    def exists(self) -> bool:
+        """Say whether there is a book yet. It is made when it is first used."""
+
+    def reading(self) -> contextlib.AbstractContextManager[BookRows]:
+        """Read one state of what is committed. Inside another reading, it is the same state."""
+
+    def writing(self) -> contextlib.AbstractContextManager[BookRows]:
+        """Make one transaction: all of it, as durable as the store is, or nothing."""
+
+    def lock(self, session: str) -> SessionLock:
+        """Return the lock of a session. The id is one that can be the name of a file."""
+
+    def is_locked(self, session: str) -> bool:
+        """Say whether a living client has the lock of a session."""
+
+    def damage(self) -> Sequence[str]:
+        """Return what is wrong with what is stored, apart from what it says."""
+
+    def scrub(self) -> bool:
+        """Take deleted bytes out of what is stored. Returns False if that is not done yet."""
+
+
+# What is read from rows.
 
 
 def is_text(value: object) -> bool:
-    """Whether a value is a text that the file can hold, and be asked for."""
+    """Return True for a text that a store can hold, and be asked for."""
     return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
 
 
-def find_row(db: sqlite3.Connection, session: str) -> sqlite3.Row:
-    """The row of a session. Raises `SessionNotFound`, also for what is no id at all."""
-    if not is_text(session):
-        raise SessionNotFound(session=str(session))
-    row: sqlite3.Row | None = db.execute(
-        "SELECT * FROM session WHERE id = ?", (session,)
-    ).fetchone()
+def row_of(rows: BookRows, session: str) -> SessionRow:
+    """Return the row of a session. Raises `SessionNotFound`, also for what is no id at all."""
+    row = rows.session(session) if is_text(session) else None
     if row is None:
-        raise SessionNotFound(session=session)
+        raise SessionNotFound(session=str(session))
     return row
 
 
-def info_of(db: sqlite3.Connection, row: sqlite3.Row, *, now: int) -> SessionInfo:
-    """A session as it stands at a moment: one whose time is over is expired, whoever noticed."""
-    session = row["id"]
-    spent = db.execute(
-        "SELECT coalesce(sum(tokens), 0), coalesce(sum(wall_ms), 0) FROM run WHERE session = ?",
-        (session,),
-    ).fetchone()
-    variables = db.execute(
-        "SELECT key, value FROM variable WHERE session = ? ORDER BY key", (session,)
-    ).fetchall()
-    (snapshots,) = db.execute(
-        "SELECT count(*) FROM snapshot WHERE session = ?", (session,)
-    ).fetchone()
+def info_of(rows: BookRows, row: SessionRow, *, now: int) -> SessionInfo:
+    """Return a session as it stands at a moment: expired if its time is over."""
+    tokens, wall_ms = rows.spent(row.id)
+    # Exactly at its end it can still be used.
+    over = row.state != "terminated" and now > row.expires_at
     return SessionInfo(
-        id=session,
-        state=_state(row, now=now),
-        created_at=row["created_at"],
-        expires_at=row["expires_at"],
-        extension_count=row["extension_count"],
-        recursion_depth=row["recursion_depth"],
+        id=row.id,
+        state="expired" if over else row.state,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        extension_count=row.extension_count,
+        recursion_depth=row.recursion_depth,
         budget_status=BudgetStatus(
-            tokens_used=spent[0],
-            token_budget=row["token_budget"],
-            time_used_ms=spent[1],
-            time_budget_ms=row["time_budget_ms"],
-            recursion_depth=row["recursion_depth"],
+            tokens_used=tokens,
+            token_budget=row.token_budget,
+            time_used_ms=wall_ms,
+            time_budget_ms=row.time_budget_ms,
+            recursion_depth=row.recursion_depth,
         ),
-        vm_instance_id=row["vm_instance_id"],
-        context_variables={each["key"]: each["value"] for each in variables},
-        current_snapshot_id=row["current_snapshot_id"],
-        snapshot_count=snapshots,
-        backend=row["backend"],
-        generation=row["generation"],
-        left=_left(row),
+        vm_instance_id=row.vm_instance_id,
+        context_variables=rows.variables(row.id),
+        current_snapshot_id=row.current_snapshot_id,
+        snapshot_count=len(rows.snapshots(row.id)),
+        backend=row.backend,
+        generation=row.generation,
+        left=row.left,
+        name=rows.names().get(row.id),
     )
 
 
-def info_now(db: sqlite3.Connection, session: str, *, now: int) -> SessionInfo:
-    """A session as it stands at a moment. Raises `SessionNotFound`."""
-    return info_of(db, find_row(db, session), now=now)
+def info_now(rows: BookRows, session: str, *, now: int) -> SessionInfo:
+    """Return a session as it stands at a moment. Raises `SessionNotFound`."""
+    return info_of(rows, row_of(rows, session), now=now)
 
 
-def valid(db: sqlite3.Connection, session: str, *, now: int) -> SessionInfo:
-    """A session that can be used. Says why not: not found, then expired, then terminated."""
-    info = info_now(db, session, now=now)
+def valid(rows: BookRows, session: str, *, now: int) -> SessionInfo:
+    """Return a session that can be used. Refuses as not found, then expired, then terminated."""
+    info = info_now(rows, session, now=now)
     if info.state == "expired" or now > info.expires_at:
         raise SessionExpired(session=session)
     if info.state == "terminated":
@@ -217,64 +351,21 @@ def valid(db: sqlite3.Connection, session: str, *, now: int) -> SessionInfo:
     return info
 
 
-def put(db: sqlite3.Connection, session: str, **columns: object) -> None:
-    """Change columns of a session. They are our own words, never a caller's."""
-    named = ", ".join(f"{name} = ?" for name in columns)
-    db.execute(f"UPDATE session SET {named} WHERE id = ?", (*columns.values(), session))
-
-
-def snapshots_of(db: sqlite3.Connection, session: str) -> Sequence[KeptSnapshot]:
-    """A session's snapshots in the order they were taken."""
-    rows = db.execute(
-        "SELECT * FROM snapshot WHERE session = ? ORDER BY created_at, id", (session,)
-    )
-    return [
-        KeptSnapshot(
-            snapshot=SnapshotId(
-                id=row["id"], name=row["name"], session_id=session, created_at=row["created_at"]
-            ),
-            backend=row["backend"],
-            left=_left(row),
-        )
-        for row in rows.fetchall()
-    ]
-
-
-def snapshot_named(db: sqlite3.Connection, session: str, name: str) -> KeptSnapshot:
-    """A snapshot by its name, or by `name:id`. Raises `SnapshotNotFound`."""
-    for each in snapshots_of(db, session):
+def snapshot_named(rows: BookRows, session: str, name: str) -> KeptSnapshot:
+    """Return a snapshot by its name, or by `name:id`. Raises `SnapshotNotFound`."""
+    for each in rows.snapshots(session):
         if name in (each.snapshot.name, str(each.snapshot)):
             return each
     raise SnapshotNotFound(name=name)
 
 
-def runs_of(db: sqlite3.Connection, session: str) -> Sequence[SessionRun]:
-    """The runs of a session in the order they were begun."""
-    rows = db.execute("SELECT * FROM run WHERE session = ? ORDER BY place", (session,))
-    return [
-        SessionRun(
-            run=row["run"],
-            begun_at=row["begun_at"],
-            ended=bool(row["ended"]),
-            tokens=row["tokens"],
-            wall_ms=row["wall_ms"],
-            lost=row["ended"] == ENDED_LOST,
-        )
-        for row in rows.fetchall()
-    ]
-
-
-def _state(row: sqlite3.Row, *, now: int) -> SessionState:
-    try:
-        state: SessionState = msgspec.convert(row["state"], SessionState)
-    except msgspec.ValidationError as error:
-        raise StoreError(f"session {row['id']}: its state cannot be read: {error}") from error
-    # Exactly at its end it can still be used.
-    return "expired" if state != "terminated" and now > row["expires_at"] else state
-
-
-def _left(row: sqlite3.Row) -> Left:
-    try:
-        return _decode(row["kept"])
-    except (msgspec.MsgspecError, TypeError) as error:
-        raise StoreError(f"what session {row[0]} keeps cannot be read: {error}") from error
+def shown_run(row: RunOfSession) -> SessionRun:
+    """Return a run of a session as users see it."""
+    return SessionRun(
+        run=row.run,
+        begun_at=row.begun_at,
+        ended=bool(row.ended),
+        tokens=row.tokens,
+        wall_ms=row.wall_ms,
+        lost=row.ended == ENDED_LOST,
+    )

@@ -1,19 +1,15 @@
-"""Sessions as their users have them: the book, the interpreters they keep, and who is in one."""
+"""Sessions as their users have them: the book, and the interpreters that they keep."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from tallystick.attachments.collect import reclaim_forgotten
-from tallystick.attachments.port import AttachmentError, Attachments
-from tallystick.attachments.session import SessionAttachments, snapshots_holder
-from tallystick.attachments.sqlite import SqliteAttachments
+from tallystick.attachments.collect import CollectableAttachments
 from tallystick.core.charge import Charge
 from tallystick.core.errors import (
     GuestMissing,
@@ -21,12 +17,9 @@ from tallystick.core.errors import (
     SessionBusy,
     SessionNotFound,
     SessionNotKept,
-    StoreError,
     UsageError,
 )
-from tallystick.core.ids import is_ulid
 from tallystick.core.records import (
-    AttachmentRef,
     Record,
     RunEnded,
     RunProgram,
@@ -35,127 +28,13 @@ from tallystick.core.records import (
     decode_record,
 )
 from tallystick.ledger.port import Ledger
-from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.history import UNREADABLE, spent_so_far, whole_records
-from tallystick.sandbox.snapshot import (
-    SNAPSHOT_TYPE,
-    Image,
-    ImageOrigin,
-    SnapshotId,
-    packed,
-    read_origin,
-)
+from tallystick.sandbox.snapshot import Image, ImageOrigin
 from tallystick.sandbox.wasm.image import ENGINE, load_image
+from tallystick.sandbox.wasm.variables import SessionValues, read_values
 from tallystick.sessions.book import SessionBook
 from tallystick.sessions.rows import KeptSnapshot, Left, SessionInfo, SessionRun
-from tallystick.sessions.values import VALUES_TYPE, SessionValues, read_values
-from tallystick.storage.clock import now_ms
-from tallystick.storage.lock import FileLock, is_locked
-
-# That somebody works in a session: a lock held for as long as their process lives, by the book.
-#
-# The system lets go of it when the process dies, however it dies. Two threads of one process are
-# two clients as well: each opens the file for itself.
-
-
-@contextlib.contextmanager
-def held_session(book: Path, session: str, *, wait_seconds: float = 0.0) -> Iterator[None]:
-    """Hold a session while inside. Raises `SessionBusy` while somebody else does."""
-    lock = FileLock(_path(book, session))
-    try:
-        taken = lock.take(wait_seconds=wait_seconds)
-    except OSError as error:
-        raise StoreError(f"{lock.path}: {error.strerror or error}") from error
-    if not taken:
-        raise SessionBusy(
-            f"session {session} is in use: one run at a time; wait for its end, stop it, or "
-            f"make another session (tally session new)"
-        )
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            lock.release(remove=True)
-
-
-def is_held(book: Path, session: str) -> bool:
-    """Whether somebody alive works in a session."""
-    path = _path(book, session)
-    try:
-        return is_locked(path)
-    except OSError as error:
-        raise StoreError(f"{path}: {error.strerror or error}") from error
-
-
-def _path(book: Path, session: str) -> Path:
-    # It becomes the name of a file.
-    if not is_ulid(session):
-        raise SessionNotFound(session=session)
-    path = Path(os.path.realpath(book))
-    return path.with_name(f"{path.name}-held") / f"{session}.lock"
-
-
-# The interpreters of sessions as attachments: kept, read, and let go of.
-#
-# They are held by the manifest's session `SESSION/snapshots`, where no program sees them. Which of
-# them a session needs is the book's word; what it does not name is let go of.
-
-
-class SessionImages:
-    """Images among attachments, each once, however many snapshots are of it."""
-
-    def __init__(self, attachments: SqliteAttachments) -> None:
-        self._attachments = attachments
-
-    def keep(self, session: str, *, run: str, image: Image | bytes) -> AttachmentRef:
-        """Keep an image for a session, on the disk. It is the book's to name it.
-
-        Bytes are the files of a session of native programs.
-        """
-        # The same interpreter is the same bytes, whenever it was left.
-        snapshot = SnapshotId(id=run, name="session", session_id=session, created_at=0)
-        held = self._held(session)
-        pieces = image if isinstance(image, bytes) else packed(snapshot, image)
-        ref = held.put(pieces, media_type=SNAPSHOT_TYPE, label="of a session")
-        held.commit([ref.id])
-        return ref
-
-    def keep_values(self, session: str, values: bytes) -> AttachmentRef:
-        """Keep the recorded values of an interpreter, on the disk. The book has to name them."""
-        held = self._held(session)
-        ref = held.put(values, media_type=VALUES_TYPE, label="values of a session")
-        held.commit([ref.id])
-        return ref
-
-    def read(self, session: str, ref: AttachmentRef) -> bytes:
-        """Return the bytes of an attachment of a session. Raises `StoreError`."""
-        try:
-            return self._held(session).read(ref.id)
-        except AttachmentError as error:
-            raise StoreError(f"session {session}: {error}") from error
-
-    def origin(self, session: str, ref: AttachmentRef) -> ImageOrigin | None:
-        """Return who made an image, read from its first bytes. None if that cannot be read."""
-        try:
-            with self._held(session).chunks(ref.id) as chunks:
-                return read_origin(chunks)
-        except (AttachmentError, StoreError):
-            return None
-
-    def free(self, session: str, needed: Collection[str] = ()) -> int:
-        """Let go of all that is not needed. Gives how many; bytes that nobody else holds go."""
-        held = self._held(session)
-        ids = [each.ref.id for each in held.references() if each.ref.id not in needed]
-        for id in ids:
-            held.delete(id)
-        if ids:
-            # It is done when we say so. The bytes may stay for a sweep.
-            with contextlib.suppress(AttachmentError, LedgerError):
-                reclaim_forgotten(self._attachments, ids)
-        return len(ids)
-
-    def _held(self, session: str) -> SessionAttachments:
-        return SessionAttachments(self._attachments, session_id=snapshots_holder(session))
+from tallystick.sessions.snapshots import SessionImages
 
 
 def differs_from_here(origin: ImageOrigin | None) -> Literal["guest", "engine"] | None:
@@ -267,9 +146,9 @@ def _short(text: str, chars_max: int) -> str:
 
 # Sessions as their users have them: the book, what they keep beside the ledger, and who is in one.
 #
-#     with open_sessions(ledger_path()) as sessions:
-#         made = sessions.new()
-#         sessions.snapshot(made.id, "before the merge")
+#     with open_stores(ledger_path()) as stores:
+#         made = stores.sessions.new()
+#         stores.sessions.snapshot(made.id, "before the merge")
 #
 # Rule: an image is on the disk before the book names it, and let go of after the book stopped
 # naming it. Whoever dies in between leaves an image that nobody names; the next one who works in
@@ -288,32 +167,14 @@ def book_path(ledger: Path) -> Path:
     return ledger.with_name(named)
 
 
-def sessions_of(ledger: Ledger, attachments: Attachments) -> Sessions:
-    """The sessions beside a ledger. Refused by name for one that ends with its process."""
-    if not isinstance(ledger, SqliteLedger) or not isinstance(attachments, SqliteAttachments):
-        raise UsageError("sessions outlive processes: they need a ledger in a file")
-    return Sessions(ledger, attachments)
-
-
-@contextlib.contextmanager
-def open_sessions(ledger: Path) -> Iterator[Sessions]:
-    """The sessions beside a ledger, which is made if it is not there."""
-    with SqliteLedger(ledger) as opened, SqliteAttachments(opened.file) as attachments:
-        yield Sessions(opened, attachments)
-
-
 class Sessions:
     """What may be done with sessions. Every call is whole when it returns."""
 
     def __init__(
-        self,
-        ledger: SqliteLedger,
-        attachments: SqliteAttachments,
-        *,
-        clock: Callable[[], int] = now_ms,
+        self, ledger: Ledger, attachments: CollectableAttachments, book: SessionBook
     ) -> None:
-        self.ledger: Ledger = ledger
-        self.book = SessionBook(book_path(Path(ledger.path)), clock=clock)
+        self.ledger = ledger
+        self.book = book
         self.images = SessionImages(attachments)
 
     # -- sessions ------------------------------------------------------------------------------
@@ -340,14 +201,17 @@ class Sessions:
             raise
 
     def find(self, named: str) -> str:
-        """A session by its id, the beginning of it, or the `last` one."""
+        """Return a session by its id, the beginning of it, its name, or the `last` without one."""
         known = self.book.ids()
-        if named == "last" and known:
-            return known[-1]
+        names = self.book.names()
+        if named == "last" and (unnamed := [each for each in known if each not in names]):
+            return unnamed[-1]
         wanted = named.upper()
-        found = [each for each in known if each == wanted] or [
-            each for each in known if wanted and each.startswith(wanted)
-        ]
+        found = (
+            [each for each in known if each == wanted]
+            or [session for session, name in names.items() if name == named]
+            or [each for each in known if wanted and each.startswith(wanted)]
+        )
         if len(found) > 1:
             raise UsageError(f"{named!r} is the beginning of {len(found)} sessions; give more")
         if not found:
@@ -373,7 +237,7 @@ class Sessions:
         """
         gone = self.book.remove(session)
         try:
-            with held_session(self.book.path, session, wait_seconds=_TEARDOWN_SECONDS):
+            with self.book.hold(session, wait_seconds=_TEARDOWN_SECONDS):
                 self.images.free(session)
         except SessionBusy:
             raise SessionBusy(
@@ -389,7 +253,7 @@ class Sessions:
         programs left.
         """
         runs = self.book.kept.runs(session)
-        if all(each.ended for each in runs) or self._is_held(session):
+        if all(each.ended for each in runs) or self.book.is_held(session):
             return runs
         left = self.book.get(session).left
         return [
@@ -427,22 +291,32 @@ class Sessions:
 
     def start_from(self, session: str, image: Image, *, names: str, values: bytes | None) -> None:
         """Give a new session an interpreter, which its first run goes on with."""
-        with self._working(session):
-            ref = self.images.keep(session, run=session, image=image)
-            kept = None if values is None else self.images.keep_values(session, values)
+        with self.working(session):
+            self.put_interpreter(session, image, names=names, values=values)
+
+    def put_interpreter(
+        self, session: str, image: Image, *, names: str = "", values: bytes | None = None
+    ) -> None:
+        """Make an image the interpreter of a session. For the caller that holds the session."""
+        ref = self.images.keep(session, run=session, image=image)
+        kept = None if values is None else self.images.keep_values(session, values)
+        try:
             self.book.kept.start_from(session, Left(image=ref, names=names, values=kept))
+        finally:
+            # The one before it, or this one if the session was removed.
+            self.free(session)
 
     # -- snapshots -----------------------------------------------------------------------------
 
     def snapshot(self, session: str, name: str) -> KeptSnapshot:
         """Keep the interpreter under a name, as the last run left it."""
-        with self._working(session):
+        with self.working(session):
             self.check_kept(session)
             return self.book.kept.record_snapshot(session, name)
 
     def restore(self, session: str, name: str) -> KeptSnapshot:
         """Put the interpreter back, by a snapshot's name or `name:id`."""
-        with self._working(session):
+        with self.working(session):
             self.finish(session)
             found = self.book.kept.restore_snapshot(session, name)
             self.free(session)
@@ -552,16 +426,13 @@ class Sessions:
             return False
         return has_ended(self.ledger, run) and _had_programs(self.ledger, run)
 
-    def _is_held(self, session: str) -> bool:
-        return is_ulid(session) and is_held(self.book.path, session)
-
     def free(self, session: str) -> None:
         """Let go of what the book does not name. For whoever holds the session."""
         self.images.free(session, self.book.kept.needed(session))
 
     @contextlib.contextmanager
-    def _working(self, session: str) -> Iterator[None]:
-        """Inside, the session is there, can be used, and is ours."""
+    def working(self, session: str) -> Iterator[None]:
+        """Hold a session that is there and can be used. Raises `SessionBusy`."""
         self.book.validate(session)
         with self._held(session):
             yield
@@ -569,13 +440,13 @@ class Sessions:
     @contextlib.contextmanager
     def _held(self, session: str) -> Iterator[None]:
         self.book.get(session)
-        with held_session(self.book.path, session):
+        with self.book.hold(session):
             yield
 
     def _live(self, info: SessionInfo) -> SessionInfo:
         """Whoever was in it may have died there, and told nobody."""
         left = info.left
-        if (info.state != "executing" and left.prepared is None) or self._is_held(info.id):
+        if (info.state != "executing" and left.prepared is None) or self.book.is_held(info.id):
             return info
         if left.prepared is not None:
             ended = has_ended(self.ledger, left.prepared.run or "")

@@ -1,29 +1,34 @@
-"""Snapshots as attachments: each is one blob, and a session's references are its list.
+"""The images of interpreters that sessions keep, as attachments.
 
-A snapshot is a container (`tallystick.sandbox.snapshot`), held under the label `name:id:time`. So
-its bytes are checked when they are read, live as long as their reference does, and no table beside
-the manifest can disagree with it.
+    with open_snapshots(ledger_path()) as images:
+        sandbox = WasmSandbox.load(cache=cache_directory(), store=images)
 
-They are held by a session of their own, `SESSION/snapshots`. What a program puts and lists is held
-by the session itself: so it can neither put what would be restored nor see when one was taken.
+An image is a container (`tallystick.sandbox.snapshot`). Its bytes are checked when they are read,
+and live as long as a reference to them does. All images of a session are held by a session of the
+manifest of their own, `SESSION/snapshots`. What a program puts and lists is held by the session
+itself: so a program can neither put what would be restored nor see when an image was taken.
 
-Replacing a snapshot is one transaction: the new reference is committed, the old one forgotten. The
-old bytes are reclaimed right after it, and only those; if the process dies in between, they are no
-longer anybody's and the next sweep takes them.
+The book of sessions names images by their references (`keep`, `load_image`, `free`). A sandbox
+that has no book names them itself (`save`, `load`, `list`, `delete`): the label `name:id:time` of
+the reference is the snapshot's identity, so no table beside the manifest can disagree with it.
+
+Replacing a named image is one transaction: the new reference is committed, the old one forgotten.
+The old bytes are reclaimed right after it, and only those; if the process dies in between, nobody
+holds them any more and the next sweep takes them.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from tallystick.attachments.collect import reclaim_forgotten
-from tallystick.attachments.memory import MemoryAttachments
+import msgspec
+
+from tallystick.attachments.collect import CollectableAttachments, reclaim_forgotten
 from tallystick.attachments.port import (
     AttachmentError,
     AttachmentNotFound,
-    Attachments,
     Transaction,
 )
 from tallystick.attachments.session import SessionAttachments, snapshots_holder
@@ -41,22 +46,88 @@ from tallystick.sandbox.snapshot import (
     read_origin,
     unpacked,
 )
+from tallystick.sessions.values import VALUES_TYPE
 
+_OF_A_SESSION = "of a session"
 _Kept = tuple[SnapshotId, AttachmentRef]
 
 
 @contextlib.contextmanager
-def open_snapshots(ledger: Path) -> Iterator[AttachmentSnapshotStore]:
-    """The snapshots beside a ledger, which is made if it is not there."""
+def open_snapshots(ledger: Path) -> Iterator[SessionImages]:
+    """Open the images beside a ledger, which is made if it is not there."""
     with SqliteLedger(ledger) as opened, SqliteAttachments(opened.file) as attachments:
-        yield AttachmentSnapshotStore(attachments)
+        yield SessionImages(attachments)
 
 
-class AttachmentSnapshotStore:
-    """Keeps snapshots among attachments, for as long as those are kept."""
+class SessionImages:
+    """Images among attachments. The same image is kept once, however many names it has."""
 
-    def __init__(self, attachments: Attachments) -> None:
+    def __init__(self, attachments: CollectableAttachments) -> None:
         self._attachments = attachments
+
+    # -- named by the book of sessions ---------------------------------------------------------
+
+    def keep(self, session: str, *, run: str, image: Image | bytes) -> AttachmentRef:
+        """Put an image on the disk for a session. The book has to name it.
+
+        Bytes are the files of a session of native programs.
+        """
+        # The same interpreter is the same bytes, whenever it was left.
+        snapshot = SnapshotId(id=run, name="session", session_id=session, created_at=0)
+        held = self._held(session)
+        pieces = image if isinstance(image, bytes) else packed(snapshot, image)
+        ref = held.put(pieces, media_type=SNAPSHOT_TYPE, label=_OF_A_SESSION)
+        held.commit([ref.id])
+        return ref
+
+    def keep_values(self, session: str, values: bytes) -> AttachmentRef:
+        """Put the recorded values of an interpreter on the disk. The book has to name them."""
+        held = self._held(session)
+        ref = held.put(values, media_type=VALUES_TYPE, label="values of a session")
+        held.commit([ref.id])
+        return ref
+
+    def share(self, session: str, ref: AttachmentRef) -> AttachmentRef:
+        """Hold for a session an image that another one holds. The book has to name it."""
+        ref = msgspec.structs.replace(ref, label=_OF_A_SESSION)
+        held = self._held(session)
+        held.intend([ref])
+        held.commit([ref.id])
+        return ref
+
+    def read(self, session: str, ref: AttachmentRef) -> bytes:
+        """Return the bytes of an attachment of a session. Raises `StoreError`."""
+        try:
+            return self._held(session).read(ref.id)
+        except AttachmentError as error:
+            raise StoreError(f"session {session}: {error}") from error
+
+    def load_image(self, session: str, ref: AttachmentRef) -> Image:
+        """Read an image of the sandbox that keeps pages. Raises `AttachmentError`, `StoreError`."""
+        with self._held(session).chunks(ref.id) as chunks:
+            return unpacked(chunks)[1]
+
+    def origin(self, session: str, ref: AttachmentRef) -> ImageOrigin | None:
+        """Return who made an image, read from its first bytes. None if that cannot be read.
+
+        The bytes are not checked: reading all of them does that.
+        """
+        try:
+            with self._held(session).chunks(ref.id) as chunks:
+                return read_origin(chunks)
+        except (AttachmentError, LedgerError, StoreError):
+            return None
+
+    def free(self, session: str, needed: Collection[str] = ()) -> int:
+        """Let go of all that is not needed. Returns how many; bytes that nobody else holds go."""
+        held = self._held(session)
+        ids = [each.ref.id for each in held.references() if each.ref.id not in needed]
+        for id in ids:
+            held.delete(id)
+        self._reclaim(ids)
+        return len(ids)
+
+    # -- named by a sandbox ----------------------------------------------------------------------
 
     def save(self, snapshot: SnapshotId, image: Image) -> None:
         """Keep an image. One of that name is replaced; a crash leaves the one or the other."""
@@ -68,7 +139,7 @@ class AttachmentSnapshotStore:
             with self._attachments.writing(forced=True) as db:
                 replaced = [
                     old.id
-                    for each, old in self._kept(snapshot.session_id, within=db)
+                    for each, old in self._named(snapshot.session_id, within=db)
                     if each.name == snapshot.name and old.id != ref.id
                 ]
                 batch.commit(db)
@@ -78,7 +149,7 @@ class AttachmentSnapshotStore:
 
     def load(self, session_id: str, name: str) -> tuple[SnapshotId, Image]:
         with _translated(name):
-            found = self._find(session_id, name)
+            found = self.find(session_id, name)
             while True:
                 snapshot, ref = found
                 try:
@@ -87,42 +158,37 @@ class AttachmentSnapshotStore:
                     break
                 except AttachmentNotFound:
                     # Replaced while we looked, or its bytes are lost.
-                    before, found = found, self._find(session_id, name)
+                    before, found = found, self.find(session_id, name)
                     if found == before:
                         raise
             if kept != snapshot:
                 raise StoreError(f"its bytes are those of {kept.name!r}")
         return snapshot, image
 
-    def origin(self, session_id: str, name: str) -> ImageOrigin | None:
-        """Return who made a snapshot, from its first bytes. None if there is none, or unreadable.
-
-        The bytes are not checked: `load` does that.
-        """
-        try:
-            _, ref = self._find(session_id, name)
-            with self._held(session_id).chunks(ref.id) as chunks:
-                return read_origin(chunks)
-        except (AttachmentError, LedgerError, SnapshotNotFound, StoreError):
-            return None
-
     def list(self, session_id: str) -> Sequence[SnapshotId]:
         with _translated(None):
-            return [snapshot for snapshot, _ in self._kept(session_id)]
+            return [snapshot for snapshot, _ in self._named(session_id)]
 
     def delete(self, session_id: str, name: str) -> None:
         with _translated(name), self._attachments.writing(forced=True) as db:
-            _, ref = self._find(session_id, name, within=db)
+            _, ref = self.find(session_id, name, within=db)
             self._held(session_id).delete(ref.id, within=db)
         self._reclaim([ref.id])
+
+    def find(self, session_id: str, name: str, *, within: Transaction = None) -> _Kept:
+        """Return the identity and the reference of a named image. Raises `SnapshotNotFound`."""
+        for snapshot, ref in reversed(self._named(session_id, within=within)):
+            if name in (snapshot.name, str(snapshot)):
+                return snapshot, ref
+        raise SnapshotNotFound(name=name)
 
     # -- inside --------------------------------------------------------------------------------
 
     def _held(self, session_id: str) -> SessionAttachments:
         return SessionAttachments(self._attachments, session_id=snapshots_holder(session_id))
 
-    def _kept(self, session_id: str, *, within: Transaction = None) -> Sequence[_Kept]:
-        """A session's snapshots in the order of their ids. An intent is none yet."""
+    def _named(self, session_id: str, *, within: Transaction = None) -> Sequence[_Kept]:
+        """Return a session's named images in the order of their ids. An intent is none yet."""
         references = self._attachments.references(snapshots_holder(session_id), within=within)
         found = [
             (snapshot, each.ref)
@@ -132,21 +198,12 @@ class AttachmentSnapshotStore:
         ]
         return sorted(found, key=lambda each: each[0].id)
 
-    def _find(self, session_id: str, name: str, *, within: Transaction = None) -> _Kept:
-        for snapshot, ref in reversed(self._kept(session_id, within=within)):
-            if name in (snapshot.name, str(snapshot)):
-                return snapshot, ref
-        raise SnapshotNotFound(name=name)
-
     def _reclaim(self, ids: Sequence[str]) -> None:
-        """Take bytes away that we let go of. It is done when we say so; this may fail, or wait."""
+        """Delete bytes that nobody holds any more. This may fail: then a sweep does it."""
         if not ids:
             return
         with contextlib.suppress(AttachmentError, LedgerError):
-            if isinstance(self._attachments, SqliteAttachments):
-                reclaim_forgotten(self._attachments, ids)
-            elif isinstance(self._attachments, MemoryAttachments):
-                self._attachments.reclaim_forgotten(ids)
+            reclaim_forgotten(self._attachments, ids)
 
 
 def _label_of(snapshot: SnapshotId) -> str:
@@ -156,7 +213,7 @@ def _label_of(snapshot: SnapshotId) -> str:
 
 
 def _identity(session_id: str, label: str | None) -> SnapshotId | None:
-    """What a label says, read from the right: a name may hold colons. None if it is not ours."""
+    """Read a label from the right: a name may hold colons. None if it is not one of ours."""
     name, *rest = (label or "").rsplit(":", 2)
     if len(rest) != 2 or not (rest[1].isascii() and rest[1].removeprefix("-").isdigit()):
         return None
@@ -172,4 +229,4 @@ def _translated(name: str | None) -> Iterator[None]:
         raise StoreError(f"{what}: {error}") from error
 
 
-_: type[SnapshotStore] = AttachmentSnapshotStore
+_: type[SnapshotStore] = SessionImages

@@ -1,115 +1,23 @@
-"""The variables of a session as JSON: recorded when a run ends, exported, and started from.
+"""The file of a session's values: written by an export, and what a session is started from.
 
-The interpreter of a session can be loaded only by the guest that made it. So when a run ends, the
-variables that JSON can hold are recorded beside the image, and a session of another guest can start
-from them. Functions, classes, modules and other objects are named, and not recorded.
-
-This module does not import the engine: `tally session export` only reads.
+The variables that JSON can hold are recorded beside the interpreter when a run of the session ends
+(`tallystick.sandbox.wasm.variables`). This module does not import the engine: `tally session
+export` only reads.
 """
 
 from __future__ import annotations
 
 import json
-import keyword
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from tallystick.core.errors import StoreError, UsageError
-from tallystick.core.records import CONTEXT_VARIABLES
-from tallystick.runtime.context.namespace import TAKEN
-from tallystick.sandbox.host import HostTable
-from tallystick.sandbox.port import ExecutionContext, Limits
-from tallystick.sandbox.snapshot import Image
-
-if TYPE_CHECKING:
-    from tallystick.sandbox.wasm.sandbox import WasmSession
+from tallystick.core.errors import UsageError
+from tallystick.sandbox.wasm.variables import VALUES_BYTES_MAX, check_names
 
 FORMAT = 1
 VALUES_TYPE = "application/json"
-# Of all values of a session together, as JSON. A run that ends waits for them to be written.
-VALUES_BYTES_MAX = 1_048_576
-_NAMES_MAX = 1_000
 # A file may be written by hand, with spaces.
 _FILE_BYTES_MAX = 4 * VALUES_BYTES_MAX
-_MS_MAX = 2_000
-_LOADING_MS_MAX = 30_000
-_FUEL = 5_000_000_000
-
-# Runs in the guest after the image was taken, so it changes nothing that is kept. It looks only at
-# plain types, whose methods the session's programs cannot have replaced, and it stops measuring a
-# value as soon as that is too long: a session may hold 100 MB.
-_RECORD = """
-def _recorded(space, most, names_most):
-    import json
-    plain = (str, int, float, bool, type(None))
-    class TooLong(Exception): pass
-    class NotPlain(Exception): pass
-    def measure(value, left, tuples):
-        kind = type(value)
-        if kind in plain:
-            left -= len(value) if kind is str else 1
-        elif kind is dict:
-            for key, each in value.items():
-                if type(key) is not str:
-                    raise NotPlain("a dict with keys that are not texts")
-                left = measure(each, left - len(key), tuples)
-        elif kind is list or kind is tuple:
-            if kind is tuple:
-                tuples.append(True)
-            for each in value:
-                left = measure(each, left, tuples)
-        else:
-            raise NotPlain(kind.__name__)
-        left -= 1
-        if left < 0:
-            raise TooLong
-        return left
-    values, tuples, refused = {}, [], {}
-    left = most
-    for name, value in list(space.items()):
-        if name.startswith("_") or len(values) + len(refused) >= names_most:
-            continue
-        found = []
-        try:
-            measure(value, left, found)
-            text = json.dumps({name: value}, allow_nan=False, ensure_ascii=False)
-            length = len(text.encode())
-            if length > left:
-                raise TooLong
-        except TooLong:
-            refused[name] = "too long"
-        except NotPlain as error:
-            refused[name] = str(error)
-        except RecursionError:
-            refused[name] = "nested too deep, or holds itself"
-        except UnicodeEncodeError:
-            refused[name] = "a text that is not Unicode"
-        except ValueError:
-            refused[name] = "a number that JSON cannot hold"
-        else:
-            left -= length
-            values[name] = value
-            if found:
-                tuples.append(name)
-    return {"values": values, "tuples": tuples, "refused": refused}
-FINAL(__import__("json").dumps(_recorded(
-    {name: value for name, value in globals().items() if name not in GIVEN}, MOST, NAMES_MOST
-), ensure_ascii=False))
-"""
-
-
-class SessionValues(msgspec.Struct, frozen=True, kw_only=True):
-    """The variables that JSON can hold, by name.
-
-    Those in `tuples` hold tuples, which are lists in JSON. `refused` says of each other variable
-    why it is not here: the name of its type, or what is wrong with it.
-    """
-
-    values: dict[str, msgspec.Raw] = {}
-    tuples: tuple[str, ...] = ()
-    refused: dict[str, str] = {}
 
 
 class ExportedValues(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,45 +30,6 @@ class ExportedValues(msgspec.Struct, frozen=True, kw_only=True):
     tuples: tuple[str, ...] = ()
     refused: dict[str, str] = {}
     context_variables: dict[str, str] = {}
-
-
-async def record_values(session: WasmSession) -> bytes | None:
-    """Return the variables of an interpreter as JSON, as `read_values` reads it.
-
-    None if the guest could not say them in time. Call it after the image was taken.
-    """
-    source = _RECORD.replace("GIVEN", repr(sorted(TAKEN | {CONTEXT_VARIABLES})))
-    source = source.replace("NAMES_MOST", str(_NAMES_MAX)).replace("MOST", str(VALUES_BYTES_MAX))
-    result = await session.execute(
-        source,
-        context=ExecutionContext(
-            session_id=session.session_id,
-            timeout_ms=_MS_MAX,
-            deadline_ms=_MS_MAX,
-            limits=Limits(fuel=_FUEL, host_calls=0),
-        ),
-        host=HostTable(answering=True),
-    )
-    said = result.metadata.get("answer")
-    if not isinstance(said, str):
-        return None
-    try:
-        raw = said.encode()
-        read_values(raw)
-    except (StoreError, UnicodeEncodeError):
-        # A program of the session has replaced something that ours is made of.
-        return None
-    return raw
-
-
-def read_values(raw: bytes) -> SessionValues:
-    """Read what `record_values` returned. Raises `StoreError` if it is something else."""
-    try:
-        found = msgspec.json.decode(raw, type=SessionValues)
-        _check_names(found.values)
-    except (msgspec.MsgspecError, UsageError) as error:
-        raise StoreError(f"the recorded values of a session cannot be read: {error}") from error
-    return found
 
 
 def read_exported(raw: bytes, *, name: str) -> ExportedValues:
@@ -178,38 +47,10 @@ def read_exported(raw: bytes, *, name: str) -> ExportedValues:
     if found.format != FORMAT:
         raise UsageError(f"{name} has format {found.format}; this version reads {FORMAT}")
     try:
-        _check_names(found.values)
+        check_names(found.values)
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from error
     return found
-
-
-async def load_values(session: WasmSession, values: Mapping[str, msgspec.Raw]) -> Image:
-    """Set variables in a fresh interpreter, and return its image."""
-    # As ASCII text: a JSON document need not be a Python expression.
-    text = json.dumps(json.loads(msgspec.json.encode(values)))
-    source = f"globals().update(__import__('json').loads({text!r}))\nNone"
-    result = await session.execute(
-        source,
-        context=ExecutionContext(
-            session_id=session.session_id,
-            timeout_ms=_LOADING_MS_MAX,
-            limits=Limits(host_calls=0),
-        ),
-        host=HostTable(answering=True),
-    )
-    if not result.succeeded:
-        why = "" if result.error is None else f": {result.error.kind}: {result.error.message}"
-        raise StoreError(f"the values could not be set in the sandbox{why}")
-    return await session.image()
-
-
-def _check_names(values: Mapping[str, object]) -> None:
-    for name in values:
-        if not name.isidentifier() or name.startswith("_") or keyword.iskeyword(name):
-            raise UsageError(f"{name[:80]!r} is no name for a variable")
-        if name in TAKEN or name == CONTEXT_VARIABLES:
-            raise UsageError(f"{name} is taken: programs have it for something else")
 
 
 def _no_constant(name: str) -> object:

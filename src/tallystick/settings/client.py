@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -56,8 +55,7 @@ _TAKEN = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is in force for one run; `sources` says where each setting came from, if no default."""
 
     limits: RunLimits

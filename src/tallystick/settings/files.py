@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from tallystick.core.errors import UsageError
 from tallystick.model.price_table import PriceTable
@@ -41,8 +41,7 @@ _DOTS_IN_A_LINE_MAX = 100
 _TABLES = ("aliases", "prices", "providers")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigFile:
+class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file as it was when it was read."""
 
     path: Path
@@ -159,6 +158,8 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def _toml(data: bytes, where: str) -> dict[str, object]:
+    import tomllib
+
     for number, line in enumerate(data.split(b"\n"), 1):
         if line.count(b".") > _DOTS_IN_A_LINE_MAX:
             raise UsageError(f"{where}line {number}: more than {_DOTS_IN_A_LINE_MAX} dots")

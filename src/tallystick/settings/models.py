@@ -17,7 +17,6 @@ from tallystick.settings.providers import LOCAL_URL, Provider, ProviderModel, re
 
 # Each kind of model is imported when one is opened: most runs have one, of one kind.
 if TYPE_CHECKING:
-    from tallystick.ledger.port import Ledger
     from tallystick.model.pacing import Pacing
     from tallystick.model.port import Model
     from tallystick.settings.settings import Settings
@@ -28,10 +27,10 @@ def open_model(
     settings: Settings,
     *,
     pacing: Pacing,
-    ledger: Callable[[], Ledger],
+    recorded: Callable[[str], Model],
     environ: Mapping[str, str] = os.environ,
 ) -> Model:
-    """Open a model by its name; nothing is asked of it yet. `ledger` is for recorded runs only.
+    """Open a model by its name; nothing is asked of it yet. `recorded` opens that of a run.
 
     Models that share one `pacing` wait for a provider together.
     """
@@ -49,9 +48,7 @@ def open_model(
 
             return ScriptedModel.from_file(_path(found.rest, environ))
         case "recorded":
-            from tallystick.runtime.runs.history import recorded_model
-
-            return recorded_model(ledger(), found.rest)
+            return recorded(found.rest)
         case "gguf":
             from tallystick.model.gguf import GgufModel
 

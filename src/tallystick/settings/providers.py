@@ -6,16 +6,24 @@ opened, and goes from there to its endpoint alone.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from tallystick.core.errors import UsageError
-from tallystick.model.endpoint import Dialect, Endpoint
+from tallystick.model.endpoint import Endpoint
 from tallystick.settings.files import ConfigFile
-from tallystick.settings.schema import FILE_KINDS, PROVIDER_KEYS, FileKind, Value, from_text, quoted
+from tallystick.settings.schema import (
+    FILE_KINDS,
+    PROVIDER_KEYS,
+    FileKind,
+    ProviderValues,
+    Value,
+    from_text,
+    quoted,
+)
 
 LOCAL_URL = "TALLYSTICK_MODEL_URL"
 LOCAL_KEY = "TALLYSTICK_MODEL_KEY"
@@ -40,36 +48,16 @@ _URL_VARIABLES = {
     "openai": "OPENAI_BASE_URL",
     "anthropic": "ANTHROPIC_BASE_URL",
 }
-_DEFAULTS: Mapping[str, Value] = {
-    "dialect": "openai",
-    "base_url": "",
-    "key_env": "",
-    **{
-        field.name: field.default
-        for field in dataclasses.fields(Endpoint)
-        if field.name in PROVIDER_KEYS and isinstance(field.default, bool | int | float)
-    },
-}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provider:
+class Provider(ProviderValues, frozen=True, kw_only=True):
     """Where models are asked, and where each of these values came from.
 
     An empty `base_url` means that it has no address yet; `fault` says why one cannot be used.
     """
 
     name: str
-    dialect: Dialect
-    base_url: str
-    key_env: str
     key_required: bool
-    concurrency: int
-    connect_seconds: float
-    silence_seconds: float
-    total_seconds: float
-    stream: bool
-    allow_plain_http: bool
     sources: Mapping[str, str]
     fault: str = ""
 
@@ -97,8 +85,8 @@ def merged_providers(
 
 
 def _merged(name: str, files: list[ConfigFile], environ: Mapping[str, str]) -> Provider:
-    values = {**_DEFAULTS, **_BUILT_IN.get(name, {})}
-    sources = dict.fromkeys(values, "default")
+    values = dict(_BUILT_IN.get(name, {}))
+    sources = dict.fromkeys(PROVIDER_KEYS, "default")
     for file in files:
         given = file.providers.get(name, {})
         values.update(given)
@@ -117,41 +105,21 @@ def _merged(name: str, files: list[ConfigFile], environ: Mapping[str, str]) -> P
             if variable == LOCAL_URL:
                 raise
             values["base_url"], fault = "", str(error)
-    if not values["base_url"] and name not in _BUILT_IN:
+    if not values.get("base_url") and name not in _BUILT_IN:
         file = next(file for file in reversed(files) if name in file.providers)
         raise UsageError(f"{file.shown_path}: providers.{name}: base_url is missing")
     optional = name == "local" and sources["key_env"] == "default"
-    return _provider(name, values, sources, fault, key_required=not optional)
-
-
-def _provider(
-    name: str,
-    values: Mapping[str, Value],
-    sources: Mapping[str, str],
-    fault: str,
-    *,
-    key_required: bool,
-) -> Provider:
-    return Provider(
-        name=name,
-        dialect="anthropic" if values["dialect"] == "anthropic" else "openai",
-        base_url=str(values["base_url"]),
-        key_env=str(values["key_env"]),
-        key_required=key_required and bool(values["key_env"]),
-        concurrency=int(_number(values["concurrency"])),
-        connect_seconds=_number(values["connect_seconds"]),
-        silence_seconds=_number(values["silence_seconds"]),
-        total_seconds=_number(values["total_seconds"]),
-        stream=bool(values["stream"]),
-        allow_plain_http=bool(values["allow_plain_http"]),
-        sources=sources,
-        fault=fault,
+    found: Provider = msgspec.convert(
+        {
+            **values,
+            "name": name,
+            "key_required": bool(values.get("key_env")) and not optional,
+            "sources": sources,
+            "fault": fault,
+        },
+        Provider,
     )
-
-
-def _number(value: Value) -> float:
-    assert isinstance(value, int | float)
-    return value
+    return found
 
 
 # Names of models: what `-m`, a variable or a file may say, and what is meant by it.
@@ -163,16 +131,14 @@ _FORMS = "PROVIDER:MODEL, gguf:PATH, scripted:FILE or recorded:RUN"
 _BARE = ((re.compile(r"gpt-|o[134](-|$)"), "openai"), (re.compile(r"claude-"), "anthropic"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileModel:
+class FileModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model of this machine: a file, or a run of the ledger."""
 
     kind: FileKind
     rest: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderModel:
+class ProviderModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model that is asked at a provider."""
 
     provider: Provider

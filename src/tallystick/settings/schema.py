@@ -6,23 +6,25 @@ Rule 2: an error repeats a value only where the key cannot hold a secret by mist
 escaped: files come from strangers, and terminals obey control characters.
 """
 
-from __future__ import annotations
-
+import dataclasses
 import difflib
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+from msgspec import Meta
 
 from tallystick.core.charge import RunLimits, nano_usd
-from tallystick.core.errors import InvalidLimit, UsageError
-from tallystick.core.strategy import STRATEGIES
+from tallystick.core.errors import UsageError
+from tallystick.core.strategy import AskedStrategy
 from tallystick.model.endpoint import Dialect, Endpoint
+
+# Without the import that makes annotations texts: here they declare the keys, and are read.
 
 Value = bool | int | float | str | tuple[str, ...]
 
-DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 # Models that are no provider's.
 FileKind = Literal["gguf", "recorded", "scripted"]
 FILE_KINDS: tuple[FileKind, ...] = get_args(FileKind)
@@ -43,220 +45,233 @@ _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)
 _SECRET = re.compile(r"(key|token|secret|password|bearer|authorization|credentials?)$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """What a key may hold. `accept` gives the value to use, or None for one that is not allowed."""
+# -- what a key may hold ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What a type cannot say: how it is told, and what is made of a value or raises ValueError.
+
+    A value of a key that is not `repeatable` may be a secret, so an error does not repeat it.
+    """
 
     what: str
-    accept: Callable[[object], Value | None]
+    made: Callable[[Any], Value] = lambda value: value
     repeatable: bool = True
-    parse: Callable[[str], object] = lambda text: text
 
 
-def _whole(low: int, high: int) -> Kind:
-    def accept(value: object) -> int | None:
-        if isinstance(value, bool) or not isinstance(value, int):
-            return None
-        return value if low <= value <= high else None
-
-    return Kind(what=f"a whole number from {low:,} to {high:,}", accept=accept, parse=_parse_whole)
+def _line(value: str) -> str:
+    if not value.isprintable() or value != value.strip():
+        raise ValueError
+    return value
 
 
-def _number(low: float, high: float) -> Kind:
-    def accept(value: object) -> float | None:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return None
-        # Compared before it is converted: a whole number may be too long for a float.
-        return float(value) if low <= value <= high and not math.isnan(value) else None
-
-    what = f"a number from {low:,.15g} to {high:,.15g}"
-    return Kind(what=what, accept=accept, parse=_parse_number)
+def _lines(values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_line(each) for each in values))
 
 
-def _is_text(value: object) -> bool:
-    return (
-        isinstance(value, str)
-        and 0 < len(value) <= _TEXT_CHARS_MAX
-        and value.isprintable()
-        and value == value.strip()
+def _target(value: str) -> str:
+    kind, _, rest = _line(value).partition(":")
+    if not kind or not rest:
+        raise ValueError
+    return value
+
+
+def _variable(value: str) -> str:
+    if value and not _VARIABLE.fullmatch(value):
+        raise ValueError
+    return value
+
+
+def _url(value: str) -> str:
+    # Check where they would be part of a path: a password with a slash in it looks like that.
+    if any(each in _line(value) for each in "@?#\\"):
+        raise ValueError
+    return Endpoint(provider="-", dialect="openai", base_url=value, model="-").base_url
+
+
+def _dollars(value: float) -> float:
+    nano_usd(value)
+    return value
+
+
+_Line = Annotated[str, Meta(min_length=1, max_length=_TEXT_CHARS_MAX)]
+_Text = Annotated[_Line, Check("one line of text", _line)]
+_Directories = Annotated[
+    tuple[_Line, ...], Check("a list of directories, each one line of text", _lines)
+]
+_Capabilities = Annotated[
+    tuple[_Line, ...], Check("a list of capabilities, each one line of text", _lines)
+]
+_Usd = Annotated[float, Check("a sum of dollars with at most nine decimals", _dollars)]
+_Seconds = Annotated[float, Meta(ge=0.001, le=86_400)]
+_Million = Annotated[int, Meta(ge=0, le=1_000_000)]
+_Billion = Annotated[int, Meta(ge=0, le=10**9)]
+# Of a limit, less is always safe.
+_LIMIT = Meta(extra={"limit": True})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What a key may hold, as it was declared."""
+
+    type: Any
+    plain: Any
+    check: Check
+    limit: bool
+
+    @property
+    def what(self) -> str:
+        return self.check.what
+
+
+def _kind(declared: object) -> Kind:
+    """Read the declaration of a key: a type, perhaps with None for one that is not set."""
+    if type(None) in get_args(declared):
+        declared = next(each for each in get_args(declared) if each is not type(None))
+    plain, *metadata = get_args(declared) if hasattr(declared, "__metadata__") else (declared,)
+    bounds = [each for each in metadata if isinstance(each, Meta)]
+    checks = [each for each in metadata if isinstance(each, Check)]
+    return Kind(
+        type=declared,
+        plain=plain,
+        check=checks[-1] if checks else Check(_told(plain, bounds)),
+        limit=any((each.extra or {}).get("limit") for each in bounds),
     )
 
 
-def _accept_text(value: object) -> str | None:
-    return value if isinstance(value, str) and _is_text(value) else None
+def _told(plain: object, bounds: Iterable[Meta]) -> str:
+    """Say what is allowed where the type itself says it all."""
+    if plain is bool:
+        return "true or false"
+    if plain not in (int, float):
+        return " or ".join(get_args(plain))
+    ends = next(each for each in bounds if each.ge is not None)
+    if plain is int:
+        return f"a whole number from {ends.ge:,} to {ends.le:,}"
+    return f"a number from {ends.ge:,.15g} to {ends.le:,.15g}"
 
 
-def _accept_texts(value: object) -> tuple[str, ...] | None:
-    if not isinstance(value, list | tuple) or not all(_is_text(each) for each in value):
-        return None
-    return tuple(dict.fromkeys(value))
+# -- the keys --------------------------------------------------------------------------------------
 
 
-def _accept_flag(value: object) -> bool | None:
-    return value if isinstance(value, bool) else None
+_LIMITS = RunLimits()
+_ENDPOINT: Mapping[str, Any] = {field.name: field.default for field in dataclasses.fields(Endpoint)}
 
 
-def _accept_dialect(value: object) -> str | None:
-    return value if isinstance(value, str) and value in DIALECTS else None
+class Values(msgspec.Struct, frozen=True, kw_only=True):
+    """Every setting, declared once: what it may hold, and what holds if nothing sets it."""
+
+    model: _Text | None = None
+    max_turns: Annotated[_Million, _LIMIT] = _LIMITS.turns
+    max_tokens: Annotated[int, Meta(ge=0, le=10**12), _LIMIT] = _LIMITS.tokens
+    max_usd: Annotated[_Usd, _LIMIT] | None = None
+    total_usd: _Usd | None = None
+    allow_unpriced: bool = False
+    tokenizer: _Text | None = None
+    timeout: Annotated[float, Meta(ge=0, le=10**7), _LIMIT] = _LIMITS.wall_ms / 1000
+    max_host_calls: Annotated[_Billion, _LIMIT] = _LIMITS.host_calls
+    reply_tokens: Annotated[_Billion, _LIMIT] = _LIMITS.reply_tokens
+    retries: Annotated[int, Meta(ge=0, le=100), _LIMIT] = _LIMITS.retries
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    strategy: AskedStrategy | None = None
+    compact_at: _Billion | None = None
+    clock: _Text = "now"
+    timezone: _Text = "UTC"
+    grants: _Capabilities = ()
+    skills_paths: _Directories = ()
+    skills_require_signature: bool = False
+    skills_budget: _Million = SKILLS_BUDGET
+    memory: _Text | None = None
 
 
-def _accept_strategy(value: object) -> str | None:
-    return value if isinstance(value, str) and value in STRATEGIES else None
+class ProviderValues(msgspec.Struct, frozen=True, kw_only=True):
+    """Every key of a provider, declared once."""
 
-
-def _accept_variable(value: object) -> str | None:
-    if not isinstance(value, str):
-        return None
-    return value if value == "" or _VARIABLE.fullmatch(value) else None
-
-
-def _accept_url(value: object) -> str | None:
-    text = _accept_text(value)
-    # Also where they would be part of a path: a password with a slash in it looks like that.
-    if text is None or any(each in text for each in "@?#\\"):
-        return None
-    try:
-        return Endpoint(provider="-", dialect="openai", base_url=text, model="-").base_url
-    except UsageError:
-        return None
-
-
-def _accept_usd(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        nano_usd(value)
-    except InvalidLimit:
-        return None
-    return float(value)
-
-
-def _parse_whole(text: str) -> object:
-    return int(text) if _WHOLE.fullmatch(text) else text
-
-
-def _parse_flag(text: str) -> object:
-    return {"true": True, "false": False}.get(text.lower(), text)
-
-
-def _parse_number(text: str) -> object:
-    return float(text) if _NUMBER.fullmatch(text) else text
-
-
-_TEXT = Kind(what="one line of text", accept=_accept_text)
-_FLAG = Kind(what="true or false", accept=_accept_flag, parse=_parse_flag)
-_STRATEGY = Kind(what=" or ".join(STRATEGIES), accept=_accept_strategy)
-_SECONDS = _number(0.001, 86_400)
-_USD = Kind(
-    what="a sum of dollars with at most nine decimals", accept=_accept_usd, parse=_parse_number
-)
+    dialect: Dialect = "openai"
+    base_url: Annotated[
+        str, Check("an http or https URL without user, query and fragment", _url, repeatable=False)
+    ] = ""
+    key_env: Annotated[
+        str,
+        Check(
+            'the name of an environment variable in capitals, or "" for no key',
+            _variable,
+            repeatable=False,
+        ),
+    ] = ""
+    concurrency: Annotated[int, Meta(ge=1, le=1_024)] = _ENDPOINT["concurrency"]
+    connect_seconds: _Seconds = _ENDPOINT["connect_seconds"]
+    silence_seconds: _Seconds = _ENDPOINT["silence_seconds"]
+    total_seconds: _Seconds = _ENDPOINT["total_seconds"]
+    stream: bool = _ENDPOINT["stream"]
+    allow_plain_http: bool = _ENDPOINT["allow_plain_http"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """A setting. Of a `limit`, less is always safe; `variable` sets it in the environment."""
+    """A setting, and where it may be set: `variable` is its name in the environment."""
 
     name: str
     kind: Kind
-    default: Value | None = None
-    limit: bool = False
-    variable: str | None = None
+    default: Value | None
+    variable: str | None
     flag: str
+
+    @property
+    def limit(self) -> bool:
+        return self.kind.limit
 
 
 # Lists have no variable of their own; each flag names one of them.
 _LISTS = {"grants": "--grant", "skills_paths": "--skills"}
 
 
-def _spec(name: str, kind: Kind, default: Value | None = None, *, limit: bool = False) -> Spec:
-    return Spec(
+def _kinds(of: type[msgspec.Struct]) -> dict[str, Kind]:
+    return {name: _kind(each) for name, each in of.__annotations__.items()}
+
+
+SETTINGS: Mapping[str, Spec] = {
+    name: Spec(
         name=name,
         kind=kind,
-        default=default,
-        limit=limit,
+        default=getattr(Values(), name),
         variable=None if name in _LISTS else f"TALLYSTICK_{name.upper()}",
         flag=_LISTS.get(name, f"--{name.replace('_', '-')}"),
     )
-
-
-_LIMITS = RunLimits()
-SETTINGS: Mapping[str, Spec] = {
-    each.name: each
-    for each in (
-        _spec("model", _TEXT),
-        _spec("max_turns", _whole(0, 1_000_000), _LIMITS.turns, limit=True),
-        _spec("max_tokens", _whole(0, 10**12), _LIMITS.tokens, limit=True),
-        _spec("max_usd", _USD, limit=True),
-        _spec("total_usd", _USD),
-        _spec("allow_unpriced", _FLAG, default=False),
-        _spec("tokenizer", _TEXT),
-        _spec("timeout", _number(0, 10**7), _LIMITS.wall_ms / 1000, limit=True),
-        _spec("max_host_calls", _whole(0, 10**9), _LIMITS.host_calls, limit=True),
-        _spec("reply_tokens", _whole(0, 10**9), _LIMITS.reply_tokens, limit=True),
-        _spec("retries", _whole(0, 100), _LIMITS.retries, limit=True),
-        _spec("temperature", _number(0, 2)),
-        _spec("strategy", _STRATEGY),
-        _spec("compact_at", _whole(0, 10**9)),
-        _spec("clock", _TEXT, "now"),
-        _spec("timezone", _TEXT, "UTC"),
-        _spec(
-            "grants",
-            Kind(what="a list of capabilities, each one line of text", accept=_accept_texts),
-        ),
-        _spec(
-            "skills_paths",
-            Kind(what="a list of directories, each one line of text", accept=_accept_texts),
-        ),
-        _spec("skills_require_signature", _FLAG, default=False),
-        _spec("skills_budget", _whole(0, 1_000_000), SKILLS_BUDGET),
-        _spec("memory", _TEXT),
-    )
+    for name, kind in _kinds(Values).items()
 }
-
-ALIAS = Kind(
-    what="PROVIDER:MODEL, gguf:PATH, scripted:FILE or recorded:RUN",
-    accept=lambda value: value if isinstance(value, str) and _is_target(value) else None,
-    repeatable=False,
+PROVIDER_KEYS: Mapping[str, Kind] = _kinds(ProviderValues)
+ALIAS = _kind(
+    Annotated[
+        _Line,
+        Check(
+            "PROVIDER:MODEL, gguf:PATH, scripted:FILE or recorded:RUN", _target, repeatable=False
+        ),
+    ]
 )
-
-PROVIDER_KEYS: Mapping[str, Kind] = {
-    "dialect": Kind(what=" or ".join(DIALECTS), accept=_accept_dialect),
-    "base_url": Kind(
-        what="an http or https URL without user, query and fragment",
-        accept=_accept_url,
-        repeatable=False,
-    ),
-    "key_env": Kind(
-        what='the name of an environment variable in capitals, or "" for no key',
-        accept=_accept_variable,
-        repeatable=False,
-    ),
-    "concurrency": _whole(1, 1_024),
-    "connect_seconds": _SECONDS,
-    "silence_seconds": _SECONDS,
-    "total_seconds": _SECONDS,
-    "stream": _FLAG,
-    "allow_plain_http": _FLAG,
-}
-
-
-def _is_target(value: str) -> bool:
-    kind, _, rest = value.partition(":")
-    return _is_text(value) and bool(kind) and bool(rest)
 
 
 def accepted(kind: Kind, value: object, *, where: str, key: str) -> Value:
     """The value, or one line that says what was wrong and what is allowed."""
-    found = kind.accept(value)
-    if found is None:
-        given = f", not {quoted(value)}" if kind.repeatable else ""
-        raise UsageError(f"{where}{key}: must be {kind.what}{given}")
-    return found
+    try:
+        return kind.check.made(msgspec.convert(value, kind.type))
+    # An error of ours, such as that of a sum of dollars, is one of usage.
+    except (msgspec.ValidationError, ValueError, UsageError):
+        given = f", not {quoted(value)}" if kind.check.repeatable else ""
+        raise UsageError(f"{where}{key}: must be {kind.what}{given}") from None
 
 
 def from_text(kind: Kind, text: str, *, variable: str) -> Value:
     """A value as an environment variable gives it."""
-    return accepted(kind, kind.parse(text), where="", key=variable)
+    value: object = text
+    if kind.plain is bool:
+        value = {"true": True, "false": False}.get(text.lower(), text)
+    elif kind.plain is int and _WHOLE.fullmatch(text):
+        value = int(text)
+    elif kind.plain is float and _NUMBER.fullmatch(text):
+        value = float(text)
+    return accepted(kind, value, where="", key=variable)
 
 
 def unknown_key(key: str, known: Iterable[str], *, where: str, prefix: str = "") -> UsageError:

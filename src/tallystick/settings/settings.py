@@ -17,9 +17,9 @@ import msgspec
 from tallystick.core.budget.amount import Budget
 from tallystick.core.charge import RunLimits, nano_usd
 from tallystick.core.errors import UsageError
-from tallystick.core.strategy import AskedStrategy, checked
+from tallystick.core.strategy import AskedStrategy
 from tallystick.model.price_table import PriceTable, Pricing
-from tallystick.model.tokens import FileTokenizer, Tokenizer
+from tallystick.model.tokens import FileTokenizer
 from tallystick.settings.files import (
     PROJECT_FILE,
     ConfigFile,
@@ -42,6 +42,7 @@ from tallystick.settings.schema import (
     SETTINGS,
     SKILLS_BUDGET,
     Value,
+    Values,
     accepted,
     from_text,
     one_line,
@@ -51,8 +52,7 @@ from tallystick.settings.trust import Restricted, TrustState, TrustStore, narrow
 # What is set of skills: directories to look in, the policy on signatures, room for the catalog.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkillSettings:
+class SkillSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of skills as they are in force.
 
     `of_project` says that a project's file named the `paths`: who trusts that file trusts the names
@@ -64,19 +64,6 @@ class SkillSettings:
     of_project: bool = False
     require_signature: bool = False
     budget: int = SKILLS_BUDGET
-
-
-def skill_settings_of(values: Mapping[str, Value], *, of_project: bool) -> SkillSettings:
-    """Take out of all values what is for skills."""
-    paths, budget = values.get("skills_paths", ()), values["skills_budget"]
-    assert isinstance(paths, tuple)
-    assert isinstance(budget, int)
-    return SkillSettings(
-        paths=paths,
-        of_project=of_project and bool(paths),
-        require_signature=values.get("skills_require_signature") is True,
-        budget=budget,
-    )
 
 
 # The settings as they are shown: each value as text, and where it came from. Never a key.
@@ -202,8 +189,7 @@ _PLACES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Project:
+class Project(msgspec.Struct, frozen=True, kw_only=True):
     """A project's file, what of it counts only with trust, and its providers if it were."""
 
     file: ConfigFile
@@ -239,8 +225,7 @@ class Settings:
         return list(self.origins.listed())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
+class _Layer(msgspec.Struct, frozen=True, kw_only=True):
     """What one place sets, and how that place is called for each name."""
 
     values: Mapping[str, Value]
@@ -248,8 +233,7 @@ class _Layer:
     aliases: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origins:
+class Origins(msgspec.Struct, frozen=True, kw_only=True):
     """Where everything that is set came from, written as lines when it is asked for.
 
     Of the environment it holds the variables that name directories, and no key.
@@ -318,27 +302,28 @@ def load_settings(
         if project is not None and project.state == "trusted"
         else merged_providers(user=user, project=None, environ=environ)
     )
-    values, sources = _highest(layers)
+    found, sources = _highest(layers)
+    values: Values = msgspec.convert(found, Values)
     aliases = {name: target for each in reversed(layers) for name, target in each.aliases.items()}
     return Settings(
-        model=str(values["model"]) if "model" in values else None,
+        model=values.model,
         limits=_limits(values),
-        temperature=_number(values["temperature"]) if "temperature" in values else None,
-        strategy=checked(str(values["strategy"])) if "strategy" in values else None,
-        compact_at=_whole(values["compact_at"]) if "compact_at" in values else None,
-        grants=_texts(values.get("grants", ())),
+        temperature=values.temperature,
+        strategy=values.strategy,
+        compact_at=values.compact_at,
+        grants=values.grants,
         aliases=aliases,
         providers=providers,
         pricing=Pricing(
             declared=_prices(user, project),
-            waived=values.get("allow_unpriced") is True,
-            tokenizer=_tokenizer(values.get("tokenizer")),
+            waived=values.allow_unpriced,
+            tokenizer=FileTokenizer.from_file(values.tokenizer) if values.tokenizer else None,
         ),
-        total=Budget(usd=_usd(values.get("total_usd"))),
+        total=Budget(usd=_usd(values.total_usd)),
         project=project,
         warnings=_warnings(project),
         origins=Origins(
-            values=values,
+            values=found,
             sources=sources,
             layers=layers,
             user=user,
@@ -346,13 +331,17 @@ def load_settings(
             providers=providers,
             environ=_without_keys(environ, providers),
         ),
-        skills=skill_settings_of(
-            values,
-            of_project=file is not None and sources.get("skills_paths") == file.shown_path,
+        skills=SkillSettings(
+            paths=values.skills_paths,
+            of_project=bool(values.skills_paths)
+            and file is not None
+            and sources.get("skills_paths") == file.shown_path,
+            require_signature=values.skills_require_signature,
+            budget=values.skills_budget,
         ),
-        memory=str(values["memory"]) if "memory" in values else None,
-        clock=str(values["clock"]),
-        timezone=str(values["timezone"]),
+        memory=values.memory,
+        clock=values.clock,
+        timezone=values.timezone,
     )
 
 
@@ -500,26 +489,21 @@ def _warnings(project: Project | None) -> tuple[str, ...]:
 # -- values with their types --------------------------------------------------------------------
 
 
-def _limits(values: Mapping[str, Value]) -> RunLimits:
-    seconds = _number(values["timeout"])
+def _limits(values: Values) -> RunLimits:
     return RunLimits(
-        turns=_whole(values["max_turns"]),
-        tokens=_whole(values["max_tokens"]),
-        host_calls=_whole(values["max_host_calls"]),
+        turns=values.max_turns,
+        tokens=values.max_tokens,
+        host_calls=values.max_host_calls,
         # Only zero means zero: less than a millisecond is a millisecond.
-        wall_ms=max(round(seconds * 1000), 1 if seconds else 0),
-        reply_tokens=_whole(values["reply_tokens"]),
-        retries=_whole(values["retries"]),
-        usd=_usd(values.get("max_usd")),
+        wall_ms=max(round(values.timeout * 1000), 1 if values.timeout else 0),
+        reply_tokens=values.reply_tokens,
+        retries=values.retries,
+        usd=_usd(values.max_usd),
     )
 
 
-def _usd(value: Value | None) -> int | None:
-    return None if value is None else nano_usd(_number(value))
-
-
-def _tokenizer(named: Value | None) -> Tokenizer | None:
-    return None if named is None else FileTokenizer.from_file(str(named))
+def _usd(dollars: float | None) -> int | None:
+    return None if dollars is None else nano_usd(dollars)
 
 
 def _prices(user: ConfigFile | None, project: Project | None) -> PriceTable:
@@ -528,21 +512,6 @@ def _prices(user: ConfigFile | None, project: Project | None) -> PriceTable:
     if project is not None and project.state == "trusted":
         tables.append(project.file.prices.prices)
     return PriceTable(prices={name: price for each in tables for name, price in each.items()})
-
-
-def _number(value: Value) -> float:
-    assert isinstance(value, int | float)
-    return value
-
-
-def _whole(value: Value) -> int:
-    assert isinstance(value, int)
-    return value
-
-
-def _texts(value: Value) -> tuple[str, ...]:
-    assert isinstance(value, tuple)
-    return value
 
 
 # -- what only this module can list -------------------------------------------------------------

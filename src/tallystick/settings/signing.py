@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tallystick.core.errors import StoreError, UsageError
+from tallystick.core.errors import StoreError, UsageError, system_errors
 from tallystick.core.json_text import digest
 from tallystick.settings.schema import one_line
 from tallystick.storage import system
@@ -75,25 +75,20 @@ def open_signing_key(directory: Path, *, ledger: Path) -> SigningKey:
             f"changes it; set XDG_CONFIG_HOME to another directory"
         )
     path = directory / _PRIVATE_NAME
-    try:
+    with system_errors(_shown(path), StoreError):
         made = not os.path.lexists(path) and _make(directory, path)
         key = _private(path)
         public = key.public_key()
         public_path = directory / _PUBLIC_NAME
         _publish(public, public_path)
-    except OSError as error:
-        raise StoreError(f"{_shown(path)}: {error.strerror or error}") from error
     return SigningKey(id=_id(public), public_path=public_path, made=made, _key=key)
 
 
 def read_public_key(path: Path) -> PublicKey:
     """A public key from a PEM file."""
     _require_library()
-    try:
-        with path.open("rb") as file:
-            data = file.read(_PEM_BYTES_MAX + 1)
-    except OSError as error:
-        raise UsageError(f"{_shown(path)}: {error.strerror or error}") from error
+    with system_errors(_shown(path), UsageError), path.open("rb") as file:
+        data = file.read(_PEM_BYTES_MAX + 1)
     if b"PRIVATE KEY" in data:
         raise UsageError(
             f"{_shown(path)} is a private key: name its public half, and give the private one away "

@@ -11,13 +11,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from tallystick.core.errors import StoreError
+from tallystick.core.errors import StoreError, system_errors
 from tallystick.settings.files import ConfigFile
 from tallystick.settings.providers import bare_provider
 from tallystick.settings.schema import FILE_KINDS, SETTINGS, Value, one_line
@@ -38,8 +37,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     files: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Noted:
+class Noted(msgspec.Struct, frozen=True):
     """What a store held when it was read."""
 
     _digests: Mapping[str, str]
@@ -118,20 +116,16 @@ class TrustStore:
     def _write(self, files: Mapping[str, str]) -> None:
         record = _Record(format=_FORMAT, files=dict(sorted(files.items())))
         data = msgspec.json.format(msgspec.json.encode(record)) + b"\n"
-        try:
+        with system_errors(self._shown, StoreError):
             write_whole(self._path, data)
-        except OSError as error:
-            raise StoreError(f"{self._shown}: {error.strerror or error}") from error
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Two writers at once would each undo what the other did."""
         system.require_posix("the list of trusted files")
         lock = FileLock(self._directory / "trusted.lock")
-        try:
+        with system_errors(self._shown, StoreError):
             lock.take(wait_seconds=None)
-        except OSError as error:
-            raise StoreError(f"{self._shown}: {error.strerror or error}") from error
         try:
             yield
         finally:
@@ -147,8 +141,7 @@ def _key(path: Path) -> str:
     return os.fsencode(os.path.realpath(path)).decode("utf-8", "backslashreplace")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restricted:
+class Restricted(msgspec.Struct, frozen=True, kw_only=True):
     """Something that needs trust; `why`, where the name alone does not say it."""
 
     name: str
@@ -158,8 +151,7 @@ class Restricted:
         return f"{self.name} ({self.why})" if self.why else self.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Narrowed:
+class Narrowed(msgspec.Struct, frozen=True, kw_only=True):
     """What counts of a file without trust, and what does not."""
 
     values: Mapping[str, Value]

@@ -16,16 +16,15 @@ import msgspec
 from tallystick.core.json_text import digest
 from tallystick.core.machine.prompt import cut
 from tallystick.core.machine.state import TOLD_CHARS_MAX
-from tallystick.core.records import HostAnswered, SkillLoaded, SkillUsed
-from tallystick.runtime.calls.functions import FunctionPolicy
+from tallystick.core.records import SkillLoaded, SkillUsed
+from tallystick.runtime.calls.functions import FunctionPolicy, RunFunction
+from tallystick.runtime.calls.scope import Call
 from tallystick.runtime.context.attachments import INLINE_BYTES_MAX
-from tallystick.sandbox.host import HostFunction
 from tallystick.skills.errors import SkillArguments, SkillFailed
 from tallystick.skills.format.manifest import Card
 from tallystick.skills.layers import Registry, Skill
 from tallystick.skills.match import search
-from tallystick.skills.runs import SCRIPTED
-from tallystick.skills.scripts import Job, ScriptResult, Scripts, Tools
+from tallystick.skills.scripts import Job, ScriptResult, Scripts
 from tallystick.skills.skills import Skills, check_invocable, filled_in, plain_path
 
 NO_SKILLS = Skills(registry=Registry())
@@ -44,43 +43,28 @@ class SkillCalls:
         self._put = frozenset(put)
         self._session_id = session_id
         self._scripts = scripts
-        self._touched: SkillLoaded | SkillUsed | None = None
-        # How many calls the program has made, with the one that is being served.
-        self.calls_made = 0
 
-    def touched(self) -> SkillLoaded | SkillUsed | None:
-        """What the call that was just served did with a skill, once."""
-        touched, self._touched = self._touched, None
-        return touched
-
-    def begin(self, ends_at: float, host_calls_left: int, tools: Tools) -> None:
-        """A program begins: how long its scripts may take, how often they may call, and what."""
-        self._scripts.begin(ends_at=ends_at, host_calls_left=host_calls_left, tools=tools)
-
-    def begin_time(self, ends_at: float) -> None:
-        """Count the time of the program's scripts anew: they end when `ends_at` comes."""
-        self._scripts.ends_at = ends_at
-
-    def recalled(self, answer: HostAnswered) -> None:
-        """A call of this program that is on the record: what its script used is used."""
-        if isinstance(answer.skill, SkillUsed):
-            self._scripts.recalled(answer.skill.host_calls)
-
-    def policies(self) -> dict[str, FunctionPolicy]:
-        """A script that could do something twice is an effect as a whole."""
-        return dict.fromkeys(SCRIPTED, "effect") if self._scripts.has_effects else {}
-
-    def functions(self) -> list[HostFunction]:
-        made: list[tuple[str, Callable[..., Any], bool]] = [
-            ("skills.search", self.search, True),
-            ("skills.load", self.load, True),
-            ("skills.read", self.read, True),
-            ("skills.run", self.run, False),
-            ("skills.call", self.call, False),
+    def functions(self) -> list[RunFunction]:
+        """Return what programs call. A script that could do something twice is an effect."""
+        scripted: FunctionPolicy = "effect" if self._scripts.has_effects else "read"
+        made: list[tuple[str, Callable[..., Any], bool, FunctionPolicy]] = [
+            ("skills.search", self.search, True, "read"),
+            ("skills.load", self.load, True, "read"),
+            ("skills.read", self.read, True, "read"),
+            ("skills.run", self.run, False, scripted),
+            ("skills.call", self.call, False, scripted),
         ]
         return [
-            HostFunction(name=name, function=function, local=local)
-            for name, function, local in made
+            RunFunction(
+                function=function,
+                name=name,
+                policy=policy,
+                needs="",
+                local=local,
+                handed=name != "skills.search",
+                narrowed=False,
+            )
+            for name, function, local, policy in made
         ]
 
     def search(self, query: str = "", k: int = 10) -> list[dict[str, str]]:
@@ -101,7 +85,7 @@ class SkillCalls:
         found = search(tuple(cards.values()), query, k=k)
         return [_found(cards[each.id]) for each in found]
 
-    def load(self, name: str, *args: object) -> str:
+    def load(self, call: Call, name: str, *args: object) -> str:
         """The instructions of a skill; `args` are put in where they ask for them.
 
         Example: print(skills.load("invoice-check"))
@@ -112,18 +96,20 @@ class SkillCalls:
         body, sha256 = self._skills.instructions(skill)
         text = filled_in(self._skills, card.id, body, arguments, session=self._session_id)
         is_long = len(text.encode("utf-8", "surrogatepass")) >= INLINE_BYTES_MAX
-        self._touched = SkillLoaded(
-            id=card.id,
-            source=card.source,
-            sha256=sha256,
-            token_estimate=-(-len(text) // _CHARS_PER_TOKEN),
-            allowed_tools=card.allowed_tools,
-            told=cut(text, TOLD_CHARS_MAX) if is_long else "",
-            files=self._skills.files(skill),
+        call.notes.append(
+            SkillLoaded(
+                id=card.id,
+                source=card.source,
+                sha256=sha256,
+                token_estimate=-(-len(text) // _CHARS_PER_TOKEN),
+                allowed_tools=card.allowed_tools,
+                told=cut(text, TOLD_CHARS_MAX) if is_long else "",
+                files=self._skills.files(skill),
+            )
         )
         return text
 
-    def read(self, name: str, path: str) -> str | bytes:
+    def read(self, call: Call, name: str, path: str) -> str | bytes:
         """A file in a skill's folder: text, or bytes where it is none. At most 4 MB.
 
         Example: print(skills.read("invoice-check", "references/rates.csv"))
@@ -131,13 +117,17 @@ class SkillCalls:
         skill = self._found(name)
         path = plain_path(_text(path, "a path"))
         data = self._skills.read(skill, path, bytes_max=_READ_BYTES_MAX)
-        self._touched = SkillUsed(id=skill.card.id, how="resource", what=path, sha256=digest(data))
+        call.notes.append(
+            SkillUsed(id=skill.card.id, how="resource", what=path, sha256=digest(data))
+        )
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError:
             return data
 
-    async def run(self, name: str, path: str, *args: object, stdin: str = "") -> dict[str, object]:
+    async def run(
+        self, call: Call, name: str, path: str, *args: object, stdin: str = ""
+    ) -> dict[str, object]:
         """Run a Python script of a skill by itself, with arguments and standard input.
 
         It has its own sandbox, the files of the skill, and of the functions of this run those that
@@ -147,10 +137,12 @@ class SkillCalls:
         argv = [each if isinstance(each, str) else str(each) for each in args]
         path = plain_path(_text(path, "a path"))
         job = Job(path=path, argv=argv, stdin=_text(stdin, "stdin"))
-        result = await self._ran(name, job, how="script", what=path)
+        result = await self._ran(call, name, job, how="script", what=path)
         return {"stdout": result.stdout, "stderr": result.stderr, "exit": result.exit}
 
-    async def call(self, name: str, function: str, /, *args: object, **kwargs: object) -> object:
+    async def call(
+        self, call: Call, name: str, function: str, /, *args: object, **kwargs: object
+    ) -> object:
         """Call a function in a Python file of a skill, with JSON values; returns what it returns.
 
         Example: skills.call("invoice-check", "scripts/check.py:total", rows)
@@ -162,7 +154,7 @@ class SkillCalls:
             raise SkillArguments("skills.call: bytes do not cross to a skill; pass JSON values")
         path = plain_path(path)
         job = Job(path=path, function=which, args=args, kwargs=kwargs)
-        result = await self._ran(name, job, how="function", what=f"{path}:{which}")
+        result = await self._ran(call, name, job, how="function", what=f"{path}:{which}")
         if result.value is None:
             why = result.stderr[-1_500:] or f"it ended with {result.exit}"
             raise SkillFailed(f"{function[:80]} of skill {name[:80]!r}: {why}")
@@ -175,17 +167,19 @@ class SkillCalls:
         return value
 
     async def _ran(
-        self, name: str, job: Job, *, how: Literal["script", "function"], what: str
+        self, call: Call, name: str, job: Job, *, how: Literal["script", "function"], what: str
     ) -> ScriptResult:
         skill = self._found(name)
-        result = await self._scripts.run(self._skills, skill, job, calls_made=self.calls_made)
-        self._touched = SkillUsed(
-            id=skill.card.id,
-            how=how,
-            what=what,
-            sha256=result.sha256,
-            fuel=result.fuel,
-            host_calls=result.host_calls,
+        result = await self._scripts.run(self._skills, skill, job, call)
+        call.notes.append(
+            SkillUsed(
+                id=skill.card.id,
+                how=how,
+                what=what,
+                sha256=result.sha256,
+                fuel=result.fuel,
+                host_calls=result.host_calls,
+            )
         )
         return result
 

@@ -74,13 +74,8 @@ class Matched(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str
 
 
-class CardEvidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One skill of a catalog.
-
-    `char_estimate` is what its full form takes, `shown_chars` what it takes in the text; both
-    without the newline before it. `rank` is its place in the order of fitting, counted from 1; 0
-    if it took no part. `used_by` names what of it was opened, run or called.
-    """
+class ListedCard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One skill: what is known of it, whether its card was shown, and what became of it."""
 
     id: str
     name: str
@@ -94,6 +89,16 @@ class CardEvidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     token_estimate: int
     lifecycle: Lifecycle
     matched: Matched | None
+
+
+class CardEvidence(ListedCard, frozen=True, kw_only=True, gc=False):
+    """One skill of a catalog.
+
+    `char_estimate` is what its full form takes, `shown_chars` what it takes in the text; both
+    without the newline before it. `rank` is its place in the order of fitting, counted from 1; 0
+    if it took no part. `used_by` names what of it was opened, run or called.
+    """
+
     byte_estimate: int
     form: Form
     shown_chars: int

@@ -8,7 +8,6 @@ Refused
 ├── SkillDisabled             not for models to load; a user may
 ├── SkillPathRefused          a path that leaves the skill's folder, or is no ordinary file
 ├── SkillSignatureInvalid     a SKILL.sig that is none
-├── SkillToolDenied           a function that a loaded skill does not name
 └── SkillUntrusted            nobody trusts it yet, or its signature does not hold
 BackendError
 ├── SkillFailed               a function of it raised, or returned what is no JSON
@@ -17,34 +16,36 @@ BackendError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from tallystick.core.errors import BackendError, CapabilityDenied, Refused, UsageError
+from tallystick.core.errors import BackendError, Facts, Refused, UsageError
 
 _SHOWN_CHARS_MAX = 80
 
 
-class SkillNotFound(UsageError):
+class SkillNotFound(Facts, UsageError):
     """No such skill, or no such file of one. `near` are names that look alike."""
 
     code = "usage.skill.not_found"
 
-    def __init__(self, *, name: str, what: str = "skill", near: Sequence[str] = ()) -> None:
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        super().__init__(f"no {what} {_shown(name)}{hint}")
-        self.name = name
-        self.near = tuple(near)
+    name: str
+    what: str = "skill"
+    near: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        hint = f"; did you mean {', '.join(self.near)}?" if self.near else ""
+        return f"no {self.what} {_shown(self.name)}{hint}"
 
 
-class SkillAmbiguous(UsageError):
+class SkillAmbiguous(Facts, UsageError):
     """A bare name that several skills have."""
 
     code = "usage.skill.ambiguous"
 
-    def __init__(self, *, name: str, ids: Sequence[str]) -> None:
-        super().__init__(f"{_shown(name)} is several skills: {', '.join(ids)}; name one of them")
-        self.name = name
-        self.ids = tuple(ids)
+    name: str
+    ids: tuple[str, ...]
+
+    def text(self) -> str:
+        several = ", ".join(self.ids)
+        return f"{_shown(self.name)} is several skills: {several}; name one of them"
 
 
 class SkillArguments(UsageError):
@@ -53,26 +54,28 @@ class SkillArguments(UsageError):
     code = "usage.skill.arguments"
 
 
-class SkillDisabled(Refused):
+class SkillDisabled(Facts, Refused):
     """A skill that says that models are not to load it."""
 
     code = "refused.skill.disabled"
 
-    def __init__(self, *, id: str) -> None:
-        super().__init__(f"skill {_shown(id)} is not for models to load; a user can, by its name")
-        self.id = id
+    id: str
+
+    def text(self) -> str:
+        return f"skill {_shown(self.id)} is not for models to load; a user can, by its name"
 
 
-class SkillPathRefused(Refused):
+class SkillPathRefused(Facts, Refused):
     """A path that is not a file inside the skill's folder."""
 
     code = "refused.skill.path"
 
-    def __init__(self, *, id: str, path: str, why: str) -> None:
-        super().__init__(f"skill {_shown(id)}: {_shown(path)} {why}")
-        self.id = id
-        self.path = path
-        self.why = why
+    id: str
+    path: str
+    why: str
+
+    def text(self) -> str:
+        return f"skill {_shown(self.id)}: {_shown(self.path)} {self.why}"
 
 
 class SkillSignatureInvalid(Refused):
@@ -81,27 +84,16 @@ class SkillSignatureInvalid(Refused):
     code = "refused.skill.signature"
 
 
-class SkillToolDenied(CapabilityDenied):
-    """A function that is not among the tools of every skill that was loaded."""
-
-    code = "refused.skill.tool"
-
-    def __init__(self, *, name: str) -> None:
-        Refused.__init__(
-            self, f"{_shown(name)} is not among the allowed tools of a skill that was loaded"
-        )
-        self.capability = name[:_SHOWN_CHARS_MAX]
-
-
-class SkillUntrusted(Refused):
+class SkillUntrusted(Facts, Refused):
     """A skill that may not be used here yet."""
 
     code = "refused.skill.untrusted"
 
-    def __init__(self, *, id: str, why: str) -> None:
-        super().__init__(f"skill {_shown(id)}: {why}")
-        self.id = id
-        self.why = why
+    id: str
+    why: str
+
+    def text(self) -> str:
+        return f"skill {_shown(self.id)}: {self.why}"
 
 
 class SkillFailed(BackendError):
@@ -110,15 +102,16 @@ class SkillFailed(BackendError):
     code = "backend.skill.failed"
 
 
-class SkillUnreadable(BackendError):
+class SkillUnreadable(Facts, BackendError):
     """A skill's file cannot be read, or says nothing that can be used."""
 
     code = "backend.skill"
 
-    def __init__(self, *, id: str, why: str) -> None:
-        super().__init__(f"skill {_shown(id)}: {why}")
-        self.id = id
-        self.why = why
+    id: str
+    why: str
+
+    def text(self) -> str:
+        return f"skill {_shown(self.id)}: {self.why}"
 
 
 def _shown(name: str) -> str:

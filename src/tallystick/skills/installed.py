@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tallystick.core.errors import StoreError, UsageError
+from tallystick.core.errors import StoreError, UsageError, system_errors
 from tallystick.settings.files import config_directory
 from tallystick.settings.paths import data_directory
 from tallystick.settings.schema import one_line
@@ -27,9 +27,9 @@ from tallystick.skills.errors import SkillNotFound, SkillUnreadable, SkillUntrus
 from tallystick.skills.format.bundle import BUNDLE_BYTES_MAX, Bundle, bundle_of
 from tallystick.skills.format.folder import Folder
 from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, hidden
+from tallystick.skills.found import Recent
 from tallystick.skills.layers import Registry, Skill, scan, skill_of
 from tallystick.skills.places import FoundLayers
-from tallystick.skills.runs import Recent
 from tallystick.skills.skills import Skills, root_text, words_of
 from tallystick.skills.trust import Admitted, SkillTrust
 
@@ -133,7 +133,7 @@ def _made_beside(directory: Path, name: str) -> Iterator[Path]:
     """A folder on the same disk, out of the way of whoever looks for skills meanwhile."""
     if os.path.lexists(directory) and not os.path.isdir(directory):
         raise UsageError(f"{one_line(str(directory))}: not a directory")
-    try:
+    with system_errors(one_line(str(directory)), StoreError):
         directory.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(dir=directory.resolve().parent, prefix=".tally-skill-"))
         try:
@@ -142,8 +142,6 @@ def _made_beside(directory: Path, name: str) -> Iterator[Path]:
             yield made
         finally:
             shutil.rmtree(beside, ignore_errors=True)
-    except OSError as error:
-        raise StoreError(f"{one_line(str(directory))}: {error.strerror or error}") from error
 
 
 def _put(made: Path, path: Path, *, force: bool) -> bool:

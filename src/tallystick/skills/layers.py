@@ -108,7 +108,7 @@ class Registry:
             return exact
         several = self._by_end.get(asked, ())
         if len(several) > 1:
-            raise SkillAmbiguous(name=name, ids=[each.id for each in several])
+            raise SkillAmbiguous(name=name, ids=tuple(each.id for each in several))
         if several:
             return several[0]
         known = [*self._by_id, *self._by_end] if len(asked) <= 200 else []

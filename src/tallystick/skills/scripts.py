@@ -19,7 +19,8 @@ from tallystick.core.clock import FIXED_CLOCK_NS
 from tallystick.core.errors import UsageError
 from tallystick.core.json_text import digest
 from tallystick.core.machine.state import allows
-from tallystick.runtime.calls.functions import RunFunction, effect_key, under_key
+from tallystick.runtime.calls.functions import RunFunction, under_key
+from tallystick.runtime.calls.scope import Call
 from tallystick.sandbox.host import Blocking, HostFunction, HostTable, error_reply
 from tallystick.sandbox.output import remove_output
 from tallystick.sandbox.port import (
@@ -53,9 +54,6 @@ _RETURNED, _EXIT, _JOB, _FILES = (
     f"_tallystick_{each}" for each in ("returned", "exit", "job", "files")
 )
 _OUR_CALLS_MAX = 10
-
-# What each skill that was loaded allows.
-Tools = tuple[tuple[str, ...], ...]
 
 # Runs in the guest. The script's namespace has the functions that it may call and nothing of ours.
 _RUNNER = '''
@@ -134,12 +132,12 @@ class Job:
 
 
 class Scripts:
-    """Runs scripts for the programs of one run."""
+    """Runs scripts for the programs of one run. `functions` gives the run's, when it is needed."""
 
     def __init__(
         self,
         sandbox: Callable[[], WasmSandbox],
-        functions: Sequence[RunFunction],
+        functions: Callable[[], Sequence[RunFunction]],
         *,
         granted: Sequence[str] = (),
         seed: int = 0,
@@ -147,45 +145,26 @@ class Scripts:
         spend: Callable[[Amount], None] = lambda amount: None,
     ) -> None:
         self._sandbox = sandbox
-        self._functions = tuple(functions)
+        self._functions = functions
         self._granted = frozenset(granted)
         self._seed = seed
         self._clock_ns = clock_ns
         self._spend = spend
-        self.ends_at = float("inf")
-        self._host_calls_left = Limits().host_calls
-        self._narrowed: Tools = ()
-
-    def begin(self, *, ends_at: float, host_calls_left: int, tools: Tools) -> None:
-        """A program begins: when the run's time is over, the calls that are left, what is allowed.
-
-        The time is that of the loop's clock; what is allowed is so by skills that were loaded.
-        """
-        self.ends_at, self._host_calls_left, self._narrowed = ends_at, host_calls_left, tools
 
     @property
     def has_effects(self) -> bool:
         """Whether a script could do something that must not happen twice."""
-        return any(each.policy == "effect" for each in self._functions)
+        return any(each.policy == "effect" for each in self._functions())
 
-    def recalled(self, host_calls: int) -> None:
-        """A script of this program that is on the record made so many calls."""
-        self._host_calls_left -= host_calls
-
-    async def run(
-        self, skills: Skills, skill: Skill, job: Job, *, calls_made: int = 0
-    ) -> ScriptResult:
-        """Run one script to its end, by its own fault or not.
-
-        `calls_made` are those of the program so far, this one with them.
-        """
+    async def run(self, skills: Skills, skill: Skill, job: Job, call: Call) -> ScriptResult:
+        """Run one script to its end, by its own fault or not. Its time and calls are `call`'s."""
         raw = skills.read(skill, job.path, bytes_max=_SCRIPT_BYTES_MAX)
         if not job.path.endswith(".py"):
             why = "is no Python file; only those are run"
             raise SkillPathRefused(id=skill.id, path=job.path, why=why)
         files = _texts(skills, skill)
         outcome = _Outcome()
-        tools = self._tools(skill)
+        tools = self._tools(skill, call)
         own = [
             HostFunction(name=_RETURNED, function=outcome.returned, local=True),
             HostFunction(name=_EXIT, function=outcome.exits, local=True),
@@ -204,11 +183,11 @@ class Scripts:
                 "names": sorted({each.name.partition(".")[0] for each in tools}),
             },
         }
-        host = _ScriptHost(
-            table, values, files, calls_max=self._host_calls_left - calls_made, key=effect_key()
-        )
-        result = await self._executed(host)
-        self._host_calls_left -= host.calls
+        # The program has made the calls up to this one.
+        calls_max = call.scope.host_calls_left - (call.index + 1)
+        host = _ScriptHost(table, values, files, calls_max=calls_max, call=call)
+        result = await self._executed(host, call.scope.times.ends_at)
+        call.scope.host_calls_left -= host.calls
         self._spend(Amount(fuel=result.charge.fuel, host_calls=host.calls))
         error = "" if result.error is None else result.error.traceback or result.error.message
         failed = result.error is not None
@@ -223,17 +202,17 @@ class Scripts:
             host_calls=host.calls,
         )
 
-    def _tools(self, skill: Skill) -> list[RunFunction]:
+    def _tools(self, skill: Skill, call: Call) -> list[RunFunction]:
         """The functions of the run that the skill names, as far as the program has them itself."""
-        allowed = (skill.card.allowed_tools or (), *self._narrowed)
+        allowed = (skill.card.allowed_tools or (), *call.scope.tools)
         return [
             each
-            for each in self._functions
+            for each in self._functions()
             if allows(allowed, each.name) and (not each.needs or each.needs in self._granted)
         ]
 
-    async def _executed(self, host: _ScriptHost) -> ExecutionResult:
-        left_ms = max(0, min(_SCRIPT_MS_MAX, round(1000 * (self.ends_at - time.monotonic()))))
+    async def _executed(self, host: _ScriptHost, ends_at: float) -> ExecutionResult:
+        left_ms = max(0, min(_SCRIPT_MS_MAX, round(1000 * (ends_at - time.monotonic()))))
         context = ExecutionContext(
             session_id=new_id(),
             timeout_ms=left_ms,
@@ -287,7 +266,7 @@ class _ScriptHost:
     """A table whose program also finds values, and files that it can open.
 
     Calls beyond `calls_max` are refused; our own do not count. Each has a key that follows from
-    `key`, that of the call that runs the script, and from its place.
+    that of `call`, which runs the script, and from its place.
     """
 
     def __init__(
@@ -297,10 +276,10 @@ class _ScriptHost:
         files: Mapping[str, str],
         *,
         calls_max: int,
-        key: str,
+        call: Call,
     ) -> None:
         self._table = table
-        self._key = key
+        self._call = call
         self.calls_max = max(0, calls_max)
         self.calls = 0
         self.names = HostNames(
@@ -315,10 +294,10 @@ class _ScriptHost:
             return self._table.serve(call)
         if self.calls >= self.calls_max:
             return error_reply(UsageError("host_calls: all that the run has are used"))
-        key = f"{self._key}.{self.calls}"
+        key = f"{self._call.name_outside}.{self.calls}"
         self.calls += 1
         with under_key(key):
-            reply = self._table.serve(call)
+            reply = self._table.serve(call, self._call.inside(key))
         if isinstance(reply, Blocking):
             return Blocking(lambda: _done_under(key, reply))
         return reply if isinstance(reply, bytes) else _awaited_under(key, reply)

@@ -26,7 +26,6 @@ from tallystick.core.records import (
     SkillsGiven,
 )
 from tallystick.runtime.context.attachments import RunAttachments
-from tallystick.runtime.journal.world import EvidenceOf
 from tallystick.skills.catalog import Catalog, Evidence, fit_catalog
 from tallystick.skills.errors import (
     SkillArguments,
@@ -363,7 +362,7 @@ def evidence_keeper(
     *,
     cards: Sequence[Card] = (),
     live: bool = True,
-) -> EvidenceOf:
+) -> Callable[[RunState], EvidenceRef | None]:
     """Evidence of a run's turns. `live`, its bytes are committed with the next record.
 
     Without `cards` they are read when they are needed.

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from tallystick.core.errors import StoreError, UsageError
+from tallystick.core.errors import StoreError, UsageError, system_errors
 from tallystick.settings.schema import one_line
 from tallystick.settings.settings import SkillSettings
 from tallystick.settings.signing import PublicKey, SigningKey, read_public_key, signing_available
@@ -136,10 +136,8 @@ def write_signature(skill: Skill, key: SigningKey, *, at_ms: int) -> SkillSignat
     bare = signature_for(bundle, signer_fingerprint=key.id, skill_sha256=skill.sha256, at_ms=at_ms)
     document = with_signature(bare, key.sign(signed_bytes(bare)))
     path = skill.folder.path / SIGNATURE_NAME
-    try:
+    with system_errors(one_line(str(path)), StoreError):
         _write_public(path, encode_signature(document))
-    except OSError as error:
-        raise StoreError(f"{one_line(str(path))}: {error.strerror or error}") from error
     return document
 
 
@@ -200,12 +198,10 @@ def add_signer(directory: Path, path: Path) -> PublicKey:
     """Keep a key among those of the signers whom the user trusts."""
     key = read_public_key(path)
     target = directory / f"{key.id}.pub"
-    try:
+    with system_errors(one_line(str(target)), StoreError):
         make_private(directory)
         _require_own(directory)
         _write_public(target, path.read_bytes())
-    except OSError as error:
-        raise StoreError(f"{one_line(str(target))}: {error.strerror or error}") from error
     return key
 
 

@@ -32,10 +32,23 @@ from tallystick.skills.errors import (
     SkillUntrusted,
 )
 from tallystick.skills.format.manifest import Card
-from tallystick.skills.runs import SkillDrift
 from tallystick.skills.skills import Skills, cards_again, catalog_of, read_evidence
 
 # Drift: skills that are not any more what a run saw of them.
+
+
+class SkillDrift(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a skill that changed since a run. `now` is None where it is gone."""
+
+    id: str
+    file: str
+    what: Literal["changed", "gone"]
+    recorded: str
+    now: str | None
+
+    def __str__(self) -> str:
+        said = "has changed since" if self.what == "changed" else "is not found here"
+        return f"skill {self.id!r}: {self.file} {said}"
 
 
 _FILE_BYTES_MAX = 16_000_000
@@ -146,7 +159,7 @@ def _card_of(cards: Sequence[Card], name: str) -> Card:
     if not found:
         raise SkillNotFound(name=name, what="skill in this run of the name")
     if len(found) > 1:
-        raise SkillAmbiguous(name=name, ids=[each.id for each in found])
+        raise SkillAmbiguous(name=name, ids=tuple(each.id for each in found))
     return found[0]
 
 

@@ -13,6 +13,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -44,8 +45,7 @@ from tallystick.core.step import (
     StepUsage,
 )
 from tallystick.ledger.port import Ledger
-from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.journal.journal import LedgerJournal
+from tallystick.runtime.journal.writer import LedgerWriter
 from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.spend.scopes import ScopeRef, ScopeTree
 from tallystick.steps.replay import Served, StepReplay, charges_of
@@ -244,7 +244,7 @@ class _Chain:
         self._again = again
         self._writing = threading.Lock()
         self._held = contextlib.ExitStack()
-        self._pen: LedgerJournal | None = None
+        self._pen: LedgerWriter | None = None
         self._failed: BaseException | None = None
         # Paths of the steps that are written as entered and not as left.
         self._open: set[str] = set()
@@ -298,7 +298,7 @@ class _Chain:
         self._opened(records).write(records, forced=False).result()
         self._left = ()
 
-    def _opened(self, records: list[Record]) -> LedgerJournal:
+    def _opened(self, records: list[Record]) -> LedgerWriter:
         if self._pen is None:
             fence, head = 0, Head.of_nothing()
             if self._again is not None:
@@ -308,7 +308,7 @@ class _Chain:
                 records[0] = _missing(records[0], self._missed)
                 self._held.enter_context(held_run(self._ledger, self.id))
                 fence = self._ledger.claim(self.id, create=True)
-            self._pen = LedgerJournal(self._ledger, run=self.id, fence=fence, head=head)
+            self._pen = LedgerWriter(self._ledger, run=self.id, fence=fence, head=head)
         return self._pen
 
     def _records(self, step: StepView, left: StepLeft | None) -> Iterator[Record]:
@@ -337,7 +337,8 @@ def _missing(first: Record, missed: int) -> Record:
 def key_of(ledger: Ledger) -> object:
     """What tells ledgers apart. Sessions may each have opened the same file."""
     # The id stays taken: a chain holds its ledger.
-    return str(ledger.path.absolute()) if isinstance(ledger, SqliteLedger) else id(ledger)
+    path = getattr(ledger, "path", None)
+    return str(path.absolute()) if isinstance(path, Path) else id(ledger)
 
 
 # A step that was entered: its place in a tree of scopes, what it used, and how it is left.

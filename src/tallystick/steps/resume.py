@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -21,153 +21,94 @@ from tallystick.core.step import PreflightRefusal, StepBudgetError, StepsDiverge
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import verify_ledger
 from tallystick.model.port import Model
-from tallystick.runtime.programs.native import native_for
-from tallystick.runtime.run.assembly import ResumeJob, RunJob, run_live
+from tallystick.runtime.run.assembly import RunContext, RunRequest
 from tallystick.runtime.run.children import ChildRuns
-from tallystick.runtime.run.replay import ReplayReport
-from tallystick.runtime.run.resume import Parts, ended_run, resumed
+from tallystick.runtime.run.replay import ReplayReport, replay
+from tallystick.runtime.run.resume import ResumeRequest, ended_run, resume
+from tallystick.runtime.run.start import start
+from tallystick.runtime.run.surroundings import Surroundings
 from tallystick.runtime.runs.history import skip_answered, whole_records
 from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.runs.result import Run
 from tallystick.steps.active import key_of
 from tallystick.steps.replay import (
     RecordedRun,
-    RunAsked,
     StepDivergence,
     StepHistory,
     StepReplay,
     StepsReport,
-    inputs_digest,
 )
-from tallystick.steps.runs import RunSteps
 from tallystick.steps.step import current_step, run_ref, running_again
-from tallystick.storage.clock import new_id
+from tallystick.steps.surroundings import RunSteps
 
 # The scope of a run's own limits, as a refusal names it.
 _OWN_SCOPE = "this run"
 
 
-def steps_for(
-    job: RunJob, ledger: Callable[[], Ledger], model_of: Callable[[str | None], Model]
-) -> RunSteps:
-    """The steps around a run that is asked for here, held; and which run it is."""
-
-    def asked(again: StepReplay, model: str | None) -> RunAsked:
-        name = None if again.replaying else model_of(job.model or model).name
-        return RunAsked(
-            goal=job.goal,
-            inputs=inputs_digest(job.inputs),
-            # Nobody opens a model for a replay.
-            model=name,
-            limits=job.limits,
-            grants=tuple(job.grants),
-            seed=job.seed,
-            temperature=job.temperature,
-            schema=job.schema,
-        )
-
-    return RunSteps.asked(job.goal, ledger, asked)
-
-
-async def run_asked(
-    parts: Parts,
-    job: RunJob,
-    steps: RunSteps,
-    *,
-    model_of: Callable[[str | None], Model],
-    replay: Callable[[str], Awaitable[ReplayReport]],
+async def run_placed(
+    context: RunContext, request: RunRequest, steps: RunSteps, around: Surroundings
 ) -> Run:
-    """Run a goal to its end, or give what an earlier life came to."""
-    with steps:
-        found = steps.recorded
-        if found is None:
-            return await _new(parts, job, steps, model_of)
-        try:
-            return await _recorded(parts, job, steps, found, model_of, replay)
-        except (RunInDoubt, ResumeRefused, UsageError):
-            # Nothing was done: who asks once more asks for the same one.
-            found.taken = found.counted = False
-            raise
+    """Run a goal to its end, or give what an earlier process came to.
 
-
-async def _new(
-    parts: Parts, job: RunJob, steps: RunSteps, model_of: Callable[[str | None], Model]
-) -> Run:
-    ledger, client_scopes, run = parts.ledger, parts.client_scopes, steps.run
-    session_id = new_id()
-    with (
-        held_run(ledger, run),
-        client_scopes.run(run, job.limits, ledger, steps=steps) as model_door,
-    ):
-        model = model_of(job.model or steps.model)
-        _skip_answered(steps.again, model)
-        ended, _, refused = await run_live(
-            job,
-            run=run,
-            session_id=session_id,
-            model=model,
-            sandbox=parts.sandbox,
-            native=await native_for(parts.backends, job.lease),
-            ledger=ledger,
-            functions=[steps.inside(each) for each in parts.functions],
-            run_attachments=parts.run_attachments(session_id, job.grants),
-            model_door=model_door,
-            find_model=parts.find_model(model),
-            steps=steps,
-            children=ChildRuns(parts, watch=job.watch, heard=job.heard),
-            skills=parts.skills,
-            memory=parts.memory,
-            vocabulary=parts.vocabulary,
-        )
-        return steps.checked(ended, stopped_by=refused, rows=client_scopes.rows)
+    `around` are the steps, and the session of the run if it is in one.
+    """
+    request = dataclasses.replace(request, model=request.model or steps.model)
+    found = steps.recorded
+    if found is None:
+        _skip_answered(steps.again, context.model(request.model))
+        children = ChildRuns(context, watch=request.watch, heard=request.heard)
+        return await start(context, request, run=steps.run, children=children, around=around)
+    try:
+        return await _recorded(context, request, steps, found)
+    except (RunInDoubt, ResumeRefused, UsageError):
+        # Nothing was done: who asks once more asks for the same one.
+        found.taken = found.counted = False
+        raise
 
 
 async def _recorded(
-    parts: Parts,
-    job: RunJob,
-    steps: RunSteps,
-    found: RecordedRun,
-    model_of: Callable[[str | None], Model],
-    replay: Callable[[str], Awaitable[ReplayReport]],
+    context: RunContext, request: RunRequest, steps: RunSteps, found: RecordedRun
 ) -> Run:
     again = steps.again
     assert again is not None
-    records = _checked(parts.ledger, found.run)
+    records = _checked(context.ledger, found.run)
     if not _is_over(found, records, limits_changed=steps.limits_changed):
         if again.replaying:
             again.cut_off(steps.path, found.run)
-        return await _continue_run(parts, job, steps, model_of)
+        return await _continue_run(context, request, steps)
     if again.replaying:
-        again.replayed(steps.path, _divergence(await replay(found.run)))
-    steps.recall(parts.ledger, records)
+        again.replayed(steps.path, _divergence(await replay(context, found.run)))
+    steps.recall(context.ledger, records)
     again.count([found])
-    run = _ended(parts, found.run, records)
+    run = ended_run(context, found.run, records)
     if found.note.refused is not None:
         refused = msgspec.convert(found.note.refused, PreflightRefusal)
         raise StepBudgetError(refused, run=run.run, answer=run.answer)
-    return steps.checked(run, stopped_by=None, rows=parts.client_scopes.rows)
+    return steps.ended(run, refused=None, rows=context.client_scopes.rows)
 
 
-async def _continue_run(
-    parts: Parts, job: RunJob, steps: RunSteps, model_of: Callable[[str | None], Model]
-) -> Run:
+async def _continue_run(context: RunContext, request: RunRequest, steps: RunSteps) -> Run:
     again, found = steps.again, steps.recorded
     assert again is not None
     assert found is not None
     # What it has cost is counted as it is gone through.
     found.counted = True
-    steps.begin(parts.ledger)
-    model = model_of(job.model or steps.model)
+    steps.begin(context.ledger)
+    model = context.model(request.model)
     _skip_answered(again, model)
-    resuming = ResumeJob(
-        in_doubt=again.in_doubt, limits=None, steal=False, watch=job.watch, heard=job.heard
+    resuming = ResumeRequest(
+        in_doubt=again.in_doubt,
+        limits=None,
+        steal=False,
+        watch=request.watch,
+        heard=request.heard,
     )
-    return await resumed(
-        dataclasses.replace(parts, model=lambda _: model),
+    return await resume(
+        dataclasses.replace(context, recorded_model=lambda _: model),
         found.run,
         resuming,
-        steps,
-        children=ChildRuns(parts, watch=job.watch, heard=job.heard, resuming=resuming),
+        children=ChildRuns(context, watch=request.watch, heard=request.heard, resuming=resuming),
+        around=steps,
     )
 
 
@@ -205,22 +146,15 @@ def _checked(ledger: Ledger, run: str) -> list[Record]:
     return whole_records(ledger, run)
 
 
-def run_of_ref(parts: Parts, ref: RunRef) -> Run | None:
+def run_of_ref(context: RunContext, ref: RunRef) -> Run | None:
     """The run that a kept value refers to, None if it is not what it was."""
-    if parts.ledger.row(ref.run) is None:
+    if context.ledger.row(ref.run) is None:
         return None
-    records = _checked(parts.ledger, ref.run)
+    records = _checked(context.ledger, ref.run)
     if not records or not isinstance(records[-1], RunEnded):
         return None
-    run = _ended(parts, ref.run, records)
+    run = ended_run(context, ref.run, records)
     return run if run_ref(run) == ref else None
-
-
-def _ended(parts: Parts, run: str, records: Sequence[Record]) -> Run:
-    run_attachments = parts.run_attachments(
-        History(records).holder, History(records).started.grants
-    )
-    return ended_run(run, records, ledger=parts.ledger, run_attachments=run_attachments)
 
 
 def _divergence(report: ReplayReport) -> StepDivergence | None:
@@ -237,10 +171,10 @@ def _divergence(report: ReplayReport) -> StepDivergence | None:
 
 
 @contextlib.contextmanager
-def resumed_steps(parts: Parts, chain: str, *, in_doubt: InDoubt) -> Iterator[None]:
+def resumed_steps(context: RunContext, chain: str, *, in_doubt: InDoubt) -> Iterator[None]:
     """Have the next outermost step go on with a chain, which is held meanwhile."""
     _check_outside()
-    ledger = parts.ledger
+    ledger = context.ledger
     with held_run(ledger, chain):
         again = StepReplay(
             StepHistory.read(ledger, chain),
@@ -248,25 +182,25 @@ def resumed_steps(parts: Parts, chain: str, *, in_doubt: InDoubt) -> Iterator[No
             key=key_of(ledger),
             fence=ledger.claim(chain, create=False),
             in_doubt=in_doubt,
-            find_run=lambda ref: run_of_ref(parts, ref),
-            count=lambda runs: _count(parts, runs),
+            find_run=lambda ref: run_of_ref(context, ref),
+            count=lambda runs: _count(context, runs),
         )
         with running_again(again):
             yield
 
 
 @contextlib.contextmanager
-def replayed_steps(parts: Parts, chain: str) -> Iterator[StepsReport]:
+def replayed_steps(context: RunContext, chain: str) -> Iterator[StepsReport]:
     """Have the next outermost step run again on a chain, with nothing live. Writes nothing."""
     _check_outside()
     report = StepsReport(chain=chain)
     again = StepReplay(
-        StepHistory.read(parts.ledger, chain),
-        ledger=parts.ledger,
-        key=key_of(parts.ledger),
+        StepHistory.read(context.ledger, chain),
+        ledger=context.ledger,
+        key=key_of(context.ledger),
         fence=0,
         report=report,
-        find_run=lambda ref: run_of_ref(parts, ref),
+        find_run=lambda ref: run_of_ref(context, ref),
         count=lambda runs: None,
     )
     with running_again(again):
@@ -280,11 +214,13 @@ def replayed_steps(parts: Parts, chain: str) -> Iterator[StepsReport]:
             again.over()
 
 
-def _count(parts: Parts, runs: Sequence[RecordedRun]) -> None:
+def _count(context: RunContext, runs: Sequence[RecordedRun]) -> None:
     """Have the session know what runs of an earlier life have cost."""
     for each in runs:
         if each.ended is not None:
-            with parts.client_scopes.run(each.run, each.started.limits, parts.ledger) as model_door:
+            with context.client_scopes.run(
+                each.run, each.started.limits, context.ledger
+            ) as model_door:
                 model_door.recalled(each.started.model, each.ended.charge)
 
 

@@ -35,6 +35,7 @@ from tallystick.core.step import (
     charge_of_call,
 )
 from tallystick.runtime.calls.functions import effect_key
+from tallystick.runtime.run.surroundings import CallSite, find_call_site_by
 from tallystick.runtime.runs.result import Run
 from tallystick.steps.active import ActiveStep, StepLog, entered
 from tallystick.steps.replay import Served, StepReplay
@@ -113,11 +114,21 @@ def reset_steps(registry: StepRegistry) -> None:
 # -- what an earlier life left -------------------------------------------------------------------
 
 
+def _call_site_here() -> CallSite | None:
+    """The steps around this place, as whoever runs a goal here asks for them; None without any."""
+    if current_step() is None and _AGAIN.get() is None:
+        return None
+    from tallystick.steps.surroundings import StepPlace
+
+    return StepPlace()
+
+
 @contextmanager
 def running_again(again: StepReplay) -> Iterator[None]:
     """Have the next outermost step go on with what an earlier life of it left."""
     before = _AGAIN.get()
     _AGAIN.set(again)
+    find_call_site_by(_call_site_here)
     try:
         yield
     finally:
@@ -181,6 +192,7 @@ def within_step(
 def _standing_in(active: ActiveStep | None) -> Iterator[None]:
     before, log, called_in = _CURRENT.get(), _LOG.get(), _CALLED_IN.get()
     _CURRENT.set(active)
+    find_call_site_by(_call_site_here)
     _CALLED_IN.set(active)
     if active is not None:
         _LOG.set(active.log)
@@ -239,6 +251,7 @@ class StepFrame:
             return None
         self._active = found
         _CURRENT.set(found)
+        find_call_site_by(_call_site_here)
         return found
 
     def gives(self, value: Result) -> Result:
@@ -331,7 +344,7 @@ def _said(error: BaseException) -> str:
 # of its own.
 # Rule 3: a boundary sees budget errors only, and only when its own step is left.
 #
-# `tallystick.steps.runs` has what a run does when it is begun inside a step.
+# `tallystick.steps.surroundings` has what a run does when it is begun inside a step.
 
 
 # Which of several siblings this is, said or found from what the step is called with.

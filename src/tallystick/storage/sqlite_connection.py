@@ -14,6 +14,7 @@ Rejected: looking at the process id at each use. It is noticed too late, when th
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import threading
@@ -40,9 +41,13 @@ _CARRIED = (
 class FileKind:
     """One kind of file: how it is recognised and made, and the errors of its store.
 
-    `versions` are those that can be read; a new file gets the first. `newer` makes the error for
-    another one. `prepare` is called with each new connection, `fill` in the transaction that makes
-    the tables. `name` and `instead` are for systems that cannot have such a file.
+    `versions` are those that can be read; a new file gets the first, and so does an older one when
+    it is first opened to be written, in the transaction of `upgrade`. `newer` makes the error for
+    another version. `prepare` is called with each new connection, `fill` in the transaction that
+    makes the tables. `name` and `instead` are for systems that cannot have such a file.
+
+    A new file has pages of `page_bytes`. Its log is copied into it when it has `log_pages`. Without
+    either it is as SQLite has it: 4,096 bytes, and 1,000 pages.
     """
 
     name: str
@@ -54,6 +59,9 @@ class FileKind:
     newer: Callable[[str, int], Exception]
     prepare: Callable[[sqlite3.Connection], None] = lambda db: None
     fill: Callable[[sqlite3.Connection], None] = lambda db: None
+    upgrade: Callable[[sqlite3.Connection], None] | None = None
+    page_bytes: int | None = None
+    log_pages: int | None = None
 
     def make(self, path: Path) -> os.stat_result:
         """Make a private file if there is none. Returns which file it is."""
@@ -88,8 +96,23 @@ class FileKind:
             return True
         (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if application or version or tables:
-            raise self.errors.foreign(path=str(path))
+            raise self.errors.foreign(where=str(path))
         return False
+
+    def bring_up_to_date(self, db: sqlite3.Connection) -> None:
+        """Give an older file the present version, in a transaction of its own."""
+        if self.upgrade is None or self._is_current(db):
+            return
+        db.execute("BEGIN IMMEDIATE")
+        # Another process may have been quicker.
+        if not self._is_current(db):
+            self.upgrade(db)
+            db.execute(f"PRAGMA user_version = {self.versions[0]}")
+        db.execute("COMMIT")
+
+    def _is_current(self, db: sqlite3.Connection) -> bool:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        return bool(version == self.versions[0])
 
     def set_up(self, db: sqlite3.Connection) -> None:
         """Make the tables of a new file, inside a transaction."""
@@ -219,31 +242,59 @@ class SqliteConnection:
         found = self.kind.make(self.path)
         self._file = (found.st_dev, found.st_ino)
         if self._file in _carried:
-            raise self.kind.errors.unavailable(path=str(self.path), why=_CARRIED)
+            raise self.kind.errors.unavailable(where=str(self.path), why=_CARRIED)
         if self._opened_as is None:
             # Opened again after a fork, it is the same file wherever the process has gone.
             self._opened_as = self.path.absolute()
+        unchanging = self._is_unchanging(self._opened_as)
+        if unchanging and not self.query_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         db = sqlite3.connect(
-            self._opened_as,
+            f"{self._opened_as.as_uri()}?immutable=1" if unchanging else self._opened_as,
+            uri=unchanging,
             timeout=self.busy_seconds,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=_STATEMENTS_MAX,
         )
         try:
-            self._prepare(db)
+            if unchanging:
+                self._is_ours(db)
+                self.kind.prepare(db)
+            else:
+                self._prepare(db)
         except BaseException:
             db.close()
             raise
         return db
 
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        # Looked at before anything is set: what is not ours stays as it is. In a transaction,
-        # or the answers could come from before and after another process made the tables.
+    @staticmethod
+    def _is_unchanging(path: Path) -> bool:
+        """Return whether the file is whole without its log, on a disk that cannot be written.
+
+        SQLite then reads it only if it is told so: otherwise it makes another file beside it.
+        """
+        log = path.with_name(f"{path.name}-wal")
+        return system.is_read_only(path) and not (log.exists() and log.stat().st_size)
+
+    def _is_ours(self, db: sqlite3.Connection) -> bool:
+        """Return whether a file is of this kind, False if it is empty. All else is refused."""
+        # In a transaction, or the answers could come from before and after another process made
+        # the tables.
         db.execute("BEGIN")
-        fresh = not self.kind.recognized(db, self.path)
+        found = self.kind.recognized(db, self.path)
         db.execute("COMMIT")
+        return found
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        # Looked at before anything is set: what is not ours stays as it is.
+        fresh = not self._is_ours(db)
+        if fresh and self.kind.page_bytes is not None:
+            # Of no effect where another process has made the file meanwhile.
+            db.execute(f"PRAGMA page_size = {self.kind.page_bytes}").fetchall()
         self._write_ahead(db)
+        if self.kind.log_pages is not None:
+            db.execute(f"PRAGMA wal_autocheckpoint = {self.kind.log_pages}").fetchall()
         # What is deleted is overwritten: an erased body is not left in a free page.
         db.execute("PRAGMA secure_delete = ON").fetchall()
         self.kind.prepare(db)
@@ -254,6 +305,8 @@ class SqliteConnection:
             db.execute("COMMIT")
         if self.query_only:
             db.execute("PRAGMA query_only = ON")
+        else:
+            self.kind.bring_up_to_date(db)
 
     def _write_ahead(self, db: sqlite3.Connection) -> None:
         """Choose the log. When several processes make one file, SQLite does not wait here."""

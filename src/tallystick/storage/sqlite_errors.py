@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 # What is wrong with one statement and leaves the transaction around it as it was.
 _OF_ONE_STATEMENT = (
@@ -25,19 +26,18 @@ _FAULTS_MAX = 20
 
 
 class _OfPath(Protocol):
-    def __call__(self, *, path: str) -> Exception: ...
+    def __call__(self, *, where: str) -> Exception: ...
 
 
 class _OfWait(Protocol):
-    def __call__(self, *, path: str, waited_seconds: float) -> Exception: ...
+    def __call__(self, *, where: str, waited_seconds: float) -> Exception: ...
 
 
 class _OfReason(Protocol):
-    def __call__(self, *, path: str, why: str) -> Exception: ...
+    def __call__(self, *, where: str, why: str) -> Exception: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreErrors:
+class StoreErrors(msgspec.Struct, frozen=True, kw_only=True):
     """The errors of one store."""
 
     full: _OfPath
@@ -54,7 +54,7 @@ class StoreErrors:
                 return self._of_sqlite(error, str(path), waited_seconds)
             case UnicodeDecodeError():
                 # SQLite quotes the damaged schema in its message, which then is no text.
-                return self.corrupt(path=str(path), why="it holds no readable text")
+                return self.corrupt(where=str(path), why="it holds no readable text")
             case OSError():
                 return self._of_system(error, str(path))
             case _:
@@ -63,29 +63,29 @@ class StoreErrors:
     def _of_sqlite(self, error: sqlite3.Error, path: str, waited_seconds: float) -> Exception:
         match (code_of(error) or 0) & 0xFF:
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-                return self.locked(path=path, waited_seconds=waited_seconds)
+                return self.locked(where=path, waited_seconds=waited_seconds)
             case sqlite3.SQLITE_FULL:
-                return self.full(path=path)
+                return self.full(where=path)
             case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
-                return self.read_only(path=path)
+                return self.read_only(where=path)
             case sqlite3.SQLITE_NOTADB:
-                return self.foreign(path=path)
+                return self.foreign(where=path)
             case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_CANTOPEN:
-                return self.unavailable(path=path, why=str(error))
+                return self.unavailable(where=path, why=str(error))
             case _:
                 # Our statements are fixed: what SQLite cannot make of them lies in the file.
-                return self.corrupt(path=path, why=str(error))
+                return self.corrupt(where=path, why=str(error))
 
     def _of_system(self, error: OSError, path: str) -> Exception:
         match error.errno:
             case errno.ENOSPC | errno.EDQUOT:
-                return self.full(path=path)
+                return self.full(where=path)
             case errno.EACCES | errno.EPERM | errno.EROFS:
-                return self.read_only(path=path)
+                return self.read_only(where=path)
             case errno.EEXIST | errno.ENOTDIR:
-                return self.unavailable(path=path, why="what should be a directory is none")
+                return self.unavailable(where=path, why="what should be a directory is none")
             case _:
-                return self.unavailable(path=path, why=error.strerror or str(error))
+                return self.unavailable(where=path, why=error.strerror or str(error))
 
 
 class Translates(Protocol):
@@ -93,9 +93,9 @@ class Translates(Protocol):
 
     def of(self, error: BaseException, path: Path, *, waited_seconds: float) -> BaseException: ...
 
-    def foreign(self, *, path: str) -> Exception: ...
+    def foreign(self, *, where: str) -> Exception: ...
 
-    def unavailable(self, *, path: str, why: str) -> Exception: ...
+    def unavailable(self, *, where: str, why: str) -> Exception: ...
 
 
 def code_of(error: BaseException) -> int | None:

@@ -86,7 +86,7 @@ class Transactions:
         if not checkpointed(db, "RESTART"):
             why = "its disk failed, and what was written can only be secured when nobody reads it"
             connection = self.connection
-            raise connection.kind.errors.unavailable(path=str(connection.path), why=why)
+            raise connection.kind.errors.unavailable(where=str(connection.path), why=why)
         self._suspect = False
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 from tallystick.core.errors import NotSupportedHere
@@ -36,6 +37,14 @@ def require_posix(what: str, *, instead: str = "") -> None:
     """Refuse what cannot be done without file locks and owners of files."""
     if not is_posix():
         raise NotSupportedHere(what=what, instead=instead)
+
+
+def is_read_only(path: Path) -> bool:
+    """Return whether a file lies on a disk that cannot be written; False if it is not there."""
+    try:
+        return is_posix() and bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
 
 
 def user_id() -> int | None:

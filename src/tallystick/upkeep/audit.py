@@ -17,11 +17,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tallystick.attachments.collect import BadAttachment, verify_attachments
+from tallystick.attachments.collect import (
+    BadAttachment,
+    CollectableAttachments,
+    verify_attachments,
+)
 from tallystick.attachments.collect import VerifyReport as AttachmentsReport
 from tallystick.attachments.port import AttachmentError
 from tallystick.attachments.session import snapshots_holder
-from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.budget.amount import Amount
 from tallystick.core.chain import Head, Header, Sealed
 from tallystick.core.errors import LedgerCorrupt, LedgerError, RunNotFound, StoreError
@@ -44,15 +47,15 @@ from tallystick.core.records import (
 )
 from tallystick.ledger.acts import Act, latest_custody
 from tallystick.ledger.custody import created_at_ms
+from tallystick.ledger.facts import differing
 from tallystick.ledger.port import RunRow
-from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import BadRow, VerifyReport, verify_ledger
 from tallystick.runtime.runs.history import put_id_in, references_in
 from tallystick.runtime.spend.scopes import DEPLOYMENT
 from tallystick.sessions.book import SessionBook
 from tallystick.sessions.rows import Left, SessionRun
-from tallystick.sessions.sessions import book_path
+from tallystick.stores import stores_of
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 # Bodies that pruning never takes out.
@@ -183,7 +186,7 @@ class Audit:
 
     # -- comparing -------------------------------------------------------------------------------
 
-    def missing(self, attachments: SqliteAttachments) -> list[BadAttachment]:
+    def missing(self, attachments: CollectableAttachments) -> list[BadAttachment]:
         """Return what records name and the session of their run does not hold, by attachment."""
         sessions: dict[str, list[str]] = {}
         whys: dict[str, str] = {}
@@ -236,9 +239,10 @@ class Audit:
             if latest is None or latest.kind == "known":
                 uncovered.append(run)
             bad += _row_faults(rows[run], latest)
+            bad += self._column_faults(rows[run])
             bad += self._erasure_faults(rows[run], by_run.get(run, ()), notes)
-        with SqliteAttachments(self._ledger.file) as attachments:
-            held = _held(attachments)
+        with stores_of(self._ledger) as stores:
+            held = _held(stores.attachments)
         for run, _, id, why in self._unheld(held, rows, by_run):
             bad.append(BadRow(what=f"attachment {id}", run=run, why=why))
         if runs is None:
@@ -257,6 +261,14 @@ class Audit:
         )
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _column_faults(self, row: RunRow) -> list[BadRow]:
+        """Check what a row says of the records of its run."""
+        try:
+            whys = differing(self._ledger, row)
+        except LedgerError:
+            return []  # removed just now, or damaged, which the chain says
+        return [BadRow(what="row", run=row.run, why=why) for why in whys]
 
     def _rows(self) -> dict[str, RunRow]:
         return {row.run: row for row in self._ledger.runs()}
@@ -334,8 +346,9 @@ class Audit:
         latest = latest_custody(acts)
         covered = latest is not None and latest.kind != "known"
         if not covered and not seen.pruned and seen.looks_pruned():
+            bodies = "1 body is" if len(loose) == 1 else f"{len(loose):,} bodies are"
             notes.append(
-                f"run {row.run}: {len(loose):,} bodies are gone, and no record here says why; "
+                f"run {row.run}: {bodies} gone, and no record here says why; "
                 f"copies and runs that were moved are pruned that way in older ledgers"
             )
             return []
@@ -358,8 +371,8 @@ class Audit:
             model_calls=sum(each.model_calls for each in charged),
         )
         try:
-            with SharedScopes(self._ledger.file) as scopes:
-                found = scopes.faults({DEPLOYMENT: total} if charged else {})
+            with stores_of(self._ledger) as stores:
+                found = stores.scopes.faults({DEPLOYMENT: total} if charged else {})
         except LedgerError as error:
             found = [str(error)]
         return [BadRow(what="total", why=why) for why in found]
@@ -371,13 +384,13 @@ class Audit:
         acts: Mapping[str, Sequence[Act]],
         notes: list[str],
     ) -> list[BadRow]:
-        path = book_path(self._ledger.path)
+        book = stores_of(self._ledger).sessions.book
         begun = {run: seen.session for run, seen in self._seen.items() if seen.session is not None}
-        if not path.exists():
+        if not book.exists:
             if begun:
-                notes.append(f"{len(begun):,} runs were begun in sessions, and {path} is not here")
+                runs = "1 run was" if len(begun) == 1 else f"{len(begun):,} runs were"
+                notes.append(f"{runs} begun in sessions, and {book.where} is not here")
             return []
-        book = SessionBook(path)
         try:
             bad = [BadRow(what="sessions", why=why) for why in book.damage()]
             for session in book.ids():
@@ -398,11 +411,9 @@ class Audit:
         info = book.get(session)
         if not is_ulid(session) or info.created_at != created_at_ms(session):
             yield BadRow(what=what, why="its time of creation is not the one in its id")
-        lefts: list[tuple[str, Left]] = [("its interpreter", info.left)]
-        for each in book.kept.snapshots(session):
-            lefts.append((f"its snapshot {each.snapshot.name!r}", each.left))
-        for which, left in lefts:
-            yield from _not_held(what, which, left, held, holder=snapshots_holder(session))
+        for id, which in _not_held(book, session, held):
+            yield BadRow(what=what, why=f"{which} is attachment {id}, which is not held")
+        for which, left in _lefts(book, session):
             if left.run is not None and self._is_of_other(left.run, session):
                 why = f"{which} is said to be left by run {left.run}, which is not of the session"
                 yield BadRow(what=what, run=left.run, why=why)
@@ -442,14 +453,24 @@ class Audit:
         return seen is not None and seen.begun is not None and seen.session != session
 
 
+def _lefts(book: SessionBook, session: str) -> list[tuple[str, Left]]:
+    """Return what a session keeps of interpreters, and which each is."""
+    lefts: list[tuple[str, Left]] = [("its interpreter", book.get(session).left)]
+    for each in book.kept.snapshots(session):
+        lefts.append((f"its snapshot {each.snapshot.name!r}", each.left))
+    return lefts
+
+
 def _not_held(
-    what: str, which: str, left: Left, held: Mapping[tuple[str, str], int], *, holder: str
-) -> Iterator[BadRow]:
-    """Name what an interpreter of a session needs and the session does not hold."""
-    for ref in left.attachments:
-        if held.get((holder, ref.id)) != ref.byte_len:
-            named = which if ref is left.image else f"the record of the values of {which}"
-            yield BadRow(what=what, why=f"{named} is attachment {ref.id}, which is not held")
+    book: SessionBook, session: str, held: Mapping[tuple[str, str], int]
+) -> Iterator[tuple[str, str]]:
+    """Name each attachment that a session needs and does not hold, and what of it that is."""
+    holder = snapshots_holder(session)
+    for which, left in _lefts(book, session):
+        for ref in left.attachments:
+            if held.get((holder, ref.id)) != ref.byte_len:
+                is_image = ref is left.image
+                yield ref.id, which if is_image else f"the record of the values of {which}"
 
 
 def verify_records(
@@ -478,27 +499,65 @@ def verify_records(
     return report
 
 
-def verify_references(ledger: SqliteLedger, attachments: SqliteAttachments) -> AttachmentsReport:
+def verify_references(
+    ledger: SqliteLedger, attachments: CollectableAttachments
+) -> AttachmentsReport:
     """Read what sessions hold, and check that they hold what the records of runs name."""
     damage = ledger.damage()
     audit = Audit(ledger)
     unread = [f"run {each.run}: {each.why}" for each in audit.read()]
     report = verify_attachments(attachments)
-    bad = (*report.bad, *audit.missing(attachments))
+    lost: list[BadAttachment] = []
+    try:
+        lost = _missing_of_sessions(ledger, attachments)
+    except StoreError as error:
+        unread.append(f"sessions: {error}")
+    bad = (*report.bad, *audit.missing(attachments), *lost)
     return msgspec.structs.replace(
         report, ok=not (bad or damage or unread), bad=bad, damage=(*damage, *unread)
     )
 
 
+def _missing_of_sessions(
+    ledger: SqliteLedger, attachments: CollectableAttachments
+) -> list[BadAttachment]:
+    """Return what sessions keep interpreters in and do not hold."""
+    book = stores_of(ledger).sessions.book
+    if not book.exists:
+        return []
+    held = _held(attachments)
+    return [
+        BadAttachment(
+            id=id,
+            sessions=(snapshots_holder(session),),
+            why=f"session {session} has {which} in it, and does not hold it",
+        )
+        for session in book.ids()
+        for id, which in _not_held(book, session, held)
+    ]
+
+
 def needed_attachments(ledger: SqliteLedger) -> frozenset[str]:
-    """Return the ids of all attachments that the records of runs need. Raises `LedgerCorrupt`."""
+    """Return the ids of all attachments that records of runs, or sessions, need.
+
+    Raises `LedgerCorrupt` or `StoreError` for what cannot be read.
+    """
     audit = Audit(ledger)
     for each in audit.read():
-        raise LedgerCorrupt(path=f"run {each.run}", why=each.why)
-    return audit.named()
+        raise LedgerCorrupt(where=f"run {each.run}", why=each.why)
+    book = stores_of(ledger).sessions.book
+    if not book.exists:
+        return audit.named()
+    kept = {
+        ref.id
+        for session in book.ids()
+        for _, left in _lefts(book, session)
+        for ref in left.attachments
+    }
+    return audit.named() | kept
 
 
-def _held(attachments: SqliteAttachments) -> dict[tuple[str, str], int]:
+def _held(attachments: CollectableAttachments) -> dict[tuple[str, str], int]:
     """Return the length of each attachment that a session holds, by session and id."""
     return {
         (each.intent.session_id, each.ref.id): each.ref.byte_len

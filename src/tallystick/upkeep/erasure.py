@@ -28,7 +28,7 @@ from tallystick.attachments.collect import reclaim, reclaim_forgotten
 from tallystick.attachments.port import AttachmentError
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.errors import LedgerError, UsageError
-from tallystick.ledger.scopes import SharedScopes
+from tallystick.ledger.scopes import Scopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.memory.forget import (
     RunsErased,
@@ -48,8 +48,8 @@ from tallystick.memory.receipts.receipt import ForgetReceipt, Key, RunErased
 from tallystick.memory.store.records import Criteria, Failure, ForgetStrategy
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.runtime.runs.history import require_not_awaited
-from tallystick.runtime.runs.lock import is_running, require_idle
-from tallystick.sessions.sessions import Sessions, book_path
+from tallystick.runtime.runs.lock import is_running, require_idle, running_runs
+from tallystick.stores import stores_of
 from tallystick.upkeep.prune import Kept, Pruned, Pruner
 from tallystick.upkeep.text_traces import (
     TEXT_CHARS_MIN,
@@ -141,13 +141,13 @@ def erase_notes(
     `actor`, `key`, `by` and `why` as in `forget`. `output` is where programs' long output is
     spilled to, beside the ledger unless it is given.
     """
-    with SqliteAttachments(ledger.file) as attachments, SharedScopes(ledger.file) as scopes:
+    with stores_of(ledger) as stores:
         erasure = Erasure(
             memory,
             ids,
             ledger=ledger,
-            attachments=attachments,
-            scopes=scopes,
+            attachments=stores.attachments,
+            scopes=stores.scopes,
             actor=actor,
             key=key,
             strategy=strategy,
@@ -172,7 +172,7 @@ class Erasure:
         *,
         ledger: SqliteLedger,
         attachments: SqliteAttachments,
-        scopes: SharedScopes,
+        scopes: Scopes,
         actor: str | None,
         key: Key | None,
         strategy: ForgetStrategy,
@@ -330,9 +330,9 @@ class Erasure:
 
     def _reset(self, needles: TextForms, found: Survey) -> tuple[str | None, Collection[str]]:
         """Have sessions go on without it. Gives what is to be said, and the images that stay."""
-        if not book_path(self._ledger.path).exists():
+        sessions = stores_of(self._ledger, attachments=self._attachments).sessions
+        if not sessions.book.exists:
             return None, ()
-        sessions = Sessions(self._ledger, self._attachments)
         # Whoever is not the owner resets no session that only has the text.
         blobs = found.blobs if self._actor is None else ()
         sessions.forget_images(blobs, runs=found.runs)
@@ -384,10 +384,10 @@ class Erasure:
         try:
             # Not only what was shrunk: this also empties SQLite's own log.
             self._attachments.scrub()
-            for row in self._ledger.runs():
-                if is_running(self._ledger, row.run):
-                    return f"the ledger's file is not written anew while run {row.run} is running"
-            return self._pruner.shrink()
+            working = next(running_runs(self._ledger), None)
+            if working is not None:
+                return f"the ledger's file is not written anew while run {working} is running"
+            return self._pruner.shrink(whole=True)
         except LedgerError as error:
             return f"the ledger's file could not be written anew: {error}"
 

@@ -211,4 +211,4 @@ def _bytes_of(path: Path, bytes_max: int) -> bytes:
 
 
 def _corrupt(bad: BadEntry) -> LedgerCorrupt:
-    return LedgerCorrupt(path=f"run {bad.run}", why=f"entry {bad.seq}: {bad.why}")
+    return LedgerCorrupt(where=f"run {bad.run}", why=f"entry {bad.seq}: {bad.why}")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -34,7 +33,7 @@ from tallystick.core.errors import (
     RunNotFound,
     UsageError,
 )
-from tallystick.core.ids import is_ulid
+from tallystick.core.ids import is_ulid, ulid
 from tallystick.core.records import (
     ReceiptIssued,
     Record,
@@ -53,12 +52,12 @@ from tallystick.core.records import (
 )
 from tallystick.core.views.open_calls import open_calls
 from tallystick.core.views.receipt import Tally
-from tallystick.ledger.port import Also, Ledger, RunRow
-from tallystick.ledger.scopes import SharedScopes
+from tallystick.ledger.port import Also, Ledger, RunFilter, RunRow
+from tallystick.ledger.scopes import Scopes
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.runs.history import mentions
+from tallystick.runtime.runs.history import mentions, other_run_of
 from tallystick.runtime.runs.in_doubt import last_tag
-from tallystick.runtime.runs.lock import held_run, is_running
+from tallystick.runtime.runs.lock import held_run, is_running, running_runs
 
 # What one reading of a chain says about pruning it: what goes, and what speaks against it.
 
@@ -189,11 +188,6 @@ def record_in(entry: Sealed) -> Record | None:
         return None
 
 
-def stays(entry: Sealed) -> bool:
-    """Whether an entry is one whose body stays."""
-    return _tag(entry) in KEPT_TAGS
-
-
 def _tag(entry: Sealed) -> str:
     try:
         return msgspec.json.decode(entry.header, type=Header).tag
@@ -214,8 +208,14 @@ _AGE = re.compile(r"(0|[1-9][0-9]{0,5})([hdw])")
 _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 _HOUR_MS = 3_600_000
 _TOGETHER = 256
-# All bodies of a run go at once: one of the first says whether they did.
-_FIRST = 3
+_FREE_SHARE = 8
+# A file that is written anew in no time.
+_SMALL_BYTES = 16 << 20
+_UNERASED = RunFilter(unerased=True)
+_OUTERMOST = RunFilter(outermost=True)
+_INSIDE = RunFilter(inside=True, unerased=True)
+# Smaller than every id.
+_BEFORE_ALL = "0"
 
 
 def age_ms(text: str) -> int:
@@ -226,6 +226,11 @@ def age_ms(text: str) -> int:
             field="older-than", given=text, why="a number of hours, days or weeks: 12h, 30d, 2w"
         )
     return int(found[1]) * _HOURS[found[2]] * _HOUR_MS
+
+
+def _first_id_after(ms: int) -> str:
+    """Return the first id that a run of a later millisecond could have."""
+    return ulid(time_ms=max(0, ms + 1), entropy=bytes(10))
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,7 +263,7 @@ class Pruner:
         self,
         ledger: SqliteLedger,
         attachments: SqliteAttachments,
-        scopes: SharedScopes,
+        scopes: Scopes,
         *,
         clock: Callable[[], int],
     ) -> None:
@@ -266,12 +271,6 @@ class Pruner:
         self._attachments = attachments
         self._scopes = scopes
         self._clock = clock
-        self._rows: dict[str, RunRow] = {}
-        self._erased: dict[str, bool] = {}
-        self._sessions: Counter[str] = Counter()
-        self._forks: dict[str, list[str]] = {}
-        self._callers: dict[str, str] = {}
-        self._growing = False
         self._left: set[str] = set()
         # What was pruned; and with it what a look found fit to be.
         self._gone: set[str] = set()
@@ -288,37 +287,54 @@ class Pruner:
         So a fork comes before what it grew from, and does not need it any more. A run is as old as
         the last thing that is known to have happened to it. What was pruned before is passed over.
         """
-        self._survey()
         cutoff = None if older_than_ms is None else self._clock() - older_than_ms
-        newest = self._newest(keep or 0)
-        for row in reversed(self._rows.values()):
-            young = cutoff is not None and row.created_at > cutoff
-            if self._erased.get(row.run) or young or self._root(row.run) in newest:
+        kept_from = self._oldest_kept(keep) if keep else None
+        for row in self._candidates(created_by=cutoff, kept_from=kept_from):
+            if kept_from is not None and self._is_kept(row, kept_from):
                 continue
-            found = self._looked(row.run, gone=self._would)
+            found = self._looked(row, gone=self._would)
             if isinstance(found, Kept):
                 if not found.pruned:
                     yield found
             elif cutoff is None or found.latest <= cutoff:
                 yield self._going(found)
 
-    def _newest(self, count: int) -> set[str]:
-        """The newest runs and steps that no program began."""
-        listed = [run for run in self._rows if run not in self._callers]
-        return set(listed[len(listed) - min(count, len(listed)) :])
+    def _candidates(self, *, created_by: int | None, kept_from: str | None) -> Iterator[RunRow]:
+        """Yield the runs that have their bodies and may be old enough, the newest first."""
+        after = "" if created_by is None else _first_id_after(created_by)
+        if kept_from is not None:
+            # Of those that are newer, only what a program of an older one began may go.
+            for row in self._pages(_INSIDE, after):
+                if row.run < kept_from:
+                    break
+                yield row
+            after = min(after or kept_from, kept_from)
+        yield from self._pages(_UNERASED, after)
 
-    def _root(self, run: str) -> str:
-        """The run that a run stands inside of, or itself."""
-        seen = {run}
-        while (caller := self._callers.get(run)) is not None and caller not in seen:
-            seen.add(caller)
-            run = caller
-        return run
+    def _pages(self, which: RunFilter, after: str) -> Iterator[RunRow]:
+        while rows := self._ledger.runs(which, after=after, most=_TOGETHER, newest_first=True):
+            yield from rows
+            after = rows[-1].run
+
+    def _oldest_kept(self, keep: int) -> str:
+        """Return the oldest of the newest runs and steps that no program began."""
+        found = self._ledger.runs(_OUTERMOST, skip=keep - 1, most=1, newest_first=True)
+        return found[0].run if found else _BEFORE_ALL
+
+    def _is_kept(self, row: RunRow, kept_from: str) -> bool:
+        """Tell whether a run, or the one that it stands inside of, is among the newest."""
+        seen = {row.run}
+        while row.caller is not None and row.caller not in seen:
+            seen.add(row.caller)
+            around = self._ledger.row(row.caller)
+            if around is None:
+                return False
+            row = around
+        return row.caller is None and row.run >= kept_from
 
     def look(self, run: str) -> Pruned | Kept:
         """What pruning a run would take out, or why it is kept."""
-        self._survey()
-        found = self._looked(run, gone=self._would)
+        found = self._looked(self._row(run), gone=self._would)
         return found if isinstance(found, Kept) else self._going(found)
 
     def _going(self, plan: Plan) -> Pruned:
@@ -339,13 +355,18 @@ class Pruner:
             attachment_bytes=sum(alone),
         )
 
-    def _looked(self, run: str, *, gone: Collection[str], locked: bool = False) -> Plan | Kept:
-        if run not in self._rows:
+    def _row(self, run: str) -> RunRow:
+        row = self._ledger.row(run)
+        if row is None:
             raise RunNotFound(run=run)
+        return row
+
+    def _looked(self, row: RunRow, *, gone: Collection[str], locked: bool = False) -> Plan | Kept:
+        run = row.run
         if not locked and is_running(self._ledger, run):
             return Kept(run=run, why="is running")
         try:
-            plan = read_chain(self._ledger, self._rows[run])
+            plan = read_chain(self._ledger, row)
             if plan.head.count and not plan.seqs and plan.broken is None:
                 return Kept(run=run, why="was pruned before", pruned=True)
             why = self._needed(plan, gone)
@@ -369,10 +390,9 @@ class Pruner:
         return self._needed_by_others(plan, gone)
 
     def _needed_by_others(self, plan: Plan, gone: Collection[str]) -> str | None:
-        # Of one that is about to grow only the ledger knows, which looks through all of them.
-        known = self._forks.get(plan.run, ())
-        for fork in self._ledger.forks_of(plan.run) if self._growing else known:
-            if fork in self._rows and fork not in gone and not self._erased.get(fork):
+        for fork in self._ledger.forks_of(plan.run):
+            row = self._ledger.row(fork)
+            if row is not None and fork not in gone and not row.erased:
                 return f"is what run {fork} grew from, which needs it"
         if self._scopes.holds(run=plan.run):
             return "holds some of the shared total: tally resolve closes that"
@@ -387,9 +407,10 @@ class Pruner:
 
     def _is_open(self, steps: str) -> bool:
         """Whether a chain of steps that is here has one that was not left."""
-        if steps not in self._rows or steps in self._left:
+        row = None if steps in self._left else self._ledger.row(steps)
+        if row is None:
             return False
-        plan = read_chain(self._ledger, self._rows[steps])
+        plan = read_chain(self._ledger, row)
         if plan.steps_open or plan.broken is not None:
             return True
         self._left.add(steps)
@@ -397,42 +418,18 @@ class Pruner:
 
     def _goes_on(self, caller: str) -> bool:
         """Whether a run that is here has no end, and may be gone on with."""
-        row = self._rows.get(caller)
+        row = self._ledger.row(caller)
         if row is None or row.moved or row.imported:
             return False
         last = last_tag(self._ledger, row)
         return last is None or last[0] not in ("run.ended", "run.pruned")
 
-    def _survey(self) -> None:
-        """Note every run, by its first entries; of those noted before, only where they stand."""
-        self._rows = {row.run: row for row in self._ledger.runs()}
-        unwritten = [row.head.hash for row in self._rows.values() if not row.head.count]
-        self._growing = any(each != Head.of_nothing().hash for each in unwritten)
-        for run in sorted(self._rows.keys() - self._erased.keys()):
-            try:
-                first = list(self._ledger.read(run, stop=_FIRST))
-            except LedgerError:
-                first = []  # removed just now, or damaged: a look at it will say so
-            if not first:
-                continue  # it is noted when it has begun
-            # Whether its bodies are out already.
-            self._erased[run] = next((one.body is None for one in first if not stays(one)), False)
-            begun = record_in(first[0])
-            if isinstance(begun, RunStarted | RunForked):
-                self._sessions[begun.session_id] += 1
-            if isinstance(begun, RunStarted) and begun.caller is not None:
-                self._callers[run] = begun.caller.run
-            if isinstance(begun, RunForked):
-                self._forks.setdefault(begun.parent, []).append(run)
-
     def _own_session(self, plan: Plan) -> str | None:
-        """The session that is this run's alone."""
-        if not self._rows:
-            self._survey()
+        """Return the session that is this run's alone."""
         session = plan.session
-        if session is None or not is_ulid(session) or self._sessions[session] != 1:
+        if session is None or not is_ulid(session):
             return None
-        return session
+        return None if other_run_of(self._ledger, session, plan.run) else session
 
     # -- doing ---------------------------------------------------------------------------------
 
@@ -449,8 +446,7 @@ class Pruner:
             except UsageError:
                 return Kept(run=run, why="is running")
             try:
-                self._survey()
-                plan = self._looked(run, gone=self._gone, locked=True)
+                plan = self._looked(self._row(run), gone=self._gone, locked=True)
                 if isinstance(plan, Kept):
                     return plan
                 ids = self.mark(plan, why=why)
@@ -485,7 +481,7 @@ class Pruner:
                 removed=len(plan.seqs),
                 bytes=plan.bytes,
                 why=why,
-                caller=self._callers.get(plan.run),
+                caller=plan.row.caller,
             )
         )
         self._ledger.append(
@@ -534,13 +530,23 @@ class Pruner:
             note=note,
         )
 
-    def shrink(self) -> str | None:
-        """Give the room of what went back to the system. Says why, if that cannot be done now."""
-        # The file is written anew: who works on a run could not write meanwhile, and would give up.
-        working = next((run for run in self._rows if is_running(self._ledger, run)), None)
+    def shrink(self, *, whole: bool = False) -> str | None:
+        """Give the room of what went back to the system. Says why, if that is not done now.
+
+        The file is written anew, which takes as long as it is large. A large one therefore only
+        when an eighth of it is free: then it costs in proportion to what was taken out. `whole`
+        does it in any case.
+        """
+        # Who works on a run could not write meanwhile, and would give up.
+        working = next(running_runs(self._ledger), None)
         if working is not None:
             return f"the ledger's file keeps its size for now: run {working} is running"
         try:
+            size = disk_bytes(self._ledger)
+            large = size > _SMALL_BYTES and size > self._ledger.free_bytes() * _FREE_SHARE
+            if large and not whole:
+                self._attachments.scrub()
+                return "the ledger's file keeps its size: new runs use what is free in it"
             self._attachments.scrub()
             self._ledger.reclaim()
         except LedgerError as error:

@@ -21,7 +21,6 @@ from typing import Literal
 
 import msgspec
 
-from tallystick.attachments import rows
 from tallystick.attachments.port import AttachmentError
 from tallystick.attachments.session import snapshots_holder
 from tallystick.attachments.sqlite import SqliteAttachments
@@ -339,8 +338,8 @@ def blobs_with(
         for each in attachments.references()
         if each.ref.label is not None and needles.in_text(each.ref.label)
     }
-    with attachments.reading() as db:
-        there = [] if db is None else [blob.id for blob in rows.blobs(db)]
+    with attachments.looking() as rows:
+        there = [] if rows is None else [blob.id for blob in rows.blobs()]
     wanted = [id for id in there if among is None or id in among]
     return {id for id in wanted if id in called or _has(attachments, id, needles)}
 
@@ -350,8 +349,8 @@ def strays_with(attachments: SqliteAttachments, needles: TextForms) -> list[Path
     if not needles:
         return []
     files = attachments.files
-    with attachments.reading() as db:
-        named = set() if db is None else {blob.id for blob in rows.blobs(db)}
+    with attachments.looking() as rows:
+        named = set() if rows is None else {blob.id for blob in rows.blobs()}
     paths = [path for _, path in files.staged()]
     paths += [files.path(id) for id in files.ids() if id not in named]
     return [path for path in paths if has_text(path, needles)]

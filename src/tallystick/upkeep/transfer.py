@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -316,10 +315,10 @@ class _Incoming:
         self.put_count += 1
         return None
 
-    def commit(self, db: sqlite3.Connection | None) -> None:
+    def commit(self, within: Transaction) -> None:
         assert self._session_id is not None
         held = SessionAttachments(self._attachments, session_id=self._session_id)
-        held.commit(list(self.carried), within=db)
+        held.commit(list(self.carried), within=within)
 
     def _is_strangers(self, session_id: str, run: str, carried: Collection[str]) -> bool:
         """Whether the session holds what is not this run's, as far as the file tells."""

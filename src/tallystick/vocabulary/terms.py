@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from tallystick.core.errors import UsageError
+from tallystick.core.errors import Facts, UsageError
 from tallystick.core.json_text import read_json, shown
 
 # What can go wrong with a vocabulary, sorted as in `tallystick.core.errors`.
@@ -19,17 +19,18 @@ from tallystick.core.json_text import read_json, shown
 # └── ThesaurusInvalid          a thesaurus file that is none, or contradicts itself
 
 
-class ThesaurusInvalid(UsageError):
+class ThesaurusInvalid(Facts, UsageError):
     """A thesaurus that cannot be used. `line` is where, 0 for the file as a whole."""
 
     code = "usage.thesaurus"
 
-    def __init__(self, *, name: str, line: int, why: str) -> None:
-        place = f", line {line:,}" if line else ""
-        super().__init__(f"thesaurus {name[:200]!r}{place}: {why}")
-        self.name = name
-        self.line = line
-        self.why = why
+    name: str
+    line: int
+    why: str
+
+    def text(self) -> str:
+        place = f", line {self.line:,}" if self.line else ""
+        return f"thesaurus {self.name[:200]!r}{place}: {self.why}"
 
 
 # A user's thesaurus: terms with synonyms and relations, one JSON object on each line.

@@ -462,7 +462,9 @@ def errors_of(module: ModuleType) -> list[Any]:
     return [
         each
         for _, each in inspect.getmembers(module, inspect.isclass)
-        if each.__module__ == module.__name__ and issubclass(each, BaseException)
+        if each.__module__ == module.__name__
+        and issubclass(each, BaseException)
+        and each is not errors.Facts
     ]
 
 

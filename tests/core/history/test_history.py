@@ -36,6 +36,8 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.history import whole_records
 
 VECTORS = Path(__file__).with_name("vectors.txt")
+# The sets that there were when the indexes before this one said what is frozen.
+FROZEN = SETS[:2]
 FOLDERS = (DATA, Path("cut"))
 
 
@@ -137,7 +139,7 @@ def frozen(value: object, places: Mapping[int, int]) -> object:
     return [frozen(each, places) for each in value]
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", FROZEN)
 @pytest.mark.parametrize("folder", FOLDERS, ids=["data", "cut"])
 def test_every_view_of_every_prefix_is_what_it_was(name: str, folder: Path, tmp_path: Path) -> None:
     sums: dict[str, hashlib._Hash] = {}

@@ -62,11 +62,11 @@ class Logged(MemoryLedger):
         for act in acts:
             act(self)
 
-    def claim(self, run: str, *, create: bool, grown_from: str | None = None) -> int:
-        self.acts.append(
-            lambda ledger: MemoryLedger.claim(ledger, run, create=create, grown_from=grown_from)
-        )
-        return super().claim(run, create=create, grown_from=grown_from)
+    def claim(self, run: str, **how: Any) -> int:
+        fence = super().claim(run, **how)
+        # One that is refused is no act.
+        self.acts.append(lambda ledger: MemoryLedger.claim(ledger, run, **how))
+        return fence
 
     def submit(self, run: str, drafts: Sequence[Draft], **more: Any) -> Any:
         fresh = {**more, "also": None}

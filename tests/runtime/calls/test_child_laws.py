@@ -9,18 +9,22 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Coroutine
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.call_scopes import RUN, ProgramCalls
 
+from tallystick.core.chain import Head
 from tallystick.core.charge import Charge, RunLimits
-from tallystick.core.records import ChildEnded, QueryRefused
-from tallystick.runtime.calls.children import ChildCalls, Children, ChildRequest
-from tallystick.runtime.calls.queries import CallJournal, Queries, QueryCalls, QueryProblem
+from tallystick.core.records import Caller, ChildBegun, ChildEnded
+from tallystick.model.port import Model
+from tallystick.runtime.calls.children import Children, ChildRequest, ChildRunner, Parent
+from tallystick.runtime.calls.queries import Queries, QueryProblem
+from tallystick.runtime.runs.result import Run
+from tallystick.runtime.spend.door import ModelDoor
 from tallystick.runtime.spend.slots import ChildSlots
 
 Result = TypeVar("Result")
@@ -85,67 +89,99 @@ class Counts:
         self.most_begun = max(self.most_begun, self.begun)
 
 
-@dataclass
-class ScriptedChildCalls:
-    """Where the children of one of them are begun."""
+class ScriptedRunner:
+    """Drives the children of one run, which only wait. `depth` is how many runs that stands in."""
 
-    children: tuple[Child, ...]
-    slots: ChildSlots
-    counts: Counts
-    depth: int = 0
-    written: CallJournal | None = None
-    ends_at: float = 0.0
-    names: list[str] = field(default_factory=list)
+    def __init__(
+        self, children: tuple[Child, ...], slots: ChildSlots, counts: Counts, depth: int = 0
+    ) -> None:
+        self.children = children
+        self.counts = counts
+        self.depth = depth
+        self._slots = slots
 
-    async def begin(self, requests: object) -> None: ...
+    @property
+    def slots(self) -> ChildSlots:
+        return self._slots
 
-    async def over(self) -> None: ...
+    def check_model(self, parent: Parent, name: str | None) -> None: ...
 
-    def waiting(self) -> AbstractAsyncContextManager[None]:
-        return self.slots.lent(depth=self.depth)
+    def refusal(self, parent: Parent, request: ChildRequest) -> None: ...
 
-    async def run(self, request: ChildRequest) -> ChildEnded | QueryRefused:
+    def waits(self, parent: str, change: int) -> None: ...
+
+    async def begin(
+        self, parent: Parent, run: str, request: ChildRequest, caller: Caller
+    ) -> tuple[Run, Head]:
+        assert caller.depth == self.depth + 1
         child = self.children[request.item]
-        async with self.slots.held(depth=self.depth + 1):
-            self.counts.change(live=1, begun=1)
-            try:
-                answer = await self._work(child, request.prompt)
-            finally:
-                self.counts.change(live=-1, begun=-1)
-        return ChildEnded(
-            intent=0,
-            item=request.item,
-            run="",
+        self.counts.change(live=1, begun=1)
+        try:
+            answer = await self._work(child, request.prompt)
+        finally:
+            self.counts.change(live=-1, begun=-1)
+        return Run(
+            run=run,
+            answer=answer,
             stop="no_progress" if child.fails else "answered",
             detail="",
-            answer=answer,
             partial=child.fails,
+            turns=0,
             charge=Charge(),
-            count=0,
-            hash="",
-        )
+            citations=(),
+            ledger="",
+        ), Head.of_nothing()
+
+    async def resume(
+        self, parent: Parent, run: str, request: ChildRequest, caller: Caller
+    ) -> tuple[Run, Head]:
+        raise AssertionError("nothing was begun before")
 
     async def _work(self, child: Child, name: str) -> str:
         await asyncio.sleep(child.works)
         if not child.inside:
             return name
-        desk = ScriptedChildCalls(child.inside, self.slots, self.counts, self.depth + 1)
+        inside = ScriptedRunner(child.inside, self.slots, self.counts, self.depth + 1)
         self.counts.change(live=-1)
         try:
-            told = await batch(desk, name)
+            told = await batch(inside, name)
         finally:
             self.counts.change(live=1)
         await asyncio.sleep(child.works)
         return str(told)
 
 
-async def batch(desk: ScriptedChildCalls, name: str) -> dict[str, object]:
-    queries = Queries(cast(QueryCalls, None), limits=RunLimits())
-    prompts = [f"{name}.{number}" for number in range(len(desk.children))]
-    return await Children(desk, queries).batched(prompts)
+_: type[ChildRunner] = ScriptedRunner
 
 
-_: type[ChildCalls] = ScriptedChildCalls
+async def batch(runner: ScriptedRunner, name: str) -> dict[str, object]:
+    """Begin all children of a runner at once, as a program of its run does."""
+    calls = ProgramCalls()
+    children = Children(
+        calls.effects,
+        cast(Queries, None),
+        calls.run_attachments,
+        depth=runner.depth,
+        parent=Parent(
+            run=RUN,
+            model_door=cast(ModelDoor, None),
+            limits=RunLimits(),
+            grants=(),
+            seed=0,
+            temperature=None,
+            wrap=lambda function: function,
+            model=cast(Model, None),
+            depth=runner.depth,
+        ),
+        runner=runner,
+    )
+    prompts = [f"{name}.{number}" for number in range(len(runner.children))]
+    try:
+        return await children.batched(calls.call("rlm_query_batched"), prompts)
+    finally:
+        # Whatever was begun has its end, however it was left.
+        begun = [each.item for each in calls.of(ChildBegun)]
+        assert sorted(begun) == sorted(each.item for each in calls.of(ChildEnded))
 
 
 def expected(children: tuple[Child, ...], name: str) -> dict[str, object]:
@@ -185,9 +221,9 @@ def test_any_tree_of_batches_ends_with_its_answers_in_order(
     children: tuple[Child, ...], most: int, begun_most: int
 ) -> None:
     counts = Counts()
-    desk = ScriptedChildCalls(children, ChildSlots(most, begun_most), counts)
+    runner = ScriptedRunner(children, ChildSlots(most, begun_most), counts)
 
-    told = run_virtually(batch(desk, "0"))
+    told = run_virtually(batch(runner, "0"))
 
     assert told == expected(children, "0")
     assert counts.most_live <= most
@@ -204,12 +240,12 @@ def test_a_tree_that_is_left_in_the_middle_gives_every_place_back(
     slots = ChildSlots(most, 6)
 
     async def scene() -> dict[str, object]:
-        going = asyncio.ensure_future(batch(ScriptedChildCalls(children, slots, counts), "0"))
+        going = asyncio.ensure_future(batch(ScriptedRunner(children, slots, counts), "0"))
         await asyncio.sleep(left_at)
         going.cancel()
         await asyncio.gather(going, return_exceptions=True)
         assert (counts.live, counts.begun) == (0, 0)
-        return await batch(ScriptedChildCalls((Child(1),) * 9, slots, after), "1")
+        return await batch(ScriptedRunner((Child(1),) * 9, slots, after), "1")
 
     run_virtually(scene())
 

@@ -146,3 +146,43 @@ def test_an_unexpected_exception_reaches_the_program_without_host_paths(
     assert type(error).__name__ in str(played.run.answer)
     assert "alice" not in str(played.run.answer)
     assert played.replayed().held
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), SystemExit("usage: tool FILE"), KeyboardInterrupt()]
+)
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_function_that_exits_fails_in_its_call_and_the_run_goes_on(
+    error: BaseException, awaited: bool, sandbox: WasmSandbox
+) -> None:
+    def fails() -> str:
+        raise error
+
+    async def fails_later() -> str:
+        raise error
+
+    tool = host_function(policy="read", name="fails")(fails_later if awaited else fails)
+    source = "try:\n    fails()\nexcept HostError as error:\n    FINAL(f'{error.kind}|{error}')"
+
+    played = play(sandbox, [ScriptedReply(text=block(source))], functions=[tool])
+
+    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    assert played.run.answer == f"{type(error).__name__}|{told}"
+    assert played.replayed().held
+
+
+class Looker:
+    """An object that is called, as clients of services are."""
+
+    async def __call__(self, key: str) -> str:
+        """Look."""
+        return key.upper()
+
+
+def test_an_object_whose_call_is_async_is_awaited(sandbox: WasmSandbox) -> None:
+    tool = host_function(policy="read", name="look")(Looker())
+
+    played = play(sandbox, [ScriptedReply(text=block("FINAL(look('a'))"))], functions=[tool])
+
+    assert played.run.answer == "A"
+    assert played.replayed().held

@@ -1,4 +1,4 @@
-"""The live desk and its teller: what is held is given back, what may be billed is settled."""
+"""Live model calls of programs: what is held is given back, what may be billed is settled."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.laws.costed_world import Notes, VirtualLoop
+from tests.call_scopes import ProgramCalls
+from tests.laws.costed_world import VirtualLoop, charged_quietly
 from tests.runtime.run.priced_model import PRICING, Costed
 
-from tallystick.attachments.memory import MemoryAttachments
-from tallystick.attachments.session import SessionAttachments
 from tallystick.core.budget.amount import Amount, Budget
 from tallystick.core.charge import ModelUsage, RunLimits, nano_usd
 from tallystick.core.machine.prompt import Message
 from tallystick.core.records import QueryAsked, QueryFailed
 from tallystick.model.port import ModelError, ModelReply, ModelRequest
-from tallystick.runtime.calls.queries import LiveQueryCalls, Queries, QueryPlace
-from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.spend.door import ModelDoor
 from tallystick.runtime.spend.scopes import RunScopes, ScopeRef, ScopeTree
 
@@ -35,12 +32,16 @@ class PricedWorld:
         self.scope_tree.tree.enter("run", parent=None, budget=budget, kind="run", name="")
         self.model_door = ModelDoor(RunScopes([ScopeRef(self.scope_tree, "run")]), PRICING)
         self.model = model
-        self.notes = Notes()
-        held = SessionAttachments(MemoryAttachments(), session_id="0" * 32)
-        desk = LiveQueryCalls("RUN", self.model_door, lambda name: model, RunAttachments(held))
-        desk.written = self.notes
-        self.queries = Queries(desk, limits=RunLimits(reply_tokens=reply_tokens, retries=0))
-        self.queries.place = QueryPlace(intent=1, program=0)
+        self.calls = ProgramCalls(
+            self.model_door,
+            lambda name: model,
+            limits=RunLimits(reply_tokens=reply_tokens, retries=0),
+        )
+
+    async def batched(self, prompts: list[str], fit: str = "part") -> dict[str, object]:
+        """Ask as a program does, by one host call."""
+        call = self.calls.call("llm_query_batched")
+        return await self.calls.queries.batched(call, prompts, fit=fit)
 
     @property
     def reserved(self) -> Amount:
@@ -142,14 +143,10 @@ class Breaking(Costed):
 def test_a_backend_that_breaks_has_failed_once_and_may_have_been_paid() -> None:
     client_scopes = PricedWorld(Breaking())
 
-    found = done(client_scopes.queries.batched(["a", "b", "c"]))
+    found = done(client_scopes.batched(["a", "b", "c"]))
 
-    (failed,) = [each for each in client_scopes.notes.records if isinstance(each, QueryFailed)]
-    (asked,) = [
-        each
-        for each in client_scopes.notes.records
-        if isinstance(each, QueryAsked) and each.prompt == "b"
-    ]
+    (failed,) = client_scopes.calls.of(QueryFailed)
+    (asked,) = [each for each in client_scopes.calls.of(QueryAsked) if each.prompt == "b"]
     told = [1, "ModelError", "unknown: the backend broke (RuntimeError)"]
     assert found == {"answers": ["ok", None, "ok"], "errors": [told]}
     assert (failed.settled.figures, failed.settled.usd) == ("reserved", asked.reserved.usd)
@@ -165,7 +162,7 @@ def test_a_whole_batch_that_is_left_gives_back_what_it_had_not_begun(seconds: fl
     client_scopes = PricedWorld(Costed(delay=1.0))
 
     async def leave() -> None:
-        work = client_scopes.queries.batched(["x"] * 20, fit="whole")
+        work = client_scopes.batched(["x"] * 20, fit="whole")
         task = asyncio.ensure_future(work)
         await asyncio.sleep(0)
         if seconds:
@@ -175,7 +172,7 @@ def test_a_whole_batch_that_is_left_gives_back_what_it_had_not_begun(seconds: fl
 
     done(leave())
 
-    charged, _ = client_scopes.notes.quiet()
+    charged, _ = charged_quietly(client_scopes.calls.records)
     assert client_scopes.reserved == Amount()
     assert client_scopes.spent.usd == charged
     assert bool(charged) == bool(seconds)
@@ -193,7 +190,7 @@ def test_those_who_wait_are_called_one_at_a_time() -> None:
         return reserve(*args, **more)
 
     client_scopes.model_door.reserve = counted  # type: ignore[method-assign]
-    found = done(client_scopes.queries.batched(["x"] * 100))
+    found = done(client_scopes.batched(["x"] * 100))
 
     assert found == {"answers": ["ok"] * 100, "errors": []}
     assert client_scopes.model.most_at_once < 10
@@ -205,7 +202,7 @@ def test_calls_that_wait_begin_in_their_order() -> None:
     client_scopes = PricedWorld(Costed(delay=1.0), usd="0.003")
     prompts = [f"{number:03}" for number in range(50)]
 
-    done(client_scopes.queries.batched(prompts))
+    done(client_scopes.batched(prompts))
 
     assert client_scopes.model.asked == prompts
 
@@ -213,7 +210,7 @@ def test_calls_that_wait_begin_in_their_order() -> None:
 def test_one_that_is_refused_does_not_leave_the_others_waiting() -> None:
     """The first asks for more than there is, behind one that is under way."""
     client_scopes = PricedWorld(Costed(delay=1.0), usd="0.0012")
-    found = done(client_scopes.queries.batched(["x", "y" * 5_000, "z"]))
+    found = done(client_scopes.batched(["x", "y" * 5_000, "z"]))
 
     assert found["answers"] == ["ok", None, "ok"]
     assert [(item, kind) for item, kind, _ in found["errors"]] == [(1, "BudgetExhausted")]
@@ -223,6 +220,6 @@ def test_one_that_is_refused_does_not_leave_the_others_waiting() -> None:
 def test_one_that_fails_calls_the_next() -> None:
     failures = [ModelError(reason="invalid_request", message="no", status=400, billed=False)] * 3
     client_scopes = PricedWorld(Costed(delay=1.0, failures=failures), usd="0.001")
-    found = done(client_scopes.queries.batched(["x"] * 6))
+    found = done(client_scopes.batched(["x"] * 6))
 
     assert found["answers"][3:] == ["ok"] * 3

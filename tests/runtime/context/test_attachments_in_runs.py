@@ -110,6 +110,19 @@ def test_a_long_answer_is_the_answer_and_kept_as_an_attachment(
     assert played.replayed().held
 
 
+def test_a_long_answer_that_is_asked_about_is_quoted_in_part_and_taken_when_it_is_repeated(
+    sandbox: WasmSandbox,
+) -> None:
+    long = block("FINAL('x' * 2_000_000)")
+    data = given_text("\n".join(f"line {number}" for number in range(2_000)))
+
+    played = play(sandbox, [long, long], inputs=[data], strategy="code")
+
+    assert (played.run.stop, len(played.run.answer or "")) == ("answered", 2_000_000)
+    assert played.run.charge.tokens_in < 10_000
+    assert played.replayed().held
+
+
 def test_a_short_answer_is_no_attachment(sandbox: WasmSandbox) -> None:
     (ended,) = finished(play(sandbox, [block("FINAL('x' * 65_536)")]))
 

@@ -57,8 +57,8 @@ from tallystick.ledger.verify import verify_ledger
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.in_doubt import runs_in_doubt
 from tallystick.sandbox.process.sandbox import ProcessSandbox
-from tallystick.sessions.runs import SessionLease
-from tallystick.vocabulary.runs import read_vocabulary
+from tallystick.sessions.surroundings import SessionLease
+from tallystick.vocabulary.capability import read_vocabulary
 
 pytestmark = pytest.mark.slow
 
@@ -528,7 +528,7 @@ def test_a_fork_has_the_files_of_its_turn(process: ProcessSandbox) -> None:
 def test_files_that_do_not_fit_are_said_by_name(
     process: ProcessSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tallystick.runtime.programs.files.KEPT_BYTES_MAX", 100)
+    monkeypatch.setattr("tallystick.sandbox.process.files.KEPT_BYTES_MAX", 100)
     plan = [
         bash("echo small > s; head -c 200 /dev/zero > large; mkfifo pipe"),
         program("FINAL(sorted(__import__('os').listdir()))"),

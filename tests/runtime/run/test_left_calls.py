@@ -214,7 +214,7 @@ class _Full(MemoryLedger):
         for draft in drafts:
             record = decode_record(draft.body)
             if self.full and isinstance(record, QueryAsked) and record.attempt == 2:
-                raise LedgerFull(path="ledger.db")
+                raise LedgerFull(where="ledger.db")
         return super().submit(run, drafts, **more)
 
 

@@ -54,7 +54,7 @@ class Failing(MemoryLedger):
         if self._tag and any(draft.tag == self._tag for draft in drafts):
             self._tag = ""
             failed: Future[None] = Future()
-            failed.set_exception(LedgerFull(path="ledger.db"))
+            failed.set_exception(LedgerFull(where="ledger.db"))
             return more["expected"], failed
         return super().submit(run, drafts, **more)
 

@@ -41,7 +41,7 @@ from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.port import ModelRequest
 from tallystick.runtime.runs.history import whole_records
-from tallystick.runtime.spend.scopes import DEPLOYMENT, SharedCap, declared
+from tallystick.runtime.spend.scopes import DEPLOYMENT, SharedCap
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 pytestmark = pytest.mark.slow
@@ -259,8 +259,9 @@ def test_what_was_never_sent_is_given_back_and_what_had_ended_is_settled(
         records = whole_records(ledger, dead.run)
         ended = next(each for each in records if isinstance(each, ModelReplied))
         assert ended.settled is not None
-        scopes = declared(ledger.file, TOTAL)
-        run_scopes = SharedCap(ledger.file, scopes, run=dead.run)
+        scopes = SharedScopes(ledger.file)
+        scopes.record_total(DEPLOYMENT, TOTAL)
+        run_scopes = SharedCap(scopes, run=dead.run)
         before = total(dead).spent.usd
         run_scopes.go_on(40)
         never = run_scopes.reserve(Amount(usd=7_000_000, tokens=9, model_calls=1), usd_waived=False)

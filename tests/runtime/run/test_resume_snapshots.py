@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.attachments.builders import EVERYTHING
+from tests.attachments.builders import EVERYTHING, local_path
 from tests.laws.test_costed_sessions import watched
 from tests.runtime.run.cut_runs import (
     GOAL,
@@ -32,7 +32,7 @@ from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.charge import RunLimits
 from tallystick.core.records import ProgramFinished, Record, RunStarted, SnapshotTaken
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.run import live
+from tallystick.runtime.programs import execution
 from tallystick.sandbox.snapshot import packed, unpacked
 from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
 from tallystick.upkeep.transfer import (
@@ -54,7 +54,7 @@ PLAN = tuple(program(each) for each in SOURCES)
 
 @pytest.fixture(autouse=True)
 def after_every_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "SNAPSHOT_FUEL", 0)
+    monkeypatch.setattr(execution, "SNAPSHOT_FUEL", 0)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture(scope="module")
 def whole(sandbox: WasmSandbox) -> Whole:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(live, "SNAPSHOT_FUEL", 0)
+        patch.setattr(execution, "SNAPSHOT_FUEL", 0)
         return played(sandbox, *PLAN, attachments=KeptAttachments())
 
 
@@ -173,7 +173,7 @@ def missing(attachments: SqliteAttachments, kept: SessionAttachments) -> None:
 
 def damaged(attachments: SqliteAttachments, kept: SessionAttachments) -> None:
     (each,) = kept.references()
-    path = kept.local_path(each.ref.id)
+    path = local_path(kept, each.ref.id)
     assert path is not None
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 255
@@ -183,7 +183,7 @@ def damaged(attachments: SqliteAttachments, kept: SessionAttachments) -> None:
 
 def cut_short(attachments: SqliteAttachments, kept: SessionAttachments) -> None:
     (each,) = kept.references()
-    path = kept.local_path(each.ref.id)
+    path = local_path(kept, each.ref.id)
     assert path is not None
     path.chmod(0o600)
     path.write_bytes(path.read_bytes()[:-100])

@@ -23,8 +23,9 @@ from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
 from tallystick.runtime.runs.history import whole_records
-from tallystick.runtime.runs.lock import held_run, is_running, require_idle
+from tallystick.runtime.runs.lock import held_run, is_running, require_idle, running_runs
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.storage.clock import new_id
 
 pytestmark = pytest.mark.slow
 
@@ -83,6 +84,20 @@ def test_a_lock_is_held_while_inside_and_leaves_nothing_behind(ledger: SqliteLed
     assert not stolen
     assert not is_running(ledger, RUN)
     assert locks(ledger) == []
+
+
+def test_the_runs_that_are_worked_on_are_found_by_their_locks(ledger: SqliteLedger) -> None:
+    first, second, third = (new_id() for _ in range(3))
+    before = list(running_runs(ledger))
+
+    with held_run(ledger, first), held_run(ledger, second):
+        # What a dead process left is a lock that nobody holds.
+        assert ledger.lock_folder is not None
+        (ledger.lock_folder / f"{third}.lock").touch()
+        found = list(running_runs(ledger))
+
+    assert (before, found, list(running_runs(ledger))) == ([], sorted([first, second]), [])
+    assert list(running_runs(MemoryLedger())) == []
 
 
 def test_a_second_one_is_refused_and_the_first_keeps_it(ledger: SqliteLedger) -> None:

@@ -25,7 +25,6 @@ from tallystick.runtime.spend.scopes import (
     ScopeRef,
     ScopeTree,
     SharedCap,
-    declared,
 )
 
 WAITERS = 50
@@ -206,12 +205,13 @@ async def test_what_another_process_holds_is_looked_at_by_the_first_alone_and_ev
         SqliteLedger(tmp_path / "ledger.db") as ledger,
         SharedScopes(ledger.file) as others,
     ):
-        mine = declared(ledger.file, Budget(tokens=10))
+        mine = SharedScopes(ledger.file)
+        mine.record_total(DEPLOYMENT, Budget(tokens=10))
         try:
-            elsewhere = SharedCap(ledger.file, others, run="elsewhere")
+            elsewhere = SharedCap(others, run="elsewhere")
             number = elsewhere.reserve(Amount(tokens=10), usd_waived=False)
             assert number is not None
-            scopes = Counted([], SharedCap(ledger.file, mine, run="here"))
+            scopes = Counted([], SharedCap(mine, run="here"))
             tasks = [
                 asyncio.create_task(paid(scopes, 1, seen=lambda: None)) for _ in range(WAITERS)
             ]

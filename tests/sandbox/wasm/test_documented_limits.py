@@ -69,7 +69,7 @@ def _files(session: TestSession) -> None:
     given = HostTable(values={"context": "a,b\n1,2\n"})
     names = given.names.__class__
     files = {"files": (("data.csv", "context", None),)}
-    given._names = names(**{f: getattr(given.names, f) for f in names.__struct_fields__} | files)
+    given.names = names(**{f: getattr(given.names, f) for f in names.__struct_fields__} | files)
     program = (
         "import os\nfrom pathlib import Path\n"
         "[os.access('data.csv', os.R_OK), os.access('data.csv', os.W_OK), os.access('x', os.F_OK),"

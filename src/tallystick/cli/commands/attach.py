@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from tallystick.attachments.collect import (
+    CollectableAttachments,
     EmptyRootSet,
     ReclaimPolicy,
     ReclaimReport,
@@ -19,14 +20,15 @@ from tallystick.attachments.collect import (
 )
 from tallystick.attachments.port import Reference
 from tallystick.attachments.session import SessionAttachments
-from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.cli.exit_codes import LEDGER, OK
-from tallystick.core.errors import UsageError
+from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.show import counted
+from tallystick.core.errors import UsageError, system_errors
 from tallystick.core.records import RunStarted, StepEntered
-from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.history import records_of, resolve_run
 from tallystick.settings.paths import ledger_path
 from tallystick.storage.private_file import whole_file
+from tallystick.stores import open_stores
 from tallystick.upkeep.audit import needed_attachments, verify_references
 
 _SESSION = click.option(
@@ -38,7 +40,6 @@ _SESSION = click.option(
     help="The session that holds them.",
 )
 _RUN = click.option("--run", metavar="RUN", help="Instead of a session: what this run holds.")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 
 
 @click.group("attach")
@@ -53,9 +54,9 @@ def command() -> None:
 
 
 @contextmanager
-def _opened() -> Iterator[SqliteAttachments]:
-    with SqliteAttachments(SqliteLedger(ledger_path()).file) as attachments:
-        yield attachments
+def _opened() -> Iterator[CollectableAttachments]:
+    with open_stores(ledger_path()) as stores:
+        yield stores.attachments
 
 
 @command.command("put")
@@ -63,7 +64,7 @@ def _opened() -> Iterator[SqliteAttachments]:
 @_SESSION
 @click.option("--type", "media_type", metavar="TYPE", help="Media type; else what the bytes show.")
 @click.option("--label", metavar="TEXT", help="What to call it; else the file's name.")
-@_JSON
+@JSON
 def put_command(
     files: tuple[str, ...],
     session_id: str,
@@ -85,7 +86,7 @@ def put_command(
                 refs.append(held.put(source, media_type=media_type, label=label or _label_of(name)))
         held.commit([ref.id for ref in refs])
     if as_json:
-        click.echo(msgspec.json.encode(refs).decode())
+        echo_json(refs)
     else:
         for ref in refs:
             click.echo(f"{ref.id}  {ref.media_type}  {ref.byte_len:,} bytes  {_plain(ref.label)}")
@@ -122,7 +123,7 @@ def get_command(id: str, session_id: str, run: str | None, output: Path | None) 
 @command.command("ls")
 @_SESSION
 @_RUN
-@_JSON
+@JSON
 def ls_command(session_id: str, run: str | None, as_json: bool) -> int:
     r"""List what a session holds, in the order it came.
 
@@ -134,7 +135,7 @@ def ls_command(session_id: str, run: str | None, as_json: bool) -> int:
         session_id = _session_of(run) or session_id
         found = SessionAttachments(attachments, session_id=session_id).references()
     if as_json:
-        click.echo(msgspec.json.encode(found).decode())
+        echo_json(found)
     else:
         for each in found:
             click.echo(_line(each))
@@ -148,7 +149,7 @@ def ls_command(session_id: str, run: str | None, as_json: bool) -> int:
     help="How old what a dead process intended must be.",
 )  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Go on even if nothing is held at all.")
-@_JSON
+@JSON
 def gc_command(dry_run: bool, grace: float, everything: bool, as_json: bool) -> int:
     r"""Delete bytes that no session holds and no living process intends to hold.
 
@@ -160,25 +161,25 @@ def gc_command(dry_run: bool, grace: float, everything: bool, as_json: bool) -> 
         grace_period_ms=round(grace * 3_600_000),
         empty_root_set=(EmptyRootSet.AUTHORIZE_DELETE_ALL if everything else EmptyRootSet.REFUSE),
     )
-    with SqliteLedger(ledger_path()) as ledger, SqliteAttachments(ledger.file) as attachments:
+    with open_stores(ledger_path()) as stores:
         report = reclaim(
-            attachments,
+            stores.attachments,
             policy=policy,
             dry_run=dry_run,
-            needed=lambda: needed_attachments(ledger),
+            needed=lambda: needed_attachments(stores.ledger),
         )
     click.echo(msgspec.json.encode(report).decode() if as_json else _told(report))
     if report.needed_ids:
         click.echo(
-            f"{len(report.needed_ids):,} kept: a run needs them and its session has lost its "
-            f"reference; tally attach verify names them",
+            f"{len(report.needed_ids):,} kept: needed by a run or a session whose reference is "
+            f"lost; tally attach verify names what is",
             err=True,
         )
     return LEDGER if report.failed_ids or report.needed_ids else OK
 
 
 @command.command("verify")
-@_JSON
+@JSON
 def verify_command(as_json: bool) -> int:
     r"""Read everything that is held again, and check that runs hold what their records name.
 
@@ -186,16 +187,17 @@ def verify_command(as_json: bool) -> int:
     Example:
         tally attach verify
     """
-    with SqliteLedger(ledger_path()) as ledger, SqliteAttachments(ledger.file) as attachments:
-        report = verify_references(ledger, attachments)
+    with open_stores(ledger_path()) as stores:
+        report = verify_references(stores.ledger, stores.attachments)
     if as_json:
-        click.echo(msgspec.json.encode(report).decode())
+        echo_json(report)
     else:
         for line in report.damage:
             click.echo(line)
         for each in report.bad:
             click.echo(f"{each.id}: {each.why}")
-        click.echo(f"{report.references} references, {report.blobs} blobs, {report.bytes:,} bytes")
+        held = f"{counted(report.references, 'reference')}, {counted(report.blobs, 'blob')}"
+        click.echo(f"{held}, {counted(report.bytes, 'byte')}")
     return OK if report.ok else LEDGER
 
 
@@ -206,9 +208,9 @@ def _session_of(named: str | None) -> str | None:
     """The session of a run, which holds what the run holds."""
     if named is None:
         return None
-    with SqliteLedger(ledger_path()) as ledger:
-        run = resolve_run(ledger, named)
-        started = next(records_of(ledger, run), None)
+    with open_stores(ledger_path()) as stores:
+        run = resolve_run(stores.ledger, named)
+        started = next(records_of(stores.ledger, run), None)
     if isinstance(started, StepEntered):
         raise UsageError(f"{run} holds steps, and no bytes; name one of its runs")
     if not isinstance(started, RunStarted):
@@ -221,10 +223,8 @@ def _source(name: str) -> Iterator[BinaryIO]:
     if name == "-":
         yield sys.stdin.buffer
         return
-    try:
+    with system_errors(name, UsageError):
         file = open(name, "rb")  # noqa: SIM115 (closed below; the error is of opening alone)
-    except OSError as error:
-        raise UsageError(f"{name}: {error.strerror or error}") from error
     with file:
         yield file
 
@@ -243,12 +243,9 @@ def _whole_id(held: SessionAttachments, named: str) -> str:
 
 def _write(path: Path, chunks: Iterator[bytes]) -> None:
     """Write beside the name first: what is damaged shall not stand under it."""
-    try:
-        with whole_file(path, forced=False, mode=0o666) as file:
-            for chunk in chunks:
-                file.write(chunk)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from error
+    with system_errors(path, UsageError), whole_file(path, forced=False, mode=0o666) as file:
+        for chunk in chunks:
+            file.write(chunk)
 
 
 def _line(each: Reference) -> str:
@@ -268,8 +265,10 @@ def _plain(text: str | None) -> str:
 
 def _told(report: ReclaimReport) -> str:
     verb = "would reclaim" if report.dry_run else "reclaimed"
+    looked = counted(report.scanned_blob_count, "blob")
+    size = counted(report.reclaimed_bytes, "byte")
     return (
-        f"{report.scanned_blob_count} blobs looked at; {verb} {report.reclaimed_count} "
-        f"({report.reclaimed_bytes:,} bytes), deferred {len(report.condemn_deferred_ids)}, "
+        f"{looked} looked at; {verb} {report.reclaimed_count} ({size}), "
+        f"deferred {len(report.condemn_deferred_ids)}, "
         f"failed {len(report.failed_ids)}"
     )

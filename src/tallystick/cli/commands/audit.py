@@ -10,18 +10,19 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import LEDGER, OK
+from tallystick.cli.parts import echo_json
 from tallystick.cli.show import counted
 from tallystick.core.chain import Head
-from tallystick.core.errors import UsageError
+from tallystick.core.errors import UsageError, system_errors
 from tallystick.core.json_text import canonical
 from tallystick.core.proof import HeadFile
-from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import BadEntry, BadRow, VerifyReport, bad_entry_of
 from tallystick.runtime.runs.history import resolve_run
 from tallystick.settings.files import config_directory
 from tallystick.settings.paths import ledger_path
 from tallystick.settings.signing import PublicKey, SigningKey, open_signing_key, read_public_key
 from tallystick.storage.clock import now_ms
+from tallystick.stores import open_stores
 from tallystick.upkeep.audit import verify_records
 from tallystick.upkeep.proof import (
     HeadReport,
@@ -51,7 +52,7 @@ def head_command(run: str, sign: bool, output: Path | None, as_json: bool) -> in
     Example:
         tally head last --output last.head
     """
-    ledger = SqliteLedger(ledger_path())
+    ledger = open_stores(ledger_path()).ledger
     found = resolve_run(ledger, run)
     key = _key() if sign else None
     document = head_of(ledger, found, at_ms=now_ms(), key=key)
@@ -83,7 +84,7 @@ def prove_command(
     Example:
         tally prove last 3 --output entry.proof
     """
-    ledger = SqliteLedger(ledger_path())
+    ledger = open_stores(ledger_path()).ledger
     found = resolve_run(ledger, run)
     head = _head_for(found, head_file) if head_file is not None else None
     proof = proof_of(ledger, found, seq, head=head, body=body)
@@ -114,12 +115,12 @@ def _head_for(run: str, path: Path) -> Head:
 def _hand_out(document: bytes, output: Path | None, as_json: bool) -> None:
     line = document + b"\n"
     if output is not None:
-        try:
+        with (
+            system_errors(f"--output {output}", UsageError),
             # A body is as private as the ledger it comes from.
-            with open(output, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-                file.write(line)
-        except OSError as error:
-            raise UsageError(f"--output {output}: {error.strerror or error}") from error
+            open(output, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file,
+        ):
+            file.write(line)
     if output is None or as_json:
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
@@ -176,7 +177,7 @@ def verify_command(
 
 
 def _of_ledger(run: str | None, as_json: bool) -> int:
-    ledger = SqliteLedger(ledger_path())
+    ledger = open_stores(ledger_path()).ledger
     named = None if run is None else resolve_run(ledger, run)
     report = verify_records(ledger, None if named is None else [named])
     if named is not None and report.ok and (bad := bad_entry_of(ledger, named)) is not None:
@@ -187,7 +188,7 @@ def _of_ledger(run: str | None, as_json: bool) -> int:
 
 
 def _of_head(run: str | None, given: HeadFile | Head, key: PublicKey | None, as_json: bool) -> int:
-    ledger = SqliteLedger(ledger_path())
+    ledger = open_stores(ledger_path()).ledger
     if run is not None:
         named = resolve_run(ledger, run)
     elif isinstance(given, HeadFile):
@@ -197,7 +198,7 @@ def _of_head(run: str | None, given: HeadFile | Head, key: PublicKey | None, as_
     report, standing = verify_head(ledger, named, given, key=key)
     if as_json:
         fields = {**msgspec.structs.asdict(report), "head": standing}
-        click.echo(msgspec.json.encode(fields).decode())
+        echo_json(fields)
     else:
         click.echo(_told(report))
         _tell_standing(standing)
@@ -209,7 +210,7 @@ def _of_proof(
 ) -> int:
     report = verify_proof(read_proof(proof_file), given, key=key)
     if as_json:
-        click.echo(msgspec.json.encode(report).decode())
+        echo_json(report)
     else:
         body = "with its body" if report.body else "without its body"
         held = f"run {report.run}, entry {report.seq}: {report.tag}, {body}, holds"

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 
 import click
-import msgspec
 
+from tallystick.cli.parts import JSON, echo_json
 from tallystick.core.errors import UsageError
 from tallystick.settings.files import PROJECT_FILE, config_directory
 from tallystick.settings.schema import one_line
@@ -19,7 +19,7 @@ _ALWAYS_SHOWN = (".base_url", ".key")
 
 
 @click.group("config", invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@JSON
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> int:
     r"""Print each setting and where it came from; no keys are printed.
@@ -34,7 +34,7 @@ def command(context: click.Context, as_json: bool) -> int:
     settings = load_settings()
     found = settings.listed()
     if as_json:
-        click.echo(msgspec.json.encode(found).decode())
+        echo_json(found)
     else:
         for line in _table([each for each in found if _is_shown(each)]):
             click.echo(line)

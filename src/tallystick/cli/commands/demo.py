@@ -18,7 +18,7 @@ from tallystick.cli.exit_codes import exit_code_of_stop
 from tallystick.cli.progress import Sayer, progress_for
 from tallystick.cli.show import counted
 from tallystick.client import Session
-from tallystick.core.errors import UsageError
+from tallystick.core.errors import UsageError, system_errors
 from tallystick.core.machine.commands import Code
 from tallystick.core.machine.reply import parse_reply
 from tallystick.core.records import ModelReplied, ProgramFinished, Record, RunProgram
@@ -30,6 +30,7 @@ from tallystick.model.port import Model
 from tallystick.model.recorded import RecordedModel
 from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.run.clock import FIXED
+from tallystick.runtime.runs.history import recorded_model
 from tallystick.runtime.runs.result import Run
 from tallystick.settings.models import open_model
 from tallystick.settings.settings import Settings, load_settings
@@ -94,7 +95,7 @@ def demo_command(
         if quiet or not result.answered:
             return exit_code_of_stop(result.stop)
         if isinstance(model, RecordedModel) and model.drift:
-            say(f"note     {len(model.drift)} prompts are not the ones that were recorded")
+            say(f"note     not as they were recorded: {counted(len(model.drift), 'prompt')}")
         return _prove(session, result)
 
 
@@ -107,13 +108,11 @@ def corpus_sha256(texts: Mapping[str, str]) -> str:
 
 
 def _save(texts: Mapping[str, str], folder: Path) -> int:
-    try:
+    with system_errors(folder, UsageError):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
             click.echo(str(folder / name))
-    except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror or error}") from error
     return 0
 
 
@@ -125,7 +124,12 @@ def _session(settings: Settings | None, say: Say) -> Session:
 def _model(settings: Settings | None, session: Session) -> tuple[Model, float | None]:
     """The model to ask, and at which temperature: what was recorded was asked at one."""
     if settings is not None:
-        model = open_model(settings.model, settings, pacing=Pacing(), ledger=lambda: session.ledger)
+        model = open_model(
+            settings.model,
+            settings,
+            pacing=Pacing(),
+            recorded=lambda run: recorded_model(session.ledger, run),
+        )
         # What else is configured, the session reads itself.
         return model, None
     kept = recording()

@@ -11,15 +11,17 @@ import click
 import msgspec
 
 from tallystick.cli.commands.sessions import made_by, other_guest_note
+from tallystick.cli.parts import echo_json
 from tallystick.cli.progress import Sayer
 from tallystick.core.errors import TallystickError
 from tallystick.runtime.programs.backends import CAPABILITIES
 from tallystick.sandbox.process.sandbox import ProcessSandbox
 from tallystick.sandbox.wasm.image import ENGINE, load_image
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.sessions.exec_sessions import named_origins
-from tallystick.sessions.sessions import book_path, differs_from_here, open_sessions
+from tallystick.sessions.exec_sessions import old_origins
+from tallystick.sessions.sessions import differs_from_here
 from tallystick.settings.paths import cache_directory, data_directory, ledger_path
+from tallystick.stores import open_stores
 
 _DEFAULT = "wasm"
 _NOT_OFFERED = "this sandbox does not have it"
@@ -71,7 +73,7 @@ def doctor_command(as_json: bool) -> int:
             "left_by_another_sandbox": {"sessions": others, "exec_sessions": programs_only},
             "sessions_unreadable": unread,
         }
-        click.echo(msgspec.json.encode(told).decode())
+        echo_json(told)
     else:
         for name, fact in facts.items():
             click.echo(f"{name:<8} {fact}")
@@ -104,15 +106,19 @@ def _left_by_others() -> tuple[list[str], list[str], str | None]:
     others: list[str] = []
     programs_only: list[str] = []
     try:
-        if book_path(ledger_path()).exists():
-            with open_sessions(ledger_path()) as sessions:
-                others = [
-                    each.id
-                    for each in sessions.list()
-                    if made_by(sessions, each.id, each.left, backend=each.backend).differs
-                ]
-        named = named_origins(ledger_path(), directory=data_directory())
-        programs_only = [name for name, origin in named.items() if differs_from_here(origin)]
+        old = data_directory() / "sessions"
+        with open_stores(ledger_path()) as stores:
+            sessions = stores.sessions
+            if not sessions.book.exists and not (old.exists() and ledger_path().exists()):
+                return others, programs_only, None
+            known = sessions.list() if sessions.book.exists else ()
+            origins = old_origins(sessions.images, folder=old)
+            for each in known:
+                origins = {name: origins[name] for name in origins if name != each.name}
+                if made_by(sessions, each.id, each.left, backend=each.backend).differs:
+                    others += [each.id] if each.name is None else []
+                    programs_only += [] if each.name is None else [each.name]
+            programs_only += [name for name, origin in origins.items() if differs_from_here(origin)]
     except TallystickError as error:
         return others, programs_only, f"{error.code}: {error}"
     return others, programs_only, None

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 from click.core import ParameterSource
 
 from tallystick.cli.exit_codes import exit_code_of_result
 from tallystick.cli.options import with_backend
+from tallystick.cli.parts import echo_json
 from tallystick.cli.progress import Sayer
-from tallystick.core.errors import InvalidName, UsageError
+from tallystick.core.errors import InvalidName, UsageError, system_errors
 from tallystick.runtime.programs.backends import Backends, read_preference
 from tallystick.runtime.run.clock import run_clock
 from tallystick.sandbox.host import HostTable
@@ -28,15 +28,14 @@ from tallystick.sandbox.port import (
     Limits,
     SandboxSession,
 )
-from tallystick.sandbox.snapshot import SnapshotStore
 from tallystick.sandbox.text import HostText
 from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
-from tallystick.sessions.exec_sessions import NamedSession, hold_session, keep, reopen
 from tallystick.settings.paths import cache_directory, data_directory, ledger_path
 from tallystick.storage.clock import new_id
 
 if TYPE_CHECKING:
     from tallystick.sandbox.process.sandbox import ProcessSandbox
+    from tallystick.sessions.exec_sessions import HeldSession
 
 _MIB = 1024 * 1024
 _DEFAULTS = Limits()
@@ -52,7 +51,7 @@ class _Job:
     context: ExecutionContext
     texts: dict[str, Path]
     wheels: tuple[Path, ...]
-    session: NamedSession | None
+    session: HeldSession | None
     seed: int
     clock_ns: int
     backend: str
@@ -162,11 +161,11 @@ def command(
     source = sys.stdin.buffer.read() if program == "-" else _read(Path(program))
     limits = Limits(fuel=fuel, memory_bytes=memory_mb * _MIB)
     clock_ns = run_clock(clock).clock_ns
-    with _held(session, seed=seed, clock_ns=clock_ns) as named:
+    with _held(session, seed=seed, clock_ns=clock_ns) as held:
         job = _Job(
             program=source,
             context=ExecutionContext(
-                session_id=named.session_id if named else new_id(),
+                session_id=held.name.session if held else new_id(),
                 timeout_ms=wall_ms,
                 max_output_bytes=output_bytes,
                 program_name="<stdin>" if program == "-" else Path(program).name,
@@ -174,14 +173,13 @@ def command(
             ),
             texts=_parsed_texts(texts),
             wheels=wheels,
-            session=named,
-            seed=named.seed if named else seed or 0,
-            clock_ns=named.clock_ns if named else clock_ns,
+            session=held,
+            seed=seed or 0,
+            clock_ns=clock_ns,
             backend=backend,
             accept_without=accept_without,
         )
-        with _snapshots(named) as store:
-            result = asyncio.run(_execute(job, store))
+        result = asyncio.run(_execute(job))
     _show(result, as_json=as_json, quiet=quiet)
     return exit_code_of_result(result)
 
@@ -200,30 +198,30 @@ def _refuse_unsupported(called: click.Context, backend: str) -> None:
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with system_errors(path, UsageError):
         return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from error
-
-
-def _held(
-    name: str | None, *, seed: int | None, clock_ns: int
-) -> contextlib.AbstractContextManager[NamedSession | None]:
-    if name is None:
-        return contextlib.nullcontext()
-    return hold_session(name, directory=data_directory(), seed=seed, clock_ns=clock_ns)
 
 
 @contextlib.contextmanager
-def _snapshots(named: NamedSession | None) -> Iterator[SnapshotStore | None]:
-    """Where a session is kept. Without one, nothing is: no ledger is made, and no code loaded."""
-    if named is None:
+def _held(name: str | None, *, seed: int | None, clock_ns: int) -> Iterator[HeldSession | None]:
+    """Hold a session. Without one nothing is kept: no ledger is made, and no code loaded."""
+    if name is None:
         yield None
         return
-    from tallystick.sessions.snapshots import open_snapshots
+    from tallystick.sessions.exec_sessions import hold_session
+    from tallystick.stores import open_stores
 
-    with open_snapshots(ledger_path()) as store:
-        yield store
+    with (
+        open_stores(ledger_path()) as stores,
+        hold_session(
+            stores.sessions,
+            name,
+            folder=data_directory() / "sessions",
+            seed=seed,
+            clock_ns=clock_ns,
+        ) as held,
+    ):
+        yield held
 
 
 def _parsed_texts(given: tuple[str, ...]) -> dict[str, Path]:
@@ -238,7 +236,7 @@ def _parsed_texts(given: tuple[str, ...]) -> dict[str, Path]:
     return texts
 
 
-async def _execute(job: _Job, store: SnapshotStore | None) -> ExecutionResult:
+async def _execute(job: _Job) -> ExecutionResult:
     if job.accept_without or "process" in read_preference(job.backend):
         backends = Backends(preference=job.backend, accept_without=job.accept_without, say=Sayer())
         try:
@@ -246,7 +244,7 @@ async def _execute(job: _Job, store: SnapshotStore | None) -> ExecutionResult:
                 return await _execute_native(backends.process(), job)
         finally:
             await backends.close()
-    return await _execute_in_wasm(job, store)
+    return await _execute_in_wasm(job)
 
 
 async def _execute_native(sandbox: ProcessSandbox, job: _Job) -> ExecutionResult:
@@ -256,10 +254,9 @@ async def _execute_native(sandbox: ProcessSandbox, job: _Job) -> ExecutionResult
     return result
 
 
-async def _execute_in_wasm(job: _Job, store: SnapshotStore | None) -> ExecutionResult:
+async def _execute_in_wasm(job: _Job) -> ExecutionResult:
     sandbox = WasmSandbox.load(
         cache=cache_directory(),
-        store=store,
         output_directory=data_directory() / "output",
         say=Sayer(),
     )
@@ -269,7 +266,7 @@ async def _execute_in_wasm(job: _Job, store: SnapshotStore | None) -> ExecutionR
             await session.add_wheel(_read(wheel), name=wheel.name)
         result = await _performed(session, job)
         if job.session is not None:
-            await keep(sandbox, session)
+            await job.session.keep(session)
         await session.close()
         return result
     finally:
@@ -284,7 +281,7 @@ async def _performed(session: SandboxSession, job: _Job) -> ExecutionResult:
 
 async def _opened(sandbox: WasmSandbox, job: _Job) -> WasmSession:
     if job.session is not None:
-        return await reopen(sandbox, job.session)
+        return await job.session.reopen(sandbox)
     return await sandbox.open(
         session_id=job.context.session_id, seed=job.seed, clock_ns=job.clock_ns
     )
@@ -295,10 +292,8 @@ def _open_texts(paths: dict[str, Path]) -> Iterator[dict[str, HostText]]:
     with contextlib.ExitStack() as stack:
         texts = {}
         for name, path in paths.items():
-            try:
+            with system_errors(f"--text {name}: {path}", UsageError):
                 texts[name] = HostText.open(path)
-            except OSError as error:
-                raise UsageError(f"--text {name}: {path}: {error.strerror or error}") from error
             stack.callback(texts[name].close)
         yield texts
 
@@ -325,7 +320,7 @@ def _stopped_by_ctrl_c(session: SandboxSession) -> Iterator[None]:
 
 def _show(result: ExecutionResult, *, as_json: bool, quiet: bool) -> None:
     if as_json:
-        click.echo(msgspec.json.encode(result).decode())
+        echo_json(result)
         return
     click.echo(result.stdout, nl=False)
     if result.value is not None:

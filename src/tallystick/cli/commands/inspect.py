@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import click
 import msgspec
 
+from tallystick.cli.parts import echo_json
 from tallystick.cli.progress import Row, budget_lines, row_text, shown_cost
 from tallystick.cli.show import (
     counted,
@@ -49,10 +50,10 @@ from tallystick.core.views.difference import (
 from tallystick.core.views.outline import End, RunAct, Spend
 from tallystick.core.views.receipt import Tally, harn_step_fields, holds_steps, step_lines
 from tallystick.ledger.port import Ledger
-from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.history import NOT_BEGUN, records_of, resolve_run, whole_records
 from tallystick.runtime.runs.tree import Node, tree_of
 from tallystick.settings.paths import ledger_path
+from tallystick.stores import open_stores
 
 # `tally inspect`: a run turn by turn, or a chain of steps.
 
@@ -84,12 +85,12 @@ def inspect_command(
         tally inspect last
         tally inspect last --programs
     """
-    ledger = SqliteLedger(ledger_path())
+    ledger = open_stores(ledger_path()).ledger
     found = resolve_run(ledger, run)
     if tree:
         root = tree_of(ledger, found)
         if as_json:
-            click.echo(msgspec.json.encode(root).decode())
+            echo_json(root)
             return 0
         for line in tree_lines(root, whole=whole):
             click.echo(line)
@@ -97,7 +98,7 @@ def inspect_command(
     records = list(records_of(ledger, found))
     if as_json:
         bodies = [msgspec.Raw(encode_record(record)) for record in records]
-        click.echo(msgspec.json.encode({"run": found, "records": bodies}).decode())
+        echo_json({"run": found, "records": bodies})
         return 0
     if not records:
         click.echo(f"run {found} {NOT_BEGUN}", err=True)
@@ -125,8 +126,12 @@ def turn_lines(records: Sequence[Record], *, full: bool) -> Iterator[str]:
     What else happened in a turn has a line in its place. Without `full`, long output is cut.
     """
     sources: list[str] = []
+    bounded = False
     for record in records:
         match record:
+            case ReceiptIssued():
+                bounded = holds_reservations(record.receipt)
+                yield from transcript_lines(record)
             case AskModel() if record.attempt == 1:
                 # That it was asked is said by its reply; what was left out of the prompt is not.
                 yield from (line for line in transcript_lines(record) if " asked " not in line)
@@ -152,7 +157,7 @@ def turn_lines(records: Sequence[Record], *, full: bool) -> Iterator[str]:
                 yield f"run       {record.stop}  {plain(record.detail)}".rstrip()
                 yield from _prefixed("", (record.answer or "").splitlines(), full=True)
                 turns = counted(record.charge.turns, "turn")
-                yield f"cost      {shown_cost(record.charge)}   {turns}"
+                yield f"cost      {shown_cost(record.charge, bounded=bounded)}   {turns}"
             case _:
                 yield from transcript_lines(record)
 
@@ -261,7 +266,8 @@ def receipt_command(run: str, as_json: bool, harn: bool, steps: bool) -> int:
     Example:
         tally receipt last
     """
-    with SqliteLedger(ledger_path()) as ledger:
+    with open_stores(ledger_path()) as stores:
+        ledger = stores.ledger
         found = resolve_run(ledger, run)
         records = list(records_of(ledger, found))
         if steps and not holds_steps(records):
@@ -272,9 +278,9 @@ def receipt_command(run: str, as_json: bool, harn: bool, steps: bool) -> int:
         return 0
     receipt = _receipt_of(found, records)
     if harn:
-        click.echo(msgspec.json.encode(harn_fields(receipt)).decode())
+        echo_json(harn_fields(receipt))
     elif as_json:
-        click.echo(msgspec.json.encode({"run": found, "receipt": receipt}).decode())
+        echo_json({"run": found, "receipt": receipt})
     else:
         for line in _receipt_lines(found, receipt):
             click.echo(line)
@@ -284,7 +290,7 @@ def receipt_command(run: str, as_json: bool, harn: bool, steps: bool) -> int:
 def _show_steps(chain: str, records: Sequence[Record], *, as_json: bool, harn: bool) -> None:
     lines = step_lines(records)
     if harn:
-        click.echo(msgspec.json.encode(harn_step_fields(chain, lines)).decode())
+        echo_json(harn_step_fields(chain, lines))
     elif as_json:
         click.echo(steps_as_json(chain, lines).decode())
     else:
@@ -340,7 +346,7 @@ def _receipt_lines(run: str, receipt: Receipt) -> list[str]:
     made += [_model(each) for each in receipt.models]
     if receipt.refused_calls:
         made.append(f"refused   {counted(receipt.refused_calls, 'call')} that no budget paid for")
-    made += [f"called    {name}  {count:,} times" for name, count in receipt.tool_calls]
+    made += [f"called    {name}  {counted(count, 'time')}" for name, count in receipt.tool_calls]
     made.append(f"effects   {receipt.side_effects:,}")
     made.append(f"given     sha256:{receipt.inputs_digest}")
     made.append(f"answered  sha256:{receipt.outputs_digest}")
@@ -396,12 +402,13 @@ def diff_command(a: str, b: str, as_json: bool, full: bool) -> int:
     Example:
         tally diff 01M7HHD5 last
     """
-    with SqliteLedger(ledger_path()) as ledger:
+    with open_stores(ledger_path()) as stores:
+        ledger = stores.ledger
         runs = Pair(resolve_run(ledger, a), resolve_run(ledger, b))
         difference = difference_of(_records(ledger, runs.a), _records(ledger, runs.b))
     if as_json:
         shown = {"a": runs.a, "b": runs.b, "difference": difference}
-        click.echo(msgspec.json.encode(shown).decode())
+        echo_json(shown)
         return 0
     for line in _difference_lines(runs, difference, full=full):
         click.echo(line)

@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import IN_DOUBT, OK
+from tallystick.cli.parts import JSON, echo_json
 from tallystick.cli.progress import fitted
 from tallystick.cli.show import counted, plain
 from tallystick.core.chain import Header, Sealed
@@ -30,10 +31,9 @@ from tallystick.core.records import (
 from tallystick.core.records.receipts import holds_reservations
 from tallystick.core.views.open_calls import OpenIntent
 from tallystick.core.views.receipt import StepLine, step_lines, step_totals
-from tallystick.ledger.port import Ledger, RunRow
-from tallystick.ledger.scopes import Hold, SharedScopes
-from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.runs.history import UNREADABLE, is_child, records_of, resolve_run
+from tallystick.ledger.port import Ledger, RunFilter, RunRow
+from tallystick.ledger.scopes import Hold, Scopes
+from tallystick.runtime.runs.history import UNREADABLE, records_of, resolve_run
 from tallystick.runtime.runs.in_doubt import (
     ClosedCalls,
     DoubtfulRun,
@@ -45,6 +45,7 @@ from tallystick.runtime.runs.in_doubt import (
 )
 from tallystick.settings.paths import ledger_path
 from tallystick.storage.clock import now_ms
+from tallystick.stores import FileStores, open_stores
 
 _GOAL_CHARS_MAX = 60
 _MODEL_CHARS_MAX = 32
@@ -92,7 +93,7 @@ class _Listed(msgspec.Struct, frozen=True, kw_only=True):
     "--in-doubt", is_flag=True, help="Only runs with calls whose outcome nobody knows; all of them."
 )
 @click.option("--children", is_flag=True, help="Runs that programs began as well.")
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@JSON
 def ls_command(limit: int, in_doubt: bool, children: bool, as_json: bool) -> int:
     r"""List the runs of the ledger, the newest last, and the steps that some were begun in.
 
@@ -106,13 +107,14 @@ def ls_command(limit: int, in_doubt: bool, children: bool, as_json: bool) -> int
         tally ls --limit 5
         tally ls --in-doubt
     """
-    with SqliteLedger(ledger_path()) as ledger:
+    with open_stores(ledger_path()) as stores:
+        ledger = stores.ledger
         if in_doubt:
-            return _list_doubts(ledger, as_json=as_json)
+            return _list_doubts(stores, as_json=as_json)
         rows = [_listed(ledger, row) for row in _newest(ledger, limit, children=children)]
         rows = _with_steps_marked(ledger, rows)
     if as_json:
-        click.echo(msgspec.json.encode(rows).decode())
+        echo_json(rows)
         return 0
     on_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if on_terminal else None
@@ -169,13 +171,8 @@ def _short_model(name: str) -> str:
 
 def _newest(ledger: Ledger, limit: int, *, children: bool) -> list[RunRow]:
     """The newest chains, the oldest of them first."""
-    found: list[RunRow] = []
-    for row in reversed(ledger.runs()):
-        if children or not is_child(ledger, row.run):
-            found.append(row)
-        if len(found) == limit:
-            break
-    return found[::-1]
+    which = RunFilter(outermost=not children)
+    return list(ledger.runs(which, most=limit, newest_first=True))[::-1]
 
 
 def _what(row: _Listed) -> str:
@@ -328,13 +325,12 @@ def _listed_steps(row: RunRow, lines: Sequence[StepLine], *, pruned: bool) -> _L
 # -- what is in doubt ---------------------------------------------------------------------------
 
 
-def _list_doubts(ledger: SqliteLedger, *, as_json: bool) -> int:
-    found = runs_in_doubt(ledger)
-    with SharedScopes(ledger.file) as scopes:
-        holds = [each for each in _holds(ledger, scopes) if each.owner_dead]
+def _list_doubts(stores: FileStores, *, as_json: bool) -> int:
+    found = runs_in_doubt(stores.ledger)
+    holds = [each for each in _holds(stores.ledger, stores.scopes) if each.owner_dead]
     if as_json:
         fields = {"runs": found, "holds": [hold_fields(each) for each in holds]}
-        click.echo(msgspec.json.encode(fields).decode())
+        echo_json(fields)
         return 0
     for line in doubt_lines(found):
         click.echo(line)
@@ -345,7 +341,7 @@ def _list_doubts(ledger: SqliteLedger, *, as_json: bool) -> int:
     return 0
 
 
-def _holds(ledger: SqliteLedger, scopes: SharedScopes) -> list[Hold]:
+def _holds(ledger: Ledger, scopes: Scopes) -> list[Hold]:
     """List what is reserved of the total. What was never sent is released first."""
     # A ledger that cannot be written is shown all the same.
     with contextlib.suppress(LedgerError):
@@ -413,7 +409,7 @@ def _age(ms: int) -> str:
 @click.argument("run", required=False)
 @click.option("--charge", is_flag=True, help="They may have been billed: charge what is reserved.")
 @click.option("--release", is_flag=True, help="They were not billed: give it back.")
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@JSON
 def resolve_command(run: str | None, charge: bool, release: bool, as_json: bool) -> int:
     r"""Show which calls are in doubt and what is held of the total, and close what was left.
 
@@ -430,19 +426,20 @@ def resolve_command(run: str | None, charge: bool, release: bool, as_json: bool)
         raise UsageError("--charge or --release, not both")
     if (charge or release) and run is None:
         raise UsageError("name the run whose calls are to be closed")
-    with SqliteLedger(ledger_path()) as ledger, SharedScopes(ledger.file) as scopes:
+    with open_stores(ledger_path()) as stores:
+        ledger, scopes = stores.ledger, stores.scopes
         named = None if run is None else _named(ledger, scopes, run)
         if named is None or not (charge or release):
             return _list(ledger, scopes, named, as_json=as_json)
         closed = _closed(ledger, scopes, named, charge=charge)
     if as_json:
-        click.echo(msgspec.json.encode(closed).decode())
+        echo_json(closed)
     else:
         _tell(closed, charge=charge)
     return IN_DOUBT if closed.effects else OK
 
 
-def _named(ledger: SqliteLedger, scopes: SharedScopes, run: str) -> str:
+def _named(ledger: Ledger, scopes: Scopes, run: str) -> str:
     """A run of the ledger, or one that something is held for and that was never written."""
     try:
         return resolve_run(ledger, run)
@@ -456,7 +453,7 @@ def _named(ledger: SqliteLedger, scopes: SharedScopes, run: str) -> str:
     return found[0]
 
 
-def _closed(ledger: SqliteLedger, scopes: SharedScopes, run: str, *, charge: bool) -> ClosedCalls:
+def _closed(ledger: Ledger, scopes: Scopes, run: str, *, charge: bool) -> ClosedCalls:
     try:
         return close_calls(ledger, run, charge=charge, scopes=scopes, at=now_ms())
     except RunNotFound:
@@ -485,12 +482,12 @@ def _tell(closed: ClosedCalls, *, charge: bool) -> None:
         )
 
 
-def _list(ledger: SqliteLedger, scopes: SharedScopes, run: str | None, *, as_json: bool) -> int:
+def _list(ledger: Ledger, scopes: Scopes, run: str | None, *, as_json: bool) -> int:
     holds = [each for each in _holds(ledger, scopes) if run is None or each.row.run == run]
     found = [each for each in runs_in_doubt(ledger) if run is None or each.run == run]
     if as_json:
         fields = {"runs": found, "holds": [hold_fields(each) for each in holds]}
-        click.echo(msgspec.json.encode(fields).decode())
+        echo_json(fields)
         return OK
     for line in doubt_lines(found):
         click.echo(line)

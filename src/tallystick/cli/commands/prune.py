@@ -7,20 +7,19 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from tallystick.attachments.collect import reclaim_forgotten
+from tallystick.attachments.collect import CollectableAttachments, reclaim_forgotten
 from tallystick.attachments.port import AttachmentError
-from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.cli.exit_codes import LEDGER, OK
+from tallystick.cli.parts import echo_json
 from tallystick.cli.show import plain
 from tallystick.core.errors import LedgerError, UsageError
 from tallystick.ledger.custody import check_removable
-from tallystick.ledger.scopes import SharedScopes
-from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.history import require_not_awaited, resolve_run
 from tallystick.runtime.runs.in_doubt import require_no_doubt
 from tallystick.runtime.runs.lock import require_idle
 from tallystick.settings.paths import ledger_path
 from tallystick.storage.clock import now_ms
+from tallystick.stores import open_stores
 from tallystick.upkeep.prune import Kept, Pruned, Pruner, age_ms, disk_bytes
 from tallystick.upkeep.transfer import (
     remove_run_with_attachments,
@@ -44,24 +43,24 @@ def rm_command(run: str, yes: bool) -> int:
     Example:
         tally rm last --yes
     """
-    ledger = SqliteLedger(ledger_path())
+    stores = open_stores(ledger_path())
+    ledger = stores.ledger
     found = resolve_run(ledger, run)
     require_idle(ledger, found)
     require_not_awaited(ledger, found)
-    with SharedScopes(ledger.file) as scopes:
-        require_no_doubt(ledger, found, scopes)
+    require_no_doubt(ledger, found, stores.scopes)
     # Before it is asked for. The ledger looks again when it is done.
     check_removable(found, ledger.forks_of(found))
     if not yes:
         click.confirm(f"remove run {found}? It cannot be brought back", abort=True, err=True)
-    with SqliteAttachments(ledger.file) as attachments:
-        let_go = remove_run_with_attachments(ledger, attachments, found)
-        freed = _freed(attachments, let_go) if let_go else ""
+    with stores:
+        let_go = remove_run_with_attachments(ledger, stores.attachments, found)
+        freed = _freed(stores.attachments, let_go) if let_go else ""
     click.echo(f"removed {found}{freed}", err=True)
     return 0
 
 
-def _freed(attachments: SqliteAttachments, ids: Sequence[str]) -> str:
+def _freed(attachments: CollectableAttachments, ids: Sequence[str]) -> str:
     """Free the bytes now. The run is gone either way, so that this can fail and be told."""
     count = size = 0
     try:
@@ -128,12 +127,8 @@ def prune_command(
     if not runs and older_than is None and keep is None:
         raise UsageError("say which runs: by name, by --older-than AGE, or by --keep N")
     age = None if older_than is None else age_ms(older_than)
-    path = ledger_path()
-    with (
-        SqliteLedger(path) as ledger,
-        SqliteAttachments(ledger.file) as attachments,
-        SharedScopes(ledger.file) as scopes,
-    ):
+    with open_stores(ledger_path()) as stores:
+        ledger, attachments, scopes = stores.ledger, stores.attachments, stores.scopes
         # Newest first: a fork goes before what it grew from.
         named = sorted({resolve_run(ledger, run) for run in runs}, reverse=True)
 
@@ -195,7 +190,7 @@ def _tell(report: _Report, *, as_json: bool) -> None:
     for kept in report.kept:
         click.echo(f"kept {kept.run}: it {plain(kept.why, chars_max=_WHY_CHARS_MAX)}", err=True)
     if as_json:
-        click.echo(msgspec.json.encode(report).decode())
+        echo_json(report)
         return
     for each in report.pruned:
         click.echo(_line(each))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import msgspec
 from tallystick.cli.driving import Shown, opened
 from tallystick.cli.exit_codes import DIVERGED, INTERRUPTED, OK
 from tallystick.cli.options import (
-    Command,
     limits_from,
     shown_options,
     skills_for,
@@ -22,16 +20,16 @@ from tallystick.cli.options import (
     with_limits,
     with_skills,
 )
+from tallystick.cli.parts import stacked
 from tallystick.cli.progress import Sayer
 from tallystick.cli.show import counted, plain
 from tallystick.client import Session
 from tallystick.core.errors import UsageError
 from tallystick.core.history import History
 from tallystick.core.records import InDoubt, PersonDecision, RunEnded
-from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.run.fork import shared_records
 from tallystick.runtime.run.replay import ReplayReport
-from tallystick.runtime.run.resume import checked
+from tallystick.runtime.run.resume import check_decision, checked
 from tallystick.runtime.runs.history import resolve_run
 from tallystick.runtime.runs.lock import is_running
 from tallystick.runtime.runs.tree import open_records
@@ -40,44 +38,39 @@ from tallystick.settings.schema import SETTINGS, Value, from_text
 from tallystick.settings.settings import load_settings
 from tallystick.skills.calls import NO_SKILLS
 from tallystick.skills.why import has_skills
-from tallystick.vocabulary.runs import check_decision
+from tallystick.stores import open_stores
 
 # `tally resume`: a run that was cut off, or stopped, goes on where it was.
 
 
-def with_resume(command: Command) -> Command:
-    """The options of the commands that go on with a run."""
-    options: list[Callable[[Command], Command]] = [
-        click.argument("run"),
-        click.option(
-            "-m",
-            "--model",
-            metavar="MODEL",
-            help="Where to find the run's model, if its name does not say: "
-            "gguf:FILE, scripted:FILE.",
-        ),
-        with_limits,
-        click.option(
-            "--allow-unpriced",
-            is_flag=True,
-            default=None,
-            help="Under a cap in dollars, let calls through whose price nobody knows.",
-        ),
-        click.option(
-            "--in-doubt",
-            type=click.Choice(["halt", "retry", "abandon"]),
-            default="halt",
-            show_default=True,
-            help="What becomes of calls whose outcome nobody knows.",
-        ),
-        with_skills,
-        with_layers,
-        click.option("--steal", is_flag=True, help="Take the run from a process that still lives."),
-        shown_options,
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+# The options of the commands that go on with a run.
+with_resume = stacked(
+    click.argument("run"),
+    click.option(
+        "-m",
+        "--model",
+        metavar="MODEL",
+        help="Where to find the run's model, if its name does not say: gguf:FILE, scripted:FILE.",
+    ),
+    with_limits,
+    click.option(
+        "--allow-unpriced",
+        is_flag=True,
+        default=None,
+        help="Under a cap in dollars, let calls through whose price nobody knows.",
+    ),
+    click.option(
+        "--in-doubt",
+        type=click.Choice(["halt", "retry", "abandon"]),
+        default="halt",
+        show_default=True,
+        help="What becomes of calls whose outcome nobody knows.",
+    ),
+    with_skills,
+    with_layers,
+    click.option("--steal", is_flag=True, help="Take the run from a process that still lives."),
+    shown_options,
+)
 
 
 @click.command("resume")
@@ -122,7 +115,7 @@ def resume_run(
     **given: object,
 ) -> int:
     """Go on with a run; `decision` is of the program that waits for a person."""
-    ledger = SqliteLedger(ledger_path())
+    ledger = open_stores(ledger_path()).ledger
     found = resolve_run(ledger, run)
     _, records = checked(ledger, found)
     started = History(records).started
@@ -268,7 +261,7 @@ def fork_command(
     Example:
         tally fork last --at 2 -m openai:gpt-5 --set max_turns=10
     """
-    ledger = SqliteLedger(ledger_path())
+    ledger = open_stores(ledger_path()).ledger
     found = resolve_run(ledger, run)
     _, records = checked(ledger, found)
     started = History(records).started
@@ -337,7 +330,7 @@ def replay_command(
     Example:
         tally replay last
     """
-    ledger = SqliteLedger(ledger_path())
+    ledger = open_stores(ledger_path()).ledger
     found = resolve_run(ledger, run)
     skills = None
     if has_skills(ledger, found) and not no_skills:

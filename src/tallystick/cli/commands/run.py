@@ -6,8 +6,9 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,17 +25,21 @@ from tallystick.cli.options import (
     with_skills,
     with_vocabulary,
 )
-from tallystick.core.errors import UsageError
+from tallystick.core.errors import UsageError, system_errors
 from tallystick.core.machine.answer import SCHEMA_BYTES_MAX, read_schema
 from tallystick.core.machine.compaction import COMPACT_AT
 from tallystick.core.machine.prompt import NET
 from tallystick.core.strategy import STRATEGIES
-from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.context.inputs import encodings_told, read_inputs, wants_stdin
 from tallystick.runtime.run.strategy import estimated
 from tallystick.settings.paths import data_directory, ledger_path
 from tallystick.settings.settings import load_settings
-from tallystick.skills.runs import Recent
+from tallystick.skills.found import Recent
+from tallystick.stores import open_stores
+
+if TYPE_CHECKING:
+    from tallystick.runtime.calls.capability import Capability
+    from tallystick.skills.skills import Skills
 
 # After so long without an end of standard input, its reader is told what is waited for.
 _STDIN_SECONDS = 2.0
@@ -180,7 +185,7 @@ def run_command(
         shown.going(progress) as watch,
         opened(
             settings,
-            SqliteLedger(ledger_path()),
+            open_stores(ledger_path()).ledger,
             skills,
             vocabulary=vocabulary,
             backend=backend,
@@ -199,7 +204,7 @@ def run_command(
                 grants=settings.grants,
                 schema=rule,
                 pricing=pricing,
-                skills=skills,
+                capabilities=_capabilities(skills, put_skills),
                 put_skills=put_skills,
             )
             show_estimate(estimate, as_json=as_json)
@@ -222,6 +227,15 @@ def run_command(
             progress.close()
             Recent(data_directory()).note(watch.loaded)
     return shown.end(result)
+
+
+def _capabilities(skills: Skills | None, put: Sequence[str]) -> list[Capability]:
+    """Return what tells the prompt of a run more than its task and its data."""
+    if skills is None and not put:
+        return []
+    from tallystick.skills.capability import SkillsCapability
+
+    return [SkillsCapability(skills)]
 
 
 def _is_piped() -> bool:
@@ -250,9 +264,6 @@ def _read_stdin(*, quiet: bool) -> bytes:
 
 def _read(path: Path) -> Mapping[str, object]:
     """The schema in a file."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(SCHEMA_BYTES_MAX + 1)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from error
+    with system_errors(path, UsageError), path.open("rb") as file:
+        raw = file.read(SCHEMA_BYTES_MAX + 1)
     return read_schema(raw, name=str(path))

@@ -13,35 +13,38 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import OK
+from tallystick.cli.parts import JSON, echo_json
 from tallystick.cli.progress import Sayer
 from tallystick.cli.show import counted, plain
 from tallystick.core.clock import FIXED_CLOCK_NS
-from tallystick.core.errors import Refused, TallystickError, UsageError
+from tallystick.core.errors import Refused, TallystickError, UsageError, system_errors
 from tallystick.interop.error_codes import told_error
 from tallystick.sandbox.port import BACKENDS
 from tallystick.sandbox.snapshot import Image
+from tallystick.sandbox.wasm.variables import (
+    SessionValues,
+    load_values,
+    record_values,
+    variable_names,
+)
 from tallystick.sessions.rows import EXTENSIONS_MAX, KeptSnapshot, Left, SessionInfo, SessionRun
 from tallystick.sessions.sessions import (
     EarlierRun,
     Sessions,
     differs_from_here,
-    open_sessions,
 )
 from tallystick.sessions.values import (
     FORMAT,
     ExportedValues,
-    SessionValues,
-    load_values,
     read_exported,
-    record_values,
 )
 from tallystick.settings.paths import cache_directory, ledger_path
 from tallystick.storage.clock import new_id, now_ms
+from tallystick.stores import open_stores
 
 # How sessions and their snapshots are shown, and how what goes wrong with one is told.
 
 
-JSON = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 _TEXT_CHARS_MAX = 60
 
 
@@ -49,16 +52,12 @@ _TEXT_CHARS_MAX = 60
 def opened_sessions(*, as_json: bool) -> Iterator[Sessions]:
     """This user's sessions. With JSON, an error is told on stdout too, with its code."""
     try:
-        with open_sessions(ledger_path()) as sessions:
-            yield sessions
+        with open_stores(ledger_path()) as stores:
+            yield stores.sessions
     except TallystickError as error:
         if as_json:
             echo_json({"error": told_error(error)})
         raise
-
-
-def echo_json(value: object) -> None:
-    click.echo(msgspec.json.encode(value).decode())
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +95,8 @@ def session_fields(info: SessionInfo, made: Made) -> dict[str, object]:
     """A session as JSON: what a client may rely on, and no reference to what is kept how."""
     fields: dict[str, object] = msgspec.to_builtins(info)
     del fields["left"], fields["generation"]
+    if info.name is None:
+        del fields["name"]
     image = info.left.image
     fields["left_by"] = info.left.run
     fields["names"] = info.left.names
@@ -178,6 +179,8 @@ def _of(used: int, budget: int | None) -> str:
 
 
 def _until(info: SessionInfo) -> str:
+    if info.name is not None:
+        return f"no end, named {info.name}"
     if info.state == "expired":
         return f"since {_time(info.expires_at)}"
     minutes = max(0, info.expires_at - now_ms()) // 60_000
@@ -278,10 +281,8 @@ def new_command(
 def _read_source(source: Path, *, backend: str) -> ExportedValues:
     if backend != "wasm":
         raise UsageError("--from sets variables of the wasm sandbox; leave out --sandbox")
-    try:
+    with system_errors(source, UsageError):
         raw = source.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{source}: {error.strerror or error}") from error
     return read_exported(raw, name=str(source))
 
 
@@ -289,7 +290,6 @@ async def _interpreter_with(given: ExportedValues) -> tuple[Image, str, bytes | 
     """Return an interpreter that has these values, the names of them, and what it records."""
     # The engine is loaded only here: the other commands on sessions start faster without it.
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
-    from tallystick.sessions.runs import variable_names
 
     sandbox = WasmSandbox.load(cache=cache_directory(), say=Sayer())
     try:
@@ -386,7 +386,7 @@ def session_ls_command(as_json: bool) -> int:
             return OK
     for info, made in found:
         click.echo(session_line(info, made))
-    others = [info.id for info, made in found if made.differs is not None]
+    others = [info.id for info, made in found if made.differs and info.name is None]
     if others:
         click.echo(other_guest_note(others), err=True)
     if not found:

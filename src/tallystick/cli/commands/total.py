@@ -7,15 +7,15 @@ import datetime
 import click
 import msgspec
 
+from tallystick.cli.parts import JSON, echo_json
 from tallystick.core.budget.amount import Budget, ScopeRow
 from tallystick.core.charge import nano_usd, shown_usd
 from tallystick.core.errors import InvalidLimit, UsageError
 from tallystick.ledger.scope_rows import LimitChange
-from tallystick.ledger.scopes import SharedScopes
-from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.spend.scopes import DEPLOYMENT
 from tallystick.settings.paths import ledger_path
 from tallystick.settings.settings import load_settings
+from tallystick.stores import open_stores
 
 _NONE = "none"
 _CHANGES_SHOWN_MAX = 10
@@ -24,7 +24,7 @@ _CHANGES_SHOWN_MAX = 10
 @click.command("total")
 @click.argument("usd", required=False)
 @click.option("--raise", "may_raise", is_flag=True, help="Let the total become higher, or none.")
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@JSON
 def command(usd: str | None, may_raise: bool, as_json: bool) -> None:
     r"""Show the total of the ledger in dollars, or change it.
 
@@ -41,7 +41,8 @@ def command(usd: str | None, may_raise: bool, as_json: bool) -> None:
         raise UsageError("--raise needs the new total: tally total USD --raise")
     limit = None if usd is None else _limit(usd)
     own = None if as_json else _own()
-    with SqliteLedger(ledger_path()) as ledger, SharedScopes(ledger.file) as scopes:
+    with open_stores(ledger_path()) as stores:
+        scopes = stores.scopes
         if usd is not None:
             scopes.change_total(
                 DEPLOYMENT,
@@ -51,7 +52,7 @@ def command(usd: str | None, may_raise: bool, as_json: bool) -> None:
         row = next((each for each in scopes.rows() if each.scope.id == DEPLOYMENT), None)
         changes = scopes.changes(DEPLOYMENT)
     if as_json:
-        click.echo(msgspec.json.encode(_fields(row, changes)).decode())
+        echo_json(_fields(row, changes))
     else:
         _show(row, changes)
         if own is not None:

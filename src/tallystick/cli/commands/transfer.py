@@ -8,16 +8,15 @@ from typing import BinaryIO
 
 import click
 
-from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.cli.show import counted
 from tallystick.core.errors import TransferRefused, UsageError
 from tallystick.interop.rlms import ImportedLog, import_rlms_log
 from tallystick.interop.rlms_format import HEAD_BYTES, is_rlms_log
 from tallystick.interop.trajectory import export_trajectory
-from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.history import require_no_children, resolve_run
 from tallystick.runtime.runs.lock import require_idle
 from tallystick.settings.paths import ledger_path
+from tallystick.stores import open_stores
 from tallystick.upkeep.transfer import (
     Transferred,
     export_run_with_attachments,
@@ -66,11 +65,13 @@ def export_command(
         raise UsageError("--redact leaves content out, --full gives it whole: which?")
     if str(file) == "-" and move:
         raise UsageError("a run is moved into a file, not to standard output")
-    ledger = SqliteLedger(ledger_path())
+    stores = open_stores(ledger_path())
+    ledger = stores.ledger
     found = resolve_run(ledger, run)
     file = file or Path(f"{found}{_SUFFIXES[kind]}")
     target: Path | BinaryIO = sys.stdout.buffer if str(file) == "-" else file
-    with SqliteAttachments(ledger.file) as attachments:
+    with stores:
+        attachments = stores.attachments
         if kind == "trajectory":
             told = export_trajectory(ledger, attachments, found, target, redact=redact, full=full)
             gone = (
@@ -100,7 +101,8 @@ def import_command(file: Path) -> int:
     Example:
         tally import run.tally
     """
-    ledger = SqliteLedger(ledger_path())
+    stores = open_stores(ledger_path())
+    ledger = stores.ledger
     try:
         opened = file.open("rb")
     except OSError as error:
@@ -112,8 +114,8 @@ def import_command(file: Path) -> int:
         if is_rlms_log(source.peek(HEAD_BYTES)):
             _tell_imported(import_rlms_log(ledger, source, name=str(file)))
             return 0
-        with SqliteAttachments(ledger.file) as attachments:
-            done = import_run_with_attachments(ledger, attachments, given)
+        with stores:
+            done = import_run_with_attachments(ledger, stores.attachments, given)
     click.echo(f"imported {done.run}{_with(done)}", err=True)
     return 0
 

@@ -30,7 +30,7 @@ from typing import Annotated, Literal, get_args
 import msgspec
 
 from tallystick.core.charge import NANO_MAX, Charge, Money, nano_usd, shown_usd
-from tallystick.core.errors import InvalidLimit, LedgerError, Refused, UsageError
+from tallystick.core.errors import Facts, InvalidLimit, LedgerError, Refused, UsageError
 
 Dimension = Literal[
     "tokens",
@@ -237,23 +237,30 @@ def _whole(value: object, field: str) -> int | None:
 # What budgets refuse, and how they are misused, sorted as in `tallystick.core.errors`.
 
 
-class BudgetExhausted(Refused):
+_TOTAL = "tally total shows its limit and changes it"
+
+
+def is_of_total(detail: str) -> bool:
+    """Tell whether a run with this detail was stopped by the total of its ledger."""
+    return detail.endswith(_TOTAL)
+
+
+class BudgetExhausted(Facts, Refused):
     """A request would pass a limit. Nothing was reserved anywhere."""
 
     code = "refused.budget"
 
-    def __init__(self, *, dimension: Dimension, scope: Scope, needed: int, left: int) -> None:
+    dimension: Dimension
+    scope: Scope
+    needed: int
+    left: int
+
+    def text(self) -> str:
         todo = "raise its limit, or ask for less"
-        if scope.kind == "deployment":
-            todo = "tally total shows its limit and changes it"
-        super().__init__(
-            f"{dimension}: {shown(dimension, needed)} needed, {shown(dimension, left)} left in "
-            f"{scope}; {todo}"
-        )
-        self.dimension: Dimension = dimension
-        self.scope = scope
-        self.needed = needed
-        self.left = left
+        if self.scope.kind == "deployment":
+            todo = _TOTAL
+        needed, left = shown(self.dimension, self.needed), shown(self.dimension, self.left)
+        return f"{self.dimension}: {needed} needed, {left} left in {self.scope}; {todo}"
 
 
 _OVERRUN = "that were reserved as the most it could cost"
@@ -272,123 +279,119 @@ class BudgetOverrun(BudgetExhausted):
 
     code = "refused.overrun"
 
-    def __init__(self, *, dimension: Dimension, scope: Scope, reserved: int, charged: int) -> None:
-        super().__init__(dimension=dimension, scope=scope, needed=charged, left=reserved)
-        self.args = (
-            f"{dimension}: a call was charged {shown(dimension, charged)}, more than the "
-            f"{shown(dimension, reserved)} {_OVERRUN}, so "
-            f"{scope} cannot keep its limits with this provider; check that the provider obeys "
-            f"max_tokens and reports usage correctly, then resume, or start anew",
+    def text(self) -> str:
+        charged, reserved = shown(self.dimension, self.needed), shown(self.dimension, self.left)
+        return (
+            f"{self.dimension}: a call was charged {charged}, more than the {reserved} {_OVERRUN}, "
+            f"so {self.scope} cannot keep its limits with this provider; check that the provider "
+            f"obeys max_tokens and reports usage correctly, then resume, or start anew"
         )
 
 
-class BudgetUnpriced(Refused):
+class BudgetUnpriced(Facts, Refused):
     """A scope limits money, and the request has no known price. Nothing was reserved."""
 
     code = "refused.unpriced"
+    says = (
+        "usd: {scope} has a limit, and the price of this call is not known; declare the price, or "
+        "waive the limit for unpriced calls"
+    )
 
-    def __init__(self, *, scope: Scope) -> None:
-        super().__init__(
-            f"usd: {scope} has a limit, and the price of this call is not known; declare the "
-            f"price, or waive the limit for unpriced calls"
-        )
-        self.scope = scope
+    scope: Scope
 
 
-class LimitWouldRise(UsageError):
+class LimitWouldRise(Facts, UsageError):
     """A recorded limit would be raised by a caller that did not ask for that. Nothing changed."""
 
     code = "usage.limit_would_rise"
 
-    def __init__(self, *, dimension: Dimension, before: int, after: int | None) -> None:
-        higher = "no limit" if after is None else shown(dimension, after)
-        super().__init__(
-            f"the recorded total is {shown(dimension, before)}, and {higher} is more; to raise it "
-            "for every process that uses this ledger, add --raise"
+    dimension: Dimension
+    before: int
+    after: int | None
+
+    def text(self) -> str:
+        higher = "no limit" if self.after is None else shown(self.dimension, self.after)
+        return (
+            f"the recorded total is {shown(self.dimension, self.before)}, and {higher} is more; to "
+            "raise it for every process that uses this ledger, add --raise"
         )
-        self.dimension: Dimension = dimension
-        self.before = before
-        self.after = after
 
 
-class HoldAlive(Refused):
+class HoldAlive(Facts, Refused):
     """The owner of a reservation is not proven dead, so it may still settle it itself."""
 
     code = "refused.hold_alive"
+    says = (
+        "run {run}, intent {intent}: the process that made this call may still be alive (owner "
+        "{owner}); wait until it ends, or end it, and try again"
+    )
 
-    def __init__(self, *, run: str, intent: int, owner: str) -> None:
-        super().__init__(
-            f"run {run}, intent {intent}: the process that made this call may still be alive "
-            f"(owner {owner}); wait until it ends, or end it, and try again"
-        )
-        self.run = run
-        self.intent = intent
-        self.owner = owner
+    run: str
+    intent: int
+    owner: str
 
 
-class HoldExists(UsageError):
+class HoldExists(Facts, UsageError):
     """An intent has a reservation already. Every attempt is an intent of its own."""
 
     code = "usage.hold_exists"
+    says = "run {run}, intent {intent} has a reservation already"
 
-    def __init__(self, *, run: str, intent: int) -> None:
-        super().__init__(f"run {run}, intent {intent} has a reservation already")
-        self.run = run
-        self.intent = intent
+    run: str
+    intent: int
 
 
-class InvalidScope(UsageError):
+class InvalidScope(Facts, UsageError):
     """A scope cannot be entered, left or declared like this."""
 
     code = "usage.scope"
 
-    def __init__(self, *, scope: str, why: str) -> None:
-        super().__init__(f"scope {scope[:80]!r}: {why}")
-        self.scope = scope
-        self.why = why
+    scope: str
+    why: str
+
+    def text(self) -> str:
+        return f"scope {self.scope[:80]!r}: {self.why}"
 
 
-class NegativeAmount(UsageError):
+class NegativeAmount(Facts, UsageError):
     """An amount below zero. Nothing was changed."""
 
     code = "usage.negative_amount"
+    says = "{dimension}: an amount is not negative, not {given:,}"
 
-    def __init__(self, *, dimension: Dimension, given: int) -> None:
-        super().__init__(f"{dimension}: an amount is not negative, not {given:,}")
-        self.dimension: Dimension = dimension
-        self.given = given
+    dimension: Dimension
+    given: int
 
 
-class ReservationClosed(UsageError):
+class ReservationClosed(Facts, UsageError):
     """A reservation is not open: it was settled or released, or never made here."""
 
     code = "usage.reservation_closed"
+    says = "{what} is not open; it was settled or released before, or never made"
 
-    def __init__(self, *, what: str) -> None:
-        super().__init__(f"{what} is not open; it was settled or released before, or never made")
-        self.what = what
+    what: str
 
 
-class ScopeUnknown(UsageError):
+class ScopeUnknown(Facts, UsageError):
     """No scope of that id is open."""
 
     code = "usage.scope_unknown"
 
-    def __init__(self, *, scope: str) -> None:
-        super().__init__(f"no scope {scope[:80]!r} is open here")
-        self.scope = scope
+    scope: str
+
+    def text(self) -> str:
+        return f"no scope {self.scope[:80]!r} is open here"
 
 
-class ScopesFormatUnknown(LedgerError):
+class ScopesFormatUnknown(Facts, LedgerError):
     """The shared scopes in a ledger were written by another version."""
 
     code = "ledger.scopes_format"
+    says = (
+        "the budgets shared in {where} have format {found}; this version reads {known}: use the "
+        "version that wrote them"
+    )
 
-    def __init__(self, *, path: str, found: object, known: int) -> None:
-        super().__init__(
-            f"the budgets shared in {path} have format {found}; this version reads {known}: use "
-            f"the version that wrote them"
-        )
-        self.path = path
-        self.found = found
-        self.known = known
+    where: str
+    found: object
+    known: int

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import msgspec
 
@@ -52,18 +53,12 @@ _PARENTS: dict[ScopeKind, frozenset[ScopeKind | None]] = {
 }
 
 
+_counted = attrgetter(*COUNTED)
+
+
 def figures_of(amount: Amount) -> tuple[int, ...]:
     """An amount as figures in the order of `COUNTED`, with zero for money that is not known."""
-    figures = (
-        amount.tokens,
-        amount.usd or 0,
-        amount.model_calls,
-        amount.turns,
-        amount.host_calls,
-        amount.fuel,
-        amount.wall_ms,
-        amount.output_bytes,
-    )
+    figures = tuple(each or 0 for each in _counted(amount))
     if min(figures) < 0:
         place = next(place for place, figure in enumerate(figures) if figure < 0)
         raise NegativeAmount(dimension=COUNTED[place], given=figures[place])
@@ -192,8 +187,7 @@ def _largest(price: WorstUsd, *, tokens_in: int, paid: int, cap: int, usd: int) 
 # The budget tree: nested scopes, what they have spent, and what is reserved in them.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     """An amount held in a scope and every scope around it, until it is settled or released."""
 
     id: int
@@ -460,7 +454,7 @@ def _refusal(
         if limited and each.overrun is not None:
             dimension, reserved_before, charged = each.overrun
             return BudgetOverrun(
-                dimension=dimension, scope=each.scope, reserved=reserved_before, charged=charged
+                dimension=dimension, scope=each.scope, needed=charged, left=reserved_before
             )
     return None
 

@@ -269,8 +269,7 @@ class Unchecked(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cited:
+class Cited(msgspec.Struct, frozen=True, kw_only=True):
     """What stands in the documents, and what does not."""
 
     citations: tuple[Citation, ...] = ()

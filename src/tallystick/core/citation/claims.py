@@ -17,8 +17,9 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Protocol
+
+import msgspec
 
 # Documents as bytes: searched in windows, never held as one text, by work that is counted.
 #
@@ -269,8 +270,7 @@ class Names:
         return found is not None and found[1].lower() in self._endings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimedLines:
+class ClaimedLines(msgspec.Struct, frozen=True, kw_only=True):
     """Lines of a document, as the answer names it."""
 
     name: str
@@ -279,8 +279,7 @@ class ClaimedLines:
     span: tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Words that are said to stand in the data, or a place alone, or both.
 
     `said` is how the answer says it, `span` where.
@@ -292,8 +291,7 @@ class Claim:
     place: ClaimedLines | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Quote:
+class _Quote(msgspec.Struct, frozen=True):
     start: int
     end: int
     mark: str
@@ -513,7 +511,9 @@ def _joined(
         before = [n for n, quote in enumerate(made) if _reach(quote) <= place.span[0]]
         number = before[-1] if before else None
         if number is not None and _follows(text, made[number], place):
-            made[number] = replace(made[number], places=(*made[number].places, place))
+            made[number] = msgspec.structs.replace(
+                made[number], places=(*made[number].places, place)
+            )
         else:
             alone.append(place)
     for place in list(alone):
@@ -521,7 +521,7 @@ def _joined(
         if behind is None or made[behind].places:
             continue
         if _TO_QUOTE.fullmatch(text, place.span[1], made[behind].start):
-            made[behind] = replace(made[behind], places=(place,))
+            made[behind] = msgspec.structs.replace(made[behind], places=(place,))
             alone.remove(place)
     return made, alone
 

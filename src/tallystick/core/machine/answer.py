@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -54,8 +53,7 @@ _REFUSALS = (
 _SAID_CHARS_MAX = 4_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectReply:
+class DirectReply(msgspec.Struct, frozen=True, kw_only=True):
     """What a reply is, with the answer in it, or as much as there is of one."""
 
     kind: Literal["answer", "program"] | NotDirect
@@ -216,8 +214,7 @@ def schema_text(schema: Mapping[str, Any] | None) -> str | None:
 # -- answers -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """An answer: canonical JSON if it fits, else as it was given, with what is wrong."""
 
     text: str

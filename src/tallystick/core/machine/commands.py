@@ -18,7 +18,6 @@ import re
 import textwrap
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 
 import msgspec
 
@@ -221,8 +220,7 @@ class Effort:
         self._chars -= _LOOK_CHARS + (len(self._text) if end < 0 else end) - start
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
+class Argument(msgspec.Struct, frozen=True, kw_only=True):
     """`literal` says that the value was quoted, so that blanks at its ends were meant."""
 
     value: str
@@ -230,8 +228,7 @@ class Argument:
     literal: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unreadable:
+class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
     """`why` goes after the command's name; `closed` is False when the closing `)` is missing."""
 
     why: str

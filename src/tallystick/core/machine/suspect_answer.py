@@ -23,6 +23,7 @@ from tallystick.core.records import ProgramFinished, RunStarted
 # that looks for `2018-07` finds nothing where dates are days, nor for `Open` where it says `open`.
 
 
+_QUOTED_CHARS_MAX = 2_000
 _FACTS_MAX = 4
 _CHARS_LEAST = 2
 _CHARS_MAX = 60
@@ -264,6 +265,9 @@ def question(
     source: str = "",
 ) -> str:
     """Why an answer was not taken at once. For some, the program that gave it is not shown."""
+    if len(answer) > _QUOTED_CHARS_MAX:
+        # An answer may be longer than any prompt.
+        answer = f"{answer[:_QUOTED_CHARS_MAX]}... ({len(answer):,} characters in all)"
     match doubt:
         case "unseen":
             return (

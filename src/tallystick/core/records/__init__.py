@@ -23,6 +23,7 @@ from tallystick.core.records.calls import (
 from tallystick.core.records.given import (
     CONTEXT_VARIABLES,
     FILES_TOLD_MAX,
+    TAKEN,
     AttachmentRef,
     CheckDecision,
     CheckProgram,
@@ -114,6 +115,7 @@ __all__ = [
     "RUNS_NAMED_MAX",
     "SCHEMA",
     "STEP_SCHEMA",
+    "TAKEN",
     "VALUE_BYTES_MAX",
     "AskModel",
     "AttachmentRef",

@@ -117,6 +117,14 @@ class NotesTouched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 # What programs call the context variables of their session.
 CONTEXT_VARIABLES = "context_variables"
+# The names that the runtime itself gives to programs.
+TAKEN = frozenset(
+    {
+        *("FINAL", "FINAL_VAR", "SHOW_VARS", "answer", "outputs", "budget", "attachments"),
+        *("llm_query", "llm_query_batched", "rlm_query", "rlm_query_batched"),
+        *("HostError", "SandboxViolation", "Final", "final", "final_answer"),
+    }
+)
 
 
 class SessionGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

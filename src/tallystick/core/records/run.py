@@ -78,7 +78,8 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     `skills` are those that its programs may load, as they were then; `memory` is what they recall,
     `session` the one that it belongs to. `backend` is the sandbox that its programs run in.
     `settings` says where each setting came from that is no default, if a configuration was read.
-    `clock_ns` is where its clock starts; without one, that is 2026-01-01.
+    `clock_ns` is where its clock starts; without one, that is 2026-01-01. `given` is what
+    capabilities without a field of their own say of the run, each under its name.
     """
 
     goal: str
@@ -118,6 +119,7 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     # Only where it is not UTC; records from before there was a zone have none.
     timezone: str | msgspec.UnsetType = msgspec.UNSET
     utc_offset_s: int | msgspec.UnsetType = msgspec.UNSET
+    given: Mapping[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def clock(self) -> RunClock:
@@ -236,7 +238,8 @@ class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered
 
     `reply` is the encoded answer. A long one is kept apart, as `reply_ref`; one that can be made
     again from the run's attachments is only named, by `reply_sha256`. `skill` is what it did with
-    one, if it did, `memory` the notes that it read or wrote.
+    one, if it did, `memory` the notes that it read or wrote; `notes` is what other capabilities
+    have to say, each under its name.
     """
 
     intent: int
@@ -251,6 +254,7 @@ class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered
     reply_sha256: str | None = None
     skill: SkillLoaded | SkillUsed | None = None
     memory: NotesTouched | None = None
+    notes: Mapping[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ProgramFailure(msgspec.Struct, frozen=True, kw_only=True):

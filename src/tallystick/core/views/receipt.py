@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from tallystick.core.charge import Reserved, Settled
 from tallystick.core.json_text import canonical, digest
 from tallystick.core.records import (
@@ -180,8 +182,7 @@ _HARN_STATUS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLine:
+class StepLine(msgspec.Struct, frozen=True, kw_only=True):
     """One step: how deep it stands, and its receipt if it was left."""
 
     path: str
@@ -195,8 +196,7 @@ class StepLine:
         return "open" if self.receipt is None else self.receipt.status
 
 
-@dataclass(frozen=True, slots=True)
-class StepTotals:
+class StepTotals(msgspec.Struct, frozen=True):
     """What steps used together. `usd` is in nano-dollars, of the priced calls only."""
 
     input_tokens: int = 0

@@ -8,7 +8,7 @@ from typing import Literal, Protocol, assert_never
 
 import msgspec
 
-from tallystick.core.errors import InvalidLimit, Refused, TallystickError, UsageError
+from tallystick.core.errors import Facts, InvalidLimit, Refused, TallystickError, UsageError
 from tallystick.core.json_text import canonical, read_json, shown
 
 # What a recall program gathered: hits, scores, receipts, the answer, and what it took.
@@ -154,7 +154,7 @@ K_MAX = 100
 _WHY_CHARS_MAX = 200
 
 
-class InvalidProgram(UsageError):
+class InvalidProgram(Facts, UsageError):
     """A recall program that is none, and where. Nothing of it was run.
 
     `operation` counts from one; None where the whole is at fault.
@@ -162,11 +162,12 @@ class InvalidProgram(UsageError):
 
     code = "usage.recall_program"
 
-    def __init__(self, *, why: str, operation: int | None = None) -> None:
-        place = "" if operation is None else f", operation {operation}"
-        super().__init__(f"recall program{place}: {why}")
-        self.why = why
-        self.operation = operation
+    why: str
+    operation: int | None = None
+
+    def text(self) -> str:
+        place = "" if self.operation is None else f", operation {self.operation}"
+        return f"recall program{place}: {self.why}"
 
 
 class Recall(
@@ -319,6 +320,8 @@ def _line(text: str) -> str:
 
 # What ends a recall program, sorted as in `tallystick.core.errors`.
 #
+#     UsageError
+#     └── InvalidProgram        it is none, and nothing of it was run
 #     Refused
 #     └── CodeModeError         a recall program ended early
 #         ├── EmptyProgram          it has no operation
@@ -334,36 +337,29 @@ def _line(text: str) -> str:
 _MS_PER_SECOND = 1_000
 
 
-class CodeModeError(Refused):
+class CodeModeError(Facts, Refused):
     """A recall program ended before its end."""
 
     code = "refused.code_mode"
 
-    def __init__(self, text: str, *, partial: Bundle | None = None, fuel_used: int = 0) -> None:
-        super().__init__(text)
-        self.partial = partial
-        self.fuel_used = fuel_used
+    partial: Bundle | None = None
+    fuel_used: int = 0
 
 
 class EmptyProgram(CodeModeError):
     """A program of no operations. Nothing was charged."""
 
     code = "refused.code_mode.empty"
-
-    def __init__(self) -> None:
-        super().__init__("guest emitted no recall steps — refusing an empty bundle")
+    says = "guest emitted no recall steps — refusing an empty bundle"
 
 
 class Halted(CodeModeError):
     """The next operation would have used more fuel than there was. It was not begun."""
 
     code = "refused.code_mode.fuel"
+    says = "guest fuel exhausted ({budget} units consumed)"
 
-    def __init__(self, *, budget: int, partial: Bundle | None = None, fuel_used: int = 0) -> None:
-        super().__init__(
-            f"guest fuel exhausted ({budget} units consumed)", partial=partial, fuel_used=fuel_used
-        )
-        self.budget = budget
+    budget: int
 
 
 class WallTimeExceeded(CodeModeError):
@@ -371,50 +367,30 @@ class WallTimeExceeded(CodeModeError):
 
     code = "refused.code_mode.wall"
 
-    def __init__(self, *, budget: int, partial: Bundle | None = None, fuel_used: int = 0) -> None:
-        super().__init__(
-            f"guest exceeded wall-time budget {_duration(budget)}",
-            partial=partial,
-            fuel_used=fuel_used,
-        )
-        self.budget = budget
+    budget: int
+
+    def text(self) -> str:
+        return f"guest exceeded wall-time budget {_duration(self.budget)}"
 
 
 class SandboxViolation(CodeModeError):
     """The program reached for something that the sandbox does not have."""
 
     code = "refused.code_mode.sandbox"
+    says = "guest tried to access {capability} which is stripped from the sandbox"
 
-    def __init__(
-        self, *, capability: str, partial: Bundle | None = None, fuel_used: int = 0
-    ) -> None:
-        super().__init__(
-            f"guest tried to access {capability} which is stripped from the sandbox",
-            partial=partial,
-            fuel_used=fuel_used,
-        )
-        self.capability = capability
+    capability: str
 
 
 class OperationFailed(CodeModeError):
     """The store refused an operation, or could not do it; the cause has the whole of it."""
 
     code = "refused.code_mode.operation"
+    says = "operation {number} ({operation}): {why}"
 
-    def __init__(
-        self,
-        *,
-        number: int,
-        operation: str,
-        why: str,
-        partial: Bundle | None = None,
-        fuel_used: int = 0,
-    ) -> None:
-        super().__init__(
-            f"operation {number} ({operation}): {why}", partial=partial, fuel_used=fuel_used
-        )
-        self.number = number
-        self.operation = operation
+    number: int
+    operation: str
+    why: str
 
 
 def _duration(ms: int) -> str:

@@ -359,20 +359,12 @@ class ProgramFailed(CodeModeError):
 
     code = "refused.code_mode.program"
 
-    def __init__(
-        self,
-        *,
-        why: str,
-        line: int | None = None,
-        partial: Bundle | None = None,
-        fuel_used: int = 0,
-    ) -> None:
-        place = "" if line is None else f", line {line}"
-        super().__init__(
-            f"guest program failed{place}: {why}", partial=partial, fuel_used=fuel_used
-        )
-        self.why = why
-        self.line = line
+    why: str
+    line: int | None = None
+
+    def text(self) -> str:
+        place = "" if self.line is None else f", line {self.line}"
+        return f"guest program failed{place}: {self.why}"
 
 
 # -- reading ------------------------------------------------------------------------------------

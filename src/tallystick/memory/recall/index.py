@@ -280,7 +280,7 @@ class StandingIndex:
                 said = _header(header)
             except msgspec.MsgspecError as error:
                 why = "an entry's header cannot be read"
-                raise MemoryCorrupt(path=str(self.memory.path), why=why) from error
+                raise MemoryCorrupt(where=str(self.memory.path), why=why) from error
             if said.note is not None and said.tag != "note.remembered":
                 ids[said.note] = None
         numbers: set[int] = set()

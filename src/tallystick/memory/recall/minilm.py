@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tallystick.core.errors import UsageError
+from tallystick.core.errors import UsageError, system_errors
 from tallystick.core.json_text import canonical, digest
 from tallystick.memory.recall.codes import pack_tokens, pack_vector
 from tallystick.memory.recall.scope import Embedded, Embedder
@@ -426,10 +426,8 @@ def _directory() -> Path | None:
 
 
 def _read(path: Path, *, expected: str) -> bytes:
-    try:
+    with system_errors(path, UsageError):
         data = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from error
     if hashlib.sha256(data).hexdigest() != expected:
         raise UsageError(f"{path} is not the file that this version was made for")
     return data

@@ -134,7 +134,7 @@ def _period(written: dict[str, str | None]) -> Period | None:
         return None
 
 
-# Asked: a query taken apart into its terms, the people and days it names, and the rest.
+# AskedRun: a query taken apart into its terms, the people and days it names, and the rest.
 #
 # A question about a person is full of that person's name, and so is everything the person did not
 # say. To a small model the name outweighs the subject. So names of authors are taken out of the

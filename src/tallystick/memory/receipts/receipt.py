@@ -22,7 +22,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from tallystick.core.errors import LedgerError, Refused
+from tallystick.core.errors import Facts, LedgerError, Refused
 from tallystick.core.json_text import canonical, digest
 from tallystick.memory.store.records import ForgetStrategy
 
@@ -51,71 +51,73 @@ class ReceiptError(LedgerError):
     code = "ledger.receipt"
 
 
-class ChainBroken(ReceiptError):
+class ChainBroken(Facts, ReceiptError):
     """A receipt stands where another was given."""
 
     code = "ledger.receipt.chain"
+    says = "receipt {number}: {why}"
 
-    def __init__(self, *, number: int, why: str) -> None:
-        super().__init__(f"receipt {number}: {why}")
-        self.number = number
-        self.why = why
+    number: int
+    why: str
 
 
-class HmacInit(ReceiptError):
+class HmacInit(Facts, ReceiptError):
     """A key that cannot sign."""
 
     code = "ledger.receipt.key"
 
-    def __init__(self, *, key_id: str, why: str) -> None:
-        super().__init__(f"the key {key_id[:80]!r} cannot be used: {why}")
-        self.key_id = key_id
-        self.why = why
+    key_id: str
+    why: str
+
+    def text(self) -> str:
+        return f"the key {self.key_id[:80]!r} cannot be used: {self.why}"
 
 
-class HmacMismatch(ReceiptError):
+class HmacMismatch(Facts, ReceiptError):
     """The receipt is not what was signed with its key."""
 
     code = "ledger.receipt.hmac"
 
-    def __init__(self, *, id: str) -> None:
-        super().__init__(
-            f"receipt {id[:80]}: it was changed, or signed with another key of that id"
-        )
-        self.id = id
+    id: str
+
+    def text(self) -> str:
+        return f"receipt {self.id[:80]}: it was changed, or signed with another key of that id"
 
 
-class MissingRecord(ReceiptError):
+class MissingRecord(Facts, ReceiptError):
     """A note that the receipt names is not in the store, nor erased from it."""
 
     code = "ledger.receipt.missing"
 
-    def __init__(self, *, id: str) -> None:
-        super().__init__(f"note {id[:80]} is not there; name the store that the receipt is of")
-        self.id = id
+    id: str
+
+    def text(self) -> str:
+        return f"note {self.id[:80]} is not there; name the store that the receipt is of"
 
 
-class NotErased(ReceiptError):
+class NotErased(Facts, ReceiptError):
     """The text of a note that was to be erased can still be read."""
 
     code = "ledger.receipt.not_erased"
 
-    def __init__(self, *, id: str) -> None:
-        super().__init__(f"note {id[:80]} can still be read, and the receipt says it was erased")
-        self.id = id
+    id: str
+
+    def text(self) -> str:
+        return f"note {self.id[:80]} can still be read, and the receipt says it was erased"
 
 
-class QueryHashMismatch(ReceiptError):
+class QueryHashMismatch(Facts, ReceiptError):
     """The receipt was given for another query."""
 
     code = "ledger.receipt.query"
 
-    def __init__(self, *, read_id: str) -> None:
-        super().__init__(f"receipt {read_id[:80]} was given for another query")
-        self.read_id = read_id
+    read_id: str
+
+    def text(self) -> str:
+        return f"receipt {self.read_id[:80]} was given for another query"
 
 
-class RecallDiffers(ReceiptError):
+class RecallDiffers(Facts, ReceiptError):
     """The same recall, made again, comes to something else.
 
     `place` is the first that differs: a field of the receipt, or of a hit, counted from one.
@@ -123,66 +125,72 @@ class RecallDiffers(ReceiptError):
 
     code = "ledger.receipt.differs"
 
-    def __init__(self, *, read_id: str, place: str, recorded: object, now: object) -> None:
-        super().__init__(
-            f"receipt {read_id[:80]}: {place} was {_cut(recorded)} and is {_cut(now)} now"
-        )
-        self.read_id = read_id
-        self.place = place
-        self.recorded = recorded
-        self.now = now
+    read_id: str
+    place: str
+    recorded: object
+    now: object
+
+    def text(self) -> str:
+        recorded, now = _cut(self.recorded), _cut(self.now)
+        return f"receipt {self.read_id[:80]}: {self.place} was {recorded} and is {now} now"
 
 
-class ReceiptUnknown(ReceiptError):
+class ReceiptUnknown(Facts, ReceiptError):
     """This memory gave no receipt of that id."""
 
     code = "ledger.receipt.unknown"
 
-    def __init__(self, *, id: str) -> None:
-        super().__init__(
-            f"no recall or forgetting {id[:80]!r} is known here; name a receipt's file or its id"
+    id: str
+
+    def text(self) -> str:
+        return (
+            f"no recall or forgetting {self.id[:80]!r} is known here; name a receipt's file or its "
+            "id"
         )
-        self.id = id
 
 
-class ReceiptUnreadable(ReceiptError):
+class ReceiptUnreadable(Facts, ReceiptError):
     """Bytes that are no receipt of this version, or not spelled as receipts are."""
 
     code = "ledger.receipt.unreadable"
 
-    def __init__(self, *, why: str) -> None:
-        super().__init__(f"not a receipt: {' '.join(why.split())[:200]}")
-        self.why = why
+    why: str
+
+    def text(self) -> str:
+        return f"not a receipt: {' '.join(self.why.split())[:200]}"
 
 
-class RecordContentHashMismatch(ReceiptError):
+class RecordContentHashMismatch(Facts, ReceiptError):
     """A note's text is not the one that was recalled."""
 
     code = "ledger.receipt.content"
 
-    def __init__(self, *, id: str) -> None:
-        super().__init__(f"note {id[:80]} does not say what it said when it was recalled")
-        self.id = id
+    id: str
+
+    def text(self) -> str:
+        return f"note {self.id[:80]} does not say what it said when it was recalled"
 
 
-class UnknownKey(ReceiptError):
+class UnknownKey(Facts, ReceiptError):
     """The receipt was signed with a key that is not known here."""
 
     code = "ledger.receipt.unknown_key"
 
-    def __init__(self, *, key_id: str) -> None:
-        super().__init__(f"no key {key_id[:80]!r} here; a receipt is checked with the key it names")
-        self.key_id = key_id
+    key_id: str
+
+    def text(self) -> str:
+        return f"no key {self.key_id[:80]!r} here; a receipt is checked with the key it names"
 
 
-class NotRecalled(Refused):
+class NotRecalled(Facts, Refused):
     """A note can be cited only by a run that recalled it."""
 
     code = "refused.not_recalled"
 
-    def __init__(self, *, id: str) -> None:
-        super().__init__(f"note {id[:80]!r} was not recalled here, so it cannot be cited")
-        self.id = id
+    id: str
+
+    def text(self) -> str:
+        return f"note {self.id[:80]!r} was not recalled here, so it cannot be cited"
 
 
 def _cut(value: object) -> str:

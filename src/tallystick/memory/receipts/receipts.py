@@ -467,7 +467,7 @@ def _at(memory: SqliteMemory, seq: int) -> Receipt:
         record = decode_memory_record(entry.body)
         if isinstance(record, NotesRecalled | NotesForgotten) and record.receipt:
             return read_receipt(record.receipt.encode())
-    raise MemoryCorrupt(path=str(memory.path), why=f"entry {seq} has no receipt")
+    raise MemoryCorrupt(where=str(memory.path), why=f"entry {seq} has no receipt")
 
 
 # Citations of notes: a short text that names a note, the recall that gave it, and its digest.

@@ -53,4 +53,4 @@ def _prepare(db: sqlite3.Connection) -> None:
 
 
 def _newer(path: str, version: int) -> MemoryFormatUnknown:
-    return MemoryFormatUnknown(path=path, found=version, known=FORMAT)
+    return MemoryFormatUnknown(where=path, found=version, known=FORMAT)

@@ -19,7 +19,6 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -279,12 +278,7 @@ class SqliteMemory:
     def __enter__(self) -> SqliteMemory:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -340,7 +334,7 @@ class SqliteMemory:
                 (data,) = db.execute("SELECT header FROM log WHERE seq = ?", (middle,)).fetchone()
                 header = read_entry_header(data, store=row.store, seq=middle)
                 if isinstance(header, str):
-                    raise MemoryCorrupt(path=str(self.path), why=f"entry {middle}: {header}")
+                    raise MemoryCorrupt(where=str(self.path), why=f"entry {middle}: {header}")
                 low, high = (middle, high) if header.at <= time_ms else (low, middle - 1)
             return low
 
@@ -456,7 +450,7 @@ def fold_all(
             entry = _entry(each)
             checked = check_entry(entry, store=row.store, previous=previous, at_min=at)
             if isinstance(checked, str):
-                raise MemoryCorrupt(path=str(path), why=f"entry {entry.seq}: {checked}")
+                raise MemoryCorrupt(where=str(path), why=f"entry {entry.seq}: {checked}")
             header, record = checked
             fold(target, header, record, secret=row.secret)
             previous, at = entry.hash, header.at
@@ -479,11 +473,11 @@ def head_row(db: sqlite3.Connection, path: Path) -> HeadRow:
         "SELECT store, secret, count, hash, at, projection, projected, scrub FROM head"
     ).fetchone()
     if found is None:
-        raise MemoryCorrupt(path=str(path), why="its head is gone")
+        raise MemoryCorrupt(where=str(path), why="its head is gone")
     store, secret, count, hash, at, projection, projected, scrub = found
     typed = isinstance(store, str) and isinstance(secret, bytes) and isinstance(hash, bytes)
     if not (typed and isinstance(count, int) and isinstance(at, int) and len(hash) == 32):
-        raise MemoryCorrupt(path=str(path), why="its head cannot be read")
+        raise MemoryCorrupt(where=str(path), why="its head cannot be read")
     return HeadRow(
         store=store,
         secret=secret,

@@ -6,15 +6,14 @@ and so is a call to a model in this process, which sends no bill. For the rest t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import msgspec
 
 from tallystick.core.budget.billing import AttemptCancelled, AttemptReplied
 from tallystick.core.charge import Reserved, Settled
 from tallystick.core.errors import UsageError
+from tallystick.core.history import Key, key_of
 from tallystick.core.records import AskModel, CallHost, InDoubt, Record, RunProgram
 from tallystick.core.resume_errors import RunInDoubt
 from tallystick.core.views.open_calls import (
@@ -28,37 +27,11 @@ from tallystick.core.views.open_calls import (
 from tallystick.model.port import ModelReply
 from tallystick.model.price_table import CallTerms
 from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.journal.effects import Decision, Decisions, Found
 from tallystick.runtime.spend.door import ModelDoor
 
 # Asks a provider what came of a call, by the model's name and the call's key.
 FindReply = Callable[[str, str], Awaitable[ModelReply | Lookup]]
-_CallKey = tuple[int, int]
-
-
-class Decision(Enum):
-    """What is done about a call, where its outcome was not found."""
-
-    AGAIN = "again"  # It never arrived, or may be made twice: nothing is charged.
-    RETRY = "retry"  # It may have been paid: that is charged, and it is made again.
-    ABANDON = "abandon"
-
-
-@dataclass(slots=True)
-class Decisions:
-    """By intent and place in its batch: what was found, or what is done.
-
-    `left` are calls that were left after they were sent. They are settled already: what is decided
-    is about the attempt after them.
-    """
-
-    paid: dict[_CallKey, ModelReply | Decision] = field(default_factory=dict)
-    left: dict[_CallKey, ModelReply | Decision] = field(default_factory=dict)
-    effects: dict[int, object | Decision] = field(default_factory=dict)
-
-    def found_left(self, intent: int, item: int = -1) -> ModelReply | Decision | None:
-        """Return what stands for the attempt after a call that was left, once; None to make it."""
-        found = self.left.pop((intent, item), None)
-        return found if isinstance(found, ModelReply) or found is Decision.ABANDON else None
 
 
 async def decided(
@@ -77,7 +50,7 @@ async def decided(
     """
     found = Decisions()
     undecided: list[OpenCall] = []
-    left = {(call.intent, getattr(call, "item", -1)) for call in left_calls(records)}
+    left = {key_of(call) for call in left_calls(records)}
     for call in (*open_calls(records), *left_calls(records)):
         if isinstance(call, RunProgram):
             undecided.append(call)
@@ -87,13 +60,12 @@ async def decided(
             if outcome is Lookup.UNKNOWN:
                 undecided.append(call)
             else:
-                found.effects[call.intent] = (
-                    Decision.AGAIN if outcome is Lookup.NOT_RECEIVED else outcome
-                )
+                _decide(found, call, Decision.AGAIN if outcome is Lookup.NOT_RECEIVED else outcome)
             continue
         asked = model if isinstance(call, AskModel) else call.model
-        place = (call.intent, -1 if isinstance(call, AskModel) else call.item)
-        reply = Lookup.NOT_RECEIVED if free(asked) else await find_reply(asked, key_of(run, call))
+        reply = (
+            Lookup.NOT_RECEIVED if free(asked) else await find_reply(asked, name_outside(run, call))
+        )
         if not isinstance(reply, ModelReply | Lookup):
             raise UsageError(
                 f"lookup of {asked}: a ModelReply, NOT_RECEIVED or UNKNOWN, not "
@@ -102,8 +74,7 @@ async def decided(
         if reply is Lookup.UNKNOWN:
             undecided.append(call)
         else:
-            decisions = found.left if place in left else found.paid
-            decisions[place] = Decision.AGAIN if isinstance(reply, Lookup) else reply
+            _decide(found, call, Decision.AGAIN if isinstance(reply, Lookup) else reply, left)
     if undecided and policy == "halt":
         names = {call.intent for call in undecided}
         items = {(call.intent, getattr(call, "item", -1)) for call in undecided}
@@ -119,16 +90,20 @@ async def decided(
         )
     decision = Decision.RETRY if policy == "retry" else Decision.ABANDON
     for call in undecided:
-        if isinstance(call, CallHost | RunProgram):
-            found.effects[call.intent] = decision
-        else:
-            place = (call.intent, getattr(call, "item", -1))
-            (found.left if place in left else found.paid)[place] = decision
+        _decide(found, call, decision, left)
     return found
 
 
-def key_of(run: str, call: OpenCall) -> str:
-    """The key under which a call went out."""
+def _decide(decisions: Decisions, call: OpenCall, found: Found, left: Collection[Key] = ()) -> None:
+    key = key_of(call)
+    if key in left:
+        decisions.left[key._replace(attempt=1)] = found
+    else:
+        decisions.open[key] = found
+
+
+def name_outside(run: str, call: OpenCall) -> str:
+    """Return the name under which a call went out."""
     if isinstance(call, AskModel):
         # Each attempt has an intent of its own.
         return call_key(run, call.intent)
@@ -146,7 +121,7 @@ async def _effect(call: CallHost, function: RunFunction | None, run: str) -> obj
         return Lookup.NOT_RECEIVED
     if function.lookup is None:
         return Lookup.UNKNOWN
-    said = function.lookup(key_of(run, call))
+    said = function.lookup(name_outside(run, call))
     return await said if isinstance(said, Awaitable) else said
 
 
@@ -164,7 +139,7 @@ _MADE_AGAIN = "its outcome is unknown; it is made again"
 
 
 def settled_doubt(
-    model_door: ModelDoor, terms: CallTerms, reserved: Reserved | None, found: ModelReply | Decision
+    model_door: ModelDoor, terms: CallTerms, reserved: Reserved | None, found: Found | None
 ) -> tuple[Settled, str]:
     """How a call that was in doubt is settled, and what is said of it where it has no reply."""
     reserved = reserved or Reserved(tokens_in=0, tokens_out=0)
@@ -172,7 +147,7 @@ def settled_doubt(
         return model_door.recovered(terms, reserved, AttemptReplied(usage=found.usage)), ""
     sent = found is not Decision.AGAIN
     settled = model_door.recovered(terms, reserved, AttemptCancelled(sent=sent))
-    said = {
+    said: dict[object, str] = {
         Decision.AGAIN: _NEVER_ARRIVED,
         Decision.RETRY: _MADE_AGAIN,
         Decision.ABANDON: ABANDONED,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -19,7 +18,7 @@ from typing import Any, Literal, get_args
 
 from tallystick.core.errors import UsageError
 from tallystick.runtime.context.namespace import check_function
-from tallystick.sandbox.host import HostFunction
+from tallystick.sandbox.host import HostFunction, is_async
 
 FunctionPolicy = Literal["pure", "read", "effect"]
 _POLICIES: tuple[FunctionPolicy, ...] = get_args(FunctionPolicy)
@@ -29,7 +28,11 @@ _KEY: ContextVar[str | None] = ContextVar("tallystick_effect_key", default=None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFunction:
-    """A function and what a run has to know of it. It can still be called as it was."""
+    """A function and what a run has to know of it. It can still be called as it was.
+
+    `handed` says that its first argument is the `Call` that it serves, and not the program's.
+    `narrowed` says that skills which are loaded may take it away.
+    """
 
     function: Callable[..., Any]
     name: str
@@ -38,6 +41,8 @@ class RunFunction:
     local: bool
     idempotent: bool = False
     lookup: Callable[[str], Any] | None = None
+    handed: bool = False
+    narrowed: bool = True
 
     def __post_init__(self) -> None:
         if self.policy not in _POLICIES:
@@ -53,7 +58,11 @@ class RunFunction:
 
     def hosted(self) -> HostFunction:
         return HostFunction(
-            name=self.name, function=self.function, local=self.local, needs=self.needs
+            name=self.name,
+            function=self.function,
+            local=self.local,
+            needs=self.needs,
+            handed=self.handed,
         )
 
 
@@ -130,8 +139,14 @@ def on_loop(
     )
 
 
+class _Exited(Exception):
+    """The exit that a function raised, for the program that called it."""
+
+    told_as = "SystemExit"
+
+
 def _on_loop(function: Callable[..., Any], loop: asyncio.AbstractEventLoop) -> Callable[..., Any]:
-    if not inspect.iscoroutinefunction(function):
+    if not is_async(function):
         return function
     # Of the caller. A call comes from the thread of a program, which has none of it.
     context = copy_context()
@@ -141,8 +156,15 @@ def _on_loop(function: Callable[..., Any], loop: asyncio.AbstractEventLoop) -> C
         own = context.copy()
         own.run(_KEY.set, _KEY.get())
 
+        async def guarded() -> object:
+            try:
+                return await function(*args, **kwargs)
+            except SystemExit as error:
+                # In a task, it would end the caller's loop instead of the call.
+                raise _Exited(error) from error
+
         async def called() -> object:
-            return await asyncio.create_task(function(*args, **kwargs), context=own)
+            return await asyncio.create_task(guarded(), context=own)
 
         # A cancel of the wait cancels the call.
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(called(), loop))

@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -65,6 +65,13 @@ def is_pure(name: str, *, ok: bool) -> bool:
     return name in _QUERIES or (ok and name.startswith(("text.", _OUTPUT)))
 
 
+class Asking(Protocol):
+    """The call of a program, as far as it says what was printed before."""
+
+    @property
+    def outputs(self) -> tuple[Output, ...]: ...
+
+
 class RunAttachments:
     """The attachments of one run, in its session."""
 
@@ -85,7 +92,6 @@ class RunAttachments:
         self._batches: list[Batch] = []
         self._put_bytes = 0
         self._puts = 0
-        self.outputs: tuple[Output, ...] = ()
 
     # -- keeping -------------------------------------------------------------------------------
 
@@ -179,14 +185,14 @@ class RunAttachments:
             if id in self._texts:
                 self._texts.move_to_end(id)
                 return self._texts[id]
-        path = self._held.local_path(id)
-        if path is None:
-            text = HostText(self._held.read(id))
-        else:
-            with self._held.chunks(id) as chunks:
-                for _ in chunks:
-                    pass
-            text = HostText.open(path)
+        with self._held.local(id) as path:
+            if path is None:
+                text = HostText(self._held.read(id))
+            else:
+                with self._held.chunks(id) as chunks:
+                    for _ in chunks:
+                        pass
+                text = HostText.open(path)
         return self._remembered(id, text)
 
     def _remembered(self, key: str, text: HostText) -> HostText:
@@ -204,17 +210,17 @@ class RunAttachments:
     def own_text(self, ref: AttachmentRef) -> HostText | None:
         """The text of what was kept just now, from its own file; None if it has none."""
         try:
-            path = self._held.local_path(ref.id)
+            with self._held.local(ref.id) as path:
+                return None if path is None else HostText.open(path)
         except AttachmentNotFound:
             return None  # It waits in memory for its transaction.
-        return None if path is None else HostText.open(path)
 
-    def find_text(self, key: str) -> HostText:
+    def find_text(self, key: str, asking: Asking) -> HostText:
         """A text that a program names: what the run printed, or what it was granted to read."""
-        for place, each in enumerate(self.outputs if key.startswith(_KEPT) else ()):
+        for place, each in enumerate(asking.outputs if key.startswith(_KEPT) else ()):
             if isinstance(each, KeptText) and key == f"{_KEPT}{place}":
                 return self._kept_text(key, each)
-        printed = {each.id for each in self.outputs if isinstance(each, AttachmentRef)}
+        printed = {each.id for each in asking.outputs if isinstance(each, AttachmentRef)}
         if key not in printed and READ not in self._grants:
             raise CapabilityDenied(capability=READ, what="this text")
         return self.text(key)
@@ -231,21 +237,28 @@ class RunAttachments:
     def functions(self) -> list[HostFunction]:
         """What programs call; those of `attachments` need their grants."""
         made: list[tuple[str, Callable[..., Any], str]] = [
-            ("outputs.count", lambda: len(self.outputs), ""),
+            ("outputs.count", lambda asking: len(asking.outputs), ""),
             (_OUTPUT, self._output, ""),
             ("attachments.put", self.put, WRITE),
             ("attachments.get", self.get, READ),
             ("attachments.ls", self.ls, READ),
         ]
         return [
-            HostFunction(name=name, function=function, needs=needs, local=name.startswith("out"))
+            HostFunction(
+                name=name,
+                function=function,
+                needs=needs,
+                # What was printed depends on which program asks, and is at hand.
+                local=name.startswith("out"),
+                handed=name.startswith("out"),
+            )
             for name, function, needs in made
         ]
 
-    def _output(self, place: int) -> HeldText | str:
-        if type(place) is not int or not 0 <= place < len(self.outputs):
-            raise UsageError(f"there are {len(self.outputs)} kept outputs")
-        found = self.outputs[place]
+    def _output(self, asking: Asking, place: int) -> HeldText | str:
+        if type(place) is not int or not 0 <= place < len(asking.outputs):
+            raise UsageError(f"there are {len(asking.outputs)} kept outputs")
+        found = asking.outputs[place]
         if isinstance(found, AttachmentRef):
             return _handle(found)
         raw = found.text.encode("utf-8", "replace")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from tallystick.core.errors import UsageError
 from tallystick.core.json_text import canonical, digest
-from tallystick.core.records import RunStarted
+from tallystick.core.records import TAKEN, RunStarted
 from tallystick.sandbox.host import check_host_name
 from tallystick.sandbox.port import HostName, HostNames, HostTextName
 
@@ -21,14 +21,6 @@ CONTEXT = "context"
 VARIABLES_MAX = 20
 _VIEWS = ("lines", "rows", "records", "data", "numbers")
 _NAME_CHARS_MAX = 60
-# The names that the runtime itself gives to programs.
-TAKEN = frozenset(
-    {
-        *("FINAL", "FINAL_VAR", "SHOW_VARS", "answer", "outputs", "budget", "attachments"),
-        *("llm_query", "llm_query_batched", "rlm_query", "rlm_query_batched"),
-        *("HostError", "SandboxViolation", "Final", "final", "final_answer"),
-    }
-)
 # Without what is there for interactive use only.
 _BUILT_IN = frozenset(dir(builtins)) - {"copyright", "credits", "license"}
 

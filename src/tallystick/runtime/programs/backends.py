@@ -10,7 +10,7 @@ from __future__ import annotations
 import sysconfig
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from tallystick.core.errors import SandboxError, TallystickError, UsageError
 from tallystick.core.machine.prompt import NET
@@ -19,7 +19,6 @@ from tallystick.settings.paths import cache_directory, data_directory
 from tallystick.storage.clock import new_id
 
 if TYPE_CHECKING:
-    from tallystick.bridge.sockets import BridgeFolder
     from tallystick.sandbox.process.proxy import NetworkGrant
     from tallystick.sandbox.process.sandbox import ProcessSandbox
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
@@ -130,8 +129,20 @@ def read_preference(text: str) -> tuple[str, ...]:
     return names
 
 
+class SocketFolder(Protocol):
+    """A private directory where native programs find sockets of this process."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def close(self) -> None: ...
+
+
 class Backends:
-    """The sandboxes of one caller, each made when it is needed."""
+    """The sandboxes of one caller, each made when it is needed.
+
+    `sockets` makes the directory where native programs find sockets; None gives them none.
+    """
 
     def __init__(
         self,
@@ -140,7 +151,9 @@ class Backends:
         preference: str = AUTO,
         accept_without: Collection[str] = (),
         say: Callable[[str], None] = lambda line: None,
+        sockets: Callable[[], SocketFolder] | None = None,
     ) -> None:
+        self._make_sockets = sockets
         self._preference = read_preference(preference)
         self._explicit = preference != AUTO
         self._proven: set[str] = set()
@@ -149,7 +162,7 @@ class Backends:
                 f"accept without {', '.join(sorted(accept_without))}: only the process sandbox "
                 "has layers to do without"
             )
-        self._bridges: BridgeFolder | None = None
+        self._sockets: SocketFolder | None = None
         self._accept_without = frozenset(accept_without)
         if self._accept_without:
             from tallystick.sandbox.process.settings import BoxSettings
@@ -186,25 +199,30 @@ class Backends:
             settings = BoxSettings(
                 accept_without=self._accept_without,
                 packages=_packages(),
-                readable=(self.bridges.path,),
+                readable=() if self._make_sockets is None else (self._socket_folder().path,),
             )
             self._process = ProcessSandbox(
                 settings=settings, output_directory=data_directory() / "output"
             )
         return self._process
 
+    def _socket_folder(self) -> SocketFolder:
+        """Make the directory when the first process sandbox is."""
+        if self._sockets is None:
+            assert self._make_sockets is not None
+            self._sockets = self._make_sockets()
+        return self._sockets
+
+    def sockets_of_process(self) -> Path | None:
+        """Return where programs of the process sandbox find sockets; None for one given here."""
+        if self._process is self._given or self._make_sockets is None:
+            return None
+        return self._socket_folder().path
+
     @property
-    def bridges(self) -> BridgeFolder:
-        """Where the sockets of bridges are. Made when the first process sandbox is."""
-        if self._bridges is None:
-            from tallystick.bridge.sockets import BridgeFolder
-
-            self._bridges = BridgeFolder()
-        return self._bridges
-
-    def bridges_of_process(self) -> Path | None:
-        """Where programs of the process sandbox find bridges; None for one that was given."""
-        return None if self._process is self._given else self.bridges.path
+    def may_be_native(self) -> bool:
+        """Whether a run here can have native programs, so far as that was asked for."""
+        return "process" in self._preference or self._process is not None
 
     @property
     def explicit(self) -> bool:
@@ -263,8 +281,8 @@ class Backends:
         if self._process is not None and self._process is not self._given:
             await self._process.close()
             self._process = None
-        if self._bridges is not None:
-            self._bridges.close()
+        if self._sockets is not None:
+            self._sockets.close()
 
 
 def _packages() -> tuple[Path, ...]:

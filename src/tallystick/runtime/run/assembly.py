@@ -1,126 +1,73 @@
-"""One run put together and driven to its end: live, or on its record first and then live."""
+"""The assembly of a run: every part put together, in one place, and driven to its end.
+
+A new run, a child, a resumed run, a fork and a replay differ by their plan: what is on record, who
+pays, and whether anything is written. Everything else is the same.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tallystick.core.chain import Head
 from tallystick.core.charge import RunLimits
 from tallystick.core.clock import RunClock
-from tallystick.core.errors import RunExists, UsageError
+from tallystick.core.errors import UsageError
 from tallystick.core.history import History
-from tallystick.core.machine.compaction import bound_for, checked_bound
-from tallystick.core.machine.prompt import TEMPLATE
+from tallystick.core.machine.state import RunState
 from tallystick.core.machine.turn import changed
 from tallystick.core.records import (
     Caller,
     Continuation,
-    HostAnswered,
-    InDoubt,
-    PersonDecision,
     Record,
-    RunProgram,
     RunStarted,
     decode_record,
     encode_record,
-    zone_given,
 )
 from tallystick.core.strategy import AskedStrategy
 from tallystick.ledger.port import Ledger
-from tallystick.memory.runs import functions_of, memory_calls_again, memory_calls_of, memory_given
 from tallystick.model.port import Heard, Model
-from tallystick.runtime.calls.children import (
-    Children,
-    ChildRunner,
-    LiveChildCalls,
-    Parent,
-    RecordedChildCalls,
-    ResumedChildCalls,
-)
-from tallystick.runtime.calls.decisions import Decisions
-from tallystick.runtime.calls.functions import RunFunction, check_functions
-from tallystick.runtime.calls.queries import (
-    FindModel,
-    LiveQueryCalls,
-    Queries,
-    RecordedQueryCalls,
-    ResumedQueryCalls,
-)
+from tallystick.runtime.calls.capability import Capability, Opened, RunCapability, RunServices
+from tallystick.runtime.calls.children import Children, ChildRunner, Parent
+from tallystick.runtime.calls.decisions import FindReply
+from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.calls.host import HostFunctions
+from tallystick.runtime.calls.queries import AskedModels, FindModel, Queries
+from tallystick.runtime.calls.turn_call import AskedModel
 from tallystick.runtime.context.attachments import RunAttachments
-from tallystick.runtime.context.inputs import (
-    Input,
-    RunInputs,
-    cited_aside,
-    given_again,
-    given_of,
-    layout_of,
-    stored,
-    texts_of,
-)
-from tallystick.runtime.context.namespace import check_variables, names_of
-from tallystick.runtime.journal.journal import LedgerJournal, Recording
-from tallystick.runtime.journal.world import CallLog
-from tallystick.runtime.programs.backends import check_grants, without_network
-from tallystick.runtime.programs.native import GUEST, CutOff, NativeBackend, NativeSession
-from tallystick.runtime.programs.wasm import WasmPrograms
-from tallystick.runtime.run.clock import run_clock
-from tallystick.runtime.run.driver import Driver
-from tallystick.runtime.run.live import LiveWorld
-from tallystick.runtime.run.recorded import (
-    RecordedWorld,
-    ReplayingHost,
-    ResumingJournal,
-    ResumingWorld,
-    note_call,
-)
-from tallystick.runtime.run.strategy import check_strategy, window_of, with_strategy
+from tallystick.runtime.context.inputs import Input, RunInputs, cited_aside, texts_of
+from tallystick.runtime.context.namespace import names_of
+from tallystick.runtime.journal.effects import Decisions, Effects
+from tallystick.runtime.journal.journal import Journal
+from tallystick.runtime.journal.writer import LedgerWriter
+from tallystick.runtime.programs.backends import Backends, without_network
+from tallystick.runtime.programs.execution import ProgramParts, ProgramRunner
+from tallystick.runtime.programs.native_effect import Settling
+from tallystick.runtime.run.driver import Driver, Hooks
+from tallystick.runtime.run.surroundings import NOTHING_AROUND, Leases, Surroundings
 from tallystick.runtime.runs.result import Run, run_of
+from tallystick.runtime.spend.client_scopes import ClientScopes
 from tallystick.runtime.spend.door import ModelDoor, RefusedCall
 from tallystick.runtime.spend.scopes import remaining_of
 from tallystick.sandbox.host import HostFunction, HostTable
-from tallystick.sandbox.port import Host
-from tallystick.sandbox.wasm.image import ENGINE
-from tallystick.sessions.runs import (
-    given_in_session,
-    keep_before_end,
-    leave_session,
-    load_image,
-    share_image,
-)
-from tallystick.skills.runs import kept_evidence, policies_of, skill_calls_for, skills_asked
-from tallystick.skills.scripts import Scripts
-from tallystick.storage.clock import now_ms
-from tallystick.vocabulary.runs import check_again, check_for, vocabulary_given
+from tallystick.sandbox.port import Programs
 
 if TYPE_CHECKING:
-    from tallystick.memory.runs import Memory
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
-    from tallystick.sessions.runs import SessionLease
-    from tallystick.skills.runs import SkillCalls, Skills
-    from tallystick.steps.runs import RunSteps
-    from tallystick.vocabulary.runs import VocabularyAsked
 
 # Hears of each record when it is made. One with a method `committed` is told again once the ledger
 # has it, from any thread: what is shown of a run then survives the process. It must not raise.
 Watch = Callable[[str, Record], None]
 
 
-def committed_of(watch: Watch, run: str) -> Callable[[Record], None] | None:
-    """Return whom to tell that a record of this run is committed; None if nobody asks."""
-    hear: Watch | None = getattr(watch, "committed", None)
-    return None if hear is None else lambda record: hear(run, record)
-
-
 @dataclass(frozen=True, slots=True)
-class RunJob:
-    """What was asked for."""
+class RunRequest:
+    """What a new run was asked for."""
 
     goal: str
     inputs: Sequence[Input]
@@ -140,500 +87,341 @@ class RunJob:
     schema: str | None = None
     # Those that the user puts in front, each with its arguments behind its name.
     put_skills: Sequence[str] = ()
-    # By its id, None for a run of its own; then as it is joined.
+    # By its id, None for a run of its own.
     session: str | None = None
-    lease: SessionLease | None = None
     # Where each setting came from that is no default, for the record.
     settings: Mapping[str, str] = field(default_factory=dict)
     # None for the present, in UTC.
     clock: RunClock | None = None
 
 
-async def run_live(
-    job: RunJob,
-    *,
-    run: str,
-    session_id: str,
-    model: Model,
-    sandbox: Callable[[], WasmSandbox],
-    ledger: Ledger,
-    functions: Sequence[RunFunction],
-    run_attachments: RunAttachments,
-    model_door: ModelDoor,
-    find_model: FindModel,
-    steps: RunSteps,
-    children: ChildRunner,
-    caller: Caller | None = None,
-    skills: Skills | None = None,
-    memory: Memory | None = None,
-    vocabulary: VocabularyAsked | None = None,
-    native: NativeBackend | None = None,
-) -> tuple[Run, Head, RefusedCall | None]:
-    """Run a goal to its end. A cancel ends it too, written down.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """What all runs of a client share. Made once for a call of it, and passed whole.
 
-    Gives what it came to, where its chain stands, and the call by whose refusal it ended, if it
-    ended so. `caller` is the run whose program began it.
+    `model` finds the model of a new run by its name, `recorded_model` that of a recorded one, and
+    `models` those that programs may ask, beside the run's own.
     """
-    clock = _checked(job, native=native is not None)
-    memory_calls = memory_calls_of(memory, session_id=session_id)
-    own = functions
-    functions = [*functions, *functions_of(memory_calls)]
-    check_variables((each.variable for each in job.inputs), functions=check_functions(functions))
-    store = stored(job.inputs, run_attachments)
-    layout = layout_of(store.inputs, question=job.goal)
-    given, values, in_session = given_in_session(
-        given_of(store, layout), job.lease, inputs=job.inputs, functions=functions
-    )
-    share_image(job.lease, run_attachments)
-    desk = LiveQueryCalls(run, model_door, find_model, run_attachments, temperature=job.temperature)
-    queries = Queries(desk, limits=job.limits)
-    parent_of = Parent(
-        run=run,
-        model_door=model_door,
-        limits=job.limits,
-        grants=without_network(job.grants),
-        seed=job.seed,
-        temperature=job.temperature,
-        functions=own,
-        model=model,
-        depth=0 if caller is None else caller.depth,
-        compact_at=job.compact_at,
-        clock=clock,
-    )
-    child_desk = LiveChildCalls(parent_of, children, run_attachments)
-    skill_given = skills_asked(
-        skills,
-        job.put_skills,
-        goal=job.goal,
-        inputs=job.inputs,
-        run_attachments=run_attachments,
-        session=session_id,
-    )
-    skill_calls = skill_calls_for(
-        skill_given,
-        skills,
-        session_id=session_id,
-        scripts=Scripts(
-            sandbox,
-            functions,
-            granted=job.grants,
-            seed=job.seed,
-            clock_ns=clock.clock_ns,
-            spend=model_door.run_scopes.spend,
+
+    ledger: Ledger
+    client_scopes: ClientScopes
+    capabilities: Sequence[Capability]
+    model: Callable[[str | None], Model]
+    recorded_model: Callable[[str | None], Model]
+    models: Callable[[Model], FindModel]
+    sandbox: Callable[[], WasmSandbox]
+    run_attachments: Callable[[str, Sequence[str]], RunAttachments]
+    backends: Backends | None = None
+    lookup: FindReply | None = None
+    leases: Leases | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How one execution of a run differs from another.
+
+    `history` is empty for a new run. Without a `door` nobody is asked, and without `claim` nothing
+    is written: that is a replay. `open_programs` makes what runs its programs, None where they are
+    served; `finish_start` completes the start of a new run with the functions of its programs.
+    """
+
+    run: str
+    started: RunStarted
+    given: RunInputs
+    run_attachments: RunAttachments
+    history: History
+    open_programs: Callable[[RunStarted], Any]
+    finish_start: Callable[[RunStarted, HostTable], RunStarted] | None = None
+    model: Model | None = None
+    door: ModelDoor | None = None
+    children: ChildRunner | None = None
+    claim: Callable[[], tuple[int, Head]] | None = None
+    continuation: Callable[[int], Continuation] | None = None
+    limits: RunLimits | None = None
+    decisions: Decisions = field(default_factory=Decisions)
+    around: Surroundings = NOTHING_AROUND
+    watch: Watch | None = None
+    heard: Heard = lambda chars: None
+    sockets: Path | None = None
+
+
+class Assembled:
+    """A run put together. `drive` it once, and close it."""
+
+    def __init__(
+        self, driver: Driver, runner: ProgramRunner, journal: Journal, programs: Programs | None
+    ) -> None:
+        self.driver = driver
+        self.runner = runner
+        self.journal = journal
+        self.programs = programs
+        self.writer: LedgerWriter | None = None
+
+
+async def assemble(context: RunContext, plan: Plan) -> Assembled:
+    """Put a run together. What is refused is refused before anything is written."""
+    run, history, started = plan.run, plan.history, plan.started
+    journal = Journal(history, run=run)
+    effects = Effects(history, journal, plan.decisions)
+    find_model = _no_models if plan.model is None else context.models(plan.model)
+    queries = Queries(
+        effects,
+        AskedModels(
+            run=run,
+            door=plan.door,
+            find_model=find_model,
+            run_attachments=plan.run_attachments,
+            temperature=_as_it_counts(plan).temperature,
         ),
     )
-    table = host_table(
-        functions,
-        run_attachments=run_attachments,
-        queries=queries,
-        children=Children(child_desk, queries),
-        model_door=model_door,
-        given=given,
-        grants=job.grants,
-        skills=skill_calls,
-    )
-    planned = with_strategy(
-        RunStarted(
-            goal=job.goal,
-            model=model.name,
-            limits=job.limits,
-            grants=tuple(job.grants),
-            contexts=layout.contexts,
-            functions=tuple((each.name, each.doc) for each in table.names.functions),
-            texts=given.refs,
-            seed=job.seed,
-            clock_ns=clock.clock_ns,
-            timezone=zone_given(clock)[0],
-            utc_offset_s=zone_given(clock)[1],
-            session_id=session_id,
-            template=TEMPLATE,
-            guest=sandbox().guest.image.sha256 if native is None else GUEST,
-            engine=ENGINE if native is None else native.engine,
-            backend="wasm" if native is None else native.sandbox.name,
-            started_at=now_ms(),
-            temperature=job.temperature,
-            views=layout.views,
-            files=layout.files,
-            values=values,
-            inputs=given.inputs,
-            images=given.images,
-            encodings=store.encodings,
-            caller=caller,
-            compact_at=_compact_at(job, model),
-            schema=job.schema,
-            skills=skill_given,
-            memory=memory_given(memory, goal=job.goal, has_data=bool(job.inputs)),
-            vocabulary=vocabulary_given(vocabulary, run_attachments),
-            session=in_session,
-            settings=job.settings or msgspec.UNSET,
+    children = _children(plan, effects, queries)
+    opened = _opened(context, plan, queries)
+    table = _table(plan, opened, queries, children)
+    if plan.door is not None and history.records:
+        _check_functions(run, started, table)
+    if plan.finish_start is not None:
+        started = plan.finish_start(started, table)
+    programs: Programs | None = await plan.open_programs(started)
+    writer = None
+    try:
+        if plan.finish_start is not None:
+            started = _as_stored(started, plan.around.begin(context.ledger))
+        restored = 0
+        if history.records and programs is not None and plan.claim is not None:
+            restored = await programs.restore(history)
+        if plan.claim is not None:
+            fence, head = plan.claim()
+            writer = LedgerWriter(
+                context.ledger,
+                run=run,
+                fence=fence,
+                head=head,
+                to_commit=plan.run_attachments.to_commit,
+                committed=_committed_by(plan.watch, run),
+            )
+            then = plan.continuation
+            journal.open(writer, None if then is None else then(fence))
+    except BaseException:
+        if programs is not None:
+            await programs.close()
+        raise
+    runner = ProgramRunner(
+        effects,
+        ProgramParts(
+            run=run,
+            programs=programs,
+            functions=HostFunctions(
+                table,
+                names_of(started, plan.given.values),
+                () if plan.door is None else opened.functions(),
+                plan.run_attachments,
+                refuse=opened.refuse,
+                fields_of=opened.fields_of,
+                recalled=opened.recalled,
+            ),
+            run_attachments=plan.run_attachments,
+            children=children,
+            door=plan.door,
+            around=opened.around,
+            restored=restored,
         ),
-        job.strategy,
-        layout=layout,
-        model=model,
-        model_door=model_door,
     )
-    # What is refused is refused before anything is written.
-    programs = await begun_programs(planned, sandbox, native, run_attachments)
-    parent, step = steps.begin(ledger)
-    started = _canonical(msgspec.structs.replace(planned, parent=parent, step=step))
-    journal = LedgerJournal(
-        ledger,
-        run=run,
-        fence=_claimed(ledger, run, child=caller is not None),
-        head=Head.of_nothing(),
-        to_commit=run_attachments.to_commit,
-        committed=committed_of(job.watch, run),
-    )
-    bridges = None if native is None else native.bridges
-    world = LiveWorld(
-        run=run,
-        model=model,
-        programs=programs,
-        bridges=bridges,
-        table=table,
-        names=names_of(started, given.values),
-        policies=policies_of(functions, skill_calls),
-        run_attachments=run_attachments,
-        model_door=model_door,
-        desk=desk,
-        queries=queries,
-        children=child_desk,
-        skills=skill_calls,
-        memory=memory_calls,
-        heard=job.heard,
-    )
-    cards = () if skills is None else skills.registry.cards()
     driver = Driver(
         started,
-        world=world,
-        journal=journal,
-        texts=texts_of(given.values),
-        watch=lambda record: job.watch(run, record),
-        evidence=kept_evidence(started.skills, run_attachments, cards=cards),
-        check=check_for(
-            started,
-            None if vocabulary is None else vocabulary.thesaurus,
-            skills=[each.id for each in cards],
+        effects=effects,
+        asked=AskedModel(
+            run=run,
+            model=plan.model,
+            door=plan.door,
+            read=plan.run_attachments.read,
+            heard=plan.heard,
         ),
-        before_end=keep_before_end(job.lease, programs),
+        programs=runner,
+        texts=texts_of(plan.given.values),
+        hooks=_hooks(plan, opened, programs),
+        settling=_settling(context, plan, find_model),
     )
+    assembled = Assembled(driver, runner, journal, programs)
+    assembled.writer = writer
+    return assembled
+
+
+async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall | None]:
+    """Put a run together and drive it to its end. A cancel ends it too, written down.
+
+    Gives what it came to, where its chain stands, and the call by whose refusal it ended, if it
+    ended so.
+    """
+    assembled = await assemble(context, plan)
+    driver = assembled.driver
+    assert assembled.writer is not None, "a replay is driven by its report"
+    assert assembled.programs is not None, "a run that is live has what runs its programs"
     try:
         try:
             await driver.drive()
         except asyncio.CancelledError:
             if driver.state.ended is None:
                 raise
-        await leave_session(job.lease, driver.state)
+        await plan.around.left(driver.state)
     finally:
-        await programs.close()
-    run_attachments.run_over(driver.state.ended)
-    ended = run_of(
-        run,
+        await assembled.programs.close()
+    ended, started = driver.state.ended, driver.started
+    plan.run_attachments.run_over(ended)
+    run = run_of(
+        plan.run,
         driver.state,
-        ledger=path_of(ledger),
-        cited=await cited_aside(driver.state.ended, started, given, run_attachments),
-        parent=parent,
-        step=step,
+        ledger=path_of(context.ledger),
+        cited=await cited_aside(ended, started, plan.given, plan.run_attachments),
+        parent=started.parent,
+        step=started.step,
+        session_lost=plan.around.session_lost,
     )
-    return ended, journal.head, driver.refused
-
-
-def _checked(job: RunJob, *, native: bool) -> RunClock:
-    """Return the clock of a run. Raises `UsageError` for what such a run cannot have."""
-    check_strategy(job.strategy, job.inputs)
-    check_grants(job.grants, native=native)
-    clock = run_clock() if job.clock is None else job.clock
-    if native and not clock.is_present:
-        raise UsageError(
-            "clock: programs of the process sandbox read the clock of this machine; leave --clock "
-            "out, or take the sandbox wasm"
-        )
-    return clock
-
-
-async def begun_programs(
-    started: RunStarted,
-    sandbox: Callable[[], WasmSandbox],
-    native: NativeBackend | None,
-    run_attachments: RunAttachments,
-    records: Sequence[Record] = (),
-) -> WasmPrograms | NativeSession:
-    """Where the programs of a run are run, as it stands before the next of them.
-
-    `records` are what is recorded of it: those of the WASM sandbox are run again on that.
-    """
-    if native is not None:
-        return await native.begin(started, run_attachments, records)
-    session = await sandbox().open(
-        session_id=started.session_id, seed=started.seed, clock_ns=started.clock_ns
-    )
-    await load_image(session, started, run_attachments)
-    return WasmPrograms(session, run_attachments)
-
-
-def host_table(
-    functions: Sequence[RunFunction],
-    *,
-    run_attachments: RunAttachments,
-    queries: Queries,
-    children: Children,
-    model_door: ModelDoor,
-    given: RunInputs,
-    grants: Sequence[str],
-    skills: SkillCalls | None = None,
-) -> HostTable:
-    """What the programs of a run may call."""
-    remaining = remaining_of(model_door.run_scopes)
-    return HostTable(
-        [
-            *run_attachments.functions(),
-            *queries.functions(),
-            *children.functions(),
-            HostFunction(name="budget.remaining", function=remaining, local=True),
-            *(() if skills is None else skills.functions()),
-            *(each.hosted() for each in functions),
-        ],
-        texts=given.texts,
-        granted=frozenset(grants),
-        answering=True,
-        find_text=run_attachments.find_text,
-    )
-
-
-def _compact_at(job: RunJob, model: Model) -> int:
-    if job.compact_at is not None:
-        return checked_bound(job.compact_at)
-    return bound_for(window_of(model), reply_tokens=job.limits.reply_tokens)
-
-
-def _claimed(ledger: Ledger, run: str, *, child: bool) -> int:
-    try:
-        return ledger.claim(run, create=True)
-    except RunExists:
-        # A child whose process died at once is there already, and empty.
-        if not child:
-            raise
-        return ledger.claim(run, create=False)
-
-
-def _canonical(started: RunStarted) -> RunStarted:
-    """The start as the ledger will give it back."""
-    read = decode_record(encode_record(started))
-    assert isinstance(read, RunStarted)
-    return read
+    return run, assembled.writer.head, driver.refused
 
 
 def path_of(ledger: Ledger) -> str:
+    """Return where a ledger is, as a result names it."""
     return str(getattr(ledger, "path", "memory"))
 
 
-# The driver put together for a run that is gone on with: its record first, then the live world.
+def given_names(inputs: Sequence[Input], functions: Sequence[RunFunction]) -> set[str]:
+    """Return the names that programs find of their data and of functions."""
+    taken = {each.variable for each in inputs}
+    return taken | {each.name.partition(".")[0] for each in functions}
 
 
-@dataclass(frozen=True, slots=True)
-class ResumeJob:
-    """What was asked for. `limits` of None stay as they are."""
-
-    in_doubt: InDoubt
-    limits: RunLimits | None
-    steal: bool
-    watch: Watch
-    heard: Heard
-    # What a person says of a program that waits for one, and who it is.
-    decision: PersonDecision | None = None
-    by: str = ""
-
-    def for_child(self) -> ResumeJob:
-        """The same for a run inside: its limits stay as they are, and nobody decides for it."""
-        return dataclasses.replace(self, limits=None, decision=None)
+# -- the parts ---------------------------------------------------------------------------------
 
 
-async def drive_continued(
-    job: ResumeJob,
-    *,
-    run: str,
-    records: Sequence[Record],
-    continuation: Continuation,
-    journal: LedgerJournal,
-    model: Model,
-    programs: WasmPrograms | NativeSession,
-    ledger: Ledger,
-    functions: Sequence[RunFunction],
-    run_attachments: RunAttachments,
-    model_door: ModelDoor,
-    find_model: FindModel,
-    decisions: Decisions,
-    children: ChildRunner,
-    sandbox: Callable[[], WasmSandbox],
-    skills: Skills | None = None,
-    memory: Memory | None = None,
-    lease: SessionLease | None = None,
-    bridges: Path | None = None,
-) -> tuple[Run, RefusedCall | None]:
-    """Go on with a run to its end. A cancel ends it too, written down.
+def _as_it_counts(plan: Plan) -> RunStarted:
+    """Return the start as it counts from here on."""
+    if not plan.history.records:
+        return plan.started
+    now = plan.history.started
+    # A fence is known only once the run is claimed; nothing here depends on it.
+    return now if plan.continuation is None else changed(now, plan.continuation(0))
 
-    Gives what it came to, and the call by whose refusal it ended, if it ended so.
-    """
-    started = records[0]
-    assert isinstance(started, RunStarted)
-    given = given_again(started, run_attachments)
-    history = History(records)
-    own = functions
-    memory_calls = memory_calls_again(run, started, memory, records)
-    functions = [*functions, *functions_of(memory_calls)]
-    now = changed(history.started, continuation)
-    live_queries = LiveQueryCalls(
-        run, model_door, find_model, run_attachments, temperature=now.temperature
-    )
-    recorded_desk = RecordedQueryCalls(history, run_attachments)
-    desk = ResumedQueryCalls(
-        recorded=recorded_desk,
-        live=live_queries,
-        decisions=decisions,
-        model_door=model_door,
-        terms_of=lambda name: model_door.terms(find_model(name)),
-    )
-    queries = Queries(desk, limits=started.limits)
+
+def _children(plan: Plan, effects: Effects, queries: Queries) -> Children:
+    caller: Caller | None = plan.started.caller
+    depth = 0 if caller is None else caller.depth
+    if plan.door is None or plan.model is None or plan.children is None:
+        return Children(effects, queries, plan.run_attachments, depth=depth)
+    now = _as_it_counts(plan)
     parent = Parent(
-        run=run,
-        model_door=model_door,
-        limits=job.limits or now.limits,
-        grants=without_network(started.grants),
-        seed=started.seed,
+        run=plan.run,
+        model_door=plan.door,
+        limits=plan.limits or now.limits,
+        grants=without_network(now.grants),
+        seed=now.seed,
         temperature=now.temperature,
-        functions=own,
-        model=model,
-        depth=0 if started.caller is None else started.caller.depth,
-        compact_at=started.compact_at,
-        clock=started.clock,
+        wrap=plan.around.wrap,
+        model=plan.model,
+        depth=depth,
+        compact_at=plan.started.compact_at,
+        clock=plan.started.clock,
     )
-    live_children = LiveChildCalls(parent, children, run_attachments)
-    recorded_children = RecordedChildCalls(history, run_attachments)
-    child_desk = ResumedChildCalls(recorded_children, live_children, model_door)
-    skill_calls = skill_calls_for(
-        started.skills,
-        skills,
-        session_id=started.session_id,
-        scripts=Scripts(
-            sandbox,
-            functions,
-            granted=started.grants,
-            seed=started.seed,
-            clock_ns=started.clock_ns,
-            spend=model_door.run_scopes.spend,
-        ),
+    return Children(
+        effects,
+        queries,
+        plan.run_attachments,
+        depth=depth,
+        parent=parent,
+        runner=plan.children,
     )
-    table = host_table(
-        functions,
-        run_attachments=run_attachments,
+
+
+def _opened(context: RunContext, plan: Plan, queries: Queries) -> Opened:
+    """Open the capabilities of a run. A replay has none that makes anything happen."""
+    opened: list[RunCapability] = []
+
+    def others(asking: RunCapability) -> Sequence[RunFunction]:
+        return [made for each in opened if each is not asking for made in each.functions()]
+
+    services = RunServices(
+        run=plan.run,
+        run_attachments=plan.run_attachments,
         queries=queries,
-        children=Children(child_desk, queries),
-        model_door=model_door,
-        given=given,
-        grants=started.grants,
-        skills=skill_calls,
+        door=plan.door,
+        others=others,
+        wrap=plan.around.wrap,
+        sandbox=context.sandbox,
+        sockets=plan.sockets,
     )
-    _check_functions(run, started, {each.name for each in table.names.functions})
-    names = names_of(started, given.values)
-    live = LiveWorld(
-        run=run,
-        model=model,
-        programs=programs,
-        bridges=bridges,
-        table=table,
-        names=names,
-        policies=policies_of(functions, skill_calls),
-        run_attachments=run_attachments,
-        model_door=model_door,
-        desk=desk,
-        queries=queries,
-        children=child_desk,
-        skills=skill_calls,
-        memory=memory_calls,
-        heard=job.heard,
-    )
-    recorded = RecordedWorld(
-        history,
-        programs,
-        names=names,
-        table=table,
-        run_attachments=run_attachments,
-        desk=desk,
-        queries=queries,
-        children=child_desk,
-    )
-
-    def host_of(program: RunProgram, asked: CallLog, then: Host) -> Host:
-        return ReplayingHost(
-            history.answers.get(program.intent, []),
-            names,
-            lambda answer: _noted(history, answer, asked, skill_calls),
-            again=table,
-            read=run_attachments.read,
-            queries=queries,
-            then=then,
-        )
-
-    restored = await programs.restore(history)
-    resuming = ResumingJournal(Recording(records), journal, continuation, run=run)
-    driver = Driver(
-        started,
-        world=ResumingWorld(
-            history,
-            recorded=recorded,
-            live=live,
-            decisions=decisions,
-            model_door=model_door,
-            terms=model_door.terms(model),
-            host_of=host_of,
-            cut_off=CutOff(
-                history,
-                decisions,
-                model_door=model_door,
-                terms_of=lambda name: model_door.terms(find_model(name)),
-                ledger=ledger,
-            ),
-            restored=restored,
-        ),
-        journal=resuming,
-        texts=texts_of(given.values),
-        watch=lambda record: job.watch(run, record) if resuming.is_new(record) else None,
-        evidence=kept_evidence(started.skills, run_attachments),
-        check=check_again(started, run_attachments),
-        before_end=keep_before_end(lease, programs),
-    )
-    try:
-        await driver.drive()
-    except asyncio.CancelledError:
-        if driver.state.ended is None:
-            raise
-    await leave_session(lease, driver.state)
-    run_attachments.run_over(driver.state.ended)
-    ended = run_of(
-        run,
-        driver.state,
-        ledger=path_of(ledger),
-        cited=await cited_aside(driver.state.ended, started, given, run_attachments),
-        parent=started.parent,
-        step=started.step,
-        session_lost=lease is not None and lease.overtaken,
-    )
-    return ended, driver.refused
+    for each in context.capabilities:
+        found = each.open(plan.started, plan.history, services)
+        if found is not None:
+            opened.append(found)
+    return Opened(opened)
 
 
-def _noted(
-    history: History, answer: HostAnswered, asked: CallLog, skills: SkillCalls | None
-) -> None:
-    note_call(history, answer, asked)
-    asked.answered(answer)
-    if skills is not None:
-        skills.recalled(answer)
-
-
-def _check_functions(run: str, started: RunStarted, known: set[str]) -> None:
-    missing = [name for name, _ in started.functions if name not in known]
+def _check_functions(run: str, started: RunStarted, table: HostTable) -> None:
+    """Refuse to resume a run whose programs may call functions that are not here."""
+    missing = [name for name, _ in started.functions if not table.has(name)]
     if missing:
         raise UsageError(
             f"run {run} has programs that may call {', '.join(missing)}; resume it in a session "
             f"with those functions"
         )
+
+
+def _table(plan: Plan, opened: Opened, queries: Queries, children: Children) -> HostTable:
+    """Return what the programs of a run may call."""
+    functions = [*plan.run_attachments.functions(), *queries.functions(), *children.functions()]
+    if plan.door is not None:
+        remaining = remaining_of(plan.door.run_scopes)
+        functions.append(HostFunction(name="budget.remaining", function=remaining, local=True))
+        functions.extend(each.hosted() for each in opened.functions())
+    return HostTable(
+        functions,
+        texts=plan.given.texts,
+        granted=frozenset(plan.started.grants),
+        answering=True,
+        find_text=plan.run_attachments.find_text,
+    )
+
+
+def _hooks(plan: Plan, opened: Opened, programs: Programs | None) -> Hooks:
+    watch, run = plan.watch, plan.run
+    return Hooks(
+        watch=None if watch is None else lambda record: watch(run, record),
+        evidence=opened.evidence,
+        check=opened.check,
+        before_end=_before_end(plan, programs),
+    )
+
+
+def _before_end(
+    plan: Plan, programs: Programs | None
+) -> Callable[[RunState], Awaitable[None]] | None:
+    """Return what is kept before the end of a run is written, None where nothing is."""
+    around = plan.around
+    if programs is None or plan.claim is None or around is NOTHING_AROUND:
+        return None
+    return lambda state: around.before_end(state, programs)
+
+
+def _settling(context: RunContext, plan: Plan, find_model: FindModel) -> Settling | None:
+    door = plan.door
+    if door is None:
+        return None
+    return Settling(
+        door=door, terms_of=lambda name: door.terms(find_model(name)), ledger=context.ledger
+    )
+
+
+def _no_models(name: str | None) -> Model:
+    raise UsageError("a replay asks no model")
+
+
+def _as_stored(started: RunStarted, more: Mapping[str, Any]) -> RunStarted:
+    """Return the start as the ledger will give it back."""
+    read = decode_record(encode_record(msgspec.structs.replace(started, **more)))
+    assert isinstance(read, RunStarted)
+    return read
+
+
+def _committed_by(watch: Watch | None, run: str) -> Callable[[Record], None] | None:
+    """Return whom to tell that a record of this run is committed; None if nobody asks."""
+    hear: Watch | None = getattr(watch, "committed", None)
+    return None if hear is None else lambda record: hear(run, record)

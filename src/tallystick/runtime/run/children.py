@@ -1,10 +1,12 @@
-"""Child runs: begun under what their parent has left, or gone on with after a crash."""
+"""Child runs: begun under what their parent has left, or resumed after a crash."""
 
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from tallystick.core.budget.amount import BudgetExhausted, BudgetUnpriced, Dimension
 from tallystick.core.budget.tree import affordable_output
@@ -16,16 +18,19 @@ from tallystick.core.machine.turn import charge_of_child, over
 from tallystick.core.records import CUT_OFF, Caller, Record, RunEnded, RunStarted
 from tallystick.model.port import Heard
 from tallystick.runtime.calls.children import ChildRequest, ChildRunner, Context, Parent
+from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.context.inputs import Input, given_text
-from tallystick.runtime.run.assembly import ResumeJob, RunJob, Watch, run_live
-from tallystick.runtime.run.resume import Parts, ended_run, resumed
+from tallystick.runtime.run.assembly import RunContext, RunRequest, Watch
+from tallystick.runtime.run.start import start_in
+from tallystick.runtime.run.surroundings import Surroundings
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.door import REPLY_TOKENS_LEAST, prompt_figure
 from tallystick.runtime.spend.slots import ChildSlots
-from tallystick.steps.runs import RunSteps
-from tallystick.storage.clock import new_id
+
+if TYPE_CHECKING:
+    from tallystick.runtime.run.resume import ResumeRequest
 
 
 class _ChildWatch:
@@ -43,9 +48,14 @@ class ChildRuns:
     """The runs below one root: they share its session, its watcher and its places."""
 
     def __init__(
-        self, parts: Parts, *, watch: Watch, heard: Heard, resuming: ResumeJob | None = None
+        self,
+        context: RunContext,
+        *,
+        watch: Watch,
+        heard: Heard,
+        resuming: ResumeRequest | None = None,
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._watch: Watch | None = watch
         # One that has it is also told how many children of a run wait for a place.
         self._waits: Callable[[str, int], None] | None = getattr(watch, "waits", None)
@@ -59,14 +69,14 @@ class ChildRuns:
         return self._slots
 
     def check_model(self, parent: Parent, name: str | None) -> None:
-        self._parts.find_model(parent.model)(name)
+        self._context.models(parent.model)(name)
 
     def refusal(
         self, parent: Parent, request: ChildRequest
     ) -> BudgetExhausted | BudgetUnpriced | None:
         """As a child's first call would be refused; what is only held now may be given back."""
         model_door = parent.model_door
-        terms = model_door.terms(self._parts.find_model(parent.model)(request.model))
+        terms = model_door.terms(self._context.models(parent.model)(request.model))
         try:
             left = model_door.run_scopes.remaining()
             affordable_output(
@@ -105,13 +115,11 @@ class ChildRuns:
                 self._watch = None
 
     async def begin(
-        self, parent: Parent, run: str, request: ChildRequest, caller: Caller, *, wall_ms: int
+        self, parent: Parent, run: str, request: ChildRequest, caller: Caller
     ) -> tuple[Run, Head]:
-        parts = self._parts
-        limits = _limits(parent, wall_ms)
-        session_id = new_id()
-        find_model = parts.find_model(parent.model)
-        job = RunJob(
+        context = self._context
+        limits = _limits(parent, request)
+        asked = RunRequest(
             goal=request.prompt,
             inputs=_inputs(request.context),
             limits=limits,
@@ -125,69 +133,84 @@ class ChildRuns:
             heard=self._heard,
         )
         with (
-            held_run(parts.ledger, run),
-            parts.client_scopes.child(
+            held_run(context.ledger, run),
+            context.client_scopes.child(
                 parent.model_door, run, limits, parent=parent.run
             ) as model_door,
         ):
-            ended, head, _ = await run_live(
-                job,
+            ended, head, _ = await start_in(
+                _for_children(context),
+                asked,
                 run=run,
-                session_id=session_id,
-                model=find_model(request.model),
-                sandbox=parts.sandbox,
-                ledger=parts.ledger,
-                functions=parent.functions,
-                run_attachments=parts.run_attachments(session_id, parent.grants),
-                model_door=model_door,
-                find_model=find_model,
-                steps=RunSteps(None),
+                model=context.models(parent.model)(request.model),
+                door=model_door,
                 children=self,
+                around=_InsideOf(parent),
                 caller=caller,
-                memory=parts.memory,
-                vocabulary=parts.vocabulary,
             )
             return ended, head
 
     async def resume(
-        self, parent: Parent, run: str, request: ChildRequest, caller: Caller, *, wall_ms: int
+        self, parent: Parent, run: str, request: ChildRequest, caller: Caller
     ) -> tuple[Run, Head]:
-        parts = self._parts
-        row = parts.ledger.row(run)
+        # Most children are never resumed.
+        from tallystick.runtime.run.resume import ended_run, resume
+
+        context = self._context
+        row = context.ledger.row(run)
         if row is None or row.head.count == 0:
             # Its process died before anything of it was written, and so before it sent anything.
-            with parts.client_scopes.child(
+            with context.client_scopes.child(
                 parent.model_door, run, parent.limits, parent=parent.run
             ) as model_door:
                 model_door.run_scopes.reconcile({}, ())
-            return await self.begin(parent, run, request, caller, wall_ms=wall_ms)
-        records = whole_records(parts.ledger, run)
+            return await self.begin(parent, run, request, caller)
+        records = whole_records(context.ledger, run)
         last = records[-1]
         if isinstance(last, RunEnded) and (
             last.stop not in CUT_OFF
             or over(History(records).started.limits, last.charge) is not None
         ):
             # It had ended, and its parent was not told; or it may do nothing more.
-            run_attachments = parts.run_attachments(History(records).holder, parent.grants)
             parent.model_door.recalled("", charge_of_child(last.charge))
-            return ended_run(
-                run, records, ledger=parts.ledger, run_attachments=run_attachments
-            ), row.head
+            return ended_run(context, run, records), row.head
         assert self._resuming is not None
-        job = dataclasses.replace(self._resuming.for_child(), watch=self._tells)
-        ended = await resumed(parts, run, job, RunSteps(None), children=self, parent=parent)
-        row = parts.ledger.row(run)
+        asked = dataclasses.replace(self._resuming.for_child(), watch=self._tells)
+        ended = await resume(
+            context, run, asked, children=self, around=_InsideOf(parent), parent=parent
+        )
+        row = context.ledger.row(run)
         assert row is not None
         return ended, row.head
 
 
-def _limits(parent: Parent, wall_ms: int) -> RunLimits:
+class _InsideOf(Surroundings):
+    """A child of a run: functions of the caller are called as in the run itself."""
+
+    backend = "wasm"
+
+    def __init__(self, parent: Parent) -> None:
+        self._parent = parent
+
+    def wrap(self, function: RunFunction) -> RunFunction:
+        """Wrap as for the parent."""
+        return self._parent.wrap(function)
+
+
+def _for_children(context: RunContext) -> RunContext:
+    """Return what children share with their parent: not its skills."""
+    kept = [each for each in context.capabilities if each.for_children]
+    return dataclasses.replace(context, capabilities=kept)
+
+
+def _limits(parent: Parent, request: ChildRequest) -> RunLimits:
     """At most what the parent has not spent when the child begins. Nothing moves.
 
     What others hold of it may be given back, so it counts as left: a call is paid for by the scopes
     around the child as well, and waits for them there.
     """
     before = parent.limits
+    wall_ms = max(0, round((request.ends_at - time.monotonic()) * 1000))
     tokens = _unspent(parent, "tokens")
     return RunLimits(
         turns=before.turns,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tallystick.core.chain import Head
 from tallystick.core.charge import RunLimits
@@ -28,9 +27,10 @@ from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import bad_entry_of
 from tallystick.model.port import Heard
 from tallystick.runtime.calls.children import ChildRunner
-from tallystick.runtime.programs.native import files_missing
-from tallystick.runtime.run.assembly import ResumeJob, Watch
-from tallystick.runtime.run.resume import Parts, continue_run
+from tallystick.runtime.programs.backend_table import files_missing
+from tallystick.runtime.run.assembly import RunContext, Watch
+from tallystick.runtime.run.resume import Continued, ResumeRequest, continue_run
+from tallystick.runtime.run.surroundings import NOTHING_AROUND, Surroundings
 from tallystick.runtime.runs.history import (
     put_id_in,
     records_of,
@@ -42,12 +42,9 @@ from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.runs.result import Run
 from tallystick.storage.clock import new_id, now_ms
 
-if TYPE_CHECKING:
-    from tallystick.steps.runs import RunSteps
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForkJob:
+class ForkRequest:
     """What was asked for: after which turn, and what is another from there on."""
 
     turn: int
@@ -66,17 +63,17 @@ class _Root:
     hash: str
 
 
-async def forked(
-    parts: Parts,
+async def fork(
+    context: RunContext,
     parent: str,
-    fork: str,
-    job: ForkJob,
-    steps: RunSteps,
+    run: str,
+    request: ForkRequest,
     *,
     children: ChildRunner,
+    around: Surroundings = NOTHING_AROUND,
 ) -> Run:
-    """Grow a run from another and drive it to its end."""
-    ledger = parts.ledger
+    """Grow `run` from another and drive it to its end."""
+    ledger = context.ledger
     if ledger.row(parent) is None:
         raise RunNotFound(run=parent)
     bad = bad_entry_of(ledger, parent)
@@ -86,57 +83,63 @@ async def forked(
     if holds_steps(whole):
         raise UsageError(f"{parent} holds steps, which are not forked; name one of its runs")
     refuse_foreign(parent, History(whole).started)
-    shared = shared_records(parent, whole, job.turn)
+    shared = shared_records(parent, whole, request.turn)
     if open_calls(shared):
-        raise UsageError(f"run {parent} has a call under way after turn {job.turn}")
+        raise UsageError(f"run {parent} has a call under way after turn {request.turn}")
     if inside := History(shared).awaited_children:
         raise UsageError(
-            f"run {parent} was cut off inside run {inside[0]} in turn {job.turn}; resume it first, "
-            f"or fork it at an earlier turn"
+            f"run {parent} was cut off inside run {inside[0]} in turn {request.turn}; resume it "
+            f"first, or fork it at an earlier turn"
         )
     root = _root_of(ledger, parent, len(shared))
-    model = parts.model(None)
+    model = context.recorded_model(None)
     before = History(shared).started
     record = RunForked(
         parent=root.run,
         count=root.count,
         hash=root.hash,
-        turn=job.turn,
+        turn=request.turn,
         at=now_ms(),
         session_id=new_id(),
         model=None if model.name == before.model else model.name,
-        limits=None if job.limits == before.limits else job.limits,
-        temperature=job.temperature,
+        limits=None if request.limits == before.limits else request.limits,
+        temperature=request.temperature,
         files_missing=files_missing(shared),
     )
-    run_attachments = parts.run_attachments(record.session_id, before.grants)
+    run_attachments = context.run_attachments(record.session_id, before.grants)
 
     def claim() -> int:
-        fence = ledger.claim(fork, create=True, grown_from=root.hash)
+        fence = ledger.claim(run, create=True, grown_from=root.hash)
         try:
             # It cannot be removed or pruned from here on; it may have been since it was read.
             whole_records(ledger, parent)
         except TallystickError:
-            ledger.remove(fork)
+            ledger.remove(run)
             raise
         return fence
 
-    with held_run(ledger, fork):
-        run_attachments.share(_needed(parts, shared))
+    with held_run(ledger, run):
+        run_attachments.share(_needed(context, shared))
         return await continue_run(
-            parts,
-            fork,
-            ResumeJob(
-                in_doubt="halt", limits=job.limits, steal=False, watch=job.watch, heard=job.heard
+            context,
+            Continued(
+                run=run,
+                history=History(shared, resumed=True),
+                head=Head(count=0, hash=root.hash),
+                started=changed(before, record),
+                run_attachments=run_attachments,
+                claim=claim,
+                continuation=lambda fence: record,
             ),
-            steps,
-            records=shared,
-            head=Head(count=0, hash=root.hash),
-            run_attachments=run_attachments,
-            started=changed(before, record),
-            claim=claim,
-            continuation=lambda fence: record,
+            ResumeRequest(
+                in_doubt="halt",
+                limits=request.limits,
+                steal=False,
+                watch=request.watch,
+                heard=request.heard,
+            ),
             children=children,
+            around=around,
         )
 
 
@@ -188,11 +191,11 @@ def _rooted(ledger: Ledger, run: str, count: int) -> _Root:
     return _Root(run=run, count=count, hash=last.hash)
 
 
-def _needed(parts: Parts, shared: Sequence[Record]) -> list[AttachmentRef]:
+def _needed(context: RunContext, shared: Sequence[Record]) -> list[AttachmentRef]:
     """What the shared records refer to, and what programs had put by then."""
     put = {id for record in shared if (id := put_id_in(record)) is not None}
     found = {ref.id: ref for record in shared for ref in references_in(record)}
-    for each in parts.run_attachments(History(shared).holder, ()).references():
+    for each in context.run_attachments(History(shared).holder, ()).references():
         if each.ref.id in put:
             found.setdefault(each.ref.id, each.ref)
     return list(found.values())

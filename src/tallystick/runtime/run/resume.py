@@ -1,10 +1,11 @@
-"""A run gone on with: run again on its record, and from where that ends, live."""
+"""A run resumed: run again on its record, and from where that ends, live."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,10 +21,12 @@ from tallystick.core.errors import (
 from tallystick.core.history import History
 from tallystick.core.machine.answer import said_in, value_of
 from tallystick.core.machine.prompt import TEMPLATE, TEMPLATES
-from tallystick.core.machine.turn import over
+from tallystick.core.machine.turn import ESCALATED, over
 from tallystick.core.records import (
     Continuation,
+    InDoubt,
     ModelReplied,
+    PersonDecision,
     QueryAsked,
     Record,
     RunEnded,
@@ -43,25 +46,16 @@ from tallystick.core.views.open_calls import (
 from tallystick.core.views.receipt import holds_steps
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import bad_entry_of
-from tallystick.memory.runs import functions_of, memory_calls_of
-from tallystick.model.port import Model, ModelReply
+from tallystick.model.port import Heard, Model, ModelReply
 from tallystick.runtime.calls.children import ChildRunner, Parent
-from tallystick.runtime.calls.decisions import Decisions, FindReply, decided
-from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.calls.decisions import FindReply, decided
 from tallystick.runtime.calls.queries import FindModel
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import cited, given_again
-from tallystick.runtime.journal.journal import LedgerJournal
-from tallystick.runtime.programs.backends import Backends
-from tallystick.runtime.programs.native import files_missing, native_again
-from tallystick.runtime.run.assembly import (
-    ResumeJob,
-    begun_programs,
-    committed_of,
-    drive_continued,
-    path_of,
-)
-from tallystick.runtime.run.replay import rerunnable
+from tallystick.runtime.journal.effects import Decisions
+from tallystick.runtime.programs.backend_table import Backend, backend_again, files_missing, is_same
+from tallystick.runtime.run.assembly import Plan, RunContext, Watch, drive, path_of
+from tallystick.runtime.run.surroundings import NOTHING_AROUND, Surroundings, Within
 from tallystick.runtime.runs.history import (
     NOT_BEGUN,
     refuse_foreign,
@@ -70,214 +64,230 @@ from tallystick.runtime.runs.history import (
 )
 from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.runs.result import Run, said_at_end
-from tallystick.runtime.spend.client_scopes import ClientScopes
 from tallystick.runtime.spend.door import ModelDoor
-from tallystick.sessions.runs import finish_session, lease_again, watched_by_session
 from tallystick.storage.clock import now_ms
-from tallystick.vocabulary.runs import check_decision
-
-if TYPE_CHECKING:
-    from tallystick.memory.runs import Memory
-    from tallystick.sandbox.wasm.sandbox import WasmSandbox
-    from tallystick.sessions.runs import SessionLease
-    from tallystick.sessions.sessions import Sessions
-    from tallystick.skills.runs import Skills
-    from tallystick.steps.runs import RunSteps
-    from tallystick.vocabulary.runs import VocabularyAsked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What of a session is needed to go on with a run."""
+@dataclass(frozen=True, slots=True)
+class ResumeRequest:
+    """What was asked for. `limits` of None stay as they are."""
 
-    ledger: Ledger
-    client_scopes: ClientScopes
-    functions: Sequence[RunFunction]
-    model: Callable[[str | None], Model]
-    find_model: Callable[[Model], FindModel]
-    sandbox: Callable[[], WasmSandbox]
-    run_attachments: Callable[[str, Sequence[str]], RunAttachments]
-    lookup: FindReply | None
-    skills: Skills | None = None
-    memory: Memory | None = None
-    vocabulary: VocabularyAsked | None = None
-    sessions: Callable[[], Sessions] | None = None
-    backends: Backends | None = None
+    in_doubt: InDoubt
+    limits: RunLimits | None
+    steal: bool
+    watch: Watch
+    heard: Heard
+    # What a person says of a program that waits for one, and who it is.
+    decision: PersonDecision | None = None
+    by: str = ""
 
-    def known_functions(self) -> dict[str, RunFunction]:
-        """What is known of the functions of a run, by their names."""
-        of_memory = functions_of(memory_calls_of(self.memory, session_id=""))
-        return {each.name: each for each in (*self.functions, *of_memory)}
+    def for_child(self) -> ResumeRequest:
+        """Return the same for a run inside: its limits stay, and nobody decides for it."""
+        return dataclasses.replace(self, limits=None, decision=None)
 
 
-async def resumed(
-    parts: Parts,
+async def resume(
+    context: RunContext,
     run: str,
-    job: ResumeJob,
-    steps: RunSteps,
+    request: ResumeRequest,
     *,
     children: ChildRunner,
+    around: Surroundings = NOTHING_AROUND,
     parent: Parent | None = None,
 ) -> Run:
-    """Go on with a run. One that has its answer is returned as it is.
+    """Resume a run. One that has its answer is returned as it is.
 
-    `parent` is for a child, which its parent's scopes pay for. That a child cannot be gone on with
-    is not its parent's program's to handle, which would go on without it.
+    `parent` is for a child, which its parent's scopes pay for. That a child cannot be resumed is
+    not its parent's program's to handle, which would continue without it.
     """
-    if parent is None:
-        return await _resumed(parts, run, job, steps, children=children, parent=None)
     try:
-        return await _resumed(parts, run, job, steps, children=children, parent=parent)
+        return await _resume(context, run, request, children, around, parent)
     except ResumeRefused:
         raise
     except (BackendError, UsageError) as error:
+        if parent is None:
+            raise
         why = f"is a part of run {parent.run} and cannot be gone on with: {error}"
         raise ResumeRefused(run=run, why=why) from error
 
 
-async def _resumed(
-    parts: Parts,
+async def _resume(
+    context: RunContext,
     run: str,
-    job: ResumeJob,
-    steps: RunSteps,
-    *,
+    request: ResumeRequest,
     children: ChildRunner,
+    around: Surroundings,
     parent: Parent | None,
 ) -> Run:
-    ledger = parts.ledger
-    with held_run(ledger, run, steal=job.steal) as stolen:
+    ledger = context.ledger
+    with held_run(ledger, run, steal=request.steal) as stolen:
         head, records = checked(ledger, run)
-        check_resumable(run, records, job.limits)
-        check_decision(run, records, job.decision)
-        history = History(records)
-        run_attachments = parts.run_attachments(history.holder, history.started.grants)
+        check_resumable(run, records, request.limits)
+        check_decision(run, records, request.decision)
         if isinstance(records[-1], RunEnded) and records[-1].stop == "answered":
-            lost = finish_session(parts.sessions, run, records)
-            ended = ended_run(run, records, ledger=ledger, run_attachments=run_attachments)
+            leases = context.leases
+            lost = leases is not None and leases.finish(run, records)
+            ended = ended_run(context, run, records)
             return msgspec.structs.replace(ended, session_lost=lost)
-
-        def continuation(fence: int) -> Continuation:
-            return RunResumed(
-                at=now_ms(),
-                fence=fence,
-                limits=job.limits,
-                in_doubt=job.in_doubt,
-                stolen=stolen,
-                decision=job.decision,
-                by=job.by,
-                files_missing=files_missing(records),
+        history = History(records, resumed=True)
+        run_attachments = context.run_attachments(history.holder, history.started.grants)
+        again: AbstractContextManager[Surroundings] = nullcontext(NOTHING_AROUND)
+        if context.leases is not None:
+            again = context.leases.again(run, records, steal=request.steal)
+        with again as lease:
+            inside = around if lease is NOTHING_AROUND else Within(lease, around)
+            return await inside.during(
+                continue_run(
+                    context,
+                    Continued(
+                        run=run,
+                        history=history,
+                        head=head,
+                        started=history.started,
+                        run_attachments=run_attachments,
+                        claim=lambda: ledger.claim(run, create=False),
+                        continuation=lambda fence: RunResumed(
+                            at=now_ms(),
+                            fence=fence,
+                            limits=request.limits,
+                            in_doubt=request.in_doubt,
+                            stolen=stolen,
+                            decision=request.decision,
+                            by=request.by,
+                            files_missing=files_missing(records),
+                        ),
+                    ),
+                    request,
+                    children=children,
+                    around=inside,
+                    parent=parent,
+                )
             )
 
-        with lease_again(parts.sessions, run, records, steal=job.steal) as lease:
-            going = continue_run(
-                parts,
-                run,
-                job,
-                steps,
-                records=records,
-                head=head,
-                run_attachments=run_attachments,
-                started=history.started,
-                claim=lambda: ledger.claim(run, create=False),
-                continuation=continuation,
-                children=children,
-                parent=parent,
-                lease=lease,
-            )
-            return await watched_by_session(lease, going)
 
-
-async def continue_run(
-    parts: Parts,
-    run: str,
-    job: ResumeJob,
-    steps: RunSteps,
-    *,
-    records: Sequence[Record],
-    head: Head,
-    run_attachments: RunAttachments,
-    started: RunStarted,
-    claim: Callable[[], int],
-    continuation: Callable[[int], Continuation],
-    children: ChildRunner,
-    parent: Parent | None = None,
-    lease: SessionLease | None = None,
-) -> Run:
-    """Decide what is in doubt, own the run, and go on behind its head.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continued:
+    """A record that is continued: by a resume of its run, or by a fork of it.
 
     `started` is the start as it counts from here on.
     """
-    ledger, native = parts.ledger, await native_again(parts.backends, started)
-    if native is None and not rerunnable(started, parts.sandbox().guest.image.sha256):
+
+    run: str
+    history: History
+    head: Head
+    started: RunStarted
+    run_attachments: RunAttachments
+    claim: Callable[[], int]
+    continuation: Callable[[int], Continuation]
+
+
+async def continue_run(
+    context: RunContext,
+    record: Continued,
+    request: ResumeRequest,
+    *,
+    children: ChildRunner,
+    around: Surroundings = NOTHING_AROUND,
+    parent: Parent | None = None,
+) -> Run:
+    """Decide what is in doubt, own the run, and drive it from its record on."""
+    run, history, started = record.run, record.history, record.started
+    ledger = context.ledger
+    backend = await backend_again(context.backends, context.sandbox, started)
+    model = _checked_model(context, record, backend)
+    find_model = context.models(model)
+    _check_models(run, history.records, find_model)
+    for each in context.capabilities:
+        each.check_resume(run, history)
+    first = history.records[0]
+    assert isinstance(first, RunStarted)
+    given = given_again(first, record.run_attachments)
+    limits = request.limits or started.limits
+    scopes = context.client_scopes
+    paying = (
+        scopes.run(
+            run,
+            limits,
+            ledger,
+            places=around.scopes,
+            noted=around.settled,
+            shared_before=not record.head.count,
+        )
+        if parent is None
+        else scopes.child(parent.model_door, run, limits, parent=parent.run)
+    )
+    with paying as door:
+        decisions = await _decided(context, run, history.records, request, door, find_model)
+
+        def claim() -> tuple[int, Head]:
+            fence = record.claim()
+            now = ledger.row(run)
+            if now is None or now.head != record.head:
+                # Whoever it was taken from has written since it was read; nobody does from here on.
+                found = None if now is None else now.head.count
+                raise LedgerConflict(run=run, field="head", expected=record.head.count, found=found)
+            door.run_scopes.reconcile(*history.holds)
+            return fence, record.head
+
+        ended, _, refused = await drive(
+            context,
+            Plan(
+                run=run,
+                started=first,
+                given=given,
+                run_attachments=record.run_attachments,
+                history=history,
+                open_programs=lambda _: backend.open(started, history, record.run_attachments),
+                model=model,
+                door=door,
+                children=children,
+                claim=claim,
+                continuation=record.continuation,
+                limits=limits,
+                decisions=decisions,
+                around=around,
+                watch=request.watch,
+                heard=request.heard,
+                sockets=backend.sockets,
+            ),
+        )
+        return around.ended(ended, refused=refused, rows=scopes.rows)
+
+
+def _checked_model(context: RunContext, record: Continued, backend: Backend) -> Model:
+    """Return the run's model. Raises `ResumeRefused` for a run that cannot be resumed here."""
+    run, started = record.run, record.started
+    if backend.repeatable and not is_same(backend, started):
         raise ResumeRefused(run=run, why="was made with another version of the sandbox")
     if started.template not in TEMPLATES:
         why = f"was made with the prompts {started.template}, and this version writes {TEMPLATE}"
         raise ResumeRefused(run=run, why=why)
-    model = parts.model(started.model)
+    model = context.recorded_model(started.model)
     if model.name != started.model:
         why = (
             f"asks {started.model}, and this is {model.name}; resume it with that model, or fork it"
         )
         raise ResumeRefused(run=run, why=why)
-    history = History(records)
-    skip_answered(model, history)
-    find_model = parts.find_model(model)
-    _check_models(run, records, find_model)
-    limits = job.limits or started.limits
-    paying = (
-        parts.client_scopes.run(run, limits, ledger, steps=steps, shared_before=not head.count)
-        if parent is None
-        else parts.client_scopes.child(parent.model_door, run, limits, parent=parent.run)
-    )
-    with paying as model_door:
-        decisions = await _decided(parts, run, records, job, model_door, find_model)
-        fence = claim()
-        now = ledger.row(run)
-        if now is None or now.head != head:
-            # Whoever it was taken from has gone on since it was read; nobody does from here on.
-            found = None if now is None else now.head.count
-            raise LedgerConflict(run=run, field="head", expected=head.count, found=found)
-        model_door.run_scopes.reconcile(*history.holds)
-        programs = await begun_programs(started, parts.sandbox, native, run_attachments, records)
-        try:
-            ended, refused = await drive_continued(
-                job,
-                run=run,
-                records=records,
-                continuation=continuation(fence),
-                journal=LedgerJournal(
-                    ledger,
-                    run=run,
-                    fence=fence,
-                    head=head,
-                    to_commit=run_attachments.to_commit,
-                    committed=committed_of(job.watch, run),
-                ),
-                model=model,
-                programs=programs,
-                ledger=ledger,
-                functions=[steps.inside(each) for each in parts.functions],
-                run_attachments=run_attachments,
-                model_door=model_door,
-                find_model=find_model,
-                decisions=decisions,
-                children=children,
-                sandbox=parts.sandbox,
-                skills=parts.skills,
-                memory=parts.memory,
-                lease=lease,
-                bridges=None if native is None else native.bridges,
-            )
-        finally:
-            await programs.close()
-        return steps.checked(ended, stopped_by=refused, rows=parts.client_scopes.rows)
+    skip_answered(model, record.history)
+    return model
+
+
+def check_decision(run: str, records: Sequence[Record], decision: PersonDecision | None) -> None:
+    """Refuse to resume without a person where one has to decide, and with one where nobody has."""
+    ended = records[-1]
+    waits = isinstance(ended, RunEnded) and ended.detail.startswith(ESCALATED)
+    if waits and decision is None:
+        why = f"waits for a person: tally approve {run}, or tally deny {run}"
+        raise ResumeRefused(run=run, why=why)
+    if decision is not None and not waits:
+        raise ResumeRefused(run=run, why="has no program that waits for a person")
 
 
 async def _decided(
-    parts: Parts,
+    context: RunContext,
     run: str,
     records: Sequence[Record],
-    job: ResumeJob,
+    request: ResumeRequest,
     model_door: ModelDoor,
     find_model: FindModel,
 ) -> Decisions:
@@ -288,15 +298,15 @@ async def _decided(
     """
     inside: list[OpenIntent] = []
     for child in History(records).awaited_children:
-        row = parts.ledger.row(child)
+        row = context.ledger.row(child)
         if row is not None and row.head.count:
-            known = whole_records(parts.ledger, child)
+            known = whole_records(context.ledger, child)
             last = known[-1]
             if isinstance(last, RunEnded) and over(History(known).started.limits, last.charge):
                 # It may do nothing more, and is told to its parent as it ended.
                 continue
             try:
-                await _decided(parts, child, known, job, model_door, find_model)
+                await _decided(context, child, known, request, model_door, find_model)
             except RunInDoubt as doubt:
                 inside += of_child(doubt.open, child)
     try:
@@ -304,10 +314,12 @@ async def _decided(
             run,
             records,
             model=History(records).started.model,
-            policy=job.in_doubt,
-            functions=parts.known_functions(),
+            policy=request.in_doubt,
+            functions={
+                made.name: made for each in context.capabilities for made in each.known_functions()
+            },
             free=lambda name: _is_free(model_door, find_model, name),
-            find_reply=_find_reply(parts.lookup, find_model),
+            find_reply=_find_reply(context.lookup, find_model),
         )
     except RunInDoubt as doubt:
         raise RunInDoubt(run=run, open=(*doubt.open, *inside)) from None
@@ -397,12 +409,12 @@ def last_said(records: Sequence[Record]) -> str | None:
     return next((said for text in replies if (said := said_in(text)) is not None), None)
 
 
-def ended_run(
-    run: str, records: Sequence[Record], *, ledger: Ledger, run_attachments: RunAttachments
-) -> Run:
-    """A run that has its answer, as it ended."""
-    ended, started = records[-1], History(records).started
+def ended_run(context: RunContext, run: str, records: Sequence[Record]) -> Run:
+    """Return a run that has its end, as it ended."""
+    history = History(records)
+    ended, started = records[-1], history.started
     assert isinstance(ended, RunEnded)
+    run_attachments = context.run_attachments(history.holder, started.grants)
     found = cited(ended, started, given_again(started, run_attachments), run_attachments)
     return Run(
         run=run,
@@ -417,7 +429,7 @@ def ended_run(
         unchecked=found.unchecked,
         value=value_of(ended.answer, started) if ended.stop == "answered" else None,
         settings=started.settings or {},
-        ledger=path_of(ledger),
+        ledger=path_of(context.ledger),
         parent=started.parent,
         step=started.step,
     )

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
@@ -35,6 +35,7 @@ from tallystick.core.strategy import (
 from tallystick.model.port import Model
 from tallystick.model.price_table import CallTerms, Pricing
 from tallystick.model.tokens import input_estimate, text_tokens_estimated
+from tallystick.runtime.calls.capability import AskedRun, Capability
 from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import STR_BYTES_MAX, Input, InputLayout, layout_of, texts_of
@@ -42,10 +43,6 @@ from tallystick.runtime.context.shapes import shape_of
 from tallystick.runtime.spend.door import REPLY_TOKENS_LEAST, ModelDoor, picture_size, prompt_figure
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.text import HostText
-from tallystick.skills.runs import skills_asked
-
-if TYPE_CHECKING:
-    from tallystick.skills.runs import Skills
 
 _Kind = Literal["lines", "table", "json_lines", "json", "numbers"]
 # What a turn writes and adds to the next prompt, where nothing better is known: a program of twenty
@@ -357,7 +354,7 @@ def estimated(
     grants: Sequence[str] = (),
     schema: Mapping[str, object] | None = None,
     pricing: Pricing,
-    skills: Skills | None = None,
+    capabilities: Sequence[Capability] = (),
     put_skills: Sequence[str] = (),
 ) -> Estimate:
     """Say what a run would begin with, and what that costs at most."""
@@ -392,15 +389,10 @@ def estimated(
         files=layout.files,
         images=tuple(_picture(each) for each in inputs if each.is_picture),
         schema=schema_text(schema),
-        skills=skills_asked(
-            skills,
-            put_skills,
-            goal=goal,
-            inputs=inputs,
-            run_attachments=run_attachments,
-            session="estimate",
-        ),
     )
+    asked = AskedRun(goal=goal, inputs=inputs, put_skills=put_skills, session_id="estimate")
+    for each in capabilities:
+        started = msgspec.structs.replace(started, **each.given(asked, run_attachments))
     messages = prompt.opening(started)
     terms = pricing.terms(model, usd_capped=limits.usd is not None)
     bound = prompt_figure(terms, messages).tokens

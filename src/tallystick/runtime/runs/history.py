@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from tallystick.core.chain import Header, Sealed
+from tallystick.core.chain import Sealed
 from tallystick.core.charge import Charge
 from tallystick.core.errors import (
     LedgerCorrupt,
@@ -34,7 +34,6 @@ from tallystick.core.records import (
     Record,
     RunEnded,
     RunForked,
-    RunPruned,
     RunStarted,
     SnapshotTaken,
     decode_record,
@@ -42,7 +41,7 @@ from tallystick.core.records import (
 from tallystick.core.resume_errors import ResumeRefused
 from tallystick.core.views.open_calls import open_calls
 from tallystick.core.views.receipt import holds_steps
-from tallystick.ledger.port import Ledger
+from tallystick.ledger.port import Ledger, RunFilter
 from tallystick.model.port import Model
 
 if TYPE_CHECKING:
@@ -51,11 +50,9 @@ if TYPE_CHECKING:
 # Runs that a ledger holds: found by name, read record by record, asked again as a model.
 
 
-_STEPS = "step."
-_CALLED = b'"caller":{'
 # A child has little between its parent and itself: at most its live siblings.
 _LOOKED_AT = 64
-_decode_header = msgspec.json.Decoder(Header).decode
+_OUTERMOST = RunFilter(outermost=True)
 # What bodies raise that are no records of this version.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -107,24 +104,31 @@ def resolve_run(ledger: Ledger, named: str) -> str:
     """A run or a chain of steps by its id, the beginning of it, or the `last` run."""
     if not named.strip():
         raise UsageError("name a run: its id, the beginning of it, or last")
-    rows = ledger.runs()
-    runs = [row.run for row in rows]
     if named == "last":
-        for place in range(len(rows) - 1, -1, -1):
-            run = runs[place]
-            if _is_of_steps(ledger, run) or is_child(ledger, run):
-                continue
-            if rows[place].head.count or not _is_awaited(ledger, run, runs[:place]):
-                return run
-        raise UsageError("there is no run yet")
-    found = [run for run in runs if run == named.upper()] or [
-        run for run in runs if run.startswith(named.upper())
-    ]
+        return _last_run(ledger)
+    beginning = named.upper()
+    row = ledger.row(beginning)
+    if row is not None:
+        return row.run
+    which = RunFilter(prefix=beginning)
+    found = ledger.runs(which, most=2)
     if len(found) > 1:
-        raise UsageError(f"{named!r} is the beginning of {len(found)} runs; give more of it")
+        many = len(ledger.runs(which))
+        raise UsageError(f"{named!r} is the beginning of {many} runs; give more of it")
     if not found:
         raise RunNotFound(run=named)
-    return found[0]
+    return found[0].run
+
+
+def _last_run(ledger: Ledger) -> str:
+    """Return the newest run that no program began."""
+    after = ""
+    while page := ledger.runs(_OUTERMOST, after=after, most=_LOOKED_AT, newest_first=True):
+        for row in page:
+            if not row.steps and (row.head.count or not _is_awaited(ledger, row.run)):
+                return row.run
+        after = page[-1].run
+    raise UsageError("there is no run yet")
 
 
 def recorded_model(ledger: Ledger, named: str) -> RecordedModel:
@@ -156,52 +160,22 @@ def recorded_model(ledger: Ledger, named: str) -> RecordedModel:
 
 def runs_inside(ledger: Ledger, chain: str) -> list[str]:
     """The runs here that say of themselves that they were begun inside a chain of steps."""
-    named = chain.encode()
-    found = []
-    for row in ledger.runs():
-        try:
-            first = next(ledger.read(row.run, stop=1), None)
-            if first is None or first.body is None or named not in first.body:
-                continue
-            started = decode_record(first.body)
-        except (LedgerError, *UNREADABLE):
-            continue  # removed just now, or damaged: then it says nothing
-        if isinstance(started, RunStarted) and started.parent == chain:
-            found.append(row.run)
-    return found
+    return [row.run for row in ledger.runs(RunFilter(parent=chain)) if not row.erased]
 
 
 def is_child(ledger: Ledger, run: str) -> bool:
-    """Whether a run was begun by a program of another."""
-    try:
-        first = next(ledger.read(run, stop=1), None)
-        if first is None:
-            return False
-        if first.body is None:
-            *_, last = ledger.read(run)
-            pruned = None if last.body is None else decode_record(last.body)
-            return isinstance(pruned, RunPruned) and pruned.caller is not None
-        if _CALLED not in first.body:
-            return False
-        started = decode_record(first.body)
-    except (LedgerError, *UNREADABLE):
-        return False
-    return isinstance(started, RunStarted) and started.caller is not None
+    """Return whether a run was begun by a program of another."""
+    row = ledger.row(run)
+    return row is not None and row.caller is not None
 
 
 def require_not_awaited(ledger: Ledger, run: str) -> None:
     """Raise if the run that began this one waits for it: it would be begun anew, and paid again."""
-    try:
-        first = next(records_of(ledger, run), None)
-    except LedgerError:
-        return  # damaged, or of a later version: then it says nothing
-    caller = first.caller if isinstance(first, RunStarted) else None
-    row = None if caller is None else ledger.row(caller.run)
+    begun = ledger.row(run)
+    row = None if begun is None or begun.caller is None else ledger.row(begun.caller)
     if row is None or row.moved or row.imported or not row.head.count:
         return
-    *_, last = records_of(ledger, row.run)
-    over = isinstance(last, RunPruned) or (isinstance(last, RunEnded) and last.stop == "answered")
-    if not over:
+    if not (row.erased or row.stop == "answered"):
         raise UsageError(
             f"run {run} was begun by run {row.run}, which may be gone on with: remove that first"
         )
@@ -217,25 +191,16 @@ def require_no_children(ledger: Ledger, run: str) -> None:
         )
 
 
-def _is_awaited(ledger: Ledger, run: str, earlier: Sequence[str]) -> bool:
-    """Whether one of the runs just before says that it began this one, which says nothing yet."""
-    for each in reversed(earlier[-_LOOKED_AT:]):
+def _is_awaited(ledger: Ledger, run: str) -> bool:
+    """Return whether one of the runs just before says that it began this one, which is empty."""
+    for row in ledger.runs(after=run, most=_LOOKED_AT, newest_first=True):
         try:
-            for record in records_of(ledger, each):
+            for record in records_of(ledger, row.run):
                 if isinstance(record, ChildBegun) and record.run == run:
                     return True
         except LedgerError:
             continue
     return False
-
-
-def _is_of_steps(ledger: Ledger, run: str) -> bool:
-    """Whether a chain is of steps. Its headers say so, also where bodies were erased."""
-    try:
-        first = next(ledger.read(run, stop=1), None)
-        return first is not None and _decode_header(first.header).tag.startswith(_STEPS)
-    except (LedgerError, *UNREADABLE):
-        return False
 
 
 def skip_answered(model: Model, *histories: History) -> None:
@@ -279,18 +244,9 @@ def session_of(ledger: Ledger, run: str) -> str | None:
 
 
 def other_run_of(ledger: Ledger, session_id: str, run: str) -> str | None:
-    """Another run that names this session."""
-    named = session_id.encode()
-    for row in ledger.runs():
-        if row.run == run:
-            continue
-        try:
-            first = next(ledger.read(row.run, stop=1), None)
-        except LedgerError:
-            continue  # removed just now, or damaged: then it says nothing
-        if first is None or named not in (first.body or b""):
-            continue
-        if session_in(first) == session_id:
+    """Return another run that names this session."""
+    for row in ledger.runs(RunFilter(session=session_id)):
+        if row.run != run and session_of(ledger, row.run) == session_id:
             return row.run
     return None
 

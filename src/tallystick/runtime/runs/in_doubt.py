@@ -11,7 +11,6 @@ asks again, in the next attempt.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,12 +43,12 @@ from tallystick.core.records import (
 )
 from tallystick.core.resume_errors import ResumeRefused
 from tallystick.core.views.open_calls import OpenIntent, left_calls, open_calls, open_intents
-from tallystick.ledger.port import Ledger, RunRow
-from tallystick.ledger.scopes import Hold, SharedScopes
-from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.ledger.port import Ledger, RunFilter, RunRow
+from tallystick.ledger.scopes import Hold, Scopes
 from tallystick.ledger.verify import verify_ledger
 from tallystick.runtime.runs.history import UNREADABLE, records_of
 from tallystick.runtime.runs.lock import held_run, is_running
+from tallystick.storage.transaction import Transaction
 
 # How a run that has no end stands: `unfinished` is a copy of what another ledger goes on with, and
 # `not begun` one whose process ended before anything of it was written. There is nothing to resume.
@@ -104,7 +103,7 @@ def status_of(ledger: Ledger, row: RunRow) -> RunStatus:
 
 def runs_in_doubt(ledger: Ledger) -> list[DoubtfulRun]:
     """Every run of this ledger with calls in doubt, the newest last."""
-    found = (doubt_of(ledger, row) for row in ledger.runs())
+    found = (doubt_of(ledger, row) for row in ledger.runs(RunFilter(open_only=True)))
     return [each for each in found if each is not None]
 
 
@@ -151,7 +150,7 @@ def _since(row: RunRow, records: Iterable[Record]) -> int:
     return since
 
 
-def require_no_doubt(ledger: Ledger, run: str, scopes: SharedScopes) -> None:
+def require_no_doubt(ledger: Ledger, run: str, scopes: Scopes) -> None:
     """Raise `UsageError` if calls of a run, or of a run inside it, are in doubt and may be paid.
 
     A child that is left behind could be found only by its id, and its calls with it.
@@ -196,7 +195,7 @@ def is_unsent(ledger: Ledger, hold: Hold) -> bool:
     return row is None or not row.head.count
 
 
-def release_unsent(ledger: Ledger, scopes: SharedScopes) -> None:
+def release_unsent(ledger: Ledger, scopes: Scopes) -> None:
     """Release the reservations of runs that have no entry and whose process is dead."""
     for hold in scopes.holds():
         if is_unsent(ledger, hold):
@@ -210,15 +209,15 @@ class _Plan:
     """What is written, and what becomes of each hold: it is settled at an amount, or released."""
 
     run: str
-    scopes: SharedScopes | None
+    scopes: Scopes | None
     holds: Sequence[Hold]
     charge: bool
     records: Sequence[Record]
 
-    def close_holds(self, db: sqlite3.Connection | None) -> None:
+    def close_holds(self, within: Transaction | None) -> None:
         """In the transaction that writes what came of the calls."""
         ended, begun = History(self.records).holds
-        if self.scopes is None or db is None:
+        if self.scopes is None:
             return
         for hold in self.holds:
             row = hold.row
@@ -228,13 +227,13 @@ class _Plan:
                 actual = row.amount
             else:
                 # Given back, or never sent: calls are written before they are.
-                self.scopes.release(db, run=self.run, intent=row.intent)
+                self.scopes.release(within, run=self.run, intent=row.intent)
                 continue
-            self.scopes.settle(db, run=self.run, intent=row.intent, actual=actual)
+            self.scopes.settle(within, run=self.run, intent=row.intent, actual=actual)
 
 
 def close_calls(
-    ledger: Ledger, run: str, *, charge: bool, scopes: SharedScopes | None, at: int
+    ledger: Ledger, run: str, *, charge: bool, scopes: Scopes | None, at: int
 ) -> ClosedCalls:
     """Write what came of the paid calls of a run that are in doubt, and close what is held for it.
 
@@ -256,9 +255,9 @@ def close_calls(
         left = left_calls(_billed(records)) if charge else []
         if paid or left:
             _write(ledger, row, plan, at=at)
-        elif holds and isinstance(ledger, SqliteLedger):
-            with ledger.file.writing(forced=True) as db:
-                plan.close_holds(db)
+        elif holds and scopes is not None:
+            with scopes.writing(forced=True) as within:
+                plan.close_holds(within)
     effects = tuple(each for each in open_intents(records) if each.kind == "effect")
     return ClosedCalls(run=run, calls=len(paid) + len(left), holds=len(holds), effects=effects)
 

@@ -21,8 +21,9 @@ from tallystick.core.errors import (
 )
 from tallystick.core.ids import is_ulid
 from tallystick.ledger.port import Ledger
-from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.storage.lock import FileLock, is_locked
+
+_SUFFIX = ".lock"
 
 
 @contextlib.contextmanager
@@ -32,12 +33,13 @@ def held_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]
     Raises `UsageError` while a living process holds it, unless it is to be stolen: then that one
     keeps a lock that nobody looks at any more. Gives whether it was.
     """
-    if not isinstance(ledger, SqliteLedger):
+    folder = ledger.lock_folder
+    if folder is None:
         yield False
         return
     if not is_ulid(run):
         raise RunNotFound(run=run)
-    lock = FileLock(_lock_path(ledger, run))
+    lock = FileLock(_lock_path(folder, run))
     before = _fence(ledger, run) if steal else None
     stolen = _take(lock, run, steal=steal)
     try:
@@ -68,13 +70,31 @@ def require_idle(ledger: Ledger, run: str) -> None:
 
 def is_running(ledger: Ledger, run: str) -> bool:
     """Whether a living process works on the run."""
-    if not isinstance(ledger, SqliteLedger):
+    folder = ledger.lock_folder
+    if folder is None:
         return False
-    path = _lock_path(ledger, run)
+    path = _lock_path(folder, run)
     try:
         return is_locked(path)
     except OSError as error:
         raise _unavailable(path, error) from error
+
+
+def running_runs(ledger: Ledger) -> Iterator[str]:
+    """Yield the runs that living processes work on. Costs as much as there are locks."""
+    folder = ledger.lock_folder
+    if folder is None:
+        return
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _unavailable(folder, error) from error
+    for name in names:
+        run = name.removesuffix(_SUFFIX)
+        if run != name and is_running(ledger, run):
+            yield run
 
 
 def _take(lock: FileLock, run: str, *, steal: bool) -> bool:
@@ -93,7 +113,7 @@ def _take(lock: FileLock, run: str, *, steal: bool) -> bool:
 
 
 def _unavailable(path: Path, error: OSError) -> LedgerUnavailable:
-    return LedgerUnavailable(path=str(path), why=error.strerror or str(error))
+    return LedgerUnavailable(where=str(path), why=error.strerror or str(error))
 
 
 def _running(run: str) -> UsageError:
@@ -110,7 +130,5 @@ def _fence(ledger: Ledger, run: str) -> int | None:
     return None if row is None else row.fence
 
 
-def _lock_path(ledger: SqliteLedger, run: str) -> Path:
-    # Whichever name the ledger was opened by: those who share it share its locks.
-    path = Path(os.path.realpath(ledger.path))
-    return path.with_name(f"{path.name}-runs") / f"{run}.lock"
+def _lock_path(folder: Path, run: str) -> Path:
+    return folder / f"{run}{_SUFFIX}"

@@ -310,8 +310,7 @@ class Node(msgspec.Struct, kw_only=True):
 
 def tree_of(ledger: Ledger, run: str) -> Node:
     """The tree below a run, in the order in which its programs began it."""
-    rows = {row.run: row for row in ledger.runs()}
-    root, branch, inside = _node(ledger, run, rows.get(run), depth=0)
+    root, branch, inside = _node(ledger, run, ledger.row(run), depth=0)
     found: list[tuple[Node, RunNode]] = [(root, branch)]
     waiting = [(root, inside)]
     seen = {run}
@@ -322,7 +321,7 @@ def tree_of(ledger: Ledger, run: str) -> Node:
                 parent.more += 1
                 continue
             seen.add(child)
-            row = rows.get(child)
+            row = ledger.row(child)
             if row is None or not row.head.count:
                 parent.children.append(Node(run=child, missing=True, depth=parent.depth + 1))
                 continue
@@ -339,13 +338,9 @@ def open_records(ledger: Ledger, records: Sequence[Record]) -> list[tuple[str, R
     """What is recorded of the runs that a resume goes on with inside a run, each under its own."""
     found: list[tuple[str, Record]] = []
     waiting = [records]
-    rows: dict[str, RunRow] = {}
     while waiting:
-        begun = _open_in(waiting.pop())
-        if begun and not rows:
-            rows = {row.run: row for row in ledger.runs()}
-        for child in begun:
-            row = rows.get(child)
+        for child in _open_in(waiting.pop()):
+            row = ledger.row(child)
             if row is not None and row.head.count:
                 inside = whole_records(ledger, child)
                 found += [(child, each) for each in inside]

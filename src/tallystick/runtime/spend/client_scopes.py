@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tallystick.core.budget.amount import Budget, Dimension, ScopeRow
 from tallystick.core.charge import RunLimits
 from tallystick.core.errors import UsageError
 from tallystick.ledger.port import Ledger
-from tallystick.ledger.scopes import SharedScopes
-from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.ledger.scopes import Scopes
 from tallystick.model.price_table import Pricing
 from tallystick.runtime.runs.in_doubt import release_unsent
-from tallystick.runtime.spend.door import ModelDoor
+from tallystick.runtime.spend.door import ModelDoor, Noted
 from tallystick.runtime.spend.scopes import (
     DEPLOYMENT,
     RunScopes,
@@ -22,11 +21,9 @@ from tallystick.runtime.spend.scopes import (
     SharedCap,
     SharedHolds,
 )
-from tallystick.steps.runs import RunSteps
 
 NO_LIMIT = Budget()
 PRICING = Pricing()
-NO_STEPS = RunSteps(None)
 _SESSION = "session"
 _TOTAL = "total"
 # How deep runs may stand inside each other is a limit of a run, not of a budget.
@@ -54,7 +51,7 @@ class ClientScopes:
         self._unrecorded: ScopeTree | None = None
         self._total_given = total != NO_LIMIT
         self._pricing = pricing
-        self._scopes: SharedScopes | None = None
+        self._scopes: Scopes | None = None
         self._shared_holds = SharedHolds()
         self._paid_for: set[str] = set()
 
@@ -69,12 +66,13 @@ class ClientScopes:
         limits: RunLimits,
         ledger: Ledger,
         *,
-        steps: RunSteps = NO_STEPS,
+        places: Sequence[ScopeRef] = (),
+        noted: Noted = lambda model, charge: None,
         shared_before: bool = False,
     ) -> Iterator[ModelDoor]:
         """Give the door to models for one run, whose scope is open as long as the run goes.
 
-        The steps around it stand in another tree; they pay too, and count each call. What a run
+        `places` stand in other trees; they pay too, and `noted` hears of each call. What a run
         spent before it was gone on with counts in the session, unless that paid for it, or the run
         only shares it with another (`shared_before`).
         """
@@ -85,12 +83,14 @@ class ClientScopes:
                 run, parent=_SESSION, budget=budget_of(limits), kind="run", name=""
             )
         try:
+            shared = self._shared(run, ledger)
+            alone = self._unshared_total() if shared is None else []
             run_scopes = RunScopes(
-                [ScopeRef(self._account, run), *steps.places, *self._in_memory(ledger)],
-                self._shared(run, ledger),
+                [ScopeRef(self._account, run), *places, *alone],
+                shared,
                 knows_before=_SESSION if counted else None,
             )
-            yield ModelDoor(run_scopes, self._pricing, noted=steps.noted)
+            yield ModelDoor(run_scopes, self._pricing, noted=noted)
         finally:
             with self._account.lock:
                 self._account.tree.leave(run)
@@ -126,25 +126,24 @@ class ClientScopes:
 
         The first total that a process brings is recorded, and binds all others from then on.
         """
-        if not isinstance(ledger, SqliteLedger):
+        if self._scopes is None:
+            self._scopes = ledger.shared_scopes()
+            if self._scopes is not None:
+                release_unsent(ledger, self._scopes)
+        if self._scopes is None:
             if self._total != NO_LIMIT and self._total_given:
                 raise UsageError("total: a ledger in a file is needed to share a cap with others")
             return None
-        if self._scopes is None:
-            self._scopes = SharedScopes(ledger.file)
-            release_unsent(ledger, self._scopes)
         self._scopes.record_total(DEPLOYMENT, self._total)
-        return SharedCap(
-            ledger.file, self._scopes, run=run, own=self._total, holds=self._shared_holds
-        )
+        return SharedCap(self._scopes, run=run, own=self._total, holds=self._shared_holds)
 
-    def _in_memory(self, ledger: Ledger) -> list[ScopeRef]:
-        """Return the scope of a configured total where the ledger has no file: this client's own.
+    def _unshared_total(self) -> list[ScopeRef]:
+        """Return the scope of a configured total that no other process can share: the client's own.
 
         Configured for everything that is spent, it may not be without effect in a program that
         keeps its ledger in memory.
         """
-        if isinstance(ledger, SqliteLedger) or self._total == NO_LIMIT:
+        if self._total == NO_LIMIT:
             return []
         if self._unrecorded is None:
             self._unrecorded = ScopeTree()

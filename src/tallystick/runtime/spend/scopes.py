@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -33,9 +32,9 @@ from tallystick.core.budget.amount import (
 )
 from tallystick.core.budget.tree import BudgetTree, Reservation
 from tallystick.core.errors import LedgerConflict
-from tallystick.ledger.scopes import SharedScopes
-from tallystick.ledger.sqlite import LedgerFile
+from tallystick.ledger.scopes import Scopes
 from tallystick.runtime.spend.line import Waiter, WaitingLines
+from tallystick.storage.transaction import Transaction
 
 # The scope that several processes share: one cap for all runs on a ledger's file.
 #
@@ -55,26 +54,17 @@ class SharedHolds:
         self.lines = WaitingLines(polled=True)
 
 
-def declared(file: LedgerFile, budget: Budget) -> SharedScopes:
-    """Open the shared scopes of a ledger's file, with this total if it has none recorded yet."""
-    scopes = SharedScopes(file)
-    scopes.record_total(DEPLOYMENT, budget)
-    return scopes
-
-
 class SharedCap:
     """What one run holds of the shared scope. Each attempt has a number of its own."""
 
     def __init__(
         self,
-        file: LedgerFile,
-        scopes: SharedScopes,
+        scopes: Scopes,
         *,
         run: str,
         own: Budget = _NO_LIMIT,
         holds: SharedHolds | None = None,
     ) -> None:
-        self._file = file
         self._scopes = scopes
         self._run = run
         # The total of this process, which counts where it is lower than the recorded one.
@@ -93,7 +83,7 @@ class SharedCap:
 
     def of(self, run: str) -> SharedCap:
         """The same for another run, whose holds are its own."""
-        return SharedCap(self._file, self._scopes, run=run, own=self._own, holds=self._holds)
+        return SharedCap(self._scopes, run=run, own=self._own, holds=self._holds)
 
     def remaining(self) -> Remaining:
         if not self._scopes.knows(DEPLOYMENT):
@@ -108,9 +98,9 @@ class SharedCap:
         if not self._scopes.knows(DEPLOYMENT):
             return None
         number = next(self._numbers)
-        with self._ours(), self._file.writing(forced=False) as db:
+        with self._ours(), self._scopes.writing(forced=False) as within:
             self._scopes.hold(
-                db,
+                within,
                 scope=DEPLOYMENT,
                 run=self._run,
                 intent=number,
@@ -131,20 +121,20 @@ class SharedCap:
         self._numbers = itertools.count(max([last, *self.open()]) + 1)
 
     def settle(self, number: int, used: Amount) -> list[Breach]:
-        with self._closing(number, wakes=True) as db:
-            return self._scopes.settle(db, run=self._run, intent=number, actual=used)
+        with self._closing(number, wakes=True) as within:
+            return self._scopes.settle(within, run=self._run, intent=number, actual=used)
 
     def release(self, number: int, *, wakes: bool = True) -> None:
-        with self._closing(number, wakes=wakes) as db:
-            self._scopes.release(db, run=self._run, intent=number)
+        with self._closing(number, wakes=wakes) as within:
+            self._scopes.release(within, run=self._run, intent=number)
 
     @contextmanager
-    def _closing(self, number: int, *, wakes: bool) -> Iterator[sqlite3.Connection]:
+    def _closing(self, number: int, *, wakes: bool) -> Iterator[Transaction]:
         """Write how a hold ends, and then call the first that waits for what comes back."""
         self._holds.here.discard((self._run, number))
         try:
-            with self._ours(), self._file.writing(forced=False) as db:
-                yield db
+            with self._ours(), self._scopes.writing(forced=False) as within:
+                yield within
         finally:
             if wakes:
                 self.lines.wake([DEPLOYMENT])

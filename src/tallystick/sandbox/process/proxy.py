@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import msgspec
 
 from tallystick.core.errors import TallystickError, UsageError
+from tallystick.sandbox.http_head import MalformedHead, RequestHead, read_request_head
 
 # Which addresses are public: what a box may be let to, whatever name leads there.
 
@@ -56,12 +57,10 @@ def is_public(address: str) -> bool:
     )
 
 
-# The head of a request to the proxy, read in the one spelling that it takes.
+# The head of a request to the proxy: where it leads.
 
 
 _BYTES_MAX = 16_384
-_REQUEST = re.compile(rb"([A-Z]{1,16}) ([!-~]{1,8000}) HTTP/1\.[01]")
-_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}):[ \t]*([\x20-\x7e\x80-\xff\t]*)")
 _AUTHORITY = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]{1,253})(?::([0-9]{1,5}))?")
 _NOT_PASSED_ON = frozenset(
     {b"connection", b"host", b"keep-alive", b"proxy-authorization", b"proxy-connection", b"te",
@@ -106,12 +105,11 @@ def read_head(client: socket.socket) -> tuple[Head, bytes]:
 
 def parse_head(head: bytes) -> Head:
     """Read a head: a CONNECT, or a request for a whole http URL."""
-    first, *lines = head.split(b"\r\n")
-    request = _REQUEST.fullmatch(first)
-    if request is None:
-        raise BadRequest("the request line is malformed")
-    method, target = request[1].decode(), request[2].decode()
-    headers = [_header(line) for line in lines]
+    try:
+        request = read_request_head(head)
+    except MalformedHead as error:
+        raise BadRequest(str(error)) from None
+    method, target = request.method, request.target
     if method == "CONNECT":
         host, port = _authority(target, None)
         return Head(method=method, host=host, port=port)
@@ -122,14 +120,11 @@ def parse_head(head: bytes) -> Head:
     if "?" in where or "#" in target:
         raise BadRequest("the URL is malformed")
     host, port = _authority(where, 80)
-    names = [name for name, _ in headers]
-    if b"transfer-encoding" in names or names.count(b"content-length") > 1:
-        raise BadRequest("the length of the body must be given once, as a number")
-    length = dict(headers).get(b"content-length", b"0")
-    if not re.fullmatch(rb"[0-9]{1,13}", length) or int(length) > _BODY_BYTES_MAX:
-        raise BadRequest("the length of the body must be given once, as a number")
+    length = _body_bytes(request)
     kept = b"".join(
-        name + b": " + value + b"\r\n" for name, value in headers if name not in _NOT_PASSED_ON
+        name + b": " + value + b"\r\n"
+        for name, value in request.headers
+        if name not in _NOT_PASSED_ON
     )
     sent = f"{method} {slash or '/'}{path} HTTP/1.1\r\nhost: {where}\r\nconnection: close\r\n"
     return Head(
@@ -137,15 +132,18 @@ def parse_head(head: bytes) -> Head:
         host=host,
         port=port,
         forwarded=sent.encode() + kept + b"\r\n",
-        body_bytes=int(length),
+        body_bytes=length,
     )
 
 
-def _header(line: bytes) -> tuple[bytes, bytes]:
-    found = _HEADER.fullmatch(line)
-    if found is None:
-        raise BadRequest("a header is malformed")
-    return found[1].lower(), found[2].strip()
+def _body_bytes(request: RequestHead) -> int:
+    try:
+        length = request.length() or 0
+    except MalformedHead:
+        length = None
+    if request.values(b"transfer-encoding") or length is None or length > _BODY_BYTES_MAX:
+        raise BadRequest("the length of the body must be given once, as a number")
+    return length
 
 
 def _authority(text: str, port: int | None) -> tuple[str, int]:

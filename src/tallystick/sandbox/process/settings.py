@@ -9,24 +9,25 @@ from typing import Any
 
 import msgspec
 
-from tallystick.core.errors import InvalidLimit, NotSupported, Refused, UsageError
+from tallystick.core.errors import Facts, InvalidLimit, NotSupported, Refused, UsageError
 from tallystick.sandbox.port import ExecutionContext, Limits
 
 # Errors of the process sandbox.
 
 
-class IsolationMissing(Refused):
+class IsolationMissing(Facts, Refused):
     """This host lacks a layer of isolation, and nobody has said to go on without it."""
 
     code = "refused.isolation"
 
-    def __init__(self, *, missing: Mapping[str, str]) -> None:
-        named = "; ".join(f"{layer} ({why})" for layer, why in missing.items())
-        super().__init__(
+    missing: Mapping[str, str]
+
+    def text(self) -> str:
+        named = "; ".join(f"{layer} ({why})" for layer, why in self.missing.items())
+        return (
             f"the process sandbox needs what this host lacks: {named}. A layer that may be done "
             "without has to be named in accept_without"
         )
-        self.missing = dict(missing)
 
 
 # What a process sandbox is made with: sizes, numbers, paths, and what it may do without.

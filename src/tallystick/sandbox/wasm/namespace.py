@@ -11,7 +11,6 @@ import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from ctypes import c_char_p, c_void_p, cast, memmove, string_at
-from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -128,8 +127,7 @@ _FUEL_MAX = 1_500_000_000
 _ANSWER_BYTES_MAX = 8 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One call into the guest that went well, and what it was told."""
 
     kind: int

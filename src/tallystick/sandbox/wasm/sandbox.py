@@ -9,7 +9,6 @@ import io
 import os
 import struct
 import time
-import zipfile
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -75,6 +74,8 @@ def check_wheel(data: bytes, *, name: str) -> None:
 
 
 def _trouble(data: bytes) -> str | None:
+    import zipfile
+
     if len(data) > WHEEL_BYTES_MAX:
         return f"it is {len(data):,} bytes; at most {WHEEL_BYTES_MAX:,}"
     try:

@@ -15,12 +15,11 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from datetime import datetime
 from functools import cached_property
 
 import msgspec
 
-from tallystick.core.ids import moment_text
+from tallystick.core.ids import is_moment, moment_text
 from tallystick.core.json_text import canonical, digest
 from tallystick.skills.errors import SkillSignatureInvalid, SkillUnreadable
 from tallystick.skills.format.folder import Folder
@@ -128,7 +127,6 @@ SIGNATURE_BYTES_MAX = 4 * 1024 * 1024
 
 _RAW_SIGNATURE_BYTES = 64
 _HASH = re.compile(r"[0-9a-f]{64}")
-_AT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -157,17 +155,6 @@ class SkillSignature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return base64.b64decode(self.signature)
 
 
-class _Unsigned(msgspec.Struct, frozen=True, kw_only=True):
-    """A signature's file without the signature."""
-
-    format: str
-    signed_at: str
-    signer_fingerprint: str
-    skill_sha256: str
-    manifest_sha256: str
-    files: tuple[BundledFile, ...]
-
-
 class _Kind(msgspec.Struct, frozen=True, kw_only=True):
     """What says how the rest is to be read."""
 
@@ -192,7 +179,7 @@ def signed_bytes(document: SkillSignature) -> bytes:
     """What the signature in this document is made of."""
     fields = msgspec.structs.asdict(document)
     del fields["signature"]
-    return canonical(_Unsigned(**fields))
+    return canonical(fields)
 
 
 def with_signature(document: SkillSignature, raw: bytes) -> SkillSignature:
@@ -227,7 +214,7 @@ def parse_signature(data: bytes) -> SkillSignature:
 
 
 def _flaw(document: SkillSignature) -> str | None:
-    if not _is_time(document.signed_at):
+    if not is_moment(document.signed_at):
         return "its time is not like 2026-01-31T12:00:00Z"
     digests = (document.signer_fingerprint, document.skill_sha256, document.manifest_sha256)
     if not all(_HASH.fullmatch(each) for each in digests):
@@ -246,11 +233,4 @@ def _is_signature(text: str) -> bool:
     try:
         return len(base64.b64decode(text, validate=True)) == _RAW_SIGNATURE_BYTES
     except (binascii.Error, ValueError):
-        return False
-
-
-def _is_time(text: str) -> bool:
-    try:
-        return _AT.fullmatch(text) is not None and datetime.fromisoformat(text) is not None
-    except ValueError:
         return False

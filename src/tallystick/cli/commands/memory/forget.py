@@ -11,16 +11,15 @@ import click
 import msgspec
 
 from tallystick.cli.commands.memory.options import (
-    JSON,
     TYPES,
     age,
-    echo_json,
     opened,
     utf8_text,
     with_reader,
     written,
 )
 from tallystick.cli.exit_codes import FAILED, OK
+from tallystick.cli.parts import JSON, echo_json
 from tallystick.cli.show import plain
 from tallystick.core.errors import UsageError
 from tallystick.ledger.sqlite import SqliteLedger
@@ -31,7 +30,8 @@ from tallystick.memory.receipts.receipt import receipt_bytes
 from tallystick.memory.report import whole_id
 from tallystick.memory.store.records import Criteria, Failure, ForgetStrategy
 from tallystick.settings.paths import ledger_path
-from tallystick.upkeep.erasure import Erased
+from tallystick.stores import open_stores
+from tallystick.upkeep.erasure import Erased, Which, forget_notes
 
 _HOUR_MS = 3_600_000
 _STRATEGIES = [each.value for each in ForgetStrategy if each is not ForgetStrategy.CONSOLIDATE]
@@ -147,7 +147,7 @@ def _which(
         "--subject": {} if subject is None else {"subject": subject},
         "--principal or --session": {
             name: value
-            for name, value in (("principal", principal), ("session", session))
+            for name, value in (("principal", principal), ("session_id", session))
             if value is not None
         },
         "criteria": {} if criteria == Criteria() else {"criteria": criteria},
@@ -170,8 +170,8 @@ def _ledger(strategy: ForgetStrategy) -> Iterator[SqliteLedger | None]:
     if not strategy.erases or not path.exists():
         yield None
         return
-    with SqliteLedger(path) as ledger:
-        yield ledger
+    with open_stores(path) as stores:
+        yield stores.ledger
 
 
 def _named(memory: Memory, names: Sequence[str]) -> tuple[tuple[str, ...], list[Failure]]:
@@ -196,7 +196,7 @@ def _forget(
 ) -> Erased:
     if which.get("ids") == ():
         return Erased(dry_run=dry_run, strategy=strategy, notes=(), errors=())
-    return memory.forget(**which, strategy=strategy, ledger=ledger, dry_run=dry_run)
+    return forget_notes(memory, Which(**which), strategy=strategy, ledger=ledger, dry_run=dry_run)
 
 
 def _question(plan: Erased) -> str:

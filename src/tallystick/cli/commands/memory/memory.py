@@ -13,9 +13,7 @@ import click
 
 from tallystick.cli.commands.memory.options import (
     IN_MEMORY,
-    JSON,
     content_line,
-    echo_json,
     filters_from,
     note_fields,
     opened,
@@ -28,6 +26,7 @@ from tallystick.cli.commands.memory.options import (
     written,
 )
 from tallystick.cli.exit_codes import LEDGER, OK
+from tallystick.cli.parts import JSON, echo_json
 from tallystick.cli.show import counted, plain
 from tallystick.core.chain import Head
 from tallystick.core.errors import UsageError

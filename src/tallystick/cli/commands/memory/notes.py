@@ -7,11 +7,9 @@ from pathlib import Path
 import click
 
 from tallystick.cli.commands.memory.options import (
-    JSON,
     TYPES,
     age,
     content_line,
-    echo_json,
     filters_from,
     note_fields,
     opened,
@@ -23,6 +21,7 @@ from tallystick.cli.commands.memory.options import (
     written,
 )
 from tallystick.cli.exit_codes import OK
+from tallystick.cli.parts import JSON, echo_json
 from tallystick.cli.show import plain
 from tallystick.core.errors import UsageError
 from tallystick.memory.errors import NoteInvalid

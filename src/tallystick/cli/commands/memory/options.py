@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,8 +14,9 @@ from typing import Any, BinaryIO
 import click
 import msgspec
 
+from tallystick.cli.parts import stacked
 from tallystick.cli.show import plain, safe
-from tallystick.core.errors import InvalidLimit, UsageError
+from tallystick.core.errors import InvalidLimit, UsageError, system_errors
 from tallystick.core.ids import moment_ms, moment_text
 from tallystick.memory.memory import AGENT, Memory
 from tallystick.memory.note import MemoryType, Note
@@ -25,7 +26,6 @@ from tallystick.settings.schema import one_line
 from tallystick.settings.settings import load_settings
 from tallystick.storage.private_file import whole_file
 
-Command = Callable[..., Any]
 _DEFAULT = "default"
 # Where there is no terminal, lines are as wide as this.
 _COLUMNS = 160
@@ -53,12 +53,10 @@ IN_MEMORY = click.option(
 _AGENT = click.option(
     "--agent", metavar="NAME", help="As this agent: its notes, and what others let it see."
 )
-JSON = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 
 
-def with_reader(command: Command) -> Command:
-    """The options that say which memory, and as whom."""
-    return IN_MEMORY(_AGENT(command))
+# The options that say which memory, and as whom.
+with_reader = stacked(IN_MEMORY, _AGENT)
 
 
 @contextmanager
@@ -79,22 +77,18 @@ def opened(
 # -- filters -----------------------------------------------------------------------------------
 
 
-def with_filters(command: Command) -> Command:
-    """The options that say which notes are meant."""
-    options = [
-        click.option("--tag", "tags", multiple=True, type=utf8_text, metavar="TAG",
-                     help="With this tag, or one of several."),
-        click.option("--type", "types", multiple=True, type=click.Choice(TYPES),
-                     help="Of this type, or one of several."),
-        click.option("--author", type=utf8_text, metavar="NAME", help="That this one said."),
-        click.option("--thread", type=utf8_text, metavar="NAME", help="Of this conversation."),
-        click.option("--after", metavar="TIME", help="From this time on: 2026-03-01T09:30:00Z."),
-        click.option("--before", metavar="TIME", help="Up to this time, and without it."),
-        click.option("--min-importance", type=float, metavar="I", help="At least so important."),
-    ]  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+# The options that say which notes are meant.
+with_filters = stacked(
+    click.option("--tag", "tags", multiple=True, type=utf8_text, metavar="TAG",
+                 help="With this tag, or one of several."),
+    click.option("--type", "types", multiple=True, type=click.Choice(TYPES),
+                 help="Of this type, or one of several."),
+    click.option("--author", type=utf8_text, metavar="NAME", help="That this one said."),
+    click.option("--thread", type=utf8_text, metavar="NAME", help="Of this conversation."),
+    click.option("--after", metavar="TIME", help="From this time on: 2026-03-01T09:30:00Z."),
+    click.option("--before", metavar="TIME", help="Up to this time, and without it."),
+    click.option("--min-importance", type=float, metavar="I", help="At least so important."),
+)  # fmt: skip
 
 
 def filters_from(given: Mapping[str, Any], *, everything: bool = False) -> Filters:
@@ -171,10 +165,6 @@ def tell_remarks(remarks: Iterable[str], *, everything: bool) -> None:
             click.echo(f"note: {said}{f'; {why}' if why else ''}", err=True)
 
 
-def echo_json(value: object) -> None:
-    click.echo(msgspec.json.encode(value).decode())
-
-
 # -- files -------------------------------------------------------------------------------------
 
 
@@ -184,10 +174,8 @@ def source(name: str) -> Iterator[BinaryIO]:
     if name == "-":
         yield sys.stdin.buffer
         return
-    try:
+    with system_errors(one_line(name), UsageError):
         file = open(name, "rb")  # noqa: SIM115 (closed below; the error is of opening alone)
-    except OSError as error:
-        raise UsageError(f"{one_line(name)}: {error.strerror or error}") from error
     with file:
         yield file
 
@@ -195,10 +183,7 @@ def source(name: str) -> Iterator[BinaryIO]:
 def written(path: Path, parts: Iterator[bytes]) -> int:
     """Write a file, whole or not at all: what broke off shall not stand under the name."""
     size = 0
-    try:
-        with whole_file(path) as file:
-            for part in parts:
-                size += file.write(part)
-    except OSError as error:
-        raise UsageError(f"{one_line(str(path))}: {error.strerror or error}") from error
+    with system_errors(one_line(str(path)), UsageError), whole_file(path) as file:
+        for part in parts:
+            size += file.write(part)
     return size

@@ -11,9 +11,10 @@ from typing import Any
 import click
 import msgspec
 
-from tallystick.cli.commands.memory.options import echo_json, opened, readable, source, tell_remarks
+from tallystick.cli.commands.memory.options import opened, readable, source, tell_remarks
 from tallystick.cli.errors import exit_code_of
 from tallystick.cli.exit_codes import OK
+from tallystick.cli.parts import echo_json
 from tallystick.cli.progress import Sayer
 from tallystick.cli.show import counted, plain
 from tallystick.core.errors import UsageError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import FAILED, OK
+from tallystick.cli.parts import JSON, echo_json
 from tallystick.cli.show import counted
 from tallystick.core.errors import UsageError
 from tallystick.interop.skills_reference import ReferenceCatalog, reference_catalog
@@ -51,7 +51,6 @@ DIRECTORIES = click.option(
     "--dir", "directories", multiple=True, type=click.Path(path_type=Path), metavar="DIR",
     help="Look for skills here and nowhere else; may be repeated.",
 )  # fmt: skip
-JSON = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,15 +154,6 @@ def skill_in(path: Path) -> Skill:
         return skill_at(path)
     except (SkillPathRefused, SkillUnreadable) as error:
         raise UsageError(one_line(str(error))) from error
-
-
-def echo_json(value: Any) -> None:  # noqa: ANN401 (whatever is to be printed)
-    try:
-        text = msgspec.json.encode(value).decode()
-    except UnicodeEncodeError:
-        # A path whose bytes are no text: in escapes, from which it can be had back.
-        text = json.dumps(msgspec.to_builtins(value), separators=(",", ":"))
-    click.echo(text)
 
 
 def echo_problems(problems: Iterable[Problem], *, err: bool = False) -> None:
@@ -404,7 +394,9 @@ def lint_command(names: tuple[str, ...], directories: tuple[Path, ...], as_json:
 
 def _counted(problems: tuple[Any, ...]) -> str:
     errors = sum(each.level == "error" for each in problems)
-    return f"{errors} errors, {len(problems) - errors} warnings" if problems else "ok"
+    if not problems:
+        return "ok"
+    return f"{counted(errors, 'error')}, {counted(len(problems) - errors, 'warning')}"
 
 
 @command.command("new")

@@ -10,9 +10,7 @@ import click
 
 from tallystick.cli.commands.skills.skills import (
     DIRECTORIES,
-    JSON,
     FoundSkills,
-    echo_json,
     echo_problems,
     find_skills,
     folder_named,
@@ -22,6 +20,7 @@ from tallystick.cli.commands.skills.skills import (
     skill_trust,
 )
 from tallystick.cli.exit_codes import FAILED, OK
+from tallystick.cli.parts import JSON, echo_json
 from tallystick.cli.show import counted
 from tallystick.core.errors import UsageError
 from tallystick.settings.files import config_directory

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
 
-from tallystick.cli.commands.skills.skills import DIRECTORIES, JSON, find_skills
+from tallystick.cli.commands.skills.skills import DIRECTORIES, find_skills
+from tallystick.cli.parts import JSON, echo_json
 from tallystick.cli.show import plain
 from tallystick.client import Session
-from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.history import resolve_run, whole_records
 from tallystick.settings.paths import ledger_path
 from tallystick.skills.skills import Skills
 from tallystick.skills.why import Why, why_here, why_in_run
+from tallystick.stores import open_stores
 
 _SENTENCE_CHARS_MAX = 2_000
 
@@ -35,14 +35,14 @@ def why_command(name: str, run: str | None, directories: tuple[Path, ...], as_js
     """
     found = _in_run(name, run) if run is not None else _now(name, directories)
     if as_json:
-        click.echo(msgspec.json.encode(found).decode())
+        echo_json(found)
     else:
         click.echo(plain(found.sentence, chars_max=_SENTENCE_CHARS_MAX))
     return 0
 
 
 def _in_run(name: str, run: str) -> Why:
-    with Session(ledger=SqliteLedger(ledger_path()), config=None) as session:
+    with Session(ledger=open_stores(ledger_path()).ledger, config=None) as session:
         found = resolve_run(session.ledger, run)
         records = whole_records(session.ledger, found)
         return why_in_run(found, records, session.shelf_of(records), name)

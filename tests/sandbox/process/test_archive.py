@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from tallystick.core.errors import StoreError
 from tallystick.core.json_text import digest
-from tallystick.runtime.programs.files import (
+from tallystick.sandbox.process.files import (
     FilesState,
     KeptEntry,
     StatesKept,
@@ -20,7 +19,6 @@ from tallystick.runtime.programs.files import (
     packed,
     unpacked,
 )
-from tallystick.runtime.programs.native import NativeFolder
 
 NAMES = st.binary(min_size=1, max_size=8).filter(
     lambda name: not {b"/"[0], 0} & set(name) and name not in (b".", b"..")
@@ -143,25 +141,3 @@ def test_states_share_contents_and_any_of_them_can_be_put_back() -> None:
     missing = FilesState(entries=(file(b"c", b"three"),))
     with pytest.raises(StoreError, match="is missing"):
         states.contents(missing)
-
-
-def test_a_folder_of_a_process_that_is_gone_is_removed_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    mine = NativeFolder()
-    left = tmp_path / "tallystick-native-left"
-    left.mkdir()
-    (left / "lock").touch()
-    made_now = tmp_path / "tallystick-native-now"
-    made_now.mkdir()
-
-    other = NativeFolder()
-
-    assert not left.exists()
-    # One that is used stays, and one that is just being made.
-    assert mine.path.exists()
-    assert made_now.exists()
-    for each in (mine, other, other):
-        each.remove()
-    assert [each.name for each in tmp_path.iterdir()] == ["tallystick-native-now"]

@@ -11,7 +11,8 @@ the step runs again, it may be one of an earlier life: it is found when it is as
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tallystick.core.budget.amount import BudgetExhausted, Dimension, ScopeRow
 from tallystick.core.charge import Charge
@@ -19,17 +20,27 @@ from tallystick.core.records import Record, RunNote, figure, written
 from tallystick.core.step import PreflightRefusal, StepBudgetError
 from tallystick.ledger.port import Ledger
 from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.run.surroundings import Asking, Surroundings
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.door import RefusedCall
 from tallystick.runtime.spend.scopes import ScopeRef
 from tallystick.steps.active import ActiveStep, key_of
-from tallystick.steps.replay import RecordedRun, RunAsked, StepReplay, charges_of
+from tallystick.steps.replay import (
+    RecordedRun,
+    RunAsked,
+    StepReplay,
+    charges_of,
+    inputs_digest,
+)
 from tallystick.steps.step import call_around, current_step, refuse_if_replaying, within_step
 from tallystick.storage.clock import new_id
 
+if TYPE_CHECKING:
+    from tallystick.runtime.run.assembly import RunContext, RunRequest
 
-class RunSteps:
+
+class RunSteps(Surroundings):
     """The steps around a run, held from where it is begun until it ends, in another thread.
 
     `recorded` is what an earlier life left of the run, None of a new one.
@@ -105,18 +116,18 @@ class RunSteps:
                 self._active.forget_run(self.run)
             self._active.let_go()
 
-    def begin(self, ledger: Ledger) -> tuple[str, str] | tuple[None, None]:
-        """The run is about to begin: have its steps on its ledger before it.
+    def begin(self, ledger: Ledger) -> Mapping[str, Any]:
+        """Have the steps on the ledger of a run that is about to begin, before it.
 
-        Returns the id of their chain and the path of the innermost, if there are any.
+        Gives the id of their chain and the path of the innermost, if there are any.
         """
         if self._active is None:
-            return None, None
+            return {}
         new = self._caller and self.recorded is None
         note = RunNote(run=self.run, caller=self._caller) if new else None
         chain = self._active.book.begin(self._active, ledger, note)
         self._begun, self._ledger = True, ledger
-        return chain, self._active.facts.path
+        return {"parent": chain, "step": self._active.facts.path}
 
     def recall(self, ledger: Ledger, records: Sequence[Record]) -> None:
         """The run is over in the record: count in the steps around what it came to."""
@@ -124,6 +135,22 @@ class RunSteps:
         self._begun, self._ledger = True, ledger
         for model, charge in charges_of(records, lambda run: whole_records(ledger, run)):
             self._active.recall(charge, model=model)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it is a run of an earlier process, which knows its session itself."""
+        return self.recorded is not None
+
+    @property
+    def around(self) -> Surroundings:
+        """The steps themselves."""
+        return self
+
+    async def work(self, context: RunContext, request: RunRequest, around: Surroundings) -> Run:
+        """Run a goal to its end, or give what an earlier process came to."""
+        from tallystick.steps.resume import run_placed
+
+        return await run_placed(context, request, self, around)
 
     @property
     def again(self) -> StepReplay | None:
@@ -148,34 +175,34 @@ class RunSteps:
         return None if self._active is None else self._active.model
 
     @property
-    def places(self) -> tuple[ScopeRef, ...]:
-        """What has to pay beside the session."""
+    def scopes(self) -> Sequence[ScopeRef]:
+        """What has to pay beside the client."""
         return () if self._active is None else (self._active.place,)
 
-    def noted(self, model: str, charge: Charge) -> None:
+    def settled(self, model: str, charge: Charge) -> None:
         """Count a call that was settled."""
         if self._active is not None:
             self._active.note(charge, model=model)
 
-    def inside(self, function: RunFunction) -> RunFunction:
+    def wrap(self, function: RunFunction) -> RunFunction:
         """A host function as if the step had called it: programs call from threads of their own."""
         if self._active is None:
             return function
         return dataclasses.replace(function, function=within_step(self._active, function.function))
 
-    def checked(
-        self, run: Run, *, stopped_by: RefusedCall | None, rows: Callable[[], list[ScopeRow]]
+    def ended(
+        self, run: Run, *, refused: RefusedCall | None, rows: Callable[[], list[ScopeRow]]
     ) -> Run:
-        """The run, unless it is for the steps to say what becomes of it.
+        """Return the run, unless it is for the steps to say what becomes of it.
 
-        `stopped_by` is the call by which it ended, if it ended so; `rows` are the scopes around
-        the run that are not steps.
+        `refused` is the call by which it ended, if it ended so; `rows` are the scopes around the
+        run that are not steps.
         """
         if self._active is None or run.stop in ("cancelled", "in_doubt"):
             return run
-        if stopped_by is not None and stopped_by.error.scope.kind != "run":
+        if refused is not None and refused.error.scope.kind != "run":
             scopes = [*rows(), *self._active.rows()]
-            facts = _preflight(stopped_by, scopes, message=run.detail)
+            facts = _preflight(refused, scopes, message=run.detail)
             self._note(RunNote(run=run.run, told=True, refused=_fit(facts)))
             raise StepBudgetError(facts, run=run.run, answer=run.answer)
         over = self._active.overdrawn()
@@ -225,3 +252,30 @@ def _preflight(refused: RefusedCall, rows: list[ScopeRow], *, message: str) -> P
         model=refused.model,
         message=message,
     )
+
+
+class StepPlace:
+    """The steps around a place in a program, for runs that are asked for there."""
+
+    def asked(self, request: RunRequest, client: Asking) -> RunSteps:
+        """Hold the steps around a run that is asked for here; find which run it is."""
+
+        def asked(again: StepReplay, model: str | None) -> RunAsked:
+            name = None if again.replaying else client.model_of(request.model or model).name
+            return RunAsked(
+                goal=request.goal,
+                inputs=inputs_digest(request.inputs),
+                # Nobody opens a model for a replay.
+                model=name,
+                limits=request.limits,
+                grants=tuple(request.grants),
+                seed=request.seed,
+                temperature=request.temperature,
+                schema=request.schema,
+            )
+
+        return RunSteps.asked(request.goal, lambda: client.ledger, asked)
+
+    def here(self, run: str) -> RunSteps:
+        """Hold the steps around a run that is resumed or forked here."""
+        return RunSteps.here(run)

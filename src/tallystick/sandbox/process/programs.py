@@ -13,20 +13,16 @@ import asyncio
 import contextlib
 import os
 import platform
-import shutil
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from tallystick.attachments.port import AttachmentError
 from tallystick.core.errors import (
+    BackendError,
     InvalidName,
     MaxSnapshotsReached,
-    NotSupported,
     SandboxError,
     SnapshotNotFound,
     StoreError,
@@ -36,34 +32,28 @@ from tallystick.core.errors import (
 from tallystick.core.history import History
 from tallystick.core.json_text import digest
 from tallystick.core.machine.commands import Snapshot
-from tallystick.core.machine.native import RETRIED
-from tallystick.core.machine.prompt import ABANDONED
 from tallystick.core.machine.reply import parse_reply
-from tallystick.core.machine.turn import charge_of
 from tallystick.core.records import (
-    DOUBTED,
     AttachmentRef,
-    ChildBegun,
-    ChildEnded,
     FilesKept,
-    HostAnswered,
     ModelReplied,
     NetworkAttempted,
     ProgramFinished,
-    QueryAsked,
-    QueryFailed,
     Record,
     RunProgram,
     RunStarted,
 )
-from tallystick.core.resume_errors import LeftInDoubt
-from tallystick.ledger.port import Ledger
-from tallystick.model.price_table import CallTerms
-from tallystick.runtime.calls.decisions import Decision, Decisions, settled_doubt
-from tallystick.runtime.context.attachments import RunAttachments
-from tallystick.runtime.journal.world import CallLog, cut_off
-from tallystick.runtime.programs.backends import Backends, network_of
-from tallystick.runtime.programs.files import (
+from tallystick.sandbox.host import HostTable
+from tallystick.sandbox.port import (
+    ExecutionContext,
+    ExecutionResult,
+    Host,
+    Identity,
+    Keeper,
+    ProgramError,
+    Programs,
+)
+from tallystick.sandbox.process.files import (
     WORK,
     FilesState,
     Found,
@@ -75,65 +65,35 @@ from tallystick.runtime.programs.files import (
     packed,
     state_of,
 )
-from tallystick.runtime.runs.history import spent_so_far
-from tallystick.runtime.spend.door import ModelDoor
-from tallystick.sandbox.host import HostTable, error_reply
-from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, ProgramError, Programs
-from tallystick.sandbox.snapshot import SNAPSHOT_TYPE, check_snapshot_name
-from tallystick.storage import system
-from tallystick.storage.lock import FileLock, proven_free
+from tallystick.sandbox.snapshot import (
+    SESSION_NAMES_CHARS_MAX,
+    SNAPSHOT_TYPE,
+    SessionImage,
+    check_snapshot_name,
+)
+from tallystick.storage.private_folder import PrivateFolder
 
 if TYPE_CHECKING:
     from tallystick.sandbox.process.proxy import Attempt, NetworkGrant
     from tallystick.sandbox.process.sandbox import ProcessSandbox
     from tallystick.sandbox.process.session import ProcessSession, Saved
-    from tallystick.sessions.runs import SessionLease
-
-
-# Directories that a box begins with: made private, and gone with their process, however it ends.
-#
-# Each holds a lock while somebody uses it. A process that was killed cannot remove its own; the
-# next one that makes a directory removes those whose lock nobody holds.
-
-
-_PREFIX = "tallystick-native-"
-_LOCK = "lock"
-
-
-class NativeFolder:
-    """One directory. Removing it twice is harmless."""
-
-    def __init__(self) -> None:
-        system.require_posix("a native program")
-        _remove_left(Path(tempfile.gettempdir()))
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        self._lock = FileLock(self.path / _LOCK)
-        self._lock.take(wait_seconds=None)
-
-    def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
-        self._lock.release()
-
-
-def _remove_left(parent: Path) -> None:
-    """Remove what processes left that are gone. One without a lock is just being made."""
-    for each in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError), proven_free(each / _LOCK) as left:
-            if left and os.lstat(each / _LOCK).st_uid == system.user_id():
-                shutil.rmtree(each, ignore_errors=True)
 
 
 # The session that the native programs of one run have: what they leave is kept, and put back.
 
 
 OnAttempt = Callable[[NetworkAttempted], None]
+# What a run of native programs records of its sandbox.
+GUEST = "process"
+_PYTHON = f"cpython-{platform.python_version()}"
+_FOLDER = "native"
 # Of the state inside the box that a program can be undone by.
 _BEFORE = "tally.before"
 # For all of what is looked at after a program, however many files it says it has.
 _KEEPING_SECONDS = 60.0
 
 
-class NativeSession:
+class ProcessPrograms:
     """Runs the programs of one run. `begins_after` is the program whose state it begins with.
 
     `marks` are the snapshots that programs of earlier processes took, by the program that did.
@@ -145,7 +105,7 @@ class NativeSession:
         *,
         session_id: str,
         seed: int,
-        run_attachments: RunAttachments,
+        files: Keeper,
         network: NetworkGrant | None = None,
         states: StatesKept | None = None,
         begins_after: int = 0,
@@ -154,7 +114,7 @@ class NativeSession:
         self._sandbox = sandbox
         self._session_id = session_id
         self._seed = seed
-        self._run_attachments = run_attachments
+        self._files = files
         self._network = network
         self._states = StatesKept() if states is None else states
         self._state = self._states.after(begins_after)
@@ -163,11 +123,15 @@ class NativeSession:
         self._known = self._states.known
         self._marks = {} if marks is None else dict(marks)
         self._box: ProcessSession | None = None
-        self._folder: NativeFolder | None = None
+        self._folder: PrivateFolder | None = None
         self._has_before = False
         self._seen: dict[bytes, tuple[Found, tuple[str, int]]] = {}
         self._program = 0
         self._on_attempt: OnAttempt = _nobody
+
+    @property
+    def identity(self) -> Identity:
+        return identity_of(self._sandbox)
 
     @property
     def repeatable(self) -> bool:
@@ -178,34 +142,30 @@ class NativeSession:
     def session_id(self) -> str:
         return self._session_id
 
-    @property
-    def state(self) -> FilesState:
-        """The files and the shell as they were kept last."""
-        return self._state
+    async def open(self) -> None:
+        """Make the box, with the files that it begins with, and the variables of its session."""
+        await self._opened(self._given)
 
-    @property
-    def changed(self) -> bool:
-        """Whether a program has run, or files are other than those it began with."""
-        return self._program > 0 or self._state != self._begun
+    async def image(self) -> SessionImage | None:
+        """Return all files as they were kept last, with the variables; None if nothing changed."""
+        if self._program == 0 and self._state == self._begun:
+            return None
+        saved = await self._saved()
+        raw = await asyncio.to_thread(self._archive, saved)
+        return SessionImage(image=raw, names=_names_of(saved))
 
-    async def saved(self) -> Saved:
-        """The variables that the interpreter has now, and those that cannot be kept."""
-        folder = await asyncio.to_thread(NativeFolder)
+    async def _saved(self) -> Saved:
+        """Return the variables that the interpreter has now, and those that cannot be kept."""
+        folder = await asyncio.to_thread(PrivateFolder, _FOLDER)
         try:
             return await self._open_box().save(folder.path / "saved")
         finally:
             await asyncio.to_thread(folder.remove)
 
-    def archive(self, saved: Saved | None = None) -> bytes:
-        """All of the state that was kept last, by itself, with variables."""
-        state = self._state
-        if saved is not None:
-            state = msgspec.structs.replace(state, variables=saved.kept, imported=saved.imported)
-        return packed(state, self._states.contents(state))
-
-    async def open(self) -> None:
-        """Make the box, with the files that it begins with, and the variables of its session."""
-        await self._opened(self._given)
+    def _archive(self, saved: Saved) -> bytes:
+        """Pack all of the state that was kept last, by itself, with variables."""
+        state = msgspec.structs.replace(self._state, variables=saved.kept, imported=saved.imported)
+        return packed(state, self._states.contents(self._state))
 
     async def close(self) -> None:
         """End everything in the box. Closing twice is harmless."""
@@ -348,13 +308,13 @@ class NativeSession:
         try:
             raw = packed(state, fresh)
             ref = await asyncio.to_thread(
-                lambda: self._run_attachments.keep(
+                lambda: self._files.keep(
                     raw, media_type=SNAPSHOT_TYPE, label=f"files after program {finished.intent}"
                 )
             )
-        except (AttachmentError, StoreError) as error:
+        except BackendError as error:
             return self._not_kept(finished, str(error))
-        self._states.add(finished.intent, lambda: self._run_attachments.read(ref), raw)
+        self._states.add(finished.intent, lambda: self._files.read(ref), raw)
         self._state, self._known = state, self._known | set(fresh)
         return FilesKept(
             intent=finished.intent,
@@ -398,7 +358,7 @@ class NativeSession:
         await self.close()
         files = saved = None
         if state.entries or state.variables or state.imported:
-            self._folder = await asyncio.to_thread(NativeFolder)
+            self._folder = await asyncio.to_thread(PrivateFolder, _FOLDER)
             contents = await asyncio.to_thread(self._states.contents, state)
             files = self._folder.path / "files"
             try:
@@ -444,7 +404,7 @@ class NativeSession:
         )
 
 
-_: type[Programs] = NativeSession
+_: type[Programs] = ProcessPrograms
 
 
 def _lay_variables(state: FilesState, folder: Path) -> None:
@@ -480,109 +440,65 @@ def _nobody(attempt: NetworkAttempted) -> None:
     raise TallystickError("nobody writes down what is reached for")
 
 
-# Native programs for runs: a session that begins, and one that goes on from what is recorded.
+def _names_of(saved: Saved) -> str:
+    kept = ", ".join(sorted({*saved.kept, *saved.imported}))[:SESSION_NAMES_CHARS_MAX]
+    refused = ", ".join(sorted(saved.refused))[:SESSION_NAMES_CHARS_MAX]
+    return f"{kept or 'no variables'}; not kept: {refused}" if refused else kept
 
 
-# What a run of native programs records of its sandbox.
-GUEST = "process"
-_PYTHON = f"cpython-{platform.python_version()}"
+# The programs of a run that begins, and of one that is resumed from what is recorded.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NativeBackend:
-    """The sandbox that native programs of a run have, and where their bridges are."""
-
-    sandbox: ProcessSandbox
-    bridges: Path | None = None
-
-    @property
-    def engine(self) -> str:
-        """What is recorded of it: which Python, and which layers it may do without."""
-        without = ", ".join(sorted(self.sandbox.settings.accept_without))
-        return f"{_PYTHON} without {without}" if without else _PYTHON
-
-    async def begin(
-        self, started: RunStarted, run_attachments: RunAttachments, records: Sequence[Record] = ()
-    ) -> NativeSession:
-        """A session for a run: with the files of its session, or of the last program recorded."""
-        states = StatesKept()
-        image = None if started.session is None else started.session.image
-        for intent, ref in [(0, image), *((each.intent, each.archive) for each in kept(records))]:
-            if ref is not None:
-                states.add(intent, _loader(run_attachments, ref))
-        programs = [each.intent for each in records if isinstance(each, RunProgram)]
-        if programs:
-            states.forget_variables()
-        session = NativeSession(
-            self.sandbox,
-            session_id=started.session_id,
-            seed=started.seed,
-            run_attachments=run_attachments,
-            network=network_of(started.grants),
-            states=states,
-            begins_after=max(programs, default=0),
-            marks=_marks(records),
-        )
-        try:
-            await session.open()
-        except BaseException:
-            await session.close()
-            raise
-        return session
+def identity_of(sandbox: ProcessSandbox) -> Identity:
+    """Return what a run records of its sandbox: which Python, and which layers it may lack."""
+    without = ", ".join(sorted(sandbox.settings.accept_without))
+    engine = f"{_PYTHON} without {without}" if without else _PYTHON
+    return Identity(backend=sandbox.name, guest=GUEST, engine=engine)
 
 
-async def native_for(backends: Backends | None, lease: SessionLease | None) -> NativeBackend | None:
-    """What runs the programs of a run that begins; None for the WASM sandbox.
+async def open_process(
+    sandbox: ProcessSandbox,
+    started: RunStarted,
+    history: History,
+    files: Keeper,
+    *,
+    network: NetworkGrant | None = None,
+) -> ProcessPrograms:
+    """Open a box with the files of the run's session, or of the last program recorded."""
+    states = StatesKept()
+    image = None if started.session is None else started.session.image
+    kept = [(intent, each.archive) for intent, each in sorted(history.files.items())]
+    for intent, ref in [(0, image), *kept]:
+        if ref is not None:
+            states.add(intent, _loader(files, ref))
+    if history.programs:
+        states.forget_variables()
+    programs = ProcessPrograms(
+        sandbox,
+        session_id=started.session_id,
+        seed=started.seed,
+        files=files,
+        network=network,
+        states=states,
+        begins_after=max(history.programs, default=0),
+        marks=_marks(history.records),
+    )
+    try:
+        await programs.open()
+    except BaseException:
+        await programs.close()
+        raise
+    return programs
 
-    A run in a session has the sandbox of that session.
-    """
-    if backends is None:
-        return None
-    name = lease.backend if lease is not None else await backends.chosen()
-    if lease is not None and backends.explicit and await backends.chosen() != name:
-        raise NotSupported(
-            backend=await backends.chosen(), operation=f"a session of the {name} sandbox"
-        )
-    return await _native(backends, name)
 
-
-async def native_again(backends: Backends | None, started: RunStarted) -> NativeBackend | None:
-    """What runs the programs of a run that is gone on with; None for the WASM sandbox."""
-    return None if backends is None else await _native(backends, started.backend)
-
-
-async def _native(backends: Backends, name: str) -> NativeBackend | None:
-    if name == "wasm":
-        return None
-    if name != GUEST:
-        raise NotSupported(backend=name, operation="a run in a sandbox that is not known here")
-    await backends.ensure(name)
-    return NativeBackend(sandbox=backends.process(), bridges=backends.bridges_of_process())
-
-
-def _loader(run_attachments: RunAttachments, ref: AttachmentRef) -> Callable[[], bytes]:
+def _loader(files: Keeper, ref: AttachmentRef) -> Callable[[], bytes]:
     def load() -> bytes:
         try:
-            return run_attachments.read(ref)
-        except AttachmentError as error:
+            return files.read(ref)
+        except BackendError as error:
             raise StoreError(f"the files of the run cannot be read: {error}") from error
 
     return load
-
-
-def kept(records: Sequence[Record]) -> list[FilesKept]:
-    return [each for each in records if isinstance(each, FilesKept)]
-
-
-def files_missing(records: Sequence[Record]) -> tuple[str, ...]:
-    """The files that whoever goes on with these records does not have, by name."""
-    found = kept(records)
-    if not found:
-        return ()
-    last = found[-1]
-    if last.archive is None:
-        return (f"all that was changed since ({last.problem})",)
-    return last.left_out
 
 
 def _marks(records: Sequence[Record]) -> dict[str, int]:
@@ -599,108 +515,3 @@ def _marks(records: Sequence[Record]) -> dict[str, int]:
             if isinstance(command, Snapshot) and finished is not None and not finished.failure:
                 marks[command.name.strip()] = record.intent
     return marks
-
-
-# A native program that was cut off: what it had under way is ended, and it with that.
-#
-# It cannot be run again on its record. So its calls that nobody answered are settled, as far as
-# they may have been paid, and it has an end that says what was decided: it is begun once more, as
-# another program, or it is given up. Its files are those from before it in either case.
-
-
-_RETRIED = "the process that ran it ended; it is begun once more, with the files from before it"
-_ABANDONED = (
-    "The program was left in the middle: the process that ran it ended, and how far it came is not "
-    "known. The files, the shell's directory and its exported variables are as they were before it."
-)
-_LEFT = "its program was cut off"
-
-
-class CutOff:
-    """Ends native programs that were cut off, as was decided."""
-
-    def __init__(
-        self,
-        history: History,
-        decisions: Decisions,
-        *,
-        model_door: ModelDoor,
-        terms_of: Callable[[str], CallTerms],
-        ledger: Ledger,
-    ) -> None:
-        self._history = history
-        self._decisions = decisions
-        self._model_door = model_door
-        self._terms_of = terms_of
-        self._ledger = ledger
-
-    def is_open(self, intent: RunProgram) -> bool:
-        """Whether a program was begun, natively, and has no end."""
-        known, ended = self._history.programs, self._history.finished
-        return intent.effect and intent.intent in known and intent.intent not in ended
-
-    def ended(self, intent: RunProgram, asked: CallLog) -> ProgramFinished:
-        """End a program whose recorded calls are noted by now."""
-        ended = {
-            (each.intent, each.item, each.attempt)
-            for each in self._history.inside(intent.intent)
-            if not isinstance(each, QueryAsked | ChildBegun)
-        }
-        for each in self._history.inside(intent.intent):
-            if (each.intent, each.item, each.attempt) in ended:
-                continue
-            if isinstance(each, QueryAsked):
-                asked.queries.now(self._query(each))
-            elif isinstance(each, ChildBegun):
-                asked.queries.now(self._child(each))
-        for call in self._history.unanswered.get(intent.intent, ()):
-            asked.answered(
-                HostAnswered(
-                    intent=call.intent,
-                    program=call.program,
-                    index=call.index,
-                    name=call.name,
-                    request_sha256=call.request_sha256,
-                    fuel=0,
-                    reply=error_reply(LeftInDoubt(f"{call.name}: {_LEFT}")),
-                    ok=False,
-                )
-            )
-        calls = len(self._history.answers.get(intent.intent, ()))
-        again = self._decisions.effects[intent.intent] is not Decision.ABANDON
-        stop, why = (RETRIED, _RETRIED) if again else (ABANDONED, _ABANDONED)
-        return cut_off(intent, stop, why, host_calls=calls)
-
-    def _query(self, asked: QueryAsked) -> QueryFailed:
-        found = self._decisions.paid[asked.intent, asked.item]
-        settled, failure = settled_doubt(
-            self._model_door, self._terms_of(asked.model), asked.reserved, found
-        )
-        return QueryFailed(
-            intent=asked.intent,
-            item=asked.item,
-            attempt=asked.attempt,
-            reason=DOUBTED,
-            message=failure or _LEFT,
-            settled=settled,
-            kind="terminal",
-            billed=found is not Decision.AGAIN,
-        )
-
-    def _child(self, begun: ChildBegun) -> ChildEnded:
-        row = self._ledger.row(begun.run)
-        ended = ChildEnded(
-            intent=begun.intent,
-            item=begun.item,
-            run=begun.run,
-            stop="cancelled",
-            detail=_LEFT,
-            answer="",
-            partial=False,
-            charge=spent_so_far(self._ledger, begun.run),
-            count=0 if row is None else row.head.count,
-            hash="" if row is None else row.head.hash,
-            attempt=begun.attempt,
-        )
-        self._model_door.recalled("", charge_of(ended))
-        return ended

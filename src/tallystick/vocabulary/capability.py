@@ -1,4 +1,4 @@
-"""Programs held against a vocabulary before they run: what a run records of it, and the check.
+"""A vocabulary as a capability: what a run records of it, and the check before a program runs.
 
 Rule 1: the check follows from the record alone: the functions and skills of the run, its thesaurus
 (kept as an attachment), the programs before. So replay and resume make it again, and compare.
@@ -7,29 +7,25 @@ Rule 2: it is no wall. What programs may do is decided by what they are granted;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tallystick.core.history import History
 from tallystick.core.machine.native import kind_of
 from tallystick.core.machine.state import RunState
-from tallystick.core.machine.turn import ESCALATED
 from tallystick.core.records import (
     CheckProgram,
-    PersonDecision,
     ProgramChecked,
-    Record,
-    RunEnded,
     RunStarted,
     VocabularyGiven,
 )
-from tallystick.core.resume_errors import ResumeRefused
+from tallystick.runtime.calls.capability import AskedRun, CapabilityBase, RunCapability, RunServices
 from tallystick.runtime.context.attachments import RunAttachments
-from tallystick.runtime.journal.world import CheckOf
 
 if TYPE_CHECKING:
     from tallystick.vocabulary.check import Rules
-    from tallystick.vocabulary.terms import Vocabulary
+    from tallystick.vocabulary.terms import Thesaurus, Vocabulary
 
 THESAURUS_LABEL = "thesaurus"
 # Functions of ours: what they are given is data, and no term.
@@ -71,47 +67,73 @@ def read_vocabulary(
     return VocabularyAsked(rules=rules, thesaurus=thesaurus)
 
 
-def vocabulary_given(
-    asked: VocabularyAsked | None, run_attachments: RunAttachments
-) -> VocabularyGiven | None:
-    """What a run that begins records of it. The thesaurus is committed with its first records."""
-    if asked is None:
-        return None
-    ref = None
-    if asked.thesaurus is not None:
-        ref = run_attachments.keep(asked.thesaurus, media_type="text/plain", label=THESAURUS_LABEL)
-    return VocabularyGiven(
-        strictness=asked.rules.strictness,
-        ratio_min=asked.rules.ratio_min,
-        retries_max=asked.rules.retries_max,
-        thesaurus=ref,
-    )
+class VocabularyCapability(CapabilityBase):
+    """The vocabulary of a client's runs, None without one. `skills` are the ids of its skills."""
+
+    name = "vocabulary"
+
+    def __init__(self, asked: VocabularyAsked | None, skills: Sequence[str] = ()) -> None:
+        self._asked = asked
+        self._skills = tuple(skills)
+
+    def given(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
+        """Name the rules. The thesaurus is committed with the run's first records."""
+        if self._asked is None:
+            return {}
+        rules, ref = self._asked.rules, None
+        if self._asked.thesaurus is not None:
+            ref = run_attachments.keep(
+                self._asked.thesaurus, media_type="text/plain", label=THESAURUS_LABEL
+            )
+        given = VocabularyGiven(
+            strictness=rules.strictness,
+            ratio_min=rules.ratio_min,
+            retries_max=rules.retries_max,
+            thesaurus=ref,
+        )
+        return {"vocabulary": given}
+
+    def open(
+        self, started: RunStarted, history: History, services: RunServices
+    ) -> RunCapability | None:
+        """Give the check, for a run with a vocabulary: the same in every execution of it."""
+        if started.vocabulary is None:
+            return None
+        files = services.run_attachments
+        if not history.records and self._asked is not None:
+            raw = self._asked.thesaurus
+            skills = self._skills if started.skills is not None else ()
+        else:
+            ref = started.vocabulary.thesaurus
+            raw, skills = None if ref is None else files.read(ref), ()
+            if started.skills is not None:
+                from tallystick.skills.skills import cards_again
+
+                skills = tuple(each.id for each in cards_again(started.skills, files))
+        return _VocabularyOfRun(started, raw, skills)
 
 
-def check_again(started: RunStarted, run_attachments: RunAttachments) -> CheckOf | None:
-    """The check of a recorded run; None for one without a vocabulary."""
-    if started.vocabulary is None:
-        return None
-    ref = started.vocabulary.thesaurus
-    ids: list[str] = []
-    if started.skills is not None:
-        from tallystick.skills.skills import cards_again
+class _VocabularyOfRun(RunCapability):
+    def __init__(self, started: RunStarted, raw: bytes | None, skills: Sequence[str]) -> None:
+        from tallystick.vocabulary.terms import read_thesaurus
 
-        ids = [each.id for each in cards_again(started.skills, run_attachments)]
-    return check_for(started, None if ref is None else run_attachments.read(ref), skills=ids)
+        self._thesaurus = None if raw is None else read_thesaurus(raw, name=THESAURUS_LABEL)
+        self._skills = skills
+        self._check: _Check | None = None
+
+    def check(self, source: str, state: RunState, asked: CheckProgram) -> ProgramChecked | None:
+        if self._check is None:
+            # The start has its functions only now.
+            self._check = _check_for(state.started, self._thesaurus, self._skills)
+        return self._check(source, state, asked)
 
 
-def check_for(
-    started: RunStarted, raw: bytes | None, *, skills: Sequence[str] = ()
-) -> CheckOf | None:
-    """The check of a run, with its thesaurus and the ids of its skills; None if it has none."""
-    given = started.vocabulary
-    if given is None:
-        return None
+def _check_for(started: RunStarted, thesaurus: Thesaurus | None, skills: Sequence[str]) -> _Check:
     from tallystick.vocabulary.check import Rules, rules_of
-    from tallystick.vocabulary.terms import Vocabulary, read_thesaurus
+    from tallystick.vocabulary.terms import Vocabulary
 
-    thesaurus = None if raw is None else read_thesaurus(raw, name=THESAURUS_LABEL)
+    given = started.vocabulary
+    assert given is not None
     names = [name for name, _ in started.functions]
     ours = [each for each in names if each.startswith(_OURS) or each in _OF_MEMORY]
     preset = rules_of(given.strictness)
@@ -131,17 +153,6 @@ def check_for(
         ),
         given=_data_names(started),
     )
-
-
-def check_decision(run: str, records: Sequence[Record], decision: PersonDecision | None) -> None:
-    """Refuse to go on without a person where one has to decide, and with one where nobody has."""
-    ended = records[-1]
-    waits = isinstance(ended, RunEnded) and ended.detail.startswith(ESCALATED)
-    if waits and decision is None:
-        why = f"waits for a person: tally approve {run}, or tally deny {run}"
-        raise ResumeRefused(run=run, why=why)
-    if decision is not None and not waits:
-        raise ResumeRefused(run=run, why="has no program that waits for a person")
 
 
 class _Check:

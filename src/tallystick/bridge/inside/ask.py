@@ -4,7 +4,7 @@ One file, with nothing but the standard library: it can be copied into any sandb
 in the environment: TALLYSTICK_BRIDGE is `unix:PATH`, `tcp:HOST:PORT` or `fd:N`, an inherited
 connection for one process; TALLYSTICK_BRIDGE_TOKEN is the token.
 
-From a shell: `python3 bridge_client.py "what is it?"`, or with the question on standard input.
+From a shell: `python3 ask.py "what is it?"`, or with the question on standard input.
 """
 
 from __future__ import annotations

@@ -1,0 +1,92 @@
+"""The bridge as a capability: commands of a shell ask models by it, as programs do.
+
+A program in Python has `llm_query`; what a shell starts has not. For as long as a command runs,
+`python3 "$TALLYSTICK_ASK" "a question"` asks through the run's own door: reserved, written down
+and settled as every call is. The token is that command's, and ends with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
+
+from tallystick.bridge.door import BridgeDoor
+from tallystick.bridge.server import Bridge, environment_of
+from tallystick.bridge.sockets import CLIENT
+from tallystick.bridge.tokens import TokenScope
+from tallystick.core.history import History
+from tallystick.core.machine.state import RunState
+from tallystick.core.records import RunStarted
+from tallystick.runtime.calls.capability import CapabilityBase, RunCapability, RunServices
+from tallystick.runtime.calls.scope import CallScope
+from tallystick.storage.clock import new_id
+
+_VARIABLE = "TALLYSTICK_ASK"
+# Who programs are, in a box that root makes.
+_NOBODY = 65_534
+
+
+class BridgeCapability(CapabilityBase):
+    """Gives runs of native programs a bridge, where their sandbox has a place for its sockets."""
+
+    name = "bridge"
+
+    def open(
+        self, started: RunStarted, history: History, services: RunServices
+    ) -> RunCapability | None:
+        """Give the bridge to a run whose programs can reach it."""
+        if services.sockets is None or services.door is None:
+            return None
+        return ShellBridge(services, services.sockets, session_id=started.session_id)
+
+
+class ShellBridge(RunCapability):
+    """Opens the bridge for one command after the other of one run."""
+
+    def __init__(self, services: RunServices, folder: Path, *, session_id: str) -> None:
+        self._services = services
+        self._folder = folder
+        self._session_id = session_id
+
+    def around(
+        self, scope: CallScope, state: RunState
+    ) -> AbstractAsyncContextManager[Mapping[str, str]]:
+        """Open the bridge while a command of a shell runs."""
+        if scope.program.kind != "bash":
+            return nullcontext({})
+        return self._opened(scope, state.started.temperature)
+
+    @contextlib.asynccontextmanager
+    async def _opened(
+        self, scope: CallScope, temperature: float | None
+    ) -> AsyncIterator[Mapping[str, str]]:
+        door = self._services.door
+        assert door is not None, "a replay has no bridge"
+        asking = BridgeDoor(
+            self._services.queries,
+            scope,
+            door.run_scopes,
+            self._services.run_attachments,
+            temperature=temperature,
+        )
+        sockets = self._folder / new_id()[-10:]
+        try:
+            async with Bridge() as bridge:
+                uid = _NOBODY if os.geteuid() == 0 else None
+                listener = bridge.listen_unix(sockets / "b", session=self._session_id, uid=uid)
+                program = TokenScope(
+                    session=self._session_id,
+                    run=self._services.run,
+                    program=scope.program.intent,
+                )
+                issued = bridge.issue(program, ask=asking.ask)
+                client = {_VARIABLE: str(self._folder / CLIENT)}
+                yield {**environment_of(listener.address, issued), **client}
+        finally:
+            shutil.rmtree(sockets, ignore_errors=True)
+        if scope.failed is not None:
+            raise scope.failed

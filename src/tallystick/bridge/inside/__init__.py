@@ -1,0 +1,1 @@
+"""Ask the bridge from inside a sandbox, on the standard library alone."""

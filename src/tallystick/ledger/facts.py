@@ -1,0 +1,195 @@
+"""Read from the records of a run what its row says of them: who began it, where it stands.
+
+Rule 1: the row follows the records in their order, in the transaction that writes them. Rows are
+for finding runs; what a run did is read from its entries.
+Rule 2: a record that cannot be read changes nothing. Only tags that matter are decoded.
+Rule 3: two ends of a chain are enough to know its facts (`ends_of`): what begins a run is its first
+entry, and behind an end stand at most a receipt and the record that it was pruned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from tallystick.core.chain import Draft, Header, Sealed
+from tallystick.core.records import (
+    ReceiptIssued,
+    Record,
+    RunEnded,
+    RunForked,
+    RunPruned,
+    RunResumed,
+    RunStarted,
+    StepEntered,
+    decode_record,
+)
+from tallystick.ledger.port import Ledger, RunFilter, RunRow
+
+# How many of the last entries of a chain say whether and when it ended: a receipt, the end, a
+# receipt that pruning adds to runs from before there were any, and that it was pruned.
+LAST_ENTRIES = 4
+_TAGS = frozenset(
+    {
+        "receipt.issued",
+        "run.ended",
+        "run.forked",
+        "run.pruned",
+        "run.resumed",
+        "run.started",
+        "step.entered",
+        "step.left",
+    }
+)
+# The fields of a row that are read from records.
+FACTS = (
+    "steps",
+    "parent",
+    "caller",
+    "session",
+    "grown_from",
+    "stop",
+    "started_at",
+    "ended_at",
+    "erased",
+)
+# Those that only the first entry of a run says for sure.
+_OF_A_START = ("parent", "caller", "session", "grown_from", "started_at")
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_FIGURE_MAX = (1 << 63) - 1
+_decode_header = msgspec.json.Decoder(Header).decode
+
+# The tag of an entry and its body, None if that was removed.
+Tagged = tuple[str, bytes | None]
+
+
+def tagged_drafts(drafts: Iterable[Draft]) -> list[Tagged]:
+    """Return those of some drafts that may change a row."""
+    return [(each.tag, each.body) for each in drafts if each.tag in _TAGS]
+
+
+def tagged_entry(entry: Sealed) -> Tagged:
+    """Return what of an entry may change a row: its tag, and its body if that says anything."""
+    try:
+        tag = _decode_header(entry.header).tag
+    except _UNREADABLE:
+        tag = ""
+    return tag, entry.body if entry.body is None or tag in _TAGS else b""
+
+
+def ends_of(count: int) -> tuple[int, ...]:
+    """Return the places of the entries that say everything about a chain of this length."""
+    return tuple(sorted({0, *range(max(0, count - LAST_ENTRIES), count)} if count else ()))
+
+
+def noted(row: RunRow, entries: Iterable[Tagged]) -> RunRow:
+    """Return the row of a run after more entries of it, in their order."""
+    changed: dict[str, Any] = {}
+    receipt_stop = ""
+    for tag, body in entries:
+        if body is None:
+            changed["erased"] = True
+        if tag.startswith("step."):
+            changed["steps"] = True
+            if row.started_at is not None or "started_at" in changed:
+                continue
+        if tag not in _TAGS:
+            continue
+        record = None if body is None else _record(body)
+        if isinstance(record, ReceiptIssued):
+            receipt = record.receipt
+            receipt_stop = receipt.stop
+            changed["ended_at"] = _figure(receipt.completed_at)
+            if row.started_at is None and "started_at" not in changed:
+                # The start was erased. What it said of that is in the receipt too.
+                changed["started_at"] = _figure(receipt.started_at)
+                changed["session"], changed["parent"] = receipt.id, receipt.parent
+        elif tag == "run.ended" and body is None:
+            changed["stop"] = receipt_stop
+        elif record is not None:
+            changed.update(_changes(record))
+    return msgspec.structs.replace(row, **changed) if changed else row
+
+
+def differing(ledger: Ledger, row: RunRow) -> list[str]:
+    """Return the fields of a row that its entries do not bear out, each with both values.
+
+    What was erased bears nothing out: a receipt and the mark of a prune still say something.
+    """
+    said = {field: None for field in FACTS} | {"steps": False, "erased": False}
+    last = max(1, row.head.count - LAST_ENTRIES)
+    ends = [*ledger.read(row.run, stop=1), *ledger.read(row.run, start=last)]
+    told = noted(msgspec.structs.replace(row, **said), map(tagged_entry, ends))
+    # The caller of a run whose start was erased is known only if the mark of a prune names it.
+    lost = told.erased and told.caller is None
+    return [
+        f"its {field} is {getattr(row, field)!r}, and its entries say {getattr(told, field)!r}"
+        for field in FACTS
+        if field != "erased"
+        and not (lost and field in _OF_A_START)
+        and getattr(row, field) != getattr(told, field)
+    ]
+
+
+def with_facts_of(before: RunRow, row: RunRow) -> RunRow:
+    """Return a row with what another row of the same run says of its records."""
+    return msgspec.structs.replace(row, **{each: getattr(before, each) for each in FACTS})
+
+
+def selected(
+    rows: Iterable[RunRow],
+    which: RunFilter,
+    *,
+    after: str,
+    skip: int,
+    most: int | None,
+    newest_first: bool,
+) -> list[RunRow]:
+    """Return the rows that are asked for, of rows that are in the order asked for."""
+    behind = (
+        row for row in rows if not after or (row.run < after if newest_first else row.run > after)
+    )
+    last = None if most is None else skip + most
+    return list(islice(filter(which.accepts, behind), skip, last))
+
+
+def _changes(record: Record) -> dict[str, Any]:
+    match record:
+        case RunStarted():
+            return {
+                "parent": record.parent,
+                "caller": None if record.caller is None else record.caller.run,
+                "session": record.session_id,
+                "started_at": _figure(record.started_at),
+            }
+        case RunForked():
+            return {
+                "grown_from": record.parent,
+                "session": record.session_id,
+                "started_at": _figure(record.at),
+            }
+        case StepEntered():
+            return {"started_at": _figure(record.entered_at)}
+        case RunResumed():
+            return {"stop": None, "ended_at": None}
+        case RunEnded():
+            return {"stop": record.stop}
+        case RunPruned() if record.caller is not None:
+            return {"caller": record.caller}
+        case _:
+            return {}
+
+
+def _record(body: bytes) -> Record | None:
+    try:
+        return decode_record(body)
+    except _UNREADABLE:
+        return None
+
+
+def _figure(value: int) -> int | None:
+    """Return a time that fits a column; an imported record may claim any number."""
+    return value if -_FIGURE_MAX <= value <= _FIGURE_MAX else None

@@ -1,0 +1,242 @@
+"""The model call of a turn, as an effect: admitted by the door, written, sent, settled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import msgspec
+
+from tallystick.attachments.port import AttachmentError
+from tallystick.core.budget.amount import Amount, BudgetExhausted, BudgetUnpriced
+from tallystick.core.charge import Charge, Settled
+from tallystick.core.history import Key, spent_by
+from tallystick.core.machine.prompt import Message, request_digest
+from tallystick.core.records import (
+    DOUBTED,
+    LEFT,
+    AskModel,
+    AttachmentRef,
+    ModelFailed,
+    ModelRefused,
+    ModelReplied,
+    Record,
+)
+from tallystick.core.views.open_calls import call_key
+from tallystick.model.port import Heard, Model, ModelError, ModelReply, ModelRequest
+from tallystick.runtime.calls.decisions import ABANDONED, settled_doubt, settled_unsent
+from tallystick.runtime.context.attachments import with_pictures
+from tallystick.runtime.journal.effects import Decision, EffectScope, Found, Refused
+from tallystick.runtime.spend.door import (
+    ModelDoor,
+    RefusedCall,
+    ReservedCall,
+    WaitedTooLong,
+    refused_call,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedModel:
+    """The model that the turns of a run ask. Without a `door` it is not asked: a replay."""
+
+    run: str
+    model: Model | None
+    door: ModelDoor | None
+    read: Callable[[AttachmentRef], bytes]
+    heard: Heard = lambda chars: None
+
+
+class TurnCall:
+    """One attempt at the model call of a turn. `name` is the model's, as the run has it now."""
+
+    def __init__(
+        self,
+        asked: AskedModel,
+        intent: AskModel,
+        messages: tuple[Message, ...],
+        *,
+        name: str,
+        wall_ms_left: int,
+    ) -> None:
+        self._asked = asked
+        self._name = name
+        self._intent = intent
+        self._messages = messages
+        self._wall_ms_left = wall_ms_left
+        self._reserved: ReservedCall | None = None
+        self._since = time.monotonic()
+        self.key = Key("turn", intent.intent)
+        self.scope: EffectScope | None = None
+        # The call that no budget paid for, if this was refused now.
+        self.refused: RefusedCall | None = None
+
+    @property
+    def _ends_at(self) -> float:
+        return self._since + self._wall_ms_left / 1000
+
+    @property
+    def _door(self) -> ModelDoor:
+        assert self._asked.door is not None, "a replay asks nobody"
+        return self._asked.door
+
+    @property
+    def _model(self) -> Model:
+        assert self._asked.model is not None, "a replay asks nobody"
+        return self._asked.model
+
+    def again(self, begun: AskModel) -> AskModel:
+        return self._under(
+            begun.tokens_out_max, msgspec.structs.replace(self._intent, reserved=begun.reserved)
+        )
+
+    def _under(self, cap: int, intent: AskModel) -> AskModel:
+        """Return the intent with the cap of its reply as it is sent: the digest is of that."""
+        if cap == intent.tokens_out_max:
+            return intent
+        sha256 = request_digest(
+            self._name, self._messages, tokens_out_max=cap, temperature=intent.temperature
+        )
+        return msgspec.structs.replace(intent, tokens_out_max=cap, request_sha256=sha256)
+
+    @asynccontextmanager
+    async def admitted(self) -> AsyncIterator[AskModel]:
+        intent = self._intent
+        try:
+            async with self._door.admitted(
+                self._model,
+                self._messages,
+                tokens_out_max=intent.tokens_out_max,
+                turns=1,
+                wait_ms=intent.wait_ms,
+                ends_at=self._ends_at,
+            ) as reserved:
+                self._reserved = reserved
+                held = msgspec.structs.replace(intent, reserved=reserved.reserved)
+                yield self._under(reserved.tokens_out_max, held)
+        except WaitedTooLong:
+            said = f"{self._wall_ms_left:,} ms passed before the model was free"
+            raise WaitedTooLong(said) from None
+        except (BudgetExhausted, BudgetUnpriced) as error:
+            raise Refused(self._refusal(error)) from error
+
+    def _refusal(self, error: BudgetExhausted | BudgetUnpriced) -> ModelRefused:
+        terms = self._door.terms(self._model)
+        self.refused = refused_call(
+            error, terms, self._messages, tokens_out_max=self._intent.tokens_out_max
+        )
+        message, dimension = f"usd: {terms.decision.why}", "usd"
+        if isinstance(error, BudgetExhausted):
+            message, dimension = str(error), error.dimension
+        return ModelRefused(
+            intent=self._intent.intent,
+            turn=self._intent.turn,
+            message=message,
+            dimension=dimension,
+            scope=str(error.scope),
+        )
+
+    async def send(self, begun: AskModel) -> Sequence[Record]:
+        assert self._reserved is not None
+        try:
+            messages = with_pictures(self._messages, self._asked.read)
+        except AttachmentError as error:
+            missing = ModelError(reason="invalid_request", message=str(error), billed=False)
+            return [self._failed(missing, self._door.failed(self._reserved, missing))]
+        request = ModelRequest(
+            messages=messages,
+            tokens_out_max=begun.tokens_out_max,
+            temperature=begun.temperature,
+            key=call_key(self._asked.run, begun.intent),
+        )
+        reply = await self._door.ask(
+            self._model, request, heard=self._asked.heard, ends_at=self._ends_at
+        )
+        if isinstance(reply, ModelError):
+            return [self._failed(reply, self._door.failed(self._reserved, reply))]
+        self._door.run_scopes.spend(Amount(wall_ms=self._wall_ms()))
+        settled = self._door.replied(self._reserved, reply)
+        return [self._replied(reply, settled, wall_ms=self._wall_ms())]
+
+    def left(self, begun: AskModel, *, sent: bool) -> ModelFailed:
+        assert self._reserved is not None
+        said = "left in the middle by a cancel" if sent else "left by a cancel before it was sent"
+        error = ModelError(reason="unknown", message=said, billed=sent)
+        failed = self._failed(error, self._door.cancelled(self._reserved, sent=sent))
+        return msgspec.structs.replace(failed, reason=LEFT)
+
+    async def doubted(self, begun: AskModel, found: Found | None) -> ModelReplied | ModelFailed:
+        terms = self._door.terms(self._model)
+        settled, said = settled_doubt(self._door, terms, begun.reserved, found)
+        if isinstance(found, ModelReply):
+            return self._replied(found, settled)
+        return self._in_doubt(
+            settled, said, ends=found is Decision.ABANDON, billed=found is not Decision.AGAIN
+        )
+
+    def unsent(self, found: Found) -> tuple[AskModel, ModelReplied | ModelFailed]:
+        settled = settled_unsent(self._door, self._door.terms(self._model))
+        if isinstance(found, ModelReply):
+            return self._intent, self._replied(found, settled)
+        return self._intent, self._in_doubt(settled, ABANDONED, ends=True, billed=False)
+
+    def served(
+        self, begun: AskModel | None, ended: ModelReplied | ModelFailed | ModelRefused
+    ) -> None:
+        if self._asked.door is None or isinstance(ended, ModelRefused):
+            return
+        turns = int(isinstance(ended, ModelReplied))
+        self._asked.door.recalled(
+            self._name, spent_by(ended) + Charge(turns=turns, wall_ms=ended.wall_ms)
+        )
+
+    async def told(
+        self, ended: ModelReplied | ModelFailed | ModelRefused
+    ) -> ModelReplied | ModelFailed | ModelRefused:
+        return ended
+
+    # -- what is written -----------------------------------------------------------------------
+
+    def _wall_ms(self) -> int:
+        return round((time.monotonic() - self._since) * 1000)
+
+    def _replied(self, reply: ModelReply, settled: Settled, *, wall_ms: int = 0) -> ModelReplied:
+        return ModelReplied(
+            intent=self._intent.intent,
+            turn=self._intent.turn,
+            text=reply.text,
+            usage=reply.usage,
+            cut=reply.cut,
+            wall_ms=wall_ms,
+            served_by=reply.served_by,
+            finish=reply.finish,
+            settled=settled,
+        )
+
+    def _failed(self, error: ModelError, settled: Settled) -> ModelFailed:
+        return ModelFailed(
+            intent=self._intent.intent,
+            turn=self._intent.turn,
+            reason=error.reason,
+            message=error.message,
+            wall_ms=self._wall_ms(),
+            kind=error.kind,
+            status=error.status,
+            retry_after_ms=error.retry_after_ms,
+            billed=error.billed,
+            usage=error.usage,
+            settled=settled,
+        )
+
+    def _in_doubt(self, settled: Settled, said: str, *, ends: bool, billed: bool) -> ModelFailed:
+        return ModelFailed(
+            intent=self._intent.intent,
+            turn=self._intent.turn,
+            reason=DOUBTED,
+            message=said,
+            kind="terminal" if ends else "transient",
+            billed=billed,
+            settled=settled,
+        )

@@ -1,0 +1,351 @@
+"""One program of a run: run for the first time, run again on its record, or served whole.
+
+A program that can be repeated is run again on its recorded answers, always; then it prints, asks
+and costs what it did. `why_served` says which ones are served whole instead. A program that cannot
+be repeated is an effect (`native_effect.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+
+import msgspec
+
+from tallystick.core.budget.amount import Amount
+from tallystick.core.charge import Charge
+from tallystick.core.errors import SandboxError
+from tallystick.core.history import Key, spent_by
+from tallystick.core.machine.state import RunState
+from tallystick.core.machine.turn import charge_of
+from tallystick.core.records import (
+    ChildEnded,
+    FilesKept,
+    ProgramFinished,
+    QueryAsked,
+    QueryFailed,
+    QueryReplied,
+    RunProgram,
+    SkillUsed,
+    SnapshotTaken,
+)
+from tallystick.runtime.calls.children import Children
+from tallystick.runtime.calls.host import HostFunctions, ProgramHost
+from tallystick.runtime.calls.scope import CallScope, NumberedRun, Times
+from tallystick.runtime.context.attachments import (
+    PUT_BYTES_MAX,
+    WRITE,
+    RunAttachments,
+    described_bytes,
+)
+from tallystick.runtime.journal.effects import Effects
+from tallystick.runtime.programs.outcome import (
+    finished_of,
+    long_answer,
+    output_files,
+    whole_outputs,
+)
+from tallystick.runtime.spend.door import ModelDoor
+from tallystick.sandbox.output import lost_output
+from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits, Programs, Rerun
+
+# Ended from outside, at a place that depends on the machine.
+SERVED = frozenset({"wall", "deadline", "cancelled", "trap"})
+_STOPPED = frozenset({"wall", "deadline", "cancelled"})
+# More than any processor does. A record of a program that used more in its time was made up, and
+# must not keep a machine busy for longer than the limits on it would have.
+_FUEL_PER_MS_MAX = 30_000_000
+# A program may pass its limit by as long as the process is not let to look at the clock.
+_LATE_MS_MAX = 1_000
+_PROGRAM_MS_MAX = 30_000
+# What packages map is several times what they use.
+_NATIVE_BYTES = 1 << 30
+# About two seconds of a program's own work: what a snapshot saves, and several times its cost.
+SNAPSHOT_FUEL = 6_000_000_000
+_REQUEST_BYTES = Limits().request_bytes
+_PUT_REQUEST_BYTES = 2 * PUT_BYTES_MAX
+
+# Gives variables of a program's environment while it runs.
+Around = Callable[[CallScope, RunState], AbstractAsyncContextManager[Mapping[str, str]]]
+
+
+class RerunStopped(SandboxError):
+    """A program that is run again was ended from outside: nothing can be said about its record."""
+
+
+def nothing_around(
+    scope: CallScope, state: RunState
+) -> AbstractAsyncContextManager[Mapping[str, str]]:
+    """Give a program nothing beside its functions."""
+    return nullcontext({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramParts:
+    """What the programs of a run are run with. Without `programs`, each is served whole.
+
+    Without a `door` nothing is counted: a replay. `restored` is the program that the interpreter
+    stands after already.
+    """
+
+    run: str
+    programs: Programs | None
+    functions: HostFunctions
+    run_attachments: RunAttachments
+    children: Children
+    door: ModelDoor | None = None
+    around: Around = nothing_around
+    restored: int = 0
+
+
+class ProgramRunner:
+    """Runs the programs of one run.
+
+    `again` counts those that were run again, `served` those that were served, by why.
+    """
+
+    def __init__(self, effects: Effects, parts: ProgramParts) -> None:
+        self._effects = effects
+        self._journal = effects.journal
+        self._parts = parts
+        self.again = 0
+        self.served: Counter[str] = Counter()
+        # The programs that were served whole: their calls passed no scope.
+        self._whole: set[int] = set()
+
+    @property
+    def effects(self) -> Effects:
+        return self._effects
+
+    @property
+    def parts(self) -> ProgramParts:
+        return self._parts
+
+    def scope(self, program: RunProgram, state: RunState, numbers: NumberedRun) -> CallScope:
+        """Return the scope of a program's calls. Whoever takes it closes it."""
+        known = self._effects.history.answers.get(program.intent, ())
+        return CallScope(
+            self._parts.run,
+            program,
+            self._journal,
+            numbers,
+            limits=state.started.limits,
+            times=Times(lambda: wall_ms_left(state) / 1000, again=bool(known)),
+            tools=state.skills.tools,
+            host_calls_left=host_calls_left(state),
+            outputs=state.outputs,
+        )
+
+    async def run(self, scope: CallScope, source: str, state: RunState) -> ProgramFinished:
+        """Have a program that can be repeated, written down before and after."""
+        program, history = scope.program, self._effects.history
+        key = Key("program", program.intent)
+        if self._journal.is_replay and not history.begun(key) and history.end is not None:
+            raise self._journal.cut()
+        self._journal.append(program)
+        recorded = history.ended(key)
+        if recorded is None:
+            if self._journal.is_replay:
+                self.pass_over(program)
+                raise self._journal.cut()
+            finished = await self._run_first(scope, source, state)
+        else:
+            assert isinstance(recorded, ProgramFinished)
+            self.count(recorded)
+            why = self.why_served(program, recorded)
+            if why is None:
+                finished = await self._run_again(scope, source, state, recorded)
+            else:
+                finished = self.serve(recorded, program, why)
+        # It can be run again with the answers that are written: it need not wait.
+        self._journal.append(finished)
+        kept = await self.keep(finished, known=recorded is not None)
+        if kept is not None:
+            await self._journal.write(kept)
+        return finished
+
+    # -- served --------------------------------------------------------------------------------
+
+    def why_served(self, program: RunProgram, recorded: ProgramFinished) -> str | None:
+        """Return why a recorded program is served whole, None for one that is run again."""
+        programs = self._parts.programs
+        if program.effect:
+            return "native"
+        if programs is None or not programs.repeatable:
+            return "another guest"
+        if recorded.stop in SERVED:
+            return recorded.stop
+        return "snapshot" if program.intent <= self._parts.restored else None
+
+    def serve(self, recorded: ProgramFinished, program: RunProgram, why: str) -> ProgramFinished:
+        """Return a program as it was recorded, not run. What it asked is told and counted."""
+        self.note_served(program, why)
+        self.pass_over(program)
+        return recorded
+
+    def note_served(self, program: RunProgram, why: str) -> None:
+        """Count a program that is served, and what its calls cost."""
+        self.served[why] += 1
+        self._whole.add(program.intent)
+        self.count_calls(program)
+
+    def left_open(self, scope: CallScope) -> str | None:
+        """Return the effect or paid call that a program left without an outcome, if any."""
+        program = scope.program.intent
+        if program in self._whole or self._journal.cancelled_again:
+            return self._effects.history.open_in(program)
+        return scope.left_open
+
+    def pass_over(self, program: RunProgram) -> None:
+        """Tell of all that a program asked, as it is on the record."""
+        self._journal.pass_over(self._effects.history.inside(program.intent), program.intent)
+
+    def count(self, recorded: ProgramFinished) -> None:
+        """Count what a recorded program used, with the scripts of skills that it ran."""
+        door = self._parts.door
+        if door is None:
+            return
+        door.recalled(
+            "",
+            Charge(fuel=recorded.fuel, host_calls=recorded.host_calls, wall_ms=recorded.wall_ms),
+        )
+        for each in self._effects.history.answers.get(recorded.intent, ()):
+            if isinstance(each.skill, SkillUsed) and each.skill.fuel:
+                # That is in no program's own figures.
+                used = charge_of(each)
+                door.recalled("", Charge(fuel=used.fuel, host_calls=used.host_calls - 1))
+
+    def count_calls(self, program: RunProgram) -> None:
+        """Count what the calls of a program cost that is not run again."""
+        door = self._parts.door
+        if door is None:
+            return
+        models: dict[tuple[int, int, int], str] = {}
+        for each in self._effects.history.inside(program.intent):
+            if isinstance(each, QueryAsked):
+                models[each.intent, each.item, each.attempt] = each.model
+            elif isinstance(each, QueryReplied | QueryFailed):
+                door.recalled(models[each.intent, each.item, each.attempt], spent_by(each))
+            elif isinstance(each, ChildEnded):
+                door.recalled("", charge_of(each))
+
+    # -- run -----------------------------------------------------------------------------------
+
+    async def _run_again(
+        self, scope: CallScope, source: str, state: RunState, recorded: ProgramFinished
+    ) -> ProgramFinished:
+        self.again += 1
+        context = program_context(scope.program, state)
+        fuel_max = _FUEL_PER_MS_MAX * (context.timeout_ms + _LATE_MS_MAX)
+        rerun = Rerun(
+            fuel=min(recorded.fuel, fuel_max),
+            lost=(lost_output(recorded.stdout), lost_output(recorded.stderr)),
+        )
+        context = msgspec.structs.replace(context, rerun=rerun)
+        result = await self._execute(scope, source, state, context)
+        if result.stop in _STOPPED:
+            raise RerunStopped("its program was stopped")
+        outputs = tuple(
+            described_bytes(data, media_type="text/plain", label=label)
+            for data, label in whole_outputs(scope.program, result)
+        )
+        long, ref = long_answer(scope.program, result), None
+        if long is not None:
+            ref = described_bytes(long[0], media_type="text/plain", label=long[1])
+        now = finished_of(scope.program, result, outputs, ref)
+        # The machine continues with how long it took then, or the caps would fall elsewhere.
+        return msgspec.structs.replace(now, wall_ms=recorded.wall_ms)
+
+    async def _run_first(self, scope: CallScope, source: str, state: RunState) -> ProgramFinished:
+        known = self._effects.history.answers.get(scope.program.intent)
+        rerun = Rerun(fuel=known[-1].fuel, calls=len(known)) if known else None
+        return await self.execute_first(scope, source, state, rerun)
+
+    async def execute_first(
+        self, scope: CallScope, source: str, state: RunState, rerun: Rerun | None = None
+    ) -> ProgramFinished:
+        """Run a program whose end is not recorded. `rerun` says how much of it is, and repeated."""
+        context = program_context(scope.program, state, rerun)
+        result = await self._execute(scope, source, state, context)
+        outputs = tuple(
+            self._parts.run_attachments.keep_output(path, label=label)
+            for path, label in output_files(scope.program, result)
+        )
+        long, ref = long_answer(scope.program, result), None
+        if long is not None:
+            ref = self._parts.run_attachments.keep(long[0], media_type="text/plain", label=long[1])
+        assert self._parts.door is not None, "a replay runs nothing for the first time"
+        self._parts.door.run_scopes.spend(
+            Amount(
+                fuel=result.charge.fuel,
+                host_calls=result.charge.host_calls,
+                wall_ms=result.execution_time_ms,
+                output_bytes=result.charge.output_bytes,
+            )
+        )
+        return finished_of(scope.program, result, outputs, ref)
+
+    async def _execute(
+        self, scope: CallScope, source: str, state: RunState, context: ExecutionContext
+    ) -> ExecutionResult:
+        programs = self._parts.programs
+        assert programs is not None, "programs of another guest are served"
+        host = ProgramHost(self._parts.functions, scope, self._effects)
+        try:
+            async with self._parts.around(scope, state) as given:
+                result = await programs.execute(
+                    scope.program,
+                    source,
+                    context=context.with_env(given) if given else context,
+                    host=host,
+                    attempted=scope.attempted,
+                )
+            scope.leave()
+            return result
+        finally:
+            await self._parts.children.over()
+            scope.close()
+
+    async def keep(
+        self, finished: ProgramFinished, *, known: bool
+    ) -> SnapshotTaken | FilesKept | None:
+        """Return what a program left, if it is worth keeping: its interpreter, or its files."""
+        if known:
+            history = self._effects.history
+            return history.snapshots.get(finished.intent) or history.files.get(finished.intent)
+        programs = self._parts.programs
+        assert programs is not None
+        return await programs.keep(finished, fuel_saved=SNAPSHOT_FUEL)
+
+
+def wall_ms_left(state: RunState) -> int:
+    """Return the milliseconds that a run may still take."""
+    return max(0, state.started.limits.wall_ms - state.charge.wall_ms)
+
+
+def host_calls_left(state: RunState) -> int:
+    """Return how many host calls a run may still make."""
+    return max(0, state.started.limits.host_calls - state.charge.host_calls)
+
+
+def program_context(
+    program: RunProgram, state: RunState, rerun: Rerun | None = None
+) -> ExecutionContext:
+    """Return the limits of one program: its own, and what the run has left."""
+    left = wall_ms_left(state)
+    puts = WRITE in state.started.grants
+    return ExecutionContext(
+        session_id=state.started.session_id,
+        timeout_ms=min(_PROGRAM_MS_MAX, left),
+        deadline_ms=left,
+        program_name=f"<turn {program.turn}>",
+        outputs_before=len(state.outputs),
+        rerun=rerun,
+        limits=Limits(
+            memory_bytes=_NATIVE_BYTES if program.effect else Limits().memory_bytes,
+            host_calls=host_calls_left(state),
+            request_bytes=_PUT_REQUEST_BYTES if puts else _REQUEST_BYTES,
+        ),
+    )

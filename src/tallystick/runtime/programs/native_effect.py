@@ -1,0 +1,196 @@
+"""A program that cannot be repeated, as an effect: on disk before it begins, served where recorded.
+
+Its end is written with what it left of files. One that was cut off is not run again on its record.
+Its calls that nobody answered are settled, as far as they may have been paid, and it has an end
+that says what was decided: it is begun once more, as another program, or it is given up. Its files
+are those from before it in either case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from tallystick.core.charge import Charge
+from tallystick.core.history import Key, key_of
+from tallystick.core.machine.native import RETRIED
+from tallystick.core.machine.prompt import ABANDONED
+from tallystick.core.machine.state import RunState
+from tallystick.core.machine.turn import charge_of
+from tallystick.core.records import (
+    ChildBegun,
+    ChildEnded,
+    FilesKept,
+    HostAnswered,
+    ProgramFinished,
+    QueryAsked,
+    QueryRecord,
+    Record,
+    RunProgram,
+)
+from tallystick.core.resume_errors import LeftInDoubt
+from tallystick.ledger.port import Ledger
+from tallystick.model.price_table import CallTerms
+from tallystick.runtime.calls.decisions import settled_doubt
+from tallystick.runtime.calls.queries import in_doubt
+from tallystick.runtime.calls.scope import CallScope
+from tallystick.runtime.journal.effects import Decision, EffectScope, Found
+from tallystick.runtime.programs.execution import ProgramRunner
+from tallystick.runtime.programs.outcome import cut_off
+from tallystick.runtime.runs.history import spent_so_far
+from tallystick.runtime.spend.door import ModelDoor
+from tallystick.sandbox.host import error_reply
+
+_RETRIED = "the process that ran it ended; it is begun once more, with the files from before it"
+_ABANDONED = (
+    "The program was left in the middle: the process that ran it ended, and how far it came is not "
+    "known. The files, the shell's directory and its exported variables are as they were before it."
+)
+_LEFT = "its program was cut off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settling:
+    """What is needed to settle the calls of a program that was cut off."""
+
+    door: ModelDoor
+    terms_of: Callable[[str], CallTerms]
+    ledger: Ledger
+
+
+class NativeProgram:
+    """One program that is run once. `settling` is for a run that is resumed."""
+
+    def __init__(
+        self,
+        runner: ProgramRunner,
+        scope: CallScope,
+        source: str,
+        state: RunState,
+        settling: Settling | None,
+    ) -> None:
+        self._runner = runner
+        self._calls = scope
+        self._source = source
+        self._state = state
+        self._settling = settling
+        self._kept: FilesKept | None = None
+        self.key = Key("program", scope.program.intent)
+        # What it asks belongs to it; it belongs to nobody.
+        self.scope: EffectScope | None = None
+
+    @property
+    def _program(self) -> RunProgram:
+        return self._calls.program
+
+    def again(self, begun: RunProgram) -> RunProgram:
+        return self._program
+
+    @asynccontextmanager
+    async def admitted(self) -> AsyncIterator[RunProgram]:
+        yield self._program
+
+    async def send(self, begun: RunProgram) -> Sequence[Record]:
+        finished = await self._runner.execute_first(self._calls, self._source, self._state)
+        keeping = asyncio.ensure_future(self._runner.keep(finished, known=False))
+        left = False
+        while not keeping.done():
+            try:
+                await asyncio.wait({keeping})
+            except asyncio.CancelledError:
+                # Without its files its end would say too much.
+                left = True
+        kept = keeping.result()
+        task = asyncio.current_task()
+        if left and task is not None:
+            # It is raised again once the end is written.
+            task.uncancel()
+            task.cancel()
+        return [finished] if kept is None else [finished, kept]
+
+    def left(self, begun: RunProgram, *, sent: bool) -> ProgramFinished:
+        return cut_off(begun, "cancelled", "cancelled by the user; its files were put back")
+
+    async def doubted(self, begun: RunProgram, found: Found | None) -> ProgramFinished:
+        answers = self._runner.effects.history.answers.get(begun.intent, ())
+        assert self._settling is not None, "only a run that is resumed decides"
+        self._settling.door.recalled("", Charge(host_calls=len(answers)))
+        self._runner.count_calls(begun)
+        await self._end_calls(begun, self._settling)
+        again = found is not Decision.ABANDON
+        stop, why = (RETRIED, _RETRIED) if again else (ABANDONED, _ABANDONED)
+        return cut_off(begun, stop, why, host_calls=len(answers))
+
+    def unsent(self, found: Found) -> tuple[RunProgram, ProgramFinished]:
+        raise AssertionError("a program that was left has its end")
+
+    def served(self, begun: RunProgram | None, ended: ProgramFinished) -> None:
+        self._runner.count(ended)
+        self._runner.note_served(self._program, "native")
+        self._kept = self._runner.effects.history.files.get(ended.intent)
+
+    async def told(self, ended: ProgramFinished) -> ProgramFinished:
+        if self._kept is not None:
+            await self._runner.effects.journal.write(self._kept)
+        return ended
+
+    # -- one that was cut off ------------------------------------------------------------------
+
+    async def _end_calls(self, program: RunProgram, settling: Settling) -> None:
+        """End what the program had under way, as was decided."""
+        history, journal = self._runner.effects.history, self._runner.effects.journal
+        inside = history.inside(program.intent)
+        ends: list[QueryRecord] = []
+        for each in inside:
+            if not isinstance(each, QueryAsked | ChildBegun):
+                continue
+            if history.ended(key_of(each)) is not None:
+                continue
+            if isinstance(each, QueryAsked):
+                ends.append(self._query(each, settling))
+            else:
+                ends.append(_child(each, settling))
+        for end in ends:
+            await journal.write(end)
+        for call in history.unanswered.get(program.intent, ()):
+            journal.append(
+                HostAnswered(
+                    intent=call.intent,
+                    program=call.program,
+                    index=call.index,
+                    name=call.name,
+                    request_sha256=call.request_sha256,
+                    fuel=0,
+                    reply=error_reply(LeftInDoubt(f"{call.name}: {_LEFT}")),
+                    ok=False,
+                )
+            )
+
+    def _query(self, asked: QueryAsked, settling: Settling) -> QueryRecord:
+        found = self._runner.effects.decided(key_of(asked))
+        settled, said = settled_doubt(
+            settling.door, settling.terms_of(asked.model), asked.reserved, found
+        )
+        billed = found is not Decision.AGAIN
+        return in_doubt(asked, settled, said or _LEFT, ends=True, billed=billed)
+
+
+def _child(begun: ChildBegun, settling: Settling) -> ChildEnded:
+    row = settling.ledger.row(begun.run)
+    ended = ChildEnded(
+        intent=begun.intent,
+        item=begun.item,
+        run=begun.run,
+        stop="cancelled",
+        detail=_LEFT,
+        answer="",
+        partial=False,
+        charge=spent_so_far(settling.ledger, begun.run),
+        count=0 if row is None else row.head.count,
+        hash="" if row is None else row.head.hash,
+        attempt=begun.attempt,
+    )
+    settling.door.recalled("", charge_of(ended))
+    return ended

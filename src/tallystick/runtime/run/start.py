@@ -1,0 +1,233 @@
+"""The start of a new run: what it is given is kept, told and recorded, and then it is driven."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from tallystick.core.chain import Head
+from tallystick.core.clock import RunClock
+from tallystick.core.errors import RunExists, UsageError
+from tallystick.core.history import History
+from tallystick.core.machine.compaction import bound_for, checked_bound
+from tallystick.core.machine.prompt import TEMPLATE
+from tallystick.core.records import Caller, RunStarted, zone_given
+from tallystick.model.port import Model
+from tallystick.runtime.calls.capability import AskedRun, merged
+from tallystick.runtime.calls.children import ChildRunner
+from tallystick.runtime.calls.functions import check_functions
+from tallystick.runtime.context.inputs import InputLayout, RunInputs, given_of, layout_of, stored
+from tallystick.runtime.context.namespace import check_variables
+from tallystick.runtime.programs.backend_table import Backend, WasmBackend, backend_for
+from tallystick.runtime.programs.backends import check_grants
+from tallystick.runtime.run.assembly import (
+    Plan,
+    RunContext,
+    RunRequest,
+    drive,
+    given_names,
+)
+from tallystick.runtime.run.clock import run_clock
+from tallystick.runtime.run.strategy import check_strategy, window_of, with_strategy
+from tallystick.runtime.run.surroundings import NOTHING_AROUND, Surroundings
+from tallystick.runtime.runs.lock import held_run
+from tallystick.runtime.runs.result import Run
+from tallystick.runtime.spend.door import ModelDoor, RefusedCall
+from tallystick.sandbox.host import HostTable
+from tallystick.storage.clock import new_id, now_ms
+
+
+async def start(
+    context: RunContext,
+    request: RunRequest,
+    *,
+    run: str,
+    children: ChildRunner,
+    around: Surroundings = NOTHING_AROUND,
+) -> Run:
+    """Run a goal to its end."""
+    return await around.during(_started(context, request, run, children, around))
+
+
+async def _started(
+    context: RunContext, request: RunRequest, run: str, children: ChildRunner, around: Surroundings
+) -> Run:
+    request = replace(request, limits=around.limits(request.limits))
+    scopes = context.client_scopes
+    with (
+        held_run(context.ledger, run),
+        scopes.run(
+            run, request.limits, context.ledger, places=around.scopes, noted=around.settled
+        ) as door,
+    ):
+        backend = await backend_for(context.backends, context.sandbox, around.backend)
+        ended, _, refused = await start_in(
+            context,
+            request,
+            run=run,
+            model=context.model(request.model),
+            door=door,
+            backend=backend,
+            children=children,
+            around=around,
+        )
+        return around.ended(ended, refused=refused, rows=scopes.rows)
+
+
+async def start_in(
+    context: RunContext,
+    request: RunRequest,
+    *,
+    run: str,
+    model: Model,
+    door: ModelDoor,
+    children: ChildRunner,
+    backend: Backend | None = None,
+    around: Surroundings = NOTHING_AROUND,
+    caller: Caller | None = None,
+) -> tuple[Run, Head, RefusedCall | None]:
+    """Run a goal in scopes that pay for it. `caller` is the run whose program began it.
+
+    Without a `backend` its programs are those of the WASM sandbox.
+    """
+    backend = backend or WasmBackend(context.sandbox)
+    clock = _checked(request, native=not backend.repeatable)
+    session_id = new_id()
+    run_attachments = context.run_attachments(session_id, request.grants)
+    _check_names(context, request)
+    store = stored(request.inputs, run_attachments)
+    layout = layout_of(store.inputs, question=request.goal)
+    given = given_of(store, layout)
+    known = [made for each in context.capabilities for made in each.known_functions()]
+    fields = around.given(given_names(request.inputs, known))
+    if values := fields.get("values"):
+        given = replace(given, values={**values, **given.values})
+    around.share(run_attachments)
+    asked = AskedRun(
+        goal=request.goal,
+        inputs=request.inputs,
+        put_skills=request.put_skills,
+        session_id=session_id,
+    )
+    told = [each.given(asked, run_attachments) for each in context.capabilities]
+    fields = merged("given", [fields, *told])
+    begun = _begun(request, model, given, layout, clock=clock, session_id=session_id, caller=caller)
+    name, guest, engine = backend.identity
+    begun = msgspec.structs.replace(
+        begun,
+        guest=guest,
+        engine=engine,
+        backend=name,
+        encodings=store.encodings,
+        **fields,
+    )
+
+    def finish(started: RunStarted, table: HostTable) -> RunStarted:
+        functions = tuple((each.name, each.doc) for each in table.names.functions)
+        return with_strategy(
+            msgspec.structs.replace(started, functions=functions),
+            request.strategy,
+            layout=layout,
+            model=model,
+            model_door=door,
+        )
+
+    return await drive(
+        context,
+        Plan(
+            run=run,
+            started=begun,
+            given=given,
+            run_attachments=run_attachments,
+            history=History(),
+            open_programs=lambda started: backend.open(started, History(), run_attachments),
+            finish_start=finish,
+            model=model,
+            door=door,
+            children=children,
+            claim=lambda: (_claimed(context, run, caller), Head.of_nothing()),
+            limits=request.limits,
+            around=around,
+            watch=request.watch,
+            heard=request.heard,
+            sockets=backend.sockets,
+        ),
+    )
+
+
+def _checked(request: RunRequest, *, native: bool) -> RunClock:
+    """Return the clock of a run. Raises `UsageError` for what such a run cannot have."""
+    check_strategy(request.strategy, request.inputs)
+    check_grants(request.grants, native=native)
+    clock = run_clock() if request.clock is None else request.clock
+    if native and not clock.is_present:
+        raise UsageError(
+            "clock: programs of the process sandbox read the clock of this machine; leave --clock "
+            "out, or take the sandbox wasm"
+        )
+    return clock
+
+
+def _check_names(context: RunContext, request: RunRequest) -> None:
+    """Refuse names of data and of functions that cannot stand beside each other."""
+    known = [made for each in context.capabilities for made in each.known_functions()]
+    names = check_functions(known)
+    check_variables((each.variable for each in request.inputs), functions=names)
+
+
+def _begun(
+    request: RunRequest,
+    model: Model,
+    given: RunInputs,
+    layout: InputLayout,
+    *,
+    clock: RunClock,
+    session_id: str,
+    caller: Caller | None,
+) -> RunStarted:
+    """Return the start of a run as far as it follows from what was asked."""
+    timezone, utc_offset_s = zone_given(clock)
+    return RunStarted(
+        goal=request.goal,
+        model=model.name,
+        limits=request.limits,
+        grants=tuple(request.grants),
+        contexts=layout.contexts,
+        functions=(),
+        texts=given.refs,
+        seed=request.seed,
+        clock_ns=clock.clock_ns,
+        timezone=timezone,
+        utc_offset_s=utc_offset_s,
+        session_id=session_id,
+        template=TEMPLATE,
+        guest="",
+        engine="",
+        started_at=now_ms(),
+        temperature=request.temperature,
+        views=layout.views,
+        files=layout.files,
+        inputs=given.inputs,
+        images=given.images,
+        caller=caller,
+        compact_at=_compact_at(request, model),
+        schema=request.schema,
+        settings=request.settings or msgspec.UNSET,
+    )
+
+
+def _compact_at(request: RunRequest, model: Model) -> int:
+    if request.compact_at is not None:
+        return checked_bound(request.compact_at)
+    return bound_for(window_of(model), reply_tokens=request.limits.reply_tokens)
+
+
+def _claimed(context: RunContext, run: str, caller: Caller | None) -> int:
+    try:
+        return context.ledger.claim(run, create=True)
+    except RunExists:
+        # A child whose process died at once is there already, and empty.
+        if caller is None:
+            raise
+        return context.ledger.claim(run, create=False)

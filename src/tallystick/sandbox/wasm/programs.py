@@ -1,0 +1,168 @@
+"""Run programs of a run in the WASM sandbox: again on their record, or on from a snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tallystick.core.clock import FIXED_CLOCK_NS
+from tallystick.core.errors import BackendError, SnapshotMismatch, StoreError
+from tallystick.core.history import History
+from tallystick.core.records import (
+    NetworkAttempted,
+    ProgramFinished,
+    RunProgram,
+    RunStarted,
+    SnapshotTaken,
+)
+from tallystick.sandbox.port import (
+    ExecutionContext,
+    ExecutionResult,
+    Host,
+    Identity,
+    Keeper,
+    Programs,
+)
+from tallystick.sandbox.snapshot import SessionImage, SnapshotId, packed, unpacked
+from tallystick.sandbox.wasm.image import ENGINE
+from tallystick.sandbox.wasm.variables import record_values, variable_names
+
+if TYPE_CHECKING:
+    from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+
+# What a run records of its backend.
+_NAME = "wasm"
+
+
+class WasmPrograms:
+    """Runs the programs of one run in `session`, and keeps its interpreter now and then."""
+
+    def __init__(self, session: WasmSession, files: Keeper, *, identity: Identity) -> None:
+        self._session = session
+        self._files = files
+        self._identity = identity
+        self._fuel_since_kept = 0
+        self._has_run = False
+
+    @property
+    def identity(self) -> Identity:
+        return self._identity
+
+    @property
+    def repeatable(self) -> bool:
+        """True: clock, randomness and answers are ours, so a program does the same again."""
+        return True
+
+    @property
+    def session_id(self) -> str:
+        return self._session.session_id
+
+    async def restore(self, history: History) -> int:
+        """Load the last snapshot. Return the program it was taken after, 0 if none loads."""
+        self._has_run = any(each.fuel for each in history.finished.values())
+        for intent, taken in sorted(history.snapshots.items(), reverse=True):
+            try:
+                with self._files.read_snapshot(taken.image) as chunks:
+                    _, image = unpacked(chunks)
+                await self._session.load(image)
+            except BackendError:
+                # Gone, damaged, or of another sandbox: the programs are run again.
+                continue
+            return intent
+        return 0
+
+    async def execute(
+        self,
+        program: RunProgram,
+        source: str,
+        *,
+        context: ExecutionContext,
+        host: Host,
+        attempted: Callable[[NetworkAttempted], None],
+    ) -> ExecutionResult:
+        """Run a program. It has no network: `attempted` hears of nothing."""
+        result = await self._session.execute(source, context=context, host=host)
+        self._has_run = self._has_run or result.charge.fuel > 0
+        return result
+
+    async def keep(self, finished: ProgramFinished, *, fuel_saved: int) -> SnapshotTaken | None:
+        """Keep the interpreter when running again what it has run would take `fuel_saved`."""
+        self._fuel_since_kept += finished.fuel
+        if finished.stop != "finished" or self._fuel_since_kept < fuel_saved:
+            return None
+        image = await self._session.image()
+        snapshot = SnapshotId(
+            id=f"{finished.intent}", name="run", session_id=self.session_id, created_at=0
+        )
+        # Compressed elsewhere: others on this loop need not wait for it.
+        ref = await asyncio.to_thread(lambda: self._files.keep_snapshot(packed(snapshot, image)))
+        if ref is None:
+            return None
+        self._fuel_since_kept = 0
+        return SnapshotTaken(
+            intent=finished.intent, turn=finished.turn, fuel=finished.fuel, image=ref
+        )
+
+    async def image(self) -> SessionImage | None:
+        """Return the interpreter with its variables; None if no program of the run has run."""
+        if not self._has_run:
+            return None
+        image = await self._session.image()
+        # These run programs of ours, and so come after it.
+        names = await variable_names(self._session)
+        return SessionImage(image=image, names=names, values=await record_values(self._session))
+
+    async def close(self) -> None:
+        """Free the interpreter. Closing twice is harmless."""
+        await self._session.close()
+
+
+_: type[Programs] = WasmPrograms
+
+
+def identity_of(sandbox: WasmSandbox) -> Identity:
+    """Return what a run records of its sandbox: which guest, and which engine with its settings."""
+    return Identity(backend=_NAME, guest=sandbox.guest.image.sha256, engine=ENGINE)
+
+
+async def open_wasm(sandbox: WasmSandbox, started: RunStarted, files: Keeper) -> WasmPrograms:
+    """Open a session for the programs of a run, as it stood when the run began."""
+    session = await sandbox.open(
+        session_id=started.session_id, seed=started.seed, clock_ns=started.clock_ns
+    )
+    try:
+        await _load_image(session, started, files)
+    except BaseException:
+        await session.close()
+        raise
+    return WasmPrograms(session, files, identity=identity_of(sandbox))
+
+
+async def _load_image(session: WasmSession, started: RunStarted, files: Keeper) -> None:
+    """Put the interpreter to where the run's session stood when it began."""
+    given = started.session
+    ref = None if given is None else given.image
+    if given is None or ref is None:
+        return
+    try:
+        raw = await asyncio.to_thread(files.read, ref)
+    except BackendError as error:
+        raise StoreError(
+            f"the interpreter that the run began with, of session {given.session}, cannot be "
+            f"read: {error}"
+        ) from error
+    _, image = await asyncio.to_thread(unpacked, [raw])
+    if started.clock_ns != FIXED_CLOCK_NS:
+        # The image has the time of the last run. One that starts at a fixed time continues it.
+        image = msgspec.structs.replace(image, state={**image.state, "clock": started.clock_ns})
+    try:
+        await session.load(image)
+    except SnapshotMismatch as error:
+        raise SnapshotMismatch(
+            f"session {given.session} was left by another version ({error}); its runs are kept: "
+            f"go on with that version, or start a new session from its values (tally session "
+            f"export {given.session} >values.json, tally session new --from values.json)"
+        ) from error

@@ -1,0 +1,109 @@
+"""Skills as a capability: the catalog in a run's start, its evidence, and what programs call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tallystick.core.errors import UsageError
+from tallystick.core.history import History
+from tallystick.core.machine.state import RunState
+from tallystick.core.records import EvidenceRef, HostAnswered, RunStarted, SkillLoaded, SkillUsed
+from tallystick.runtime.calls.capability import (
+    AskedRun,
+    CapabilityBase,
+    RunCapability,
+    RunServices,
+)
+from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.calls.scope import CallScope
+from tallystick.runtime.context.attachments import RunAttachments
+from tallystick.skills.calls import NO_SKILLS, SkillCalls
+from tallystick.skills.scripts import Scripts
+from tallystick.skills.skills import Skills, cards_again, evidence_keeper, given_skills
+from tallystick.skills.why import drift_of
+
+
+class SkillsCapability(CapabilityBase):
+    """The skills that runs of a client may use; None where a recorded run has some, and it none."""
+
+    name = "skills"
+    for_children = False
+
+    def __init__(self, skills: Skills | None) -> None:
+        self._skills = skills
+
+    def given(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
+        """Give the catalog, and what the user puts in front."""
+        if self._skills is None:
+            put = asked.put_skills[0][:80] if asked.put_skills else ""
+            raise UsageError(f"there are no skills here to load {put!r} from")
+        given = given_skills(
+            self._skills,
+            goal=asked.goal,
+            put=asked.put_skills,
+            files=[each.name for each in asked.inputs],
+            run_attachments=run_attachments,
+            session=asked.session_id,
+        )
+        return {"skills": given}
+
+    def drift(self, history: History, run_attachments: RunAttachments) -> Sequence[msgspec.Struct]:
+        """Return the files of skills that a run saw, loaded or used and that are others now."""
+        started = history.started
+        if started.skills is None or self._skills is None:
+            return ()
+        cards = cards_again(started.skills, run_attachments)
+        return drift_of(started.skills, cards, history.records, self._skills)
+
+    def open(
+        self, started: RunStarted, history: History, services: RunServices
+    ) -> RunCapability | None:
+        """Give what programs call, if the prompt names skills, and the evidence of turns."""
+        if started.skills is None:
+            return None
+        return _SkillsOfRun(self._skills, started, services, is_new=not history.records)
+
+
+class _SkillsOfRun(RunCapability):
+    def __init__(
+        self, skills: Skills | None, started: RunStarted, services: RunServices, *, is_new: bool
+    ) -> None:
+        given = started.skills
+        assert given is not None
+        self._services = services
+        cards = skills.registry.cards() if is_new and skills is not None else ()
+        live = services.door is not None
+        self._evidence = evidence_keeper(given, services.run_attachments, cards=cards, live=live)
+        self._calls: SkillCalls | None = None
+        if services.door is not None and (given.rendered or given.put):
+            self._calls = SkillCalls(
+                skills or NO_SKILLS,
+                session_id=started.session_id,
+                scripts=Scripts(
+                    services.sandbox,
+                    lambda: services.others(self),
+                    granted=started.grants,
+                    seed=started.seed,
+                    clock_ns=started.clock_ns,
+                    spend=services.door.run_scopes.spend,
+                ),
+                put=[each.id for each in given.put],
+            )
+
+    def functions(self) -> Sequence[RunFunction]:
+        return () if self._calls is None else self._calls.functions()
+
+    def evidence(self, state: RunState) -> EvidenceRef | None:
+        return self._evidence(state)
+
+    def fields_of(self, notes: Sequence[msgspec.Struct]) -> Mapping[str, Any]:
+        touched = [each for each in notes if isinstance(each, SkillLoaded | SkillUsed)]
+        return {"skill": touched[-1]} if touched else {}
+
+    def recalled(self, scope: CallScope, answer: HostAnswered) -> None:
+        """Count the calls of a script that ran in this program before."""
+        if isinstance(answer.skill, SkillUsed):
+            scope.host_calls_left -= answer.skill.host_calls

@@ -1,0 +1,42 @@
+"""Private directories that are gone with their process, however it ends.
+
+Each holds a lock while somebody uses it. A process that was killed cannot remove its own; the next
+one that makes a directory for the same use removes those whose lock nobody holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from tallystick.storage import system
+from tallystick.storage.lock import FileLock, proven_free
+
+_LOCK = "lock"
+
+
+class PrivateFolder:
+    """One directory for `use`, which is part of its name. Removing it twice is harmless."""
+
+    def __init__(self, use: str) -> None:
+        prefix = f"tallystick-{use}-"
+        system.require_posix(f"a {use} program")
+        _remove_left(Path(tempfile.gettempdir()), prefix)
+        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+        self._lock = FileLock(self.path / _LOCK)
+        self._lock.take(wait_seconds=None)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.release()
+
+
+def _remove_left(parent: Path, prefix: str) -> None:
+    """Remove what processes left that are gone. One without a lock is just being made."""
+    for each in parent.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError), proven_free(each / _LOCK) as left:
+            if left and os.lstat(each / _LOCK).st_uid == system.user_id():
+                shutil.rmtree(each, ignore_errors=True)

@@ -1,0 +1,50 @@
+"""The memory that Python users open: its notes can be forgotten in the recorded runs, too.
+
+The runtime recalls from any memory. Only who forgets has to reach the ledger, so that method is
+here, above both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tallystick.memory import memory as tenant
+from tallystick.memory.store.records import Criteria, ForgetStrategy
+
+if TYPE_CHECKING:
+    from tallystick.ledger.sqlite import SqliteLedger
+    from tallystick.upkeep.erasure import Erased
+
+
+class Memory(tenant.Memory):
+    """One tenant's notes, read and written as one agent, and forgotten wherever they are."""
+
+    def forget(
+        self,
+        ids: Sequence[str] = (),
+        *,
+        subject: str | None = None,
+        principal: str | None = None,
+        session: str | None = None,
+        criteria: Criteria | None = None,
+        strategy: ForgetStrategy | None = None,
+        dry_run: bool = False,
+        ledger: SqliteLedger | None = None,
+    ) -> Erased:
+        """Forget notes, chosen in one way, and give a receipt for it.
+
+        What hard deletion and redaction take out of the memory they take out of the recorded runs
+        of `ledger` too, if it is given. The strategy is soft deletion, for a subject redaction.
+        """
+        # Most who open a memory erase nothing.
+        from tallystick.upkeep.erasure import Which, forget_notes
+
+        which = Which(
+            ids=tuple(ids),
+            subject=subject,
+            principal=principal,
+            session_id=session,
+            criteria=criteria,
+        )
+        return forget_notes(self, which, strategy=strategy, dry_run=dry_run, ledger=ledger)
