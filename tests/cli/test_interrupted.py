@@ -126,6 +126,38 @@ def test_twice_leaves_at_once_and_the_tree_can_be_gone_on_with(
     assert (done.code, done.out) == (0, '["A","B","C"]\n')
 
 
+PRESSED_AS_IT_ENDS = """
+import os, signal, sys
+from tallystick.cli.driving import interruptible
+from tallystick.cli.progress import progress_for
+
+class Late:
+    def __init__(self):
+        self.press = os.kill, os.getpid(), signal.SIGINT
+
+    def __del__(self):
+        # Python's own handlers are gone by now.
+        kill, us, number = self.press
+        kill(us, number)
+
+late = Late()
+try:
+    with interruptible(progress_for(quiet=True), lambda: None, tells=False):
+        os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_a_press_while_the_interpreter_shuts_down_does_not_change_the_exit_code() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PRESSED_AS_IT_ENDS],
+        capture_output=True, text=True, timeout=60, check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 @pytest.mark.slow
 def test_on_a_terminal_the_tree_goes_and_the_cursor_comes_back(
     tally: Tally, children: Children

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import os
 import signal
@@ -212,6 +213,9 @@ def interruptible(
         if pressed:
             _leave(run(), tells=tells)
         pressed = True
+        # While the interpreter shuts down it handles no signal, and a press would kill the process
+        # with another exit code. This runs after all threads have ended: nothing is left to leave.
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
         progress.stopping()
         raise KeyboardInterrupt
 
