@@ -338,6 +338,39 @@ class History:
                 waits[record.run] = False
         return [run for run, still in waits.items() if still]
 
+    @cached_property
+    def charges(self) -> Sequence[tuple[str, Charge]]:
+        """The name of the model and the charge of each model call that cost something, in order.
+
+        Calls of turns and of programs are among them; those of child runs are in their own records.
+        """
+        model = ""
+        found = []
+        for record in self.records:
+            match record:
+                case RunStarted():
+                    model = record.model
+                case RunForked():
+                    model = record.model or model
+                case ModelReplied() | ModelFailed() if not _cost_nothing(record):
+                    found.append((model, charge_of(record)))
+                case QueryReplied() | QueryFailed() if not _cost_nothing(record):
+                    asked, _ = self.query(record.intent, record.item, record.attempt)
+                    found.append((model if asked is None else asked.model, charge_of(record)))
+                case _:
+                    pass
+        return found
+
+    @cached_property
+    def children(self) -> Sequence[str]:
+        """The runs that programs began, each once, in their order."""
+        return list(dict.fromkeys(each.run for each in self._all(ChildBegun)))
+
+    @cached_property
+    def exchanges(self) -> Sequence[tuple[AskModel, ModelReplied | ModelFailed]]:
+        """The model calls of turns that have an outcome, in their order, each with its outcome."""
+        return [(self.asked[intent], self.replies[intent]) for intent in sorted(self.replies)]
+
     def answers_of(self, model: str) -> int:
         """Return how many calls a model has answered, of turns and of programs that named it."""
         own = {(each.intent, each.item) for each in self._all(QueryAsked) if each.model == model}
@@ -357,6 +390,13 @@ def spent_by(event: ModelReplied | ModelFailed | QueryReplied | QueryFailed) -> 
     charge = charge_of(event)
     returned = event.settled is not None and event.settled.figures == "returned"
     return msgspec.structs.replace(charge, model_calls=0) if returned else charge
+
+
+def _cost_nothing(record: ModelReplied | ModelFailed | QueryReplied | QueryFailed) -> bool:
+    """Tell whether an attempt is known to have cost nothing, so that it was never counted."""
+    if record.settled is not None:
+        return record.settled.figures == "returned"
+    return isinstance(record, ModelFailed | QueryFailed) and not record.billed
 
 
 class _OfIntent(Protocol):

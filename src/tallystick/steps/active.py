@@ -516,7 +516,7 @@ class ActiveStep:
             return
         unasked = self.again.leave(self.facts.path, status, kept)
         for run in unasked.runs:
-            for model, charge in charges_of(self.again.records(run.run), self.again.records):
+            for model, charge in charges_of(self.again.history_of(run.run), self.again.history_of):
                 self.recall(charge, model=model)
         for receipt in unasked.receipts:
             self.recall_step(receipt)

@@ -14,20 +14,13 @@ import msgspec
 from tallystick.core.chain import Head
 from tallystick.core.charge import Charge, RunLimits
 from tallystick.core.errors import LedgerError, RunNotFound, UsageError
+from tallystick.core.history import History
 from tallystick.core.json_text import canonical, digest
-from tallystick.core.machine.turn import charge_of
 from tallystick.core.records import (
-    ChildBegun,
     InDoubt,
     KeptValue,
-    ModelFailed,
-    ModelReplied,
-    QueryAsked,
-    QueryFailed,
-    QueryReplied,
     Record,
     RunEnded,
-    RunForked,
     RunNote,
     RunRef,
     RunStarted,
@@ -297,34 +290,15 @@ class Times:
         return number
 
 
-def charges_of(
-    records: Sequence[Record], read: Callable[[str], Sequence[Record]]
-) -> Iterator[tuple[str, Charge]]:
-    """What each model call of a run was charged, by the name of its model, in their order.
+def charges_of(history: History, read: Callable[[str], History]) -> Iterator[tuple[str, Charge]]:
+    """Give the model and the charge of each model call of a run and of the runs inside it.
 
-    Those of the runs that its programs began are among them; `read` gives their records.
+    `read` gives the history of a child run. One that is gone has no charges.
     """
-    model = ""
-    asked: dict[tuple[int, int], str] = {}
-    children: set[str] = set()
-    for record in records:
-        match record:
-            case RunStarted():
-                model = record.model
-            case RunForked():
-                model = record.model or model
-            case QueryAsked():
-                asked[record.intent, record.item] = record.model
-            case ModelReplied() | ModelFailed() if not _is_returned(record):
-                yield model, charge_of(record)
-            case QueryReplied() | QueryFailed() if not _is_returned(record):
-                yield asked.get((record.intent, record.item), model), charge_of(record)
-            case ChildBegun() if record.run not in children:
-                children.add(record.run)
-                with contextlib.suppress(RunNotFound):
-                    yield from charges_of(read(record.run), read)
-            case _:
-                pass
+    yield from history.charges
+    for child in history.children:
+        with contextlib.suppress(RunNotFound):
+            yield from charges_of(read(child), read)
 
 
 def inputs_digest(inputs: Sequence[Input]) -> str:
@@ -360,13 +334,6 @@ def _sha256(given: Input) -> str:
     for start in range(0, len(given.text), _PIECE_BYTES):
         hashed.update(given.text.read_raw(start, start + _PIECE_BYTES))
     return hashed.hexdigest()
-
-
-def _is_returned(record: ModelReplied | ModelFailed | QueryReplied | QueryFailed) -> bool:
-    """Whether an attempt is known to have cost nothing, so that nobody counted it."""
-    if record.settled is not None:
-        return record.settled.figures == "returned"
-    return isinstance(record, ModelFailed | QueryFailed) and not record.billed
 
 
 def _take(notes: dict[str, RunNote], more: Iterable[RunNote]) -> None:
@@ -578,9 +545,9 @@ class StepReplay:
         recorded, now = getattr(nearest.asked, field), getattr(asked, field)
         self._diverge(step=path, run=nearest.run, field=field, recorded=recorded, now=now)
 
-    def records(self, run: str) -> list[Record]:
-        """All that is recorded of a run."""
-        return whole_records(self.ledger, run)
+    def history_of(self, run: str) -> History:
+        """Return what is recorded of a run. Raises `RunNotFound`."""
+        return History(whole_records(self.ledger, run))
 
     def count(self, runs: Sequence[RecordedRun]) -> None:
         """Tell the session of runs that an earlier life paid for, each once."""

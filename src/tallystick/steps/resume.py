@@ -78,7 +78,7 @@ async def _recorded(
         return await _continue_run(context, request, steps)
     if again.replaying:
         again.replayed(steps.path, _divergence(await replay(context, found.run)))
-    steps.recall(context.ledger, records)
+    steps.recall(context.ledger, History(records))
     again.count([found])
     run = ended_run(context, found.run, records)
     if found.note.refused is not None:
@@ -117,7 +117,7 @@ def _skip_answered(again: StepReplay | None, model: Model) -> None:
     if again is not None:
         runs = [run for found in again.history.runs.values() for run in found]
         own = [run.run for run in runs if run.started.model == model.name]
-        skip_answered(model, *(History(again.records(run)) for run in own))
+        skip_answered(model, *(again.history_of(run) for run in own))
 
 
 def _is_over(found: RecordedRun, records: Sequence[Record], *, limits_changed: bool) -> bool:

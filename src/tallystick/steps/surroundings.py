@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from tallystick.core.budget.amount import BudgetExhausted, Dimension, ScopeRow
 from tallystick.core.charge import Charge
-from tallystick.core.records import Record, RunNote, figure, written
+from tallystick.core.history import History
+from tallystick.core.records import RunNote, figure, written
 from tallystick.core.step import PreflightRefusal, StepBudgetError
 from tallystick.ledger.port import Ledger
 from tallystick.runtime.calls.functions import RunFunction
@@ -129,11 +130,11 @@ class RunSteps(Surroundings):
         self._begun, self._ledger = True, ledger
         return {"parent": chain, "step": self._active.facts.path}
 
-    def recall(self, ledger: Ledger, records: Sequence[Record]) -> None:
+    def recall(self, ledger: Ledger, history: History) -> None:
         """The run is over in the record: count in the steps around what it came to."""
         assert self._active is not None
         self._begun, self._ledger = True, ledger
-        for model, charge in charges_of(records, lambda run: whole_records(ledger, run)):
+        for model, charge in charges_of(history, lambda run: History(whole_records(ledger, run))):
             self._active.recall(charge, model=model)
 
     @property

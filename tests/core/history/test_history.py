@@ -114,6 +114,8 @@ def views(history: History) -> dict[str, object]:
         "model_answers": history.answers_of(history.records[0].model),  # type: ignore[union-attr, arg-type]
         "open_calls": history.open,
         "left_calls": history.left,
+        "charges": [[model, repr(charge)] for model, charge in history.charges],
+        "exchanges": [list(each) for each in history.exchanges],
     }
 
 

@@ -144,15 +144,9 @@ def recorded_model(ledger: Ledger, named: str) -> RecordedModel:
     records = list(records_of(ledger, run))
     if holds_steps(records):
         raise UsageError(f"{run} holds steps, which have no replies; name one of its runs")
-    asked = {record.intent: record for record in records if isinstance(record, AskModel)}
-    exchanges = [
-        (asked[record.intent], record)
-        for record in records
-        if isinstance(record, ModelReplied | ModelFailed)
-    ]
     started = next((record for record in records if isinstance(record, RunStarted)), None)
     return RecordedModel(
-        exchanges,
+        History(records).exchanges,
         name=f"recorded:{run}",
         recorded_name=started.model if started is not None else "",
     )
