@@ -15,6 +15,7 @@ from tallystick.sandbox.process.files import (
     FilesState,
     KeptEntry,
     StatesKept,
+    _read_listing,
     lay_out,
     packed,
     unpacked,
@@ -141,3 +142,52 @@ def test_states_share_contents_and_any_of_them_can_be_put_back() -> None:
     missing = FilesState(entries=(file(b"c", b"three"),))
     with pytest.raises(StoreError, match="is missing"):
         states.contents(missing)
+
+
+def listing_bytes(entries: list[tuple[bytes, ...]], contents: bytes = b"") -> bytes:
+    rows = b"".join(field + b"\0" for entry in entries for field in entry)
+    return b"%d\0" % len(entries) + rows + contents
+
+
+ENTRY = (b"a", b"f", b"644", b"1", b"2", b"3", b"4", b"")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"1",
+        b"-1\0",
+        b"99999999999999999999\0",
+        b"2\0" + listing_bytes([ENTRY])[2:],
+        listing_bytes([(b"a", b"f", b"999", *ENTRY[3:])]),
+        listing_bytes([(b"a", b"f", b"644", b"soon", *ENTRY[4:])]),
+        listing_bytes([ENTRY], b"0"),
+        listing_bytes([ENTRY], b"0\x004\0abc"),
+        listing_bytes([ENTRY], b"1\x003\0abc"),
+        listing_bytes([ENTRY], b"0\0-1\0"),
+    ],
+)
+def test_a_listing_that_is_none_is_refused(raw: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - the caller says what it is of
+        _read_listing(raw)
+
+
+@given(st.binary(max_size=200) | st.binary(max_size=80).map(lambda raw: b"1\0" + raw))
+def test_whatever_a_box_writes_is_a_listing_or_refused(raw: bytes) -> None:
+    try:
+        listing = _read_listing(raw)
+    except ValueError:
+        return
+    assert len(listing.found) + len(listing.other) <= len(raw)
+    assert sum(map(len, listing.contents.values())) <= len(raw)
+
+
+def test_what_is_no_file_has_no_place_in_a_listing_and_contents_are_by_path() -> None:
+    pipe = (b"p", b"?", *ENTRY[2:])
+    sized = (b"s", b"f", b"644", b"1", b"2", b"3", b"-4", b"")
+    listing = _read_listing(listing_bytes([ENTRY, pipe, sized], b"0\x003\0a\0c"))
+
+    assert [each.path for each in listing.found] == [b"a"]
+    assert listing.other == (b"p", b"s")
+    assert listing.contents == {b"a": b"a\0c"}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from tallystick.core.errors import (
     SnapshotNotFound,
     UsageError,
 )
+from tallystick.sandbox.process.files import list_files
 from tallystick.sandbox.process.inside.layers import Copies, Layers
 from tallystick.sandbox.process.sandbox import ProcessSandbox
 
@@ -387,3 +390,60 @@ def test_an_open_session_leaves_no_descriptors_behind() -> None:
             session.run("while True: pass", wall_ms=20)
         assert new_descriptors(before) == {}
     asyncio.run(sandbox.close())
+
+
+# -- the working directory, listed with what is new ------------------------------------------------
+
+
+def test_a_file_that_was_only_moved_is_not_sent_again(session: ProcessTestSession) -> None:
+    session.said("mkdir d; echo one > d/a; echo two > d/b; ln -s a d/l; mkfifo d/p")
+    first = session.do(list_files(session.session))
+    files = [each for each in first.found if each.kind == "file"]
+    session.said("mv d e; echo more >> e/b")
+
+    second = session.do(list_files(session.session, files))
+
+    assert first.contents == {b"d/a": b"one\n", b"d/b": b"two\n"}
+    assert (first.other, second.other) == ((b"d/p",), (b"e/p",))
+    assert [each.path for each in second.found] == [b"e", b"e/a", b"e/b", b"e/l"]
+    assert second.contents == {b"e/b": b"two\nmore\n"}
+
+
+def test_a_deep_tree_and_a_closed_directory_are_listed_as_far_as_they_can_be(
+    session: ProcessTestSession,
+) -> None:
+    session.said("mkdir shut; touch shut/in; chmod 0 shut")
+    session.run(
+        "import os\nfor _ in range(3000):\n    os.mkdir('deep')\n    os.chdir('deep')\n"
+        "os.chdir('/session/work')"
+    )
+
+    listing = session.do(list_files(session.session))
+
+    assert b"shut" in {each.path for each in listing.found}
+    assert b"shut/*" in listing.other
+    assert max(len(each.path) for each in listing.found) > 3000
+    # What no path leads to is named too.
+    assert any(len(each) > 3000 for each in listing.other)
+
+
+def test_a_box_that_stops_what_lists_its_files_is_refused_in_time(
+    session: ProcessTestSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tallystick.sandbox.process.session._SECONDS", 1.0)
+    session.said("head -c 15000000 /dev/urandom > large")
+    session.run(
+        "import os, signal\n"
+        "if os.fork() == 0:\n"
+        "    own = {int(name) for name in os.listdir('/proc') if name.isdigit()}\n"
+        "    while True:\n"
+        "        for name in os.listdir('/proc'):\n"
+        "            if name.isdigit() and int(name) not in own:\n"
+        "                try: os.kill(int(name), signal.SIGSTOP)\n"
+        "                except OSError: pass\n"
+    )
+
+    began = time.monotonic()
+    with contextlib.suppress(SandboxError):
+        session.do(list_files(session.session))
+    assert time.monotonic() - began < 30

@@ -6,12 +6,9 @@ files again only in a box.
 
 from __future__ import annotations
 
-import base64
 import os
-import shlex
 import struct
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,8 +16,6 @@ import msgspec
 
 from tallystick.core.errors import SandboxError, StoreError
 from tallystick.core.json_text import canonical, digest
-from tallystick.sandbox.host import HostTable
-from tallystick.sandbox.port import ExecutionContext, Limits
 
 if TYPE_CHECKING:
     from tallystick.sandbox.process.session import ProcessSession
@@ -217,43 +212,21 @@ def _check_paths(entries: Sequence[KeptEntry]) -> None:
         seen.add(each.path)
 
 
-# Asks a session which files it has and what is in them, by commands that run inside of it.
+# The files of a session as its box says them.
 
 
 # Where programs and the shell begin.
 WORK = "/session/work"
-# What is kept of a working directory at most.
 # Room for the directories of the host that it is laid out in.
 _PATH_BYTES_MAX = 3_500
 _NAMED_MAX = 20
 _EXPORTED_BYTES_MAX = 64 << 10
-_BATCH_BYTES = 4 << 20
-# What the names of one batch may take: they are arguments of a program.
-_BATCH_NAME_BYTES = 256 << 10
-_COMMAND_MS_MAX = 20_000
-_OUTPUT_BYTES_MAX = 64 << 20
-_SOURCE_BYTES_MAX = 8 << 20
-
-# Everything but contents, by a program that starts in a moment: it is asked after every program.
-_FIELDS = ("%P", "%y", "%m", "%T@", "%C@", "%i", "%s", "%l")
-_PRINTED = "\\0".join([*_FIELDS, ""])
-_LIST = f"/usr/bin/find {WORK} -mindepth 1 -printf '{_PRINTED}' 2>/dev/null | /usr/bin/base64 -w0"
+_FIELDS = 8
 _KINDS: dict[bytes, Literal["file", "directory", "link"]] = {
     b"f": "file",
     b"d": "directory",
     b"l": "link",
 }
-_READABLE = 0o500
-_READ = """
-import base64, os, sys
-for name in sys.argv[1:]:
-    path = os.path.join(b"/session/work", base64.b64decode(name))
-    try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            print(base64.b64encode(file.read()).decode())
-    except OSError:
-        print("-")
-"""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -270,28 +243,45 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a working directory holds, without contents. `other` can not be kept."""
+    """What a working directory holds. `other` are paths of entries that cannot be kept.
+
+    `contents` are by path, of the files whose content was asked for and could be read.
+    """
 
     found: tuple[Found, ...]
     other: tuple[bytes, ...]
+    contents: dict[bytes, bytes] = {}
 
 
-async def listed(session: ProcessSession) -> Listing:
-    """What the working directory of a session holds now. Raises `SandboxError`."""
-    said = await _said(session, _LIST)
+def known_line(file: Found) -> bytes:
+    """Return what a box knows a file by whose content it need not send: not by its path."""
+    return b"%d %d %d %d\n" % (file.inode, file.ctime_ns, file.mtime_ns, file.size)
+
+
+async def list_files(session: ProcessSession, known: Iterable[Found] = ()) -> Listing:
+    """Return what the working directory of a session holds now, with contents but those `known`.
+
+    Raises `SandboxError` if the box does not say it, or says more than may be.
+    """
+    raw = await session.list_files(
+        b"".join(map(known_line, known)), bytes_max=KEPT_BYTES_MAX, path_bytes_max=_PATH_BYTES_MAX
+    )
     try:
-        return _read_listing(base64.b64decode(said.strip(), validate=True))
+        return _read_listing(raw)
     except ValueError:
         raise SandboxError("the list of its files cannot be read") from None
 
 
 def _read_listing(raw: bytes) -> Listing:
-    fields = raw.split(b"\0")
-    if len(fields) % len(_FIELDS) != 1 or fields[-1]:
+    """Read the listing that a box wrote. Raises `ValueError` for what is none."""
+    count, _, rest = raw.partition(b"\0")
+    # No more entries than bytes: what is said costs no more than what was sent.
+    fields = rest.split(b"\0", min(int(count), len(rest)) * _FIELDS)
+    rows = [fields[at : at + _FIELDS] for at in range(0, len(fields) - 1, _FIELDS)]
+    if len(fields) != int(count) * _FIELDS + 1:
         raise ValueError
     found: list[Found] = []
     other: list[bytes] = []
-    rows = [fields[at : at + len(_FIELDS)] for at in range(0, len(fields) - 1, len(_FIELDS))]
     for path, kind, mode, mtime, ctime, inode, size, target in sorted(rows):
         entry = _KINDS.get(kind)
         # What says so is a program's word: no size is less than nothing, no path too long to make.
@@ -299,82 +289,25 @@ def _read_listing(raw: bytes) -> Listing:
         if entry is None or unfit or len(found) >= ENTRIES_MAX:
             other.append(path)
             continue
-        bits = int(mode, 8)
         found.append(
-            Found(path, entry, bits, _ns(mtime), _ns(ctime), int(inode), int(size), target)
+            Found(path, entry, int(mode, 8), int(mtime), int(ctime), int(inode), int(size), target)
         )
-        if entry == "directory" and bits & _READABLE != _READABLE:
-            # Nobody can look into it, not even whoever made it.
-            other.append(path + b"/*")
-    return Listing(found=tuple(found), other=tuple(other))
+    contents = _read_contents([row[0] for row in rows], fields[-1])
+    return Listing(found=tuple(found), other=tuple(other), contents=contents)
 
 
-def _ns(seconds: bytes) -> int:
-    whole, _, part = seconds.partition(b".")
-    return int(whole) * 1_000_000_000 + int(part[:9].ljust(9, b"0"))
-
-
-async def contents_of(session: ProcessSession, paths: Sequence[Found]) -> dict[bytes, bytes]:
-    """What is in these files; those that cannot be read are not there. Raises `SandboxError`."""
-    read: dict[bytes, bytes] = {}
-    total = 0
-    for batch in _batches(paths):
-        names = [base64.b64encode(each.path).decode() for each in batch]
-        lines = (await _said(session, _ran(_READ, names))).splitlines()
-        if len(lines) != len(batch):
-            raise SandboxError("its files could not be read")
-        for each, line in zip(batch, lines, strict=True):
-            if line != "-":
-                try:
-                    read[each.path] = base64.b64decode(line, validate=True)
-                except ValueError:
-                    raise SandboxError("its files could not be read") from None
-                total += len(read[each.path])
-                if total > KEPT_BYTES_MAX:
-                    raise SandboxError("its files hold more than they were listed with")
-    return read
-
-
-def _batches(paths: Sequence[Found]) -> Iterator[list[Found]]:
-    batch: list[Found] = []
-    size = names = 0
-    for each in paths:
-        size, names = size + each.size, names + len(each.path)
-        if batch and (size > _BATCH_BYTES or names > _BATCH_NAME_BYTES):
-            yield batch
-            batch, size, names = [], each.size, len(each.path)
-        batch.append(each)
-    if batch:
-        yield batch
-
-
-def _ran(program: str, arguments: Sequence[str]) -> str:
-    """The command that runs a program of ours, in an interpreter that knows nothing of theirs."""
-    python = f"{sys.base_prefix}/bin/python3"
-    return shlex.join(["exec", "/usr/bin/env", "-i", python, "-I", "-S", "-c", program, *arguments])
-
-
-async def _said(session: ProcessSession, command: str) -> str:
-    """What a command of ours prints inside."""
-    result = await session.command(
-        command,
-        context=ExecutionContext(
-            session_id=session.session_id,
-            timeout_ms=_COMMAND_MS_MAX,
-            deadline_ms=_COMMAND_MS_MAX,
-            max_output_bytes=_OUTPUT_BYTES_MAX,
-            # Whatever the shell was told to begin with, this does without.
-            env_vars={"BASH_ENV": ""},
-            limits=Limits(
-                host_calls=0, output_bytes=_OUTPUT_BYTES_MAX, source_bytes=_SOURCE_BYTES_MAX
-            ),
-        ),
-        host=HostTable(),
-    )
-    if result.stop != "finished" or result.exit_code:
-        why = result.error.message if result.error is not None else result.stderr.strip()
-        raise SandboxError(f"its files could not be listed: {why[-200:]}")
-    return result.stdout
+def _read_contents(paths: Sequence[bytes], raw: bytes) -> dict[bytes, bytes]:
+    """Read the contents behind the entries, each after its place and its length."""
+    contents: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(raw):
+        end = raw.index(b"\0", raw.index(b"\0", at) + 1)
+        place, length = (int(each) for each in raw[at:end].split(b"\0"))
+        at = end + 1 + length
+        if not 0 <= place < len(paths) or length < 0 or at > len(raw):
+            raise ValueError
+        contents[paths[place]] = raw[end + 1 : at]
+    return contents
 
 
 def fitting(listing: Listing) -> tuple[list[Found], list[bytes]]:

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import os
 import platform
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,10 +59,10 @@ from tallystick.sandbox.process.files import (
     FilesState,
     Found,
     StatesKept,
-    contents_of,
     fitting,
+    known_line,
     lay_out,
-    listed,
+    list_files,
     packed,
     state_of,
 )
@@ -91,6 +92,8 @@ _FOLDER = "native"
 _BEFORE = "tally.before"
 # For all of what is looked at after a program, however many files it says it has.
 _KEEPING_SECONDS = 60.0
+# Longer than a tick of the slowest usual kernel (100 a second), twice.
+_CLOCK_STEP_NS = 20_000_000
 
 
 class ProcessPrograms:
@@ -125,6 +128,7 @@ class ProcessPrograms:
         self._box: ProcessSession | None = None
         self._folder: PrivateFolder | None = None
         self._has_before = False
+        # The files whose contents are known, by what the box knows them by, with digest and length.
         self._seen: dict[bytes, tuple[Found, tuple[str, int]]] = {}
         self._program = 0
         self._on_attempt: OnAttempt = _nobody
@@ -245,7 +249,7 @@ class ProcessPrograms:
 
     async def _alive(self) -> bool:
         try:
-            await listed(self._open_box())
+            await list_files(self._open_box())
         except SandboxError:
             return False
         return True
@@ -328,21 +332,29 @@ class ProcessPrograms:
         return FilesKept(intent=finished.intent, turn=finished.turn, archive=None, problem=why)
 
     async def _found(self) -> tuple[FilesState, dict[str, bytes]]:
-        """The state now, and the contents of what has changed since it was looked at last."""
+        """Return the state now, and the contents of what has changed since the last look."""
         box = self._open_box()
-        kept, out = fitting(await listed(box))
-        files = [each for each in kept if each.kind == "file"]
-        changed = [each for each in files if self._seen.get(each.path, (None,))[0] != each]
-        read = await contents_of(box, changed)
-        contents = {digest(raw): raw for raw in read.values()}
+        looked_ns = time.time_ns()
+        listing = await list_files(box, (file for file, _ in self._seen.values()))
+        kept, out = fitting(listing)
+        contents: dict[str, bytes] = {}
+        digests: dict[bytes, tuple[str, int]] = {}
         seen = {}
-        for each in files:
-            if each.path in read:
-                seen[each.path] = each, (digest(read[each.path]), len(read[each.path]))
-            elif each.path in self._seen and self._seen[each.path][0] == each:
-                seen[each.path] = self._seen[each.path]
+        for each in kept:
+            if each.kind != "file":
+                continue
+            content = listing.contents.get(each.path)
+            line = known_line(each)
+            if content is not None:
+                digests[each.path] = digest(content), len(content)
+                contents[digests[each.path][0]] = content
+            elif line in self._seen:
+                digests[each.path] = self._seen[line][1]
+            # The kernel stamps changes with a clock that stands still for some milliseconds: a file
+            # that changed a moment ago may change again and look the same.
+            if each.path in digests and each.ctime_ns < looked_ns - _CLOCK_STEP_NS:
+                seen[line] = each, digests[each.path]
         self._seen = seen
-        digests = {path: known for path, (_, known) in seen.items()}
         shell = box.shell
         state = state_of(kept, out, digests, where=shell.where, exported=shell.exported)
         return state, contents

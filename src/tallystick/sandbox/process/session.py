@@ -143,6 +143,7 @@ _FORMAT = 1
 _VARIABLES_BYTES_MAX = 256 * 1024 * 1024
 _SECONDS = 60.0
 _CHUNK_BYTES = 1 << 20
+_LISTING_BYTES_MAX = 64 << 20
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,15 +202,37 @@ def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int
     return saved
 
 
+def listed_files(box: Box, order: Mapping[str, Any], known: bytes) -> bytes:
+    """Return what a box writes of its working directory. `known` is what it need not send."""
+    written = bytearray()
+    with open(os.memfd_create("known"), "w+b") as file:
+        file.write(known)
+        file.flush()
+        bytes_max = order["bytes_max"] + _LISTING_BYTES_MAX
+        _piped(box, order, written.extend, bytes_max, more=[file.fileno()])
+    answer, _ = box.hear("packed")
+    if not answer["packed"]:
+        raise SandboxError(f"its files could not be listed: {str(answer.get('why'))[:200]}")
+    return bytes(written)
+
+
 def _piped(
-    box: Box, order: dict[str, str], take: Callable[[bytes], object], bytes_max: int
+    box: Box,
+    order: Mapping[str, Any],
+    take: Callable[[bytes], object],
+    bytes_max: int,
+    *,
+    more: Sequence[int] = (),
 ) -> None:
-    """Have the box write into a pipe, and take what comes, up to its end or too much of it."""
+    """Have the box write into a pipe, and take what comes, up to its end or too much of it.
+
+    The box is given the descriptors `more` too.
+    """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     until, count = time.monotonic() + _SECONDS, 0
     try:
         try:
-            box.tell(order, [writing])
+            box.tell(order, [writing, *more])
         finally:
             os.close(writing)
         poll = select.poll()
@@ -420,6 +443,17 @@ class ProcessSession:
                     bytes_max=2 * self._sandbox.settings.disk_bytes,
                 )
             )
+
+    async def list_files(self, known: bytes, *, bytes_max: int, path_bytes_max: int) -> bytes:
+        """Return what the working directory holds, as the box writes it. Hostile until parsed.
+
+        `known` has a line for each file whose content is not wanted. Of the other files the
+        contents are sent, from the smallest on, as long as all files together hold `bytes_max`.
+        Raises `SandboxError`.
+        """
+        order = {"do": "list_files", "bytes_max": bytes_max, "path_bytes_max": path_bytes_max}
+        async with self._turn:
+            return await self._in_thread(lambda: listed_files(self._box, order, known))
 
     async def load(self, directory: Path) -> Saved:
         """Take over what another session was saved with. For a session that has run nothing."""

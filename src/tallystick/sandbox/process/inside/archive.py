@@ -15,13 +15,14 @@ import stat
 import sys
 import tarfile
 import types
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
 
 from tallystick.sandbox.process.inside import messages
 from tallystick.sandbox.process.inside.layers import WORK
 
 _KINDS = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)
+_LETTERS = {stat.S_IFREG: b"f", stat.S_IFDIR: b"d", stat.S_IFLNK: b"l"}
 _NAMES_MAX = 10_000
 
 
@@ -45,6 +46,95 @@ def pack_files(control: socket.socket) -> None:
                     # Closed, gone by now, or too deep to be named.
                     left_out += 1
     messages.send(control, {"packed": True, "left_out": left_out})
+
+
+# A file is known by these, wherever its path has moved to.
+_KNOWN = b"%d %d %d %d"
+
+
+def list_files(control: socket.socket) -> None:
+    """Write what the working directory holds, and the contents that the host does not have.
+
+    Of the two descriptors that come, the first is written to. The other is a file with a line for
+    each file whose content the host has. The order says how much is kept: files are taken from the
+    smallest on until `bytes_max`, and what is not kept is not read.
+
+    Written are the number of entries; eight fields of each, ended by NUL; and for each file whose
+    content is new, its place among the entries, its length, and its bytes.
+    """
+    order, descriptors = messages.receive(control)
+    with open(descriptors[1], "rb") as known, open(descriptors[0], "wb") as out:
+        known.seek(0)
+        there = set(known.read().splitlines())
+        entries = sorted(_entries(), key=lambda each: each[0])
+        out.write(b"%d\0" % len(entries))
+        for path, kind, found, target in entries:
+            numbers = b"%o\0%d\0%d\0%d\0%d" % (
+                stat.S_IMODE(found.st_mode),
+                found.st_mtime_ns,
+                found.st_ctime_ns,
+                found.st_ino,
+                found.st_size,
+            )
+            out.write(b"\0".join((path, kind, numbers, target, b"")))
+        files = [each for each in enumerate(entries) if each[1][1] == b"f"]
+        files = [each for each in files if len(each[1][0]) <= order["path_bytes_max"]]
+        room = order["bytes_max"]
+        for place, (path, _, found, _) in sorted(files, key=lambda each: _size(each[1])):
+            if found.st_size > room:
+                break
+            room -= found.st_size
+            line = _KNOWN % (found.st_ino, found.st_ctime_ns, found.st_mtime_ns, found.st_size)
+            if line not in there:
+                _write_content(out, place, path, found.st_size)
+    messages.send(control, {"packed": True})
+
+
+_Entry = tuple[bytes, bytes, os.stat_result, bytes]
+
+
+def _size(entry: _Entry) -> tuple[int, bytes]:
+    return entry[2].st_size, entry[0]
+
+
+def _entries() -> Iterator[_Entry]:
+    """Give the path, a letter for the kind, the state and the target of each entry.
+
+    A directory that cannot be looked into has an entry of its own, which is no file: `PATH/*`.
+    """
+    work = os.fsencode(WORK)
+    waiting = [b""]
+    while waiting:
+        inside = waiting.pop()
+        try:
+            names = os.listdir(os.path.join(work, inside))
+        except OSError:
+            yield os.path.join(inside, b"*"), b"?", os.lstat(work), b""
+            continue
+        for name in names:
+            path = os.path.join(inside, name)
+            try:
+                found = os.lstat(os.path.join(work, path))
+                is_link = stat.S_ISLNK(found.st_mode)
+                target = os.readlink(os.path.join(work, path)) if is_link else b""
+            except OSError:
+                continue  # It is gone by now, or too deep to be named.
+            if stat.S_ISDIR(found.st_mode):
+                waiting.append(path)
+            yield path, _LETTERS.get(stat.S_IFMT(found.st_mode), b"?"), found, target
+
+
+def _write_content(out: BinaryIO, place: int, path: bytes, size: int) -> None:
+    """Write a file's first `size` bytes, after its place; nothing for one that cannot be read."""
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(os.open(os.path.join(os.fsencode(WORK), path), flags), "rb") as file:
+            # It may be growing while this reads.
+            content = file.read(size)
+    except OSError:
+        return
+    out.write(b"%d\0%d\0" % (place, len(content)))
+    out.write(content)
 
 
 def unpack_files(control: socket.socket) -> None:

@@ -65,7 +65,12 @@ _STOP_SECONDS_MAX = 2.0
 _COUNT_SHARE = 10
 _POSTPONED_SECONDS = 0.02
 _ROOM = 16
-_FILES_SECONDS = 60.0
+# What a process of ours does with the files, and in how many seconds at most.
+_FILE_WORK: dict[str, tuple[Callable[[socket.socket], None], float]] = {
+    "pack_files": (archive.pack_files, 60.0),
+    "unpack_files": (archive.unpack_files, 60.0),
+    "list_files": (archive.list_files, 20.0),
+}
 _TRIES = 50
 _MOMENT_SECONDS = 0.01
 
@@ -200,10 +205,8 @@ class Keeper:
                 messages.send(self._host, self._states(what, message["name"]))
             case "pack_variables" | "unpack_variables":
                 self._variables(message["do"], descriptors)
-            case "pack_files":
-                messages.send(self._host, self._files(archive.pack_files, descriptors))
-            case "unpack_files":
-                messages.send(self._host, self._files(archive.unpack_files, descriptors))
+            case "pack_files" | "unpack_files" | "list_files" as what:
+                messages.send(self._host, self._files(what, message, descriptors))
             case "listen":
                 self._listen(message["port"])
 
@@ -417,16 +420,15 @@ class Keeper:
         elif copy is not None:
             copy.control.close()
 
-    def _files(
-        self, work: Callable[[socket.socket], None], descriptors: list[int]
-    ) -> dict[str, Any]:
+    def _files(self, what: str, order: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        work, seconds = _FILE_WORK[what]
         self._make_room()
         process = self._start(work)
         try:
-            messages.send(process.control, {}, descriptors)
+            messages.send(process.control, order, descriptors)
             messages.close_quietly(descriptors)
             descriptors.clear()
-            return self._answer_of(process, _FILES_SECONDS)
+            return self._answer_of(process, seconds)
         except Torn:
             return {"packed": False, "unpacked": False, "why": "it was ended"}
         finally:
