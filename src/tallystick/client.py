@@ -497,7 +497,7 @@ class Session:
         self._by_name.clear()
         while self._owned:
             self._loop.do(self._owned.pop().close())
-        if self._backends.owns_any:
+        if self._backends.made_any:
             self._loop.do(self._backends.close())
         if self._stores is not None and self._ledger is not None and is_in_file(self._ledger):
             # Those of a ledger in memory are all that there is of them.
@@ -703,7 +703,6 @@ class Session:
             model=self._model_of,
             recorded_model=self._recorded_as,
             models=lambda own: models_for_programs(own, self._models),
-            sandbox=self._backends.wasm,
             backends=self._backends,
             run_attachments=self._run_attachments,
             lookup=self._lookup,
@@ -737,7 +736,7 @@ class Session:
 
             cards = () if self._skills is None else self._skills.registry.cards()
             made.append(VocabularyCapability(self._vocabulary, [each.id for each in cards]))
-        if self._backends.may_be_native or (recorded and recorded.backend != "wasm"):
+        if self._backends.may_be_native(recorded):
             from tallystick.bridge.capability import BridgeCapability
 
             made.append(BridgeCapability())

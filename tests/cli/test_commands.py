@@ -12,7 +12,7 @@ from tallystick.cli.errors import exit_code_of
 from tallystick.cli.main import cli
 from tallystick.core.errors import Cancelled, SandboxError, SnapshotNotFound, UsageError
 from tallystick.runtime.programs.backends import CAPABILITIES
-from tallystick.sandbox.port import BACKENDS
+from tallystick.sandbox.backend import BACKENDS
 from tallystick.sandbox.process.sandbox import ProcessSandbox
 from tallystick.settings.paths import cache_directory, data_directory
 

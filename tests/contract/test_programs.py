@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,10 +28,10 @@ from tallystick.core.records import (
     SnapshotTaken,
 )
 from tallystick.runtime.context.attachments import described_bytes
-from tallystick.runtime.programs.backend_table import Backend, ProcessBackend, WasmBackend
 from tallystick.runtime.programs.outcome import finished_of
+from tallystick.sandbox.backend import BACKENDS, Backend, Surface, make_backend
 from tallystick.sandbox.host import HostFunction, HostTable
-from tallystick.sandbox.port import BACKENDS, ExecutionContext, ExecutionResult, Keeper, Programs
+from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Keeper, Programs
 from tallystick.sandbox.process.sandbox import ProcessSandbox
 from tallystick.sandbox.snapshot import Image, SnapshotId, packed
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
@@ -76,10 +77,10 @@ def process_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proces
 
 
 @pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest, sandbox: WasmSandbox) -> Backend:
-    if request.param == "wasm":
-        return WasmBackend(lambda: sandbox)
-    return ProcessBackend(request.getfixturevalue("process_sandbox"), None)
+def backend(request: pytest.FixtureRequest, sandbox: WasmSandbox, tmp_path: Path) -> Backend:
+    surface = Surface(cache=tmp_path, output=tmp_path)
+    given = sandbox if request.param == "wasm" else request.getfixturevalue("process_sandbox")
+    return make_backend(request.param, surface, given)
 
 
 def start_of(backend: Backend, **more: Any) -> RunStarted:

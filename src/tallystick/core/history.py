@@ -249,6 +249,16 @@ class History:
                 found.setdefault(call.program, []).append(call)
         return found
 
+    @property
+    def files_missing(self) -> Sequence[str]:
+        """Names of the files that a resume of this run does not have: they could not be kept."""
+        kept = self._all(FilesKept)
+        if not kept:
+            return ()
+        if kept[-1].archive is None:
+            return (f"all that was changed since ({kept[-1].problem})",)
+        return kept[-1].left_out
+
     def open_in(self, program: int) -> str | None:
         """Return the name of an effect or a paid call of a program that has no outcome, if any."""
         effects = self.unanswered.get(program, ())

@@ -25,8 +25,7 @@ from tallystick.core.records import (
 )
 from tallystick.sandbox.snapshot import SessionImage
 
-# The backends by name, and the name that leaves the choice to us.
-BACKENDS = ("wasm", "process")
+# The name that leaves the choice of a backend to us.
 AUTO = "auto"
 
 # How the lines begin that say that the compilation of a sandbox starts, and that it has ended. It

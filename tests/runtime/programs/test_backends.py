@@ -16,7 +16,7 @@ from tallystick.runtime.programs.backends import (
     NoBackendAvailable,
     read_preference,
 )
-from tallystick.sandbox.port import BACKENDS
+from tallystick.sandbox.backend import BACKENDS
 
 
 class Chosen(Backends):
@@ -92,7 +92,7 @@ def test_a_host_that_lacks_a_layer_is_refused_unless_it_is_named() -> None:
 
     async def chosen(**more: Any) -> str:
         backends = Backends(preference="process", say=said.append, **more)
-        backends.process().pretend("landlock", "this kernel has none")
+        backends.named("process").sandbox.pretend("landlock", "this kernel has none")
         try:
             return await backends.chosen()
         finally:

@@ -321,12 +321,14 @@ def test_a_reply_with_several_commands_runs_them_in_order(process: ProcessSandbo
 # -- replay --------------------------------------------------------------------------------------
 
 
-def test_replay_serves_programs_with_the_backend_gone(process: ProcessSandbox) -> None:
+def test_replay_serves_programs_with_the_backend_gone(
+    process: ProcessSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = at(process, PLAN)
     run = here.session.run(GOAL, limits=ROOMY)
 
     gone = Session(ledger=here.ledger, attachments=here.session.attachments)
-    gone._backends.process = None  # type: ignore[assignment, method-assign]
+    monkeypatch.setattr("tallystick.sandbox.process.backend.make", None)
     report = gone.replay(run.run)
 
     assert report.held, report.divergence

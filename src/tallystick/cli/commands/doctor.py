@@ -15,6 +15,7 @@ from tallystick.cli.parts import echo_json
 from tallystick.cli.progress import Sayer
 from tallystick.core.errors import TallystickError
 from tallystick.runtime.programs.backends import CAPABILITIES
+from tallystick.sandbox.backend import DEFAULT
 from tallystick.sandbox.process.sandbox import ProcessSandbox
 from tallystick.sandbox.wasm.image import ENGINE, load_image
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
@@ -23,7 +24,6 @@ from tallystick.sessions.sessions import differs_from_here
 from tallystick.settings.paths import cache_directory, data_directory, ledger_path
 from tallystick.stores import open_stores
 
-_DEFAULT = "wasm"
 _NOT_OFFERED = "this sandbox does not have it"
 # What a sandbox calls something else that is one of the capabilities.
 _SAME = {"HostCalls": "LlmBridge"}
@@ -86,7 +86,7 @@ def doctor_command(as_json: bool) -> int:
                 click.echo(f"process  without {layer}: {why}")
         for line in _session_lines(others, programs_only, unread):
             click.echo(f"sessions {line}")
-    needed = [each for each in (*findings, *beside) if each.backend == _DEFAULT and each.offered]
+    needed = [each for each in (*findings, *beside) if each.backend == DEFAULT and each.offered]
     return 0 if all(finding.proven for finding in needed) else 4
 
 

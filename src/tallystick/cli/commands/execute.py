@@ -241,7 +241,7 @@ async def _execute(job: _Job) -> ExecutionResult:
         backends = Backends(preference=job.backend, accept_without=job.accept_without, say=Sayer())
         try:
             if await backends.chosen() == "process":
-                return await _execute_native(backends.process(), job)
+                return await _execute_native(backends.named("process").sandbox, job)
         finally:
             await backends.close()
     return await _execute_in_wasm(job)

@@ -19,7 +19,7 @@ from tallystick.cli.show import counted, plain
 from tallystick.core.clock import FIXED_CLOCK_NS
 from tallystick.core.errors import Refused, TallystickError, UsageError, system_errors
 from tallystick.interop.error_codes import told_error
-from tallystick.sandbox.port import BACKENDS
+from tallystick.sandbox.backend import BACKENDS
 from tallystick.sandbox.snapshot import Image
 from tallystick.sandbox.wasm.variables import (
     SessionValues,
@@ -228,7 +228,7 @@ def session_command() -> None:
 @click.option(
     "--sandbox",
     "backend",
-    type=click.Choice(BACKENDS),
+    type=click.Choice(list(BACKENDS)),
     default="wasm",
     help="Where its programs run: process has a shell and files.  [default: wasm]",
 )

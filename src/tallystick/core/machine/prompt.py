@@ -130,6 +130,7 @@ def _undefined(failure: ProgramFailure, names: str, started: RunStarted) -> str 
 
 # A grant of a host that programs may reach: `net:HOST` or `net:HOST:PORT`.
 NET = "net:"
+NO_NETWORK = "net:none"
 
 _NATIVE_SYSTEM = """\
 You solve a task by writing Python or bash. Every reply is one block of code and no other text:

@@ -1,8 +1,8 @@
-"""Which sandbox a run has, of those that work here, and what network it is granted.
+"""Which backend the programs of a run have, of those that work here.
 
 Rule 1: what is passed over is said, with the reason. Where nothing is left, all reasons are told.
-Rule 2: nobody gets less isolation than they asked for. `auto` is the WASM sandbox and no other; a
-layer that the host lacks is done without only if it is named.
+Rule 2: nobody gets less isolation than they asked for. `auto` is the default backend and no other;
+a layer that the host lacks is done without only if it is named.
 """
 
 from __future__ import annotations
@@ -10,83 +10,25 @@ from __future__ import annotations
 import sysconfig
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
-from tallystick.core.errors import SandboxError, TallystickError, UsageError
+from tallystick.core.errors import NotSupported, SandboxError, TallystickError, UsageError
 from tallystick.core.machine.prompt import NET
-from tallystick.sandbox.port import AUTO, BACKENDS
+from tallystick.core.records import RunStarted
+from tallystick.sandbox.backend import (
+    BACKENDS,
+    DEFAULT,
+    Backend,
+    Surface,
+    kind_of,
+    make_backend,
+)
+from tallystick.sandbox.port import AUTO
 from tallystick.settings.paths import cache_directory, data_directory
-from tallystick.storage.clock import new_id
 
 if TYPE_CHECKING:
-    from tallystick.sandbox.process.proxy import NetworkGrant
     from tallystick.sandbox.process.sandbox import ProcessSandbox
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
-
-
-# What of the network native programs are granted: `net:HOST`, `net:HOST:PORT`, and no more.
-#
-# `net:private:HOST:PORT` may be at an address that is not public, `net:none` says that nothing is
-# granted. Grants that contradict each other are refused by name.
-
-
-# Where a host is asked without a port.
-_PORTS = (80, 443)
-_NONE, _PRIVATE = "none", "private:"
-
-
-def check_grants(grants: Sequence[str], *, native: bool) -> None:
-    """Refuse grants of the network that mean nothing here, or contradict each other."""
-    given = [each for each in grants if each.startswith(NET)]
-    if given and not native and given != [f"{NET}{_NONE}"]:
-        raise UsageError(
-            f"{', '.join(given)}: programs of the wasm sandbox have no network; it is for those "
-            "of the process sandbox (--sandbox process)"
-        )
-    network_of(grants)
-
-
-def network_of(grants: Sequence[str]) -> NetworkGrant | None:
-    """What may be reached under these grants; None if nothing may."""
-    given = list(dict.fromkeys(each for each in grants if each.startswith(NET)))
-    if f"{NET}{_NONE}" in given:
-        if len(given) > 1:
-            raise UsageError(f"{', '.join(given)}: contradictory grants")
-        return None
-    public: dict[str, str] = {}
-    private: dict[str, str] = {}
-    for grant in given:
-        named = grant.removeprefix(NET)
-        kind = private if named.startswith(_PRIVATE) else public
-        for place in _places(named.removeprefix(_PRIVATE), grant):
-            kind[place] = grant
-    for place in public.keys() & private.keys():
-        raise UsageError(f"{public[place]}, {private[place]}: contradictory grants")
-    if not given:
-        return None
-    # Most runs have none: it takes a while to import.
-    from tallystick.sandbox.process.proxy import NetworkGrant
-
-    return NetworkGrant(allow=frozenset(public) | frozenset(private), private=frozenset(private))
-
-
-def _places(named: str, grant: str) -> list[str]:
-    """The hosts with ports that a grant names."""
-    host, colon, port = named.rpartition(":")
-    if not colon:
-        host = named
-    if not host or host != host.strip() or (colon and not port.isdecimal()):
-        raise UsageError(f"{grant[:80]}: a grant of the network is {NET}HOST or {NET}HOST:PORT")
-    return [named] if colon else [f"{host}:{each}" for each in _PORTS]
-
-
-def without_network(grants: Sequence[str]) -> list[str]:
-    """The grants of a run that has no network whatever."""
-    return [each for each in grants if not each.startswith(NET)]
-
-
-# Which sandbox a run has: the first of those that were asked for that this host can give.
-
 
 # What a sandbox may be able to do. No other names are used.
 CAPABILITIES = (
@@ -102,7 +44,6 @@ CAPABILITIES = (
     "BashExecution",
     "FileOperations",
 )
-_DEFAULT = "wasm"
 
 
 class NoBackendAvailable(SandboxError):
@@ -117,9 +58,12 @@ class NoBackendAvailable(SandboxError):
 
 
 def read_preference(text: str) -> tuple[str, ...]:
-    """The sandboxes to try, in their order: `auto`, a name, or several with commas between."""
+    """Return the sandboxes to try, in order: of `auto`, a name, or several with commas between.
+
+    Raises `UsageError` for a name that is none, or that is there twice.
+    """
     if text == AUTO:
-        return (_DEFAULT,)
+        return (DEFAULT,)
     names = tuple(each.strip() for each in text.split(","))
     for name in names:
         if name not in BACKENDS:
@@ -127,6 +71,16 @@ def read_preference(text: str) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise UsageError(f"sandbox {text[:80]!r}: one stands there twice")
     return names
+
+
+def without_network(grants: Sequence[str]) -> list[str]:
+    """Return the grants of a run that has no network whatever."""
+    return [each for each in grants if not each.startswith(NET)]
+
+
+def is_same(backend: Backend, started: RunStarted) -> bool:
+    """Tell whether programs of this run mean the same here: same guest, same engine."""
+    return (started.guest, started.engine) == backend.identity[1:]
 
 
 class SocketFolder(Protocol):
@@ -139,9 +93,11 @@ class SocketFolder(Protocol):
 
 
 class Backends:
-    """The sandboxes of one caller, each made when it is needed.
+    """The backends of one caller, each made when it is needed.
 
-    `sockets` makes the directory where native programs find sockets; None gives them none.
+    `given` is a sandbox of the caller's own, in place of that of the backend of its name; one
+    without a name takes the place of the default. `sockets` makes the directory where native
+    programs find sockets; None gives them none.
     """
 
     def __init__(
@@ -153,81 +109,108 @@ class Backends:
         say: Callable[[str], None] = lambda line: None,
         sockets: Callable[[], SocketFolder] | None = None,
     ) -> None:
-        self._make_sockets = sockets
         self._preference = read_preference(preference)
         self._explicit = preference != AUTO
-        self._proven: set[str] = set()
-        if accept_without and preference != AUTO and "process" not in self._preference:
-            raise UsageError(
-                f"accept without {', '.join(sorted(accept_without))}: only the process sandbox "
-                "has layers to do without"
-            )
-        self._sockets: SocketFolder | None = None
-        self._accept_without = frozenset(accept_without)
-        if self._accept_without:
-            from tallystick.sandbox.process.settings import BoxSettings
-
-            # Refused here, and not when a box is made.
-            BoxSettings(accept_without=self._accept_without)
         self._given = given
-        # By name: what is not imported yet cannot have been given. Whatever else it is takes the
-        # place of the WASM sandbox.
-        is_process = getattr(given, "name", "") == "process"
-        self._process = cast("ProcessSandbox | None", given if is_process else None)
-        self._wasm = cast("WasmSandbox | None", None if is_process else given)
+        name = getattr(given, "name", "")
+        self._given_name = name if name in BACKENDS else DEFAULT
+        self._make_sockets = sockets
+        self._sockets: SocketFolder | None = None
         self._say = say
+        self._accept_without = frozenset(accept_without)
+        self._proven: set[str] = set()
         self._chosen: str | None = None
+        self._made: dict[str, Backend] = {}
+        if self._accept_without:
+            self._check_layers(BACKENDS if preference == AUTO else self._preference)
+
+    def _check_layers(self, names: Collection[str]) -> None:
+        """Refuse layers to do without that no backend has, now and not when a box is made."""
+        layered = [name for name in names if BACKENDS[name].has_layers]
+        if not layered:
+            known = ", ".join(name for name, kind in BACKENDS.items() if kind.has_layers)
+            raise UsageError(
+                f"accept without {', '.join(sorted(self._accept_without))}: only the {known} "
+                "sandbox has layers to do without"
+            )
+        for name in layered:
+            self.named(name)
+
+    def named(self, name: str) -> Backend:
+        """Return a backend by its name, which need not be one that was asked for."""
+        if name not in self._made:
+            surface = Surface(
+                cache=cache_directory(),
+                output=data_directory() / "output",
+                packages=_packages,
+                accept_without=self._accept_without,
+                say=self._say,
+                sockets=None if self._make_sockets is None else self._socket_folder,
+            )
+            given = self._given if name == self._given_name else None
+            self._made[name] = make_backend(name, surface, given)
+        return self._made[name]
 
     def wasm(self) -> WasmSandbox:
-        if self._wasm is None:
-            # Not before a program is to run: the engine takes a while to import.
-            from tallystick.sandbox.wasm.sandbox import WasmSandbox
+        """Return the WASM sandbox, which what is no program of a run may use too."""
+        sandbox: WasmSandbox = self.named("wasm").sandbox
+        return sandbox
 
-            self._wasm = WasmSandbox.load(
-                cache=cache_directory(),
-                output_directory=data_directory() / "output",
-                say=self._say,
-            )
-        return self._wasm
-
-    def process(self) -> ProcessSandbox:
-        if self._process is None:
-            # Most runs do without: it takes a while to import.
-            from tallystick.sandbox.process.sandbox import ProcessSandbox
-            from tallystick.sandbox.process.settings import BoxSettings
-
-            settings = BoxSettings(
-                accept_without=self._accept_without,
-                packages=_packages(),
-                readable=() if self._make_sockets is None else (self._socket_folder().path,),
-            )
-            self._process = ProcessSandbox(
-                settings=settings, output_directory=data_directory() / "output"
-            )
-        return self._process
-
-    def _socket_folder(self) -> SocketFolder:
-        """Make the directory when the first process sandbox is."""
+    def _socket_folder(self) -> Path:
+        """Return the directory of sockets, made when the first native sandbox is."""
         if self._sockets is None:
             assert self._make_sockets is not None
             self._sockets = self._make_sockets()
-        return self._sockets
+        return self._sockets.path
 
-    def sockets_of_process(self) -> Path | None:
-        """Return where programs of the process sandbox find sockets; None for one given here."""
-        if self._process is self._given or self._make_sockets is None:
+    # -- of a run ------------------------------------------------------------------------------
+
+    async def for_new(self, needed: str | None) -> Backend:
+        """Return what runs the programs of a run that begins.
+
+        `needed` is the backend that the run has to have: a run in a session has that of the
+        session. Raises `NoBackendAvailable`, and `NotSupported` if another was asked for by name.
+        """
+        name = needed if needed is not None else await self.chosen()
+        if needed is not None and self._explicit and await self.chosen() != name:
+            raise NotSupported(
+                backend=await self.chosen(), operation=f"a session of the {name} sandbox"
+            )
+        return await self._usable(name)
+
+    def for_child(self) -> Backend:
+        """Return what runs the programs of a run that a program begins: the default."""
+        return self.named(DEFAULT)
+
+    async def for_resumed(self, started: RunStarted) -> Backend:
+        """Return what runs the programs of a run that is resumed or forked: the same as before."""
+        kind_of(started.backend)
+        return await self._usable(started.backend)
+
+    async def to_repeat(self, started: RunStarted) -> Backend | None:
+        """Return what runs the programs of a recorded run again; None where they are served."""
+        kind = BACKENDS.get(started.backend)
+        if kind is None or not kind.repeatable:
             return None
-        return self._socket_folder().path
+        backend = self.named(started.backend)
+        return backend if is_same(backend, started) else None
 
-    @property
-    def may_be_native(self) -> bool:
-        """Whether a run here can have native programs, so far as that was asked for."""
-        return "process" in self._preference or self._process is not None
+    async def _usable(self, name: str) -> Backend:
+        # What can be repeated needs nothing of a host, and is loaded when a program runs.
+        if not BACKENDS[name].repeatable:
+            await self.ensure(name)
+        return self.named(name)
 
-    @property
-    def explicit(self) -> bool:
-        """Whether a sandbox was asked for by name."""
-        return self._explicit
+    def may_be_native(self, recorded: RunStarted | None) -> bool:
+        """Tell whether a run here, or a recorded one, can have programs that are not repeatable."""
+        names = {*self._preference}
+        if self._given is not None:
+            names.add(self._given_name)
+        if recorded is not None:
+            names.add(recorded.backend)
+        return any(name not in BACKENDS or not BACKENDS[name].repeatable for name in names)
+
+    # -- choosing ------------------------------------------------------------------------------
 
     async def ensure(self, name: str) -> None:
         """Raise `NoBackendAvailable` unless one can be used here, asked for or not."""
@@ -238,8 +221,11 @@ class Backends:
                 raise NoBackendAvailable(tried=((name, _why(error)),)) from error
             self._proven.add(name)
 
+    async def _try(self, name: str) -> None:
+        await self.named(name).prove()
+
     async def chosen(self) -> str:
-        """The sandbox of the runs that follow. Raises `NoBackendAvailable`."""
+        """Return the sandbox of the runs that follow. Raises `NoBackendAvailable`."""
         if self._chosen is None:
             self._chosen = await self._walked()
         return self._chosen
@@ -257,36 +243,22 @@ class Backends:
                 return name
         raise NoBackendAvailable(tried=tuple(tried))
 
-    async def _try(self, name: str) -> None:
-        """Have a session of it: what a host lacks shows then and not before."""
-        if name == "wasm":
-            self.wasm()
-            return
-        session = await self.process().open(session_id=new_id())
-        await session.close()
-        for layer, why in (await self.process().layers()).items():
-            if why is not None and layer in self._accept_without:
-                self._say(f"warning: the process sandbox does without {layer}: {why}")
-
     @property
-    def owns_any(self) -> bool:
-        """Whether there is anything to close that was not given."""
-        return any(each not in (None, self._given) for each in (self._wasm, self._process))
+    def made_any(self) -> bool:
+        """True if there may be anything to close."""
+        return bool(self._made)
 
     async def close(self) -> None:
         """Close what was made here. Closing twice is harmless."""
-        if self._wasm is not None and self._wasm is not self._given:
-            await self._wasm.close()
-            self._wasm = None
-        if self._process is not None and self._process is not self._given:
-            await self._process.close()
-            self._process = None
+        made, self._made = self._made, {}
+        for backend in made.values():
+            await backend.close()
         if self._sockets is not None:
             self._sockets.close()
 
 
 def _packages() -> tuple[Path, ...]:
-    """Where the packages of this Python are, which native programs may import."""
+    """Return where the packages of this Python are, which native programs may import."""
     found = dict.fromkeys(Path(sysconfig.get_path(each)) for each in ("purelib", "platlib"))
     return tuple(each for each in found if each.is_dir() and each.is_absolute())
 

@@ -58,7 +58,7 @@ from tallystick.sandbox.host import HostFunction, HostTable
 from tallystick.sandbox.port import Programs
 
 if TYPE_CHECKING:
-    from tallystick.sandbox.wasm.sandbox import WasmSandbox
+    pass
 
 # Hears of each record when it is made. One with a method `committed` is told again once the ledger
 # has it, from any thread: what is shown of a run then survives the process. It must not raise.
@@ -109,9 +109,8 @@ class RunContext:
     model: Callable[[str | None], Model]
     recorded_model: Callable[[str | None], Model]
     models: Callable[[Model], FindModel]
-    sandbox: Callable[[], WasmSandbox]
     run_attachments: Callable[[str, Sequence[str]], RunAttachments]
-    backends: Backends | None = None
+    backends: Backends
     lookup: FindReply | None = None
     leases: Leases | None = None
 
@@ -345,7 +344,7 @@ def _opened(context: RunContext, plan: Plan, queries: Queries) -> Opened:
         door=plan.door,
         others=others,
         wrap=plan.around.wrap,
-        sandbox=context.sandbox,
+        sandbox=context.backends.wasm,
         sockets=plan.sockets,
     )
     for each in context.capabilities:

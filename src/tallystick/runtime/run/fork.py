@@ -27,7 +27,6 @@ from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import bad_entry_of
 from tallystick.model.port import Heard
 from tallystick.runtime.calls.children import ChildRunner
-from tallystick.runtime.programs.backend_table import files_missing
 from tallystick.runtime.run.assembly import RunContext, Watch
 from tallystick.runtime.run.resume import Continued, ResumeRequest, continue_run
 from tallystick.runtime.run.surroundings import NOTHING_AROUND, Surroundings
@@ -104,7 +103,7 @@ async def fork(
         model=None if model.name == before.model else model.name,
         limits=None if request.limits == before.limits else request.limits,
         temperature=request.temperature,
-        files_missing=files_missing(shared),
+        files_missing=tuple(History(shared).files_missing),
     )
     run_attachments = context.run_attachments(record.session_id, before.grants)
 

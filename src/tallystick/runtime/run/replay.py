@@ -24,7 +24,6 @@ from tallystick.ledger.verify import BadEntry, bad_entry_of, verify_ledger
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import given_again
 from tallystick.runtime.journal.cursor import Divergence, RecordEnds
-from tallystick.runtime.programs.backend_table import backend_to_repeat
 from tallystick.runtime.programs.execution import RerunStopped
 from tallystick.runtime.run.assembly import Plan, RunContext, assemble
 from tallystick.runtime.run.driver import Driver
@@ -147,7 +146,7 @@ def _programs_again(
     """Return what opens the sandbox of a recorded run; without one its programs are served."""
 
     async def open_programs(started: RunStarted) -> Programs | None:
-        backend = await backend_to_repeat(context.backends, context.sandbox, started)
+        backend = await context.backends.to_repeat(started)
         return None if backend is None else await backend.open(started, History(), run_attachments)
 
     return open_programs

@@ -53,7 +53,7 @@ from tallystick.runtime.calls.queries import FindModel
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import cited, given_again
 from tallystick.runtime.journal.effects import Decisions
-from tallystick.runtime.programs.backend_table import Backend, backend_again, files_missing, is_same
+from tallystick.runtime.programs.backends import is_same
 from tallystick.runtime.run.assembly import Plan, RunContext, Watch, drive, path_of
 from tallystick.runtime.run.surroundings import NOTHING_AROUND, Surroundings, Within
 from tallystick.runtime.runs.history import (
@@ -65,6 +65,7 @@ from tallystick.runtime.runs.history import (
 from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.runs.result import Run, said_at_end
 from tallystick.runtime.spend.door import ModelDoor
+from tallystick.sandbox.backend import Backend
 from tallystick.storage.clock import now_ms
 
 
@@ -154,7 +155,7 @@ async def _resume(
                             stolen=stolen,
                             decision=request.decision,
                             by=request.by,
-                            files_missing=files_missing(records),
+                            files_missing=tuple(History(records).files_missing),
                         ),
                     ),
                     request,
@@ -193,7 +194,7 @@ async def continue_run(
     """Decide what is in doubt, own the run, and drive it from its record on."""
     run, history, started = record.run, record.history, record.started
     ledger = context.ledger
-    backend = await backend_again(context.backends, context.sandbox, started)
+    backend = await context.backends.for_resumed(started)
     model = _checked_model(context, record, backend)
     find_model = context.models(model)
     _check_models(run, history.records, find_model)

@@ -19,8 +19,6 @@ from tallystick.runtime.calls.children import ChildRunner
 from tallystick.runtime.calls.functions import check_functions
 from tallystick.runtime.context.inputs import InputLayout, RunInputs, given_of, layout_of, stored
 from tallystick.runtime.context.namespace import check_variables
-from tallystick.runtime.programs.backend_table import Backend, WasmBackend, backend_for
-from tallystick.runtime.programs.backends import check_grants
 from tallystick.runtime.run.assembly import (
     Plan,
     RunContext,
@@ -34,6 +32,7 @@ from tallystick.runtime.run.surroundings import NOTHING_AROUND, Surroundings
 from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.door import ModelDoor, RefusedCall
+from tallystick.sandbox.backend import Backend
 from tallystick.sandbox.host import HostTable
 from tallystick.storage.clock import new_id, now_ms
 
@@ -61,7 +60,7 @@ async def _started(
             run, request.limits, context.ledger, places=around.scopes, noted=around.settled
         ) as door,
     ):
-        backend = await backend_for(context.backends, context.sandbox, around.backend)
+        backend = await context.backends.for_new(around.backend)
         ended, _, refused = await start_in(
             context,
             request,
@@ -89,10 +88,10 @@ async def start_in(
 ) -> tuple[Run, Head, RefusedCall | None]:
     """Run a goal in scopes that pay for it. `caller` is the run whose program began it.
 
-    Without a `backend` its programs are those of the WASM sandbox.
+    Without a `backend` its programs have that of child runs.
     """
-    backend = backend or WasmBackend(context.sandbox)
-    clock = _checked(request, native=not backend.repeatable)
+    backend = backend or context.backends.for_child()
+    clock = _checked(request, backend)
     session_id = new_id()
     run_attachments = context.run_attachments(session_id, request.grants)
     _check_names(context, request)
@@ -156,12 +155,12 @@ async def start_in(
     )
 
 
-def _checked(request: RunRequest, *, native: bool) -> RunClock:
+def _checked(request: RunRequest, backend: Backend) -> RunClock:
     """Return the clock of a run. Raises `UsageError` for what such a run cannot have."""
     check_strategy(request.strategy, request.inputs)
-    check_grants(request.grants, native=native)
+    backend.check_grants(request.grants)
     clock = run_clock() if request.clock is None else request.clock
-    if native and not clock.is_present:
+    if not backend.repeatable and not clock.is_present:
         raise UsageError(
             "clock: programs of the process sandbox read the clock of this machine; leave --clock "
             "out, or take the sandbox wasm"

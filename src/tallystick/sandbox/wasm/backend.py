@@ -1,0 +1,81 @@
+"""The WASM sandbox as a backend: programs do the same whenever they are run again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tallystick.core.errors import UsageError
+from tallystick.core.history import History
+from tallystick.core.machine.prompt import NET, NO_NETWORK
+from tallystick.core.records import RunStarted
+from tallystick.sandbox.backend import Backend, Surface
+from tallystick.sandbox.port import Identity, Keeper, Programs
+
+if TYPE_CHECKING:
+    from tallystick.sandbox.wasm.sandbox import WasmSandbox
+
+
+class WasmBackend:
+    """The WASM sandbox, which is loaded when it is first needed."""
+
+    repeatable = True
+    sockets: Path | None = None
+
+    def __init__(self, surface: Surface, given: WasmSandbox | None = None) -> None:
+        self._surface = surface
+        self._given = given
+        self._made: WasmSandbox | None = None
+
+    @property
+    def sandbox(self) -> WasmSandbox:
+        """The sandbox; its guest is compiled now if that was never done on this machine."""
+        if self._given is not None:
+            return self._given
+        if self._made is None:
+            # Not before a program is to run: the engine takes a while to import.
+            from tallystick.sandbox.wasm.sandbox import WasmSandbox
+
+            self._made = WasmSandbox.load(
+                cache=self._surface.cache,
+                output_directory=self._surface.output,
+                say=self._surface.say,
+            )
+        return self._made
+
+    @property
+    def identity(self) -> Identity:
+        from tallystick.sandbox.wasm.programs import identity_of
+
+        return identity_of(self.sandbox)
+
+    def check_grants(self, grants: Sequence[str]) -> None:
+        """Refuse grants of the network: there is none."""
+        given = [each for each in grants if each.startswith(NET)]
+        if given and given != [NO_NETWORK]:
+            raise UsageError(
+                f"{', '.join(given)}: programs of the wasm sandbox have no network; it is for "
+                "those of the process sandbox (--sandbox process)"
+            )
+
+    async def prove(self) -> None:
+        """Load the sandbox: that is all it needs of a host."""
+        _ = self.sandbox
+
+    async def open(self, started: RunStarted, history: History, files: Keeper) -> Programs:
+        """Open a session as it was when the run began."""
+        from tallystick.sandbox.wasm.programs import open_wasm
+
+        return await open_wasm(self.sandbox, started, files)
+
+    async def close(self) -> None:
+        """Close the sandbox that was made here. Closing twice is harmless."""
+        made, self._made = self._made, None
+        if made is not None:
+            await made.close()
+
+
+def make(surface: Surface, given: WasmSandbox | None = None) -> Backend:
+    """Return the WASM sandbox as a backend."""
+    return WasmBackend(surface, given)
