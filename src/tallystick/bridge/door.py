@@ -86,7 +86,7 @@ class BridgeDoor:
         heard = _Heard()
         try:
             async with asyncio.timeout(ends_at - self._clock()):
-                text = await self._queries.alone(
+                text = await self._queries.query_alone(
                     call,
                     query.prompt,
                     model=query.model,
@@ -112,7 +112,7 @@ class BridgeDoor:
         if len(reply) > INLINE_BYTES_MAX:
             ref = self._run_attachments.keep(reply, label=f"answer of {_NAME}")
         self._run_scopes.spend(Amount(host_calls=1))
-        writing = self._scope.answered(
+        writing = self._scope.note_answer(
             HostAnswered(
                 intent=call.intent,
                 program=call.program,
@@ -125,7 +125,7 @@ class BridgeDoor:
                 ok=not reply.startswith(b"1"),
             )
         )
-        await writing.done()
+        await writing.wait()
 
     def _cap(self, query: BridgeQuery) -> int:
         """How long the reply may be: a maximum that is not to be had is refused, not lowered."""

@@ -143,13 +143,13 @@ class ProgramRunner:
         program, history = scope.program, self._effects.history
         key = Key("program", program.intent)
         if self._journal.is_replay and not history.begun(key) and history.end is not None:
-            raise self._journal.cut()
+            raise self._journal.recorded_end()
         self._journal.append(program)
         recorded = history.ended(key)
         if recorded is None:
             if self._journal.is_replay:
                 self.pass_over(program)
-                raise self._journal.cut()
+                raise self._journal.recorded_end()
             finished = await self._run_first(scope, source, state)
         else:
             assert isinstance(recorded, ProgramFinished)
@@ -207,7 +207,7 @@ class ProgramRunner:
         door = self._parts.door
         if door is None:
             return
-        door.recalled(
+        door.count_recorded(
             "",
             Charge(fuel=recorded.fuel, host_calls=recorded.host_calls, wall_ms=recorded.wall_ms),
         )
@@ -215,7 +215,7 @@ class ProgramRunner:
             if isinstance(each.skill, SkillUsed) and each.skill.fuel:
                 # That is in no program's own figures.
                 used = charge_of(each)
-                door.recalled("", Charge(fuel=used.fuel, host_calls=used.host_calls - 1))
+                door.count_recorded("", Charge(fuel=used.fuel, host_calls=used.host_calls - 1))
 
     def count_calls(self, program: RunProgram) -> None:
         """Count what the calls of a program cost that is not run again."""
@@ -227,9 +227,9 @@ class ProgramRunner:
             if isinstance(each, QueryAsked):
                 models[each.intent, each.item, each.attempt] = each.model
             elif isinstance(each, QueryReplied | QueryFailed):
-                door.recalled(models[each.intent, each.item, each.attempt], spent_by(each))
+                door.count_recorded(models[each.intent, each.item, each.attempt], spent_by(each))
             elif isinstance(each, ChildEnded):
-                door.recalled("", charge_of(each))
+                door.count_recorded("", charge_of(each))
 
     # -- run -----------------------------------------------------------------------------------
 
@@ -300,12 +300,12 @@ class ProgramRunner:
                     source,
                     context=context.with_env(given) if given else context,
                     host=host,
-                    attempted=scope.attempted,
+                    attempted=scope.note_attempt,
                 )
             scope.leave()
             return result
         finally:
-            await self._parts.children.over()
+            await self._parts.children.wait_until_ended()
             scope.close()
 
     async def keep(

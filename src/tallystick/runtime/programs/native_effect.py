@@ -33,7 +33,7 @@ from tallystick.core.records import (
 from tallystick.core.resume_errors import LeftInDoubt
 from tallystick.ledger.port import Ledger
 from tallystick.model.price_table import CallTerms
-from tallystick.runtime.calls.decisions import settled_doubt
+from tallystick.runtime.calls.decisions import settle_doubt
 from tallystick.runtime.calls.queries import in_doubt
 from tallystick.runtime.calls.scope import CallScope
 from tallystick.runtime.journal.effects import Decision, EffectScope, Found
@@ -85,11 +85,11 @@ class NativeProgram:
     def _program(self) -> RunProgram:
         return self._calls.program
 
-    def again(self, begun: RunProgram) -> RunProgram:
+    def begin_again(self, begun: RunProgram) -> RunProgram:
         return self._program
 
     @asynccontextmanager
-    async def admitted(self) -> AsyncIterator[RunProgram]:
+    async def admit(self) -> AsyncIterator[RunProgram]:
         yield self._program
 
     async def send(self, begun: RunProgram) -> Sequence[Record]:
@@ -110,28 +110,28 @@ class NativeProgram:
             task.cancel()
         return [finished] if kept is None else [finished, kept]
 
-    def left(self, begun: RunProgram, *, sent: bool) -> ProgramFinished:
+    def leave(self, begun: RunProgram, *, sent: bool) -> ProgramFinished:
         return cut_off(begun, "cancelled", "cancelled by the user; its files were put back")
 
-    async def doubted(self, begun: RunProgram, found: Found | None) -> ProgramFinished:
+    async def settle_doubt(self, begun: RunProgram, found: Found | None) -> ProgramFinished:
         answers = self._runner.effects.history.answers.get(begun.intent, ())
         assert self._settling is not None, "only a run that is resumed decides"
-        self._settling.door.recalled("", Charge(host_calls=len(answers)))
+        self._settling.door.count_recorded("", Charge(host_calls=len(answers)))
         self._runner.count_calls(begun)
         await self._end_calls(begun, self._settling)
         again = found is not Decision.ABANDON
         stop, why = (RETRIED, _RETRIED) if again else (ABANDONED, _ABANDONED)
         return cut_off(begun, stop, why, host_calls=len(answers))
 
-    def unsent(self, found: Found) -> tuple[RunProgram, ProgramFinished]:
+    def record_unsent(self, found: Found) -> tuple[RunProgram, ProgramFinished]:
         raise AssertionError("a program that was left has its end")
 
-    def served(self, begun: RunProgram | None, ended: ProgramFinished) -> None:
+    def count_served(self, begun: RunProgram | None, ended: ProgramFinished) -> None:
         self._runner.count(ended)
         self._runner.note_served(self._program, "native")
         self._kept = self._runner.effects.history.files.get(ended.intent)
 
-    async def told(self, ended: ProgramFinished) -> ProgramFinished:
+    async def completed(self, ended: ProgramFinished) -> ProgramFinished:
         if self._kept is not None:
             await self._runner.effects.journal.write(self._kept)
         return ended
@@ -169,8 +169,8 @@ class NativeProgram:
             )
 
     def _query(self, asked: QueryAsked, settling: Settling) -> QueryRecord:
-        found = self._runner.effects.decided(key_of(asked))
-        settled, said = settled_doubt(
+        found = self._runner.effects.decision_on(key_of(asked))
+        settled, said = settle_doubt(
             settling.door, settling.terms_of(asked.model), asked.reserved, found
         )
         billed = found is not Decision.AGAIN
@@ -192,5 +192,5 @@ def _child(begun: ChildBegun, settling: Settling) -> ChildEnded:
         hash="" if row is None else row.head.hash,
         attempt=begun.attempt,
     )
-    settling.door.recalled("", charge_of(ended))
+    settling.door.count_recorded("", charge_of(ended))
     return ended

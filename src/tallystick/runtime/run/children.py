@@ -172,7 +172,7 @@ class ChildRuns:
             or over(History(records).started.limits, last.charge) is not None
         ):
             # It had ended, and its parent was not told; or it may do nothing more.
-            parent.model_door.recalled("", charge_of_child(last.charge))
+            parent.model_door.count_recorded("", charge_of_child(last.charge))
             return ended_run(context, run, records), row.head
         assert self._resuming is not None
         asked = dataclasses.replace(self._resuming.for_child(), watch=self._tells)

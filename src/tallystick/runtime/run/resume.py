@@ -49,7 +49,7 @@ from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import bad_entry_of
 from tallystick.model.port import Heard, Model, ModelReply
 from tallystick.runtime.calls.children import ChildRunner, Parent
-from tallystick.runtime.calls.decisions import FindReply, decided
+from tallystick.runtime.calls.decisions import FindReply, decide
 from tallystick.runtime.calls.queries import FindModel
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.journal.effects import Decisions
@@ -309,7 +309,7 @@ async def _decided(
             except RunInDoubt as doubt:
                 inside += of_child(doubt.open, child)
     try:
-        decisions = await decided(
+        decisions = await decide(
             run,
             records,
             model=History(records).started.model,
