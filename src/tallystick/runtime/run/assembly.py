@@ -1,4 +1,4 @@
-"""The assembly of a run: every part put together, in one place, and driven to its end.
+"""Put the parts of a run together, in one place, and drive it to its end.
 
 A new run, a child, a resumed run, a fork and a replay differ by their plan: what is on record, who
 pays, and whether anything is written. Everything else is the same.
@@ -66,14 +66,14 @@ from tallystick.sandbox.port import Programs
 if TYPE_CHECKING:
     pass
 
-# Hears of each record when it is made. One with a method `committed` is told again once the ledger
-# has it, from any thread: what is shown of a run then survives the process. It must not raise.
+# Called with the run and each new record. If it has a method `committed`, that is called with the
+# record once the ledger has it, from any thread; it must not raise.
 Watch = Callable[[str, Record], None]
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What a new run was asked for."""
+    """The request for a new run."""
 
     goal: str
     inputs: Sequence[Input]
@@ -83,19 +83,19 @@ class RunRequest:
     temperature: float | None
     watch: Watch
     heard: Heard
-    # By name, None for the step's or the session's own.
+    # By name, None for the model of the step or the client.
     model: str | None = None
-    # None for code, or direct where a program would find nothing to read.
+    # None for code, or direct if there is nothing that a program could read.
     strategy: AskedStrategy | None = None
-    # In tokens, 0 for never, None for what suits the model.
+    # The prompt tokens at which old turns are shortened, 0 for never, None to suit the model.
     compact_at: int | None = None
-    # What the answer has to fit, JSON as text.
+    # The JSON schema of the answer, as text.
     schema: str | None = None
-    # Those that the user puts in front, each with its arguments behind its name.
+    # Skills that the user puts into the prompt, each a name with its arguments.
     put_skills: Sequence[str] = ()
-    # By its id, None for a run of its own.
+    # The id of a session, None for a run without one.
     session: str | None = None
-    # Where each setting came from that is no default, for the record.
+    # The origin of each setting that is no default, for the record.
     settings: Mapping[str, str] = field(default_factory=dict)
     # None for the present, in UTC.
     clock: RunClock | None = None
@@ -103,7 +103,7 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """What all runs of a client share. Made once for a call of it, and passed whole.
+    """The part of a client that all its runs share. Created once for each call of the client.
 
     `model` finds the model of a new run by its name, `recorded_model` that of a recorded one, and
     `models` those that programs may ask, beside the run's own.
@@ -123,11 +123,11 @@ class RunContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How one execution of a run differs from another.
+    """The differences between one execution of a run and another.
 
-    `history` is empty for a new run. Without a `door` nobody is asked, and without `claim` nothing
-    is written: that is a replay. `open_programs` makes what runs its programs, None where they are
-    served.
+    `history` is empty for a new run. A replay has no `door`, so no model is asked, and no `claim`,
+    so nothing is written. `open_programs` opens the sandbox; it returns None if the programs are
+    served from the record.
     """
 
     run: str
@@ -149,7 +149,7 @@ class Plan:
 
 
 class Assembled:
-    """A run put together. `drive` it once, and close it."""
+    """The parts of one run, ready to be driven once. The caller closes `programs`."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class Assembled:
 
 
 async def assemble(context: RunContext, plan: Plan) -> Assembled:
-    """Put a run together. What is refused is refused before anything is written."""
+    """Put a run together. Every refusal is raised before anything is written."""
     run, history, started = plan.run, plan.history, plan.started
     journal = Journal(history, run=run)
     effects = Effects(history, journal, plan.decisions)
@@ -184,7 +184,7 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
         ),
     )
     children = _children(plan, effects, queries)
-    opened = _opened(context, plan, queries)
+    opened = _open_capabilities(context, plan, queries)
     data = opened.data()
     # What a session kept of its last run is there too; data of the run itself win.
     data = replace(data, values={**started.values, **data.values})
@@ -261,10 +261,9 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
 
 
 async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall | None]:
-    """Put a run together and drive it to its end. A cancel ends it too, written down.
+    """Put a run together and drive it to its end. A cancel ends it too, and the end is recorded.
 
-    Gives what it came to, where its chain stands, and the call by whose refusal it ended, if it
-    ended so.
+    Return the result, the head, and the model call whose refusal ended the run, if one did.
     """
     assembled = await assemble(context, plan)
     driver = assembled.driver
@@ -294,12 +293,12 @@ async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall
 
 
 def path_of(ledger: Ledger) -> str:
-    """Return where a ledger is, as a result names it."""
+    """Return the path of a ledger as a result names it: "memory" without a file."""
     return str(getattr(ledger, "path", "memory"))
 
 
 def given_names(inputs: Sequence[Input], functions: Sequence[RunFunction]) -> set[str]:
-    """Return the names that programs find of their data and of functions."""
+    """Return the names that programs find: those of their data, and of functions."""
     taken = {each.variable for each in inputs}
     return taken | {each.name.partition(".")[0] for each in functions}
 
@@ -308,7 +307,7 @@ def given_names(inputs: Sequence[Input], functions: Sequence[RunFunction]) -> se
 
 
 def _as_it_counts(plan: Plan) -> RunStarted:
-    """Return the start as it counts from here on."""
+    """Return the start of the run with the changes of every continuation."""
     if not plan.history.records:
         return plan.started
     now = plan.history.started
@@ -345,8 +344,8 @@ def _children(plan: Plan, effects: Effects, queries: Queries) -> Children:
     )
 
 
-def _opened(context: RunContext, plan: Plan, queries: Queries) -> Opened:
-    """Open the capabilities of a run. A replay has none that makes anything happen."""
+def _open_capabilities(context: RunContext, plan: Plan, queries: Queries) -> Opened:
+    """Open the capabilities of a run, in their order."""
     opened: list[RunCapability] = []
 
     def others(asking: RunCapability) -> Sequence[RunFunction]:
@@ -371,7 +370,7 @@ def _opened(context: RunContext, plan: Plan, queries: Queries) -> Opened:
 
 
 def _check_functions(run: str, started: RunStarted, table: HostTable) -> None:
-    """Refuse to resume a run whose programs may call functions that are not here."""
+    """Raise `UsageError` if programs of a recorded run may call functions that are not here."""
     missing = [name for name, _ in started.functions if not table.has(name)]
     if missing:
         raise UsageError(
@@ -383,7 +382,7 @@ def _check_functions(run: str, started: RunStarted, table: HostTable) -> None:
 def _table(
     plan: Plan, opened: Opened, queries: Queries, children: Children, data: RunData
 ) -> HostTable:
-    """Return what the programs of a run may call."""
+    """Return the table of all functions that the programs of a run may call."""
     functions = [*plan.run_attachments.functions(), *queries.functions(), *children.functions()]
     if plan.door is not None:
         remaining = remaining_of(plan.door.run_scopes)
@@ -411,7 +410,7 @@ def _hooks(plan: Plan, opened: Opened, programs: Programs | None) -> Hooks:
 def _before_end(
     plan: Plan, programs: Programs | None
 ) -> Callable[[RunState], Awaitable[None]] | None:
-    """Return what is kept before the end of a run is written, None where nothing is."""
+    """Return the function that keeps variables before the end is written; None without one."""
     around = plan.around
     if programs is None or plan.claim is None or around is NOTHING_AROUND:
         return None
@@ -432,13 +431,13 @@ def _no_models(name: str | None) -> Model:
 
 
 def _as_stored(started: RunStarted, more: Mapping[str, Any]) -> RunStarted:
-    """Return the start as the ledger will give it back."""
+    """Return the start as the ledger will decode it, so that a replay sees an equal one."""
     read = decode_record(encode_record(msgspec.structs.replace(started, **more)))
     assert isinstance(read, RunStarted)
     return read
 
 
 def _committed_by(watch: Watch | None, run: str) -> Callable[[Record], None] | None:
-    """Return whom to tell that a record of this run is committed; None if nobody asks."""
+    """Return the function to call with each committed record, None if `watch` has none."""
     hear: Watch | None = getattr(watch, "committed", None)
     return None if hear is None else lambda record: hear(run, record)

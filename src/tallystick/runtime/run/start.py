@@ -1,4 +1,4 @@
-"""The start of a new run: what it is given is kept, told and recorded, and then it is driven."""
+"""Start a new run: check the request, build its first record, and drive it."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ async def start(
     children: ChildRunner,
     around: Surroundings = NOTHING_AROUND,
 ) -> Run:
-    """Run a goal to its end."""
-    return await around.during(_started(context, request, run, children, around))
+    """Run a goal to its end, and return the result."""
+    return await around.during(_start(context, request, run, children, around))
 
 
-async def _started(
+async def _start(
     context: RunContext, request: RunRequest, run: str, children: ChildRunner, around: Surroundings
 ) -> Run:
     request = replace(request, limits=around.limits(request.limits))
@@ -83,12 +83,13 @@ async def start_in(
     around: Surroundings = NOTHING_AROUND,
     caller: Caller | None = None,
 ) -> tuple[Run, Head, RefusedCall | None]:
-    """Run a goal in scopes that pay for it. `caller` is the run whose program began it.
+    """Run a goal that `door` pays for. Return its result, its head, and the refused call, if any.
 
-    Without a `backend` its programs have that of child runs.
+    `caller` says which run started it, for a child. Without a `backend` it has that of child runs.
+    Raise `UsageError` for a request that cannot be.
     """
     backend = backend or context.backends.for_child()
-    clock = _checked(request, backend)
+    clock = _check_request(request, backend)
     session_id = new_id()
     run_attachments = context.run_attachments(session_id, request.grants)
     _check_names(context, request)
@@ -104,7 +105,7 @@ async def start_in(
     )
     told = [each.given(asked, run_attachments) for each in context.capabilities]
     fields = merged("given", [fields, *told])
-    begun = _begun(request, model, clock=clock, session_id=session_id, caller=caller)
+    begun = _first_record(request, model, clock=clock, session_id=session_id, caller=caller)
     name, guest, engine = backend.identity
     begun = msgspec.structs.replace(
         begun,
@@ -124,7 +125,7 @@ async def start_in(
             model=model,
             door=door,
             children=children,
-            claim=lambda: (_claimed(context, run, caller), Head.of_nothing()),
+            claim=lambda: (_claim(context, run, caller), Head.of_nothing()),
             limits=request.limits,
             around=around,
             watch=request.watch,
@@ -134,8 +135,8 @@ async def start_in(
     )
 
 
-def _checked(request: RunRequest, backend: Backend) -> RunClock:
-    """Return the clock of a run. Raises `UsageError` for what such a run cannot have."""
+def _check_request(request: RunRequest, backend: Backend) -> RunClock:
+    """Return the clock of a run. Raise `UsageError` for grants or a clock that it cannot have."""
     backend.check_grants(request.grants)
     clock = run_clock() if request.clock is None else request.clock
     if not backend.repeatable and not clock.is_present:
@@ -147,13 +148,13 @@ def _checked(request: RunRequest, backend: Backend) -> RunClock:
 
 
 def _check_names(context: RunContext, request: RunRequest) -> None:
-    """Refuse names of data and of functions that cannot stand beside each other."""
+    """Raise `UsageError` if two of the names of data and functions are the same."""
     known = [made for each in context.capabilities for made in each.known_functions()]
     names = check_functions(known)
     check_variables((each.variable for each in request.inputs), functions=names)
 
 
-def _begun(
+def _first_record(
     request: RunRequest,
     model: Model,
     *,
@@ -161,7 +162,7 @@ def _begun(
     session_id: str,
     caller: Caller | None,
 ) -> RunStarted:
-    """Return the start of a run as far as it follows from what was asked."""
+    """Return the first record, with the fields that follow from the request."""
     timezone, utc_offset_s = zone_given(clock)
     return RunStarted(
         goal=request.goal,
@@ -194,11 +195,11 @@ def _compact_at(request: RunRequest, model: Model) -> int:
     return bound_for(window_of(model), reply_tokens=request.limits.reply_tokens)
 
 
-def _claimed(context: RunContext, run: str, caller: Caller | None) -> int:
+def _claim(context: RunContext, run: str, caller: Caller | None) -> int:
     try:
         return context.ledger.claim(run, create=True)
     except RunExists:
-        # A child whose process died at once is there already, and empty.
+        # A child whose process died at once has a row already, and no entry.
         if caller is None:
             raise
         return context.ledger.claim(run, create=False)
