@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tallystick.core.errors import UsageError
-from tallystick.core.json_text import finite, no_constant, shown
+from tallystick.core.json_text import finite_float, refuse_constant, shown
 
 _DEPTH_MAX = 16
 _NODES_MAX = 500
@@ -232,7 +232,7 @@ def found_in(text: str, schema: Mapping[str, Any]) -> object:
     kinds = _listed(schema.get("type", []))
     for part in (text.strip(), *(each.strip() for each in _FENCED.findall(text))):
         try:
-            return json.loads(part, parse_constant=no_constant, parse_float=finite)
+            return json.loads(part, parse_constant=refuse_constant, parse_float=finite_float)
         except (ValueError, RecursionError):
             continue
     if "boolean" in kinds:
@@ -245,7 +245,7 @@ def found_in(text: str, schema: Mapping[str, Any]) -> object:
             each.replace(",", "") for each in _BARE_NUMBER.findall(text[:_EMBEDDED_CHARS_MAX])
         }
         if len(numbers) == 1:
-            return json.loads(numbers.pop(), parse_float=finite)
+            return json.loads(numbers.pop(), parse_float=finite_float)
     if kinds == ["string"] or "enum" in schema:
         return text.strip().strip("\"'")
     return _embedded(text)
@@ -253,7 +253,7 @@ def found_in(text: str, schema: Mapping[str, Any]) -> object:
 
 def _embedded(text: str) -> object:
     """The first JSON object or list inside prose."""
-    decoder = json.JSONDecoder(parse_constant=no_constant, parse_float=finite)
+    decoder = json.JSONDecoder(parse_constant=refuse_constant, parse_float=finite_float)
     text = text[:_EMBEDDED_CHARS_MAX]
     for match in itertools.islice(re.finditer(r"[\[{]", text), _STARTS_MAX):
         try:

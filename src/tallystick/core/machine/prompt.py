@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from tallystick.core.clock import time_told
+from tallystick.core.clock import clock_sentence
 from tallystick.core.json_text import canonical, digest
 from tallystick.core.machine.commands import names_bound, tree_of
 from tallystick.core.records import (
@@ -24,7 +24,7 @@ from tallystick.core.records import (
     ProgramFinished,
     RunStarted,
     ViewRef,
-    files_told,
+    skill_files_text,
 )
 
 # What a model is told beside an error: what there is instead of what its program looked for.
@@ -403,14 +403,14 @@ def is_older(started: RunStarted) -> bool:
 
 def _time(started: RunStarted) -> list[str]:
     """The time, beside the task and to the minute: what stands before it can be cached."""
-    return [] if is_older(started) else [time_told(started.clock)]
+    return [] if is_older(started) else [clock_sentence(started.clock)]
 
 
 def _put(started: RunStarted, *, files: bool = False) -> list[str]:
     """The instructions that the user put in front; for programs, with the way to their files."""
     said = []
     for each in () if started.skills is None else started.skills.put:
-        told = files_told(each.id, each.files) if files else ""
+        told = skill_files_text(each.id, each.files) if files else ""
         text = f"Instructions to follow (skill {each.id!r}):\n{each.text}"
         said.append(f"{text}\n{told}" if told else text)
     return said

@@ -28,7 +28,7 @@ from tallystick.core.records import (
     SkillMatched,
     SkillsGiven,
     SkillUsed,
-    files_told,
+    skill_files_text,
 )
 
 # What left the prompt of a run: texts that programs find in `outputs`, and turns.
@@ -250,7 +250,7 @@ def taught(state: RunState, event: ProgramFinished) -> Taught:
             continue
         room -= len(told)
         stdout = _without(stdout, text.strip("\n"))
-        said = (f"Instructions of the skill {id!r}:\n{told}", files_told(id, files))
+        said = (f"Instructions of the skill {id!r}:\n{told}", skill_files_text(id, files))
         notes.append("\n".join(each for each in said if each))
     if left_out:
         ids = [repr(each) for each in dict.fromkeys(left_out)]

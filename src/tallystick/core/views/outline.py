@@ -1,4 +1,4 @@
-"""What the records of a run say, turn by turn, also of one that died: the rest stays empty."""
+"""Arrange the records of a run by turns. A run that died has an outline too, with empty parts."""
 
 from __future__ import annotations
 
@@ -50,14 +50,17 @@ _Beside = SnapshotTaken | SkillMatched | StepEntered | StepLeft | ProgramChecked
 
 
 class Spend(msgspec.Struct, frozen=True, kw_only=True):
-    """What was used, and how many model calls in it have no known price."""
+    """A charge, and how many of its model calls have no known price."""
 
     charge: Charge = Charge()
     unpriced: int = 0
 
 
 class RunAct(msgspec.Struct, frozen=True, kw_only=True):
-    """An act upon a run, and the turn it came after. What is not None is another from there on."""
+    """A fork, resume or prune of a run, and the turn it came after.
+
+    A field that is not None has a new value from there on. `removed` is what a prune deleted.
+    """
 
     kind: Literal["forked", "resumed", "pruned"]
     after_turn: int
@@ -68,7 +71,10 @@ class RunAct(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended. Of a pruned run the receipt tells: `answer` is gone, its digest is not."""
+    """The end of a run.
+
+    Of a pruned run it is read from the receipt: `answer` is None, its digest is not.
+    """
 
     stop: str
     detail: str
@@ -79,7 +85,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Ran:
-    """A program that was begun, and what came of it."""
+    """A program that was begun, with its result once it finished."""
 
     intent: int
     sha256: str
@@ -88,10 +94,10 @@ class Ran:
 
 @dataclass(slots=True)
 class Call:
-    """What a program asked for: of a host function, or of a model.
+    """A call of a program, to a host function or to a model.
 
-    `request` and `answer` are compared; `asked` and `said` are texts to be shown, where the records
-    have them.
+    `request` and `answer` are compared; `asked` and `said` are texts to be shown, None if the
+    records do not have them.
     """
 
     name: str
@@ -103,10 +109,10 @@ class Call:
 
 @dataclass(slots=True)
 class Turn:
-    """What the records say of a turn.
+    """The records of one turn.
 
-    `first` names the parts of the prompt: further attempts add none. `asked` is the attempt that
-    was made last, and the one that a reply is to. Calls have their intent, and their place in it.
+    `first` names the parts of the prompt: further attempts add none. `asked` is the last attempt,
+    to which a reply belongs. Calls are found by their intent and their place in it.
     """
 
     model: str = ""
@@ -124,7 +130,10 @@ class Turn:
 
 @dataclass(slots=True)
 class Outline:
-    """A run. `places` says of an intent which turn it belongs to, and which part of its reply."""
+    """A run, turn by turn.
+
+    `places` maps an intent to its turn and to the part of the reply, if any.
+    """
 
     started: RunStarted | None = None
     turns: dict[int, Turn] = field(default_factory=dict)
@@ -136,12 +145,13 @@ class Outline:
     turn: int = 0
 
     def at(self, turn: int) -> Turn:
+        """Return a turn, made if there is none, and make it the one that later records belong to."""
         self.turn = turn
         return self.turns.setdefault(turn, Turn(model=self.model))
 
     @property
     def spend(self) -> Spend:
-        """What it used in all: as its end says, or else as far as it came."""
+        """The sum of what the run used: from its end, or else from its turns."""
         if self.total is not None:
             return self.total
         spend = Spend()
@@ -151,7 +161,7 @@ class Outline:
 
 
 def outline_of(records: Iterable[Record]) -> Outline:
-    """Gather the records of a run, in their order."""
+    """Return the outline of a run from its records, in their order."""
     outline = Outline()
     for record in records:
         match record:
@@ -167,7 +177,7 @@ def outline_of(records: Iterable[Record]) -> Outline:
             case CallHost() | HostAnswered():
                 _add_call(outline.at(outline.turn), record)
             case RunResumed() | RunForked() | RunPruned():
-                _add_passage(outline, record)
+                _add_act(outline, record)
             case RunEnded() | ReceiptIssued():
                 _add_end(outline, record)
             case record if isinstance(record, _Beside):
@@ -246,12 +256,12 @@ def _add_query(turn: Turn, record: QueryRecord) -> None:
             call.answer = call.said = f"{record.stop}: {record.answer}"
 
 
-def _add_passage(outline: Outline, record: RunResumed | RunForked | RunPruned) -> None:
+def _add_act(outline: Outline, record: RunResumed | RunForked | RunPruned) -> None:
     if isinstance(record, RunPruned):
         gone = RunAct(kind="pruned", after_turn=outline.turn, removed=record.removed)
         outline.passages.append(gone)
         return
-    # An end that it was gone on from is none.
+    # The run was resumed or forked after its end, so that was not the end.
     outline.end = outline.total = None
     limits = record.limits
     passage = RunAct(
@@ -290,7 +300,7 @@ def _charge(
     event: ModelReplied | ModelFailed | QueryReplied | QueryFailed | ChildEnded | HostAnswered,
     more: Charge | None = None,
 ) -> None:
-    """Count what a call used. The machine counts the same, so the turns make up the whole."""
+    """Count what a call used. The machine counts the same, so the turns add up to the whole."""
     used = charge_of(event)
     unpriced = used.model_calls if used.usd is None else 0
     turn.spend = _sum(turn.spend, Spend(charge=used + (more or Charge()), unpriced=unpriced))
@@ -305,12 +315,12 @@ def _of(text: str) -> str:
 
 
 def given_of(started: RunStarted) -> dict[str, str]:
-    """What a run was given, by name. Data by its digest."""
+    """Return what a run was given, by name. Data is given by its digest."""
     made = {
         name: str(getattr(started, name))
         for name in ("goal", "model", "seed", "template", "guest", "engine")
     }
-    # Where the clock starts is a time, as other times are: two runs would never be given the same.
+    # Without the start of its clock: that is a time, and two runs would never be given the same.
     made["timezone"] = started.clock.timezone
     if started.temperature is not None:
         made["temperature"] = str(started.temperature)
@@ -338,7 +348,7 @@ def _place(name: str, key: str | None) -> str:
 
 
 def commands_of(turn: Turn) -> tuple[Command, ...]:
-    """The commands of the reply; of one that is gone, none."""
+    """Return the commands of the reply, none if it is gone. Parse it once and keep the result."""
     if turn.commands is None:
         said = turn.replied
         turn.commands = () if said is None else parse_reply(said.text, cut=said.cut).commands
@@ -346,7 +356,11 @@ def commands_of(turn: Turn) -> tuple[Command, ...]:
 
 
 def sources_of(turn: Turn) -> dict[int, Source]:
-    """The commands of a reply by their places; what ran, by the digest of what ran."""
+    """Return the commands of a reply by their places, each with its digest and its text.
+
+    A program that ran counts with the digest of what ran. Its text is None if the reply is gone, or
+    is read differently now.
+    """
     made: dict[int, Source] = {}
     for part, command in enumerate(commands_of(turn)):
         text = shown(command)
@@ -361,7 +375,7 @@ def sources_of(turn: Turn) -> dict[int, Source]:
 
 
 def outputs_of(turn: Turn, part: int) -> dict[str, str] | None:
-    """What came of a program, by name, without what it did not do; None if nothing did."""
+    """Return what a program gave, by name, without what is empty. None if it has not finished."""
     ran = turn.programs.get(part)
     if ran is None or ran.finished is None:
         return None
