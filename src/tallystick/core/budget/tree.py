@@ -386,7 +386,7 @@ class BudgetTree:
     # -- views ---------------------------------------------------------------------------------
 
     def remaining(self, scope: str) -> Remaining:
-        """Return what is left in each dimension, by the tightest of this scope and all around it."""
+        """Return what is left in each dimension, by the tightest of the scope and those around it."""
         node = self._node_of(scope)
         left: dict[Dimension, int | None] = {}
         by: dict[Dimension, Scope] = {}

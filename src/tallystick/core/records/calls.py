@@ -215,7 +215,7 @@ class RunResumed(msgspec.Struct, frozen=True, kw_only=True, tag="run.resumed"):
 
 
 class RunForked(msgspec.Struct, frozen=True, kw_only=True, tag="run.forked"):
-    """The first record of a run that was forked from another, whose first `count` entries it shares.
+    """The first record of a forked run. It shares the first `count` entries of its parent.
 
     `hash` is that of the last of those, with which the chain begins. A field that is not None has a
     new value from here on. `session_id` holds the attachments of the fork.

@@ -11,7 +11,7 @@ import msgspec
 from tallystick.core.charge import Charge, shown_usd
 from tallystick.core.json_text import canonical, digest
 from tallystick.core.machine.commands import Command
-from tallystick.core.machine.reply import as_program, is_program, parse_reply, shown
+from tallystick.core.machine.reply import as_program, command_text, is_program, parse_reply
 from tallystick.core.machine.turn import charge_of
 from tallystick.core.records import (
     AskModel,
@@ -145,7 +145,7 @@ class Outline:
     turn: int = 0
 
     def at(self, turn: int) -> Turn:
-        """Return a turn, made if there is none, and make it the one that later records belong to."""
+        """Return a turn, and make it the current one. It is created if there is none."""
         self.turn = turn
         return self.turns.setdefault(turn, Turn(model=self.model))
 
@@ -363,7 +363,7 @@ def sources_of(turn: Turn) -> dict[int, Source]:
     """
     made: dict[int, Source] = {}
     for part, command in enumerate(commands_of(turn)):
-        text = shown(command)
+        text = command_text(command)
         if is_program(command, native=part in turn.programs):
             text = as_program(command)
         made[part] = _of(text), text
