@@ -386,7 +386,10 @@ class BudgetTree:
     # -- views ---------------------------------------------------------------------------------
 
     def remaining(self, scope: str) -> Remaining:
-        """Return what is left in each dimension, by the tightest of the scope and those around it."""
+        """Return what is left in each dimension, with the scope that limits it.
+
+        That is the tightest one of the scope and those around it.
+        """
         node = self._node_of(scope)
         left: dict[Dimension, int | None] = {}
         by: dict[Dimension, Scope] = {}

@@ -84,7 +84,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class Ran:
+class ProgramRun:
     """A program that was begun, with its result once it finished."""
 
     intent: int
@@ -122,7 +122,7 @@ class Turn:
     replied: ModelReplied | None = None
     failed: str | None = None
     commands: tuple[Command, ...] | None = None
-    programs: dict[int, Ran] = field(default_factory=dict)
+    programs: dict[int, ProgramRun] = field(default_factory=dict)
     host_calls: dict[tuple[int, int], Call] = field(default_factory=dict)
     queries: dict[tuple[int, int], Call] = field(default_factory=dict)
     spend: Spend = field(default_factory=Spend)
@@ -214,7 +214,7 @@ def _add_program(outline: Outline, record: RunProgram | ProgramFinished) -> None
     match record:
         case RunProgram():
             outline.places[str(record.intent)] = record.turn, record.part
-            turn.programs[record.part] = Ran(intent=record.intent, sha256=record.sha256)
+            turn.programs[record.part] = ProgramRun(intent=record.intent, sha256=record.sha256)
         case ProgramFinished():
             used = Charge(fuel=record.fuel, wall_ms=record.wall_ms)
             turn.spend = _sum(turn.spend, Spend(charge=used))
@@ -241,7 +241,7 @@ def _add_query(turn: Turn, record: QueryRecord) -> None:
             call.asked = record.prompt if record.prompt_ref is None else None
         case QueryReplied():
             _charge(turn, record)
-            kept = record.text_ref.id if record.text_ref is not None else _of(record.text)
+            kept = record.text_ref.id if record.text_ref is not None else _text_digest(record.text)
             call.answer = f"replied {kept}"
             call.said = record.text if record.text_ref is None else None
         case QueryFailed():
@@ -282,7 +282,7 @@ def _add_end(outline: Outline, record: RunEnded | ReceiptIssued) -> None:
         end = End(
             stop=record.stop,
             detail=record.detail,
-            answer_sha256=_of(record.answer or ""),
+            answer_sha256=_text_digest(record.answer or ""),
             answer=record.answer,
             partial=record.partial,
         )
@@ -310,11 +310,11 @@ def _sum(one: Spend, other: Spend) -> Spend:
     return Spend(charge=one.charge + other.charge, unpriced=one.unpriced + other.unpriced)
 
 
-def _of(text: str) -> str:
+def _text_digest(text: str) -> str:
     return digest(text.encode("utf-8", "surrogatepass"))
 
 
-def given_of(started: RunStarted) -> dict[str, str]:
+def inputs_of_run(started: RunStarted) -> dict[str, str]:
     """Return what a run was given, by name. Data is given by its digest."""
     made = {
         name: str(getattr(started, name))
@@ -366,7 +366,7 @@ def sources_of(turn: Turn) -> dict[int, Source]:
         text = command_text(command)
         if is_program(command, native=part in turn.programs):
             text = as_program(command)
-        made[part] = _of(text), text
+        made[part] = _text_digest(text), text
     for part, ran in turn.programs.items():
         if made.get(part, ("", None))[0] != ran.sha256:
             # The reply is gone, or it was read in another way then.
