@@ -332,7 +332,7 @@ class History:
 
     @cached_property
     def holds(self) -> tuple[dict[int, Amount], set[int]]:
-        """The reservations in the shared scope: the cost of each that ended, and all their numbers."""
+        """The reservations in the shared scope: the cost of those that ended, and all numbers."""
         ended: dict[int, Amount] = {}
         begun: set[int] = set()
         for key, records in self._begun.items():

@@ -390,7 +390,7 @@ class StepUsage(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def with_step(self, receipt: StepReceipt) -> StepUsage:
-        """Return the sums with those of a step whose receipt is served instead of running it again."""
+        """Return the sums with those of a step that is not run again, from its receipt."""
         return StepUsage(
             input_tokens=self.input_tokens + receipt.input_tokens,
             output_tokens=self.output_tokens + receipt.output_tokens,

@@ -78,9 +78,9 @@ def advice(failure: ProgramFailure, started: RunStarted) -> str | None:
             data = f" The data is already there: {names}." if names else ""
             return f"Only the standard library can be imported.{data}"
         case "KeyError":
-            return _columns(failure.message, started.views)
+            return _column_advice(failure.message, started.views)
         case "NameError":
-            return _undefined(failure, names, started)
+            return _name_advice(failure, names, started)
         case "EOFError" if "input" in failure.traceback:
             return "Nobody answers input(). Take values from the data."
         case _:
@@ -99,7 +99,7 @@ def _search(started: RunStarted) -> str:
     return given.begin if given is not None and given.begin else 'print(skills.search("words"))'
 
 
-def _columns(message: str, views: tuple[ViewRef, ...]) -> str | None:
+def _column_advice(message: str, views: tuple[ViewRef, ...]) -> str | None:
     """Return the columns of the tables, if a program asked for a column that no table has."""
     tables = [view for view in views if view.kind == "table"]
     known = {column for view in tables for column, _ in view.columns}
@@ -112,7 +112,7 @@ def _columns(message: str, views: tuple[ViewRef, ...]) -> str | None:
     )
 
 
-def _undefined(failure: ProgramFailure, names: str, started: RunStarted) -> str | None:
+def _name_advice(failure: ProgramFailure, names: str, started: RunStarted) -> str | None:
     found = _QUOTED.search(failure.message)
     if found is None:
         return None

@@ -209,7 +209,9 @@ class _Reader:
             self._pass_prose(opening.end())
             return
         self._pass_prose(opening.start("late"))
-        self._tagged(opening, fence=opening["late"], language=opening["tag"].lower(), indent="")
+        self._tagged_fence(
+            opening, fence=opening["late"], language=opening["tag"].lower(), indent=""
+        )
 
     def _fence(self, opening: re.Match[str]) -> None:
         lead, fence, info = opening["lead"], opening["fence"], opening["info"]
@@ -227,7 +229,7 @@ class _Reader:
         language = "" if found is None else found[1].lower()
         indent = "".join(char if char in " \t" else " " for char in lead)
         if language or info.strip():
-            self._tagged(opening, fence=fence, language=language, indent=indent)
+            self._tagged_fence(opening, fence=fence, language=language, indent=indent)
         else:
             self._bare_fence(opening, indent=indent)
 
@@ -244,7 +246,9 @@ class _Reader:
         else:
             self._pass_prose(opening.end())
 
-    def _tagged(self, opening: re.Match[str], *, fence: str, language: str, indent: str) -> None:
+    def _tagged_fence(
+        self, opening: re.Match[str], *, fence: str, language: str, indent: str
+    ) -> None:
         block = self._block(opening, fence=fence, indent=indent)
         whole = block.closed or (language in _PYTHON and self.judge.parses(block.source))
         if language not in _PYTHON | _SHELL:
