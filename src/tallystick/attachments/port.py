@@ -329,7 +329,8 @@ class Manifest(Protocol):
     ) -> None:
         """Insert a row unless it is there, and withdraw a sweep's decision to delete those bytes.
 
-        Raise `ReclamationInFlight` if a sweep is deleting them and does not end in time.
+        If a sweep is deleting them, this waits for it. Raise `ReclamationInFlight` if that takes
+        too long, or at once inside the transaction `within`.
         """
 
     def commit_refs(

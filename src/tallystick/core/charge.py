@@ -143,9 +143,9 @@ class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
 class Reserved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The worst case of an attempt, reserved in every scope around it before it is sent.
 
-    `tokens_in` is an upper bound, or exact (`counted`) with the model's own tokenizer. `usd` is
-    None if no price is known; `price` names the policy that applied. `hold` is the number of the
-    reservation in the scope that processes share, 0 if there is none.
+    `tokens_in` is an upper bound, or `counted` with the model's own tokenizer. `usd` is None if no
+    price is known; `price` names the policy that applied. `hold` is the number of the reservation
+    in the scope that processes share, 0 if there is none.
     """
 
     tokens_in: int

@@ -494,7 +494,7 @@ class LedgerUnavailable(Facts, LedgerError):
     """The file cannot be opened, or the disk under it failed."""
 
     code = "ledger.unavailable"
-    says = "{where} cannot be used: {why}; name another file, or mend this one's disk"
+    says = "{where} cannot be used: {why}; name another file, or repair the disk of this one"
 
     where: str
     why: str

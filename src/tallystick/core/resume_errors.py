@@ -30,9 +30,10 @@ class RunInDoubt(Facts, TallystickError):
     def text(self) -> str:
         calls = "; ".join(_call_text(each) for each in self.open)
         return (
-            f"run {self.run} was cut off while it waited for {calls}. Look whether it arrived, "
-            f"then resume with --in-doubt retry (make it again, and accept that it may be paid "
-            f"twice) or --in-doubt abandon (do without it)"
+            f"run {self.run} was interrupted while it waited for {calls}. The outcome is unknown, "
+            f"and it may have been paid for. Check whether it happened, then: tally resume "
+            f"{self.run} --in-doubt retry (repeats it; you may pay twice) or --in-doubt abandon "
+            f"(never repeats it)"
         )
 
 
@@ -51,8 +52,8 @@ class ResumeDiverged(ReplayDiverged):
 
     code = "replay.diverged"
     says = (
-        "run {run} entry {seq}: {field} was {recorded!r} and is {now!r}; it cannot be gone on "
-        "with here"
+        "run {run} entry {seq}: {field} was {recorded!r} and is {now!r}; the run cannot be "
+        "resumed here"
     )
 
     def __init__(self, *, run: str, seq: int, field: str, recorded: object, now: object) -> None:

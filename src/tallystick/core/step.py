@@ -473,7 +473,8 @@ class CompletedStep(msgspec.Struct, frozen=True, kw_only=True):
 def charge_of_call(*, input_tokens: int, output_tokens: int, cost_usd: Money | None) -> Charge:
     """Return the charge of one model call, from reported figures. A cost of None is unknown.
 
-    Negative figures count as zero. Raise `InvalidStep` if one is no number.
+    Negative figures count as zero. Raise `InvalidStep` if a count is not whole, or the cost not a
+    finite number.
     """
     return Charge(
         tokens_in=_count(input_tokens, "input_tokens"),

@@ -1,4 +1,4 @@
-"""Judge if a text is a program, and read the commands in a model's reply with their arguments.
+"""Decide if a text is a program, and read the commands in a model's reply with their arguments.
 
 Rule 1: an argument ends in one of three places, tried in this order: after one string literal that
 is followed by `)`; at the `)` that balances the opening one, outside quotes; at a `)` that ends the
@@ -303,7 +303,10 @@ def _batch(text: str) -> Command | str:
 
 
 def dedent_block(source: str) -> str:
-    """Remove the indentation that all lines share, unless the text has over 65,536 characters."""
+    """Remove the indentation that all lines share, and the blanks at both ends.
+
+    A text of more than 65,536 characters keeps its indentation, because finding it takes too long.
+    """
     lines = source.strip("\r\n")
     return (textwrap.dedent(lines) if len(lines) <= _FLUSH_CHARS_MAX else lines).strip()
 

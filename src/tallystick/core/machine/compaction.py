@@ -76,9 +76,9 @@ def add_result(state: RunState, event: ProgramFinished) -> tuple[ProgramFinished
 
 
 def messages_with_outputs(state: RunState, last: ProgramFinished) -> tuple[Message, ...]:
-    """Return the prompt, and at its end the results that it does not show any more.
+    """Return the prompt, with earlier results at its end if it does not show all of them.
 
-    The result of the `last` program and failed ones are left out.
+    The results of the `last` program, and of failed ones, are left out.
     """
     if state.past is None and not any(isinstance(each, KeptText) for each in state.outputs):
         return state.messages
@@ -181,7 +181,7 @@ def _brief_text(result: ProgramFinished, place: int) -> tuple[str, bool]:
 def _head(text: str, *, closing: bool, last: bool) -> tuple[str, int]:
     """Return the beginning of a text, or of an error its end, and how many characters are left out.
 
-    It returns 0 if the last line of the text names the place of the rest.
+    That is 0 also if the last line of the text names the place of the rest.
     """
     text = text.rstrip("\n")
     if len(text) <= _HEAD_CHARS:

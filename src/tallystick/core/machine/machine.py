@@ -125,10 +125,10 @@ def begin(started: RunStarted, texts: tuple[str, ...] = ()) -> tuple[RunState, t
 
 
 def advance(state: RunState, event: Event) -> tuple[RunState, tuple[Intent, ...]]:
-    """Return the state after an event, and the intents that follow. Without intents, the run waits.
+    """Return the state after an event, and the intents that follow.
 
-    It waits for further events of a program, or for its end to be recorded. Raise `IllegalEvent` if
-    this event cannot come in the phase of the state.
+    Without intents, the run has ended, or it waits: for further events of a program, or for its end
+    to be recorded. Raise `IllegalEvent` if this event cannot come in the phase of the state.
     """
     if type(event) not in TRANSITIONS[state.phase]:
         raise IllegalEvent(event=type(event).__name__, phase=state.phase.value)

@@ -216,10 +216,11 @@ def still_unnamed(unnamed: Sequence[str], source: str, result: ProgramFinished) 
 def is_typed_unseen(
     source: str, answer: str, *, printed: bool, messages: Sequence[Message]
 ) -> bool:
-    """Return True if a program has the answer as a literal that no earlier output shows.
+    """Return True if a program passes the answer to FINAL as a literal that was not shown before.
 
-    A call of FINAL under a condition is the program's decision and does not count, unless the
-    program also printed: it answered before that output was read.
+    It counts as shown if earlier output has at least half of its telling words. A call under a
+    condition is the program's decision and does not count, unless the program also printed: it
+    answered before that output was read.
     """
     tree = tree_of(source)
     if tree is None:
