@@ -250,6 +250,10 @@ class _Follower:
 def _write_hashed(
     descriptor: int, chunks: Iterable[bytes | memoryview], *, in_memory: bool
 ) -> tuple[str, int]:
+    """Write pieces to an open file and force it. Return their digest and their length.
+
+    Above 2 MiB, a thread computes the digest of the rest (`_Follower`).
+    """
     hashed = hashlib.sha256()
     length = flushed = 0
     handed_max = None if in_memory else _HANDED_MAX

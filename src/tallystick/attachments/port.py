@@ -66,6 +66,7 @@ class AttachmentIoFailed(Facts, AttachmentError):
 
     @classmethod
     def of(cls, path: Path, error: OSError) -> AttachmentIoFailed:
+        """Return the error for a path that the system failed on."""
         return cls(path=str(path), source=error.strerror or str(error))
 
 
@@ -98,6 +99,7 @@ class AttachmentSourceFailed(Facts, AttachmentError):
 
     @classmethod
     def of(cls, given: object, error: OSError) -> AttachmentSourceFailed:
+        """Return the error for a source that the system failed to read."""
         name = getattr(given, "name", None)
         return cls(
             name=name if isinstance(name, str) else "the source of an attachment",
@@ -116,6 +118,7 @@ class ManifestRecordFailed(AttachmentError):
 
     @classmethod
     def of_intent(cls, id: str, error: Exception) -> ManifestRecordFailed:
+        """Return the error for an attachment intent that could not be written."""
         return cls(f"failed to record attachment intent for `{id}`: {error}")
 
 

@@ -1,7 +1,7 @@
 """Read and write the tables of attachments in the ledger's own file.
 
-They are made with the first attachment, beside the tables of the ledger and independent of them: an
-older version of this package reads such a file as if they were not there.
+They are made with the first attachment. They are independent of the ledger's tables: an older
+version of this package reads such a file as if they were not there.
 """
 
 from __future__ import annotations
@@ -260,6 +260,7 @@ class SqliteManifest:
 
 
 def _as_blob(found: tuple[Any, ...]) -> Blob:
+    """Return the blob in a row. Raise `AttachmentCorrupt` if the row is damaged."""
     id, byte_len, stored_at, state, sweep, filed = found
     if not (
         _is_id(id)
@@ -273,6 +274,7 @@ def _as_blob(found: tuple[Any, ...]) -> Blob:
 
 
 def _as_reference(found: tuple[Any, ...]) -> Reference:
+    """Return the reference in a row. Raise `AttachmentCorrupt` if the row is damaged."""
     session_id, id, owner, intent_at, committed_at, encoded = found
     try:
         ref = _decode_ref(encoded)

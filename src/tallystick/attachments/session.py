@@ -1,7 +1,8 @@
 """Give one holder its attachments: put, commit, read what it holds, and release.
 
-A put is an intent, then bytes. The intent keeps the bytes as long as this process lives; a commit,
-in the transaction of the event that carries the reference, keeps them as long as the holder does.
+A put is an intent, then bytes. The intent keeps the bytes as long as this process lives. A commit
+keeps them as long as the holder exists; it is made in the transaction of the event that carries the
+reference.
 
     batch = held.batch()
     ref = batch.add(data, media_type="text/plain", label="stdout")

@@ -120,6 +120,11 @@ class StoredAttachments:
     # -- the store -----------------------------------------------------------------------------
 
     def stage(self, source: Source, declared: Declared = NOTHING_DECLARED) -> Staged:
+        """Take in bytes, with bounded memory, and detect their media type and size.
+
+        Up to 64 KiB stay in memory. Raise `AttachmentSourceFailed` if the source cannot be read,
+        and `InvalidName` or `InvalidLimit` for a declaration that is not valid.
+        """
         self._begin()
         if isinstance(source, bytes) and len(source) <= INLINE_BYTES_MAX:
             return _stage_whole(source, declared)
@@ -141,6 +146,10 @@ class StoredAttachments:
         return Staged(ref=ref, blob=blob)
 
     def keep(self, staged: Staged, *, within: Transaction = None) -> None:
+        """Make staged bytes findable by their id, and release them.
+
+        Raise `ReclamationInFlight` if a sweep is deleting the same large bytes.
+        """
         id, now = staged.ref.id, self.clock()
         if staged.data is not None:
             data = staged.data
@@ -160,11 +169,17 @@ class StoredAttachments:
     def keep_committed(
         self, session_id: str, staged: Sequence[Staged], *, within: Transaction = None
     ) -> None:
+        """Write intent, bytes and commit of staged bytes that are in memory, all at once."""
         blobs = [(each.ref, each.data) for each in staged if each.data is not None]
         with self.changing_within(within) as rows:
             rows.insert_committed(session_id, blobs, now=self.clock())
 
     def chunks(self, id: str) -> Chunks:
+        """Read an attachment. Raise `AttachmentNotFound`, or `AttachmentCorrupt` for damaged bytes.
+
+        Raise `AttachmentMetaMissing` if there are bytes without a row. Damage of a large attachment
+        is raised before its last piece.
+        """
         blob, data = self._find(id)
         if blob.filed:
             return BlobChunks(self.blobs.open(id), id=id, byte_len=blob.byte_len)
@@ -186,6 +201,11 @@ class StoredAttachments:
     def record_intent(
         self, intent: Intent, ref: AttachmentRef, *, within: Transaction = None
     ) -> None:
+        """Insert a row unless it is there, and withdraw a sweep's decision to delete those bytes.
+
+        If a sweep is deleting them, this waits for it, 10 seconds by default. Raise
+        `ReclamationInFlight` after that, or at once inside the transaction `within`.
+        """
         give_up = time.monotonic() + self._wait_seconds
         while True:
             with self.changing_within(within) as rows:

@@ -22,9 +22,9 @@ _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Su
 class RunClock(msgspec.Struct, frozen=True, kw_only=True):
     """The start of a run's clock, in nanoseconds since 1970, and the time zone of its user.
 
-    The offset of the zone is recorded with its name: another version of the zone database could
-    give another one, and a replay has to compute the same prompt again. `is_present` is True if the
-    clock was to start at the start of the run, not at a chosen time.
+    The offset of the zone is recorded with its name, because another version of the zone database
+    could give another one. A replay has to compute the same prompt again. `is_present` is True if
+    the clock was to start at the start of the run, not at a chosen time.
     """
 
     clock_ns: int = FIXED_CLOCK_NS

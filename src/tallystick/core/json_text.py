@@ -44,8 +44,8 @@ def read_json(text: str, *, chars_max: int = CHARS_MAX) -> object:
     Raise `ValueError`, with the reason in a line, if none.
 
     Also refused: NaN and Infinity, numbers that are too large or too long, a name that occurs twice
-    in an object, halves of characters, a text longer than `chars_max`, and nesting deeper than
-    `DEPTH_MAX`.
+    in an object, and halves of characters. The text has at most `chars_max` characters and
+    `DEPTH_MAX` levels.
     """
     if len(text) > chars_max:
         raise ValueError(f"it has {len(text):,} characters; at most {chars_max:,}")

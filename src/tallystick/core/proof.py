@@ -1,8 +1,8 @@
 """Read and write heads, and proofs that one entry is at its position in a run.
 
-A proof has the hash before the entry, the entry's header, the headers of all later entries up to
-the head, and the entry's salt and body if they are to be shown. From these every hash is computed
-again; the last must be the head's. Other bodies, and earlier entries, are not shown.
+A proof has the hash before the entry, the entry's header, and the headers of all later entries up
+to the head. It has the entry's salt and body if they are to be shown. From these every hash is
+computed again; the last must be the head's. Other bodies, and earlier entries, are not shown.
 
 Rule 1: a proof is worth what its head is worth. It contains none; the person who checks it brings
 the head.

@@ -154,6 +154,7 @@ def problem_of(value: object, schema: Mapping[str, Any]) -> str | None:
 
 
 def _problem(value: object, schema: Mapping[str, Any], where: str, steps: list[int]) -> str | None:
+    """Return why a value does not fit a schema. Raise `OverflowError` after `_STEPS_MAX` steps."""
     steps[0] += 1
     if steps[0] > _STEPS_MAX:
         raise OverflowError("it has too many parts")
@@ -230,7 +231,7 @@ def _combined_problem(
 def found_in(text: str, schema: Mapping[str, Any]) -> object:
     """Return the JSON value in a reply. Raise `ValueError` if there is none.
 
-    A model asked for a yes or a number often writes it bare, with a word around it: so a boolean
+    A model asked for a yes or a number often writes it bare, with a word around it. So a boolean
     may be `yes` or `no`, and a single number in the text counts. If a schema wants a string or has
     an `enum`, the whole text counts.
     """

@@ -2,8 +2,8 @@
 
 Rule 1: a definition is checked when it is made. A limit is a limit, zero included, or an error that
 names its field; nothing in it is ignored.
-Rule 2: a charge is a fact. What a provider reports below zero counts as zero, and a cost finer than
-a nano-dollar as the next one up; neither is a reason to lose the rest.
+Rule 2: a charge is a fact. A reported figure below zero counts as zero, and a cost finer than a
+nano-dollar as the next one up. Neither is a reason to lose the rest.
 """
 
 from __future__ import annotations

@@ -145,6 +145,7 @@ def _why_not_paid(facts: Facts) -> str | None:
 
 
 def _auto(facts: Facts) -> Choice:
+    """Choose by the size of the texts, their kind, and the cost of reading them."""
     if not facts.text_tokens:
         if not facts.pictures:
             return Choice(strategy="code", why="there is no text to read")

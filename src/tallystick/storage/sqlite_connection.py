@@ -3,8 +3,8 @@
 A connection is opened when it is first used, and threads take turns with it. A file of another
 kind, or of an unknown version, is refused by name and left as it is.
 
-No connection crosses a fork. SQLite keeps its locks by process and its notes on them in memory: a
-child that inherits the notes believes it has locks that only its parent has, and what it commits is
+No connection crosses a fork. SQLite keeps its locks by process and its notes on them in memory. A
+child that inherits the notes believes it has locks that only its parent has. What it commits is
 lost when the parent closes the file. So a fork waits until no connection is in use and closes them
 all; either side opens its own again. A file whose connection stayed in use is refused in the child.
 
@@ -41,7 +41,7 @@ _CARRIED = (
 class FileKind:
     """One kind of file: how it is recognised and made, and the errors of its store.
 
-    `versions` are those that can be read; a new file gets the first, and so does an older one when
+    `versions` are those that can be read. A new file gets the first, and so does an older one when
     it is first opened to be written, in the transaction of `upgrade`. `newer` makes the error for
     another version. `prepare` is called with each new connection, `fill` in the transaction that
     makes the tables. `name` and `instead` are for the error on systems that cannot have such a
@@ -217,9 +217,11 @@ class SqliteConnection:
         return True
 
     def after_fork_in_parent(self) -> None:
+        """Let threads use the connection again."""
         self._guard.release()
 
     def after_fork_in_child(self, *, closed: bool) -> None:
+        """Make the connection usable in the child, or refuse its file if it was in use."""
         self._guard = threading.Lock()
         self._holder = None
         if not closed and self._connection is not None and self._file is not None:
@@ -252,6 +254,10 @@ class SqliteConnection:
         return self._connection
 
     def _open(self) -> sqlite3.Connection:
+        """Open and prepare the file.
+
+        Raise the store's `unavailable` if it was carried over a fork.
+        """
         found = self.kind.make(self.path)
         self._file = (found.st_dev, found.st_ino)
         if self._file in _carried:
@@ -301,6 +307,7 @@ class SqliteConnection:
         return found
 
     def _prepare(self, db: sqlite3.Connection) -> None:
+        """Set the connection up, and make the tables of a new file."""
         # The file is checked before anything is set: a foreign file stays as it is.
         fresh = not self._recognizes(db)
         if fresh and self.kind.page_bytes is not None:

@@ -79,6 +79,7 @@ class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True, tag="attempt.fail
 
     @classmethod
     def of(cls, event: ModelFailed, *, details: UsageDetails | None = None) -> AttemptFailed:
+        """Return the outcome that a record of a failed call stands for."""
         return cls(
             reason=event.reason,
             billed=event.billed,
@@ -158,6 +159,7 @@ def apply(tree: BudgetTree, reservation: Reservation, settled: Settlement) -> li
 
 
 def _settle_failure(worst: Charge, outcome: AttemptFailed, priced: Priced) -> Settlement:
+    """Return what a failed attempt is charged: nothing, as reported, or at least as reserved."""
     usage, details = outcome.usage, outcome.details
     said = usage is not None and _objection(usage, details) is None
     # Both must say so: a status that is not in `UNBILLED` may have been billed whatever the flag.
@@ -213,6 +215,10 @@ def _charge_reserved(worst: Charge, flag: BillingFlag) -> Settlement:
 def _charge_reported(
     worst: Charge, usage: ModelUsage, details: UsageDetails | None, priced: Priced
 ) -> Settlement:
+    """Charge the reported usage.
+
+    If a figure is above its bound, charge the larger of both in each.
+    """
     usd = priced(usage, details)
     if usd is None:
         # The price was known before and is not now: the worst case is still a bound.

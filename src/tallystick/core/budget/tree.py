@@ -1,15 +1,15 @@
 """Keep the budget tree: nested scopes, what they have spent, and what is reserved in them.
 
 Rule 1: limit = remaining + reserved + spent, in every scope and dimension, after every action. A
-child is a cap and not a gift: nothing moves into it, so whatever is used in it is used in every
-scope around it too, and a tree cannot spend more than its root may, however wide it is.
+child is a cap and not a gift: nothing moves into it. What is used in it is used in every scope
+around it too, so a tree cannot spend more than its root may, however wide it is.
 Rule 2: a request may be refused, and then nothing has changed. `reserve` and `enter` are requests.
 Rule 3: a charge is a fact. `settle` and `spend` record it in every scope first, and then return
 which limits it passed; a scope that is over any of its limits reserves nothing more. Nor does a
-scope that limits tokens or money after a charge above its reservation: a provider that bills more
+scope that limits tokens or money after a charge above its reservation. A provider that bills more
 than the most that was reserved can bill anything, and no limit holds with it.
-Rule 4: unknown is not zero. Where money is limited, a call without a known price is refused, or let
-through as waived and counted apart; a price that stays unknown settles at what was reserved.
+Rule 4: unknown is not zero. If money is limited, a call without a known price is refused, or let
+through as waived and counted apart. A price that stays unknown settles at what was reserved.
 
 The tree reads no clock and takes no lock; callers that share one hold a lock of their own. Scopes
 that several processes share are rows in the ledger's file, kept by the same rules.
@@ -207,6 +207,8 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, eq=False)
 class _Node:
+    """A scope that is open, or left with something reserved in it."""
+
     scope: Scope
     # This one first, the root last.
     chain: tuple[_Node, ...]
@@ -242,8 +244,9 @@ class BudgetTree:
     ) -> None:
         """Open a scope inside another. A run inside a run needs a level of depth.
 
-        Raise `InvalidScope` if the scope is open or may not be inside the parent, `ScopeUnknown` if
-        the parent is not open, and `BudgetExhausted` if a limit of depth is reached.
+        Raise `InvalidScope` if the scope is open or may not be inside the parent. Raise
+        `ScopeUnknown` if the parent is not open, and `BudgetExhausted` if a limit of depth is
+        reached.
         """
         if scope in self._nodes:
             raise InvalidScope(scope=scope, why="it is open already")
@@ -481,6 +484,10 @@ def _check_depth(chain: tuple[_Node, ...], level: int) -> None:
 def _refusal(
     node: _Node, wanted: Sequence[int], *, unpriced: bool
 ) -> BudgetExhausted | BudgetUnpriced | None:
+    """Return the error for an amount that does not fit the scope and all around it, or None.
+
+    A limit that is passed already refuses every amount, also nothing.
+    """
     for each in node.chain:
         spent, reserved = each.spent, each.reserved
         # Every limit, also where nothing is wanted: a scope that is over one has to stop.

@@ -118,6 +118,7 @@ def citations_of(answer: str, *, question: str, documents: Documents) -> tuple[C
 
 
 def _citations(answer: str, question: str, documents: Documents) -> tuple[Citation, ...]:
+    """Cite the lines with the most of the answer's words, as `citations_of` describes."""
     held: dict[tuple[str, int], _Line] = {}
     for words, standing in _runs(answer, question, documents):
         count = 0
@@ -371,6 +372,7 @@ def _check_claim(claim: Claim, names: Names, documents: Documents) -> Citation |
 def _check_place(
     claim: Claim, place: ClaimedLines, names: Names, documents: Documents
 ) -> Citation | str | None:
+    """Check a claim that names lines. Return its citation, or why there is none."""
     name = names.whose(place.name)
     if name is None:
         return _check_unknown_name(claim, place, names, documents)

@@ -72,9 +72,11 @@ class Documents:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of all documents."""
         return tuple(self._held)
 
     def size(self, name: str) -> int:
+        """Return the length of a document in bytes."""
         return len(self._held[name])
 
     def read(self, name: str, start: int, stop: int) -> bytes:

@@ -159,34 +159,53 @@ _FLUSH_CHARS_MAX = 64 << 10
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True, tag="code"):
+    """A program."""
+
     source: str
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
+    """A command line for the shell."""
+
     command: str
 
 
 class Final(msgspec.Struct, frozen=True, kw_only=True, tag="final"):
+    """The answer, as text. A single name may be that of a variable."""
+
     text: str
 
 
 class FinalVar(msgspec.Struct, frozen=True, kw_only=True, tag="final_var"):
+    """The answer, in a variable."""
+
     name: str
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
+    """A request to keep the files and variables under a name."""
+
     name: str
 
 
 class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
+    """A request to restore a snapshot."""
+
     name: str
 
 
 class QueryLlm(msgspec.Struct, frozen=True, kw_only=True, tag="query_llm"):
+    """A prompt for another model call.
+
+    No run has this command; a program calls `llm_query` instead.
+    """
+
     prompt: str
 
 
 class QueryLlmBatched(msgspec.Struct, frozen=True, kw_only=True, tag="query_llm_batched"):
+    """Several such prompts."""
+
     prompts: tuple[str, ...]
 
 

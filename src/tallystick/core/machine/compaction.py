@@ -3,7 +3,7 @@
 Rule 1: it is mechanical. No model is asked, so it costs nothing, and a replay does the same again
 from the records alone.
 Rule 2: up to `RunStarted.compact_at` tokens, of four bytes each, nothing is touched. Beyond that,
-the oldest turns are shortened in one go, until half of it is reached: so the part of a prompt that
+the oldest turns are shortened in one go, until half of it is reached. So the part of a prompt that
 servers cache is not lost at every turn.
 Rule 3: the fixed part, the task and the last three turns stay as they are. If they alone are longer
 than that, old turns still have half as much room as the bound, and a quarter after compaction.

@@ -209,6 +209,7 @@ def _on_refusal(state: RunState, event: ModelRefused) -> tuple[RunState, tuple[I
 
 
 def _on_reply(state: RunState, event: ModelReplied) -> tuple[RunState, tuple[Intent, ...]]:
+    """Charge a reply, and continue with its commands, its answer, or a request for a program."""
     used = charge_of(event) + Charge(turns=1, wall_ms=event.wall_ms)
     reply = parse_reply(event.text, cut=event.cut)
     state = msgspec.structs.replace(state, said=said_in(event.text) or state.said)
@@ -265,6 +266,7 @@ def _on_check(state: RunState, event: ProgramChecked) -> tuple[RunState, tuple[I
 
 
 def _on_program_end(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[Intent, ...]]:
+    """Record the result of a program, then end the run, ask about its answer, or continue."""
     if event.stop == native.RETRIED:
         return _next_command(native.prepare_retry(state))
     source = program_of(state)
@@ -363,6 +365,11 @@ def _take_answer(state: RunState, fit: Fit, how: str) -> tuple[RunState, tuple[I
 def _ask_about_answer(
     state: RunState, doubt: Doubt, answer: str, source: str
 ) -> tuple[RunState, tuple[Intent, ...]]:
+    """Ask the model about an answer that looks like a slip.
+
+    An answer that was typed unseen stays in the prompt with its program. Any other program that
+    gave a doubtful answer is taken out, because a model copies it.
+    """
     text = question(
         doubt, answer, state.started, texts=state.texts, unnamed=state.unnamed, source=source
     )

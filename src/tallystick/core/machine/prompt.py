@@ -490,7 +490,7 @@ def observation(
     """Return the message about the result of a program, with what to do next at the end.
 
     `rebound` are tools whose names the program took for something else, `told` those of the program
-    before it: their names were back when this one began, and the model knows.
+    before it. Their names were back when this one began, and the model knows.
     """
     said = [_body(result)]
     if result.names_kept:
@@ -542,6 +542,7 @@ def _name_list(names: tuple[str, ...]) -> str:
 
 
 def _body(result: ProgramFinished) -> str:
+    """Return the result of a program as text: what it printed, how it failed, or its value."""
     if result.stop == ABANDONED and result.failure is not None:
         return result.failure.message
     if isinstance(result.exit_code, int):

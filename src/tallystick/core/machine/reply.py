@@ -125,6 +125,7 @@ class _Reader:
         self.closer_passed = -1
 
     def read(self) -> None:
+        """Read the whole reply, from one opening to the next."""
         openings = 0
         while (hint := _HINT_OF_OPENING.search(self.text, self.at)) is not None:
             openings += 1
@@ -149,6 +150,10 @@ class _Reader:
         self._pass_prose(len(self.text))
 
     def reply(self) -> Reply:
+        """Return what was read.
+
+        A reply that is a program as a whole is returned as that program.
+        """
         if self.outside is not None:
             self._leave_reasoning(*self.outside)
         bare = self._bare_program()
@@ -163,6 +168,10 @@ class _Reader:
     # One method for each kind of opening. Each of them moves `at` past the opening.
 
     def _reasoning(self, opening: re.Match[str]) -> None:
+        """Skip reasoning, or read on in reasoning that is never closed.
+
+        A closing mark without an opening drops everything before it: the opening was in the prompt.
+        """
         if self.outside is not None:
             self.at = opening.end()
             return
@@ -189,6 +198,7 @@ class _Reader:
         self.hint = f"the reply ended inside its reasoning; {_ASK}"
 
     def _command(self, opening: re.Match[str]) -> None:
+        """Read a command with its argument, or note why it cannot be read."""
         name = opening["name"]
         argument = read_argument(self.text, opening.end(), self.effort)
         if isinstance(argument, Unreadable):
@@ -214,6 +224,7 @@ class _Reader:
         )
 
     def _fence(self, opening: re.Match[str]) -> None:
+        """Read a fence: as a program, a command line, or prose."""
         lead, fence, info = opening["lead"], opening["fence"], opening["info"]
         quoted = ">" in lead or "#" in lead
         if quoted or opening.start() == self.closer_passed:
@@ -249,6 +260,7 @@ class _Reader:
     def _tagged_fence(
         self, opening: re.Match[str], *, fence: str, language: str, indent: str
     ) -> None:
+        """Read a fence with a language, and note why if it is not run."""
         block = self._block(opening, fence=fence, indent=indent)
         whole = block.closed or (language in _PYTHON and self.judge.parses(block.source))
         if language not in _PYTHON | _SHELL:
@@ -291,6 +303,7 @@ class _Reader:
     # The end of a block.
 
     def _block(self, opening: re.Match[str], *, fence: str, indent: str) -> _Block:
+        """Return the content of a fence, up to the first closing line that fits."""
         start = min(opening.end() + 1, len(self.text))
         crlf = "\r" if opening[0].endswith("\r") else ""
         first: _Block | None = None

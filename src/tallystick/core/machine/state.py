@@ -1,8 +1,8 @@
 """Define the state of a run, as one value, and what skills change of it.
 
-Instructions that a program loads enter the prompt with its result, whole as far as there is room:
-what a program prints is cut far shorter, and a model that forgets to print would never see them. A
-run that a program begins is narrowed as that program is, from its start.
+Instructions that a program loads enter the prompt with its result, whole as far as there is room.
+The output of a program is cut far shorter, and a model that forgets to print would never see them.
+A run that a program begins is narrowed as that program is, from its start.
 """
 
 from __future__ import annotations
@@ -103,19 +103,26 @@ class NativeState(msgspec.Struct, frozen=True, kw_only=True):
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known of a run. Equal ledgers give equal states.
 
-    `passing` says that the last reply and the observation of it leave the prompt once there is a
-    better one: a failed program is copied as readily as a good one. `read` says that a program has
-    named the data. `unnamed` are the values of the question that no program has, `asked_about` the
-    doubts of an answer that the model was asked about, `doubted` the last such answer. `texts` are
-    the data, as far as it was given whole. `outputs` is what programs printed and was too long to
-    be shown, or is not shown any more. `results` are the results of programs, and `past` the turns
-    that left a prompt that was too long: both are there only for `compaction`. `told` is the share
-    of the budget, in per cent, of the last notice to the model. `excused` is how many attempts of
-    this turn failed by no fault of the model, `unfit` how many answers did not fit the schema,
-    `unchecked` how many programs in a row the vocabulary refused. `held` is what waits for a
-    person. `rebound` are the tools whose names the last program took. `said` is the last reply, as
-    far as it is shown for a run without an answer; `words` the last one that answered in words and
-    had nothing to run.
+    The prompt: `messages` are those that the next call sends, of which the first `sent` were in the
+    call of intent `base`. `passing` is True if the last reply and the observation of it leave the
+    prompt once there is a better one: a model copies a failed program as readily as a good one.
+    `observed` are the messages for the next turn. `rebound` are the tools whose names the last
+    program took. `told` is the share of the budget, in per cent, of the last notice to the model.
+
+    The data: `texts` are those that the run was given whole. `outputs` is what programs printed and
+    was too long to be shown, or is not shown any more. `results` are the results of programs, and
+    `past` the turns that left a prompt that was too long: both are there only for `compaction`.
+
+    Suspect answers: `read` is True once a program has named the data. `unnamed` are the values of
+    the question that no program has, `asked_about` the doubts that the model was asked about,
+    `doubted` the last such answer.
+
+    Counters: `excused` counts the attempts of this turn that failed by no fault of the model,
+    `unfit` the answers that did not fit the schema, `unchecked` the programs that the vocabulary
+    refused in a row. `held` is the reply that waits for a person.
+
+    Results: `said` is the last reply, as far as it is shown for a run without an answer. `words` is
+    the last one that answered in words and had nothing to run.
     """
 
     started: RunStarted

@@ -1,9 +1,9 @@
 """Detect answers that look like slips, and ask once about each, with facts from the data.
 
-Most wrong answers of weak models are given in good faith and show it: the value was written down
-before the program ran, or no program read the data, or none looked for what the question names, or
-the filter matched nothing, or the answer repeats the question. A model that was right loses one
-turn and answers again.
+Most wrong answers of weak models are given in good faith and show it. The value was written before
+the program ran. No program read the data, or none searched for what the question names. The filter
+matched nothing, or the answer repeats the question. A model that was right loses one turn and
+answers again.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ class SkillLoaded(
 ):
     """A program read the instructions of a skill. `sha256` is of the file that has them.
 
-    `told` is the part that the model is shown, if the answer is so long that it is kept apart;
+    `told` is the part that the model is shown, if the answer is so long that it is kept apart.
     `files` are the first of the other files in its folder.
     """
 

@@ -149,9 +149,9 @@ class RunNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Facts about a run that its own chain does not have.
 
     `caller` is the host call by which a program of another run began it, written before it begins.
-    `told` is True if the run ended without an answer and the step was informed, written before
-    anything that the step began afterwards; `refused` is the error that the step got instead,
-    because a budget around the run is exhausted.
+    `told` is True if the run ended without an answer and the step was informed. It is written
+    before anything that the step began afterwards. `refused` is the error that the step got
+    instead, because a budget around the run is exhausted.
     """
 
     run: str
@@ -170,7 +170,8 @@ class StepEntered(msgspec.Struct, frozen=True, kw_only=True, tag="step.entered")
     host call by which a program reached it, if one did.
 
     The record is repeated if the step was entered again when the chain was resumed, with other
-    arguments or after it had been left; and while it is open, with a `note` of a run inside.
+    arguments or after it had been left. It is also repeated while the step is open, with a `note`
+    of a run inside.
     """
 
     path: str
@@ -194,7 +195,7 @@ class StepReceipt(msgspec.Struct, frozen=True, kw_only=True):
     `chain` and `path` name it. `model` is the last that was asked, else the declared one. `usd` is
     in nano-dollars and of the priced calls only; `unpriced` counts the others. `runs` are those
     begun directly in it, at most the first 10,000; `runs_begun` counts them all. `unfinished` is
-    how many runs and inner steps were still in progress when it was left: what they used afterwards
+    how many runs and inner steps were still in progress when it was left. What they used afterwards
     is in their own receipts, and in no figure of this one.
     """
 

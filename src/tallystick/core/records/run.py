@@ -69,18 +69,22 @@ Policy = Literal["pure", "read", "effect", "paid"]
 class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     """A goal under limits, with everything a replay needs beside the answers of the world.
 
-    `functions`, `inputs` (texts short enough to be given whole) and `texts` are the names the
-    program finds, `values` those of runs from before there were attachments. `images` go to the
-    model with the task. `parent` is the chain of the steps around the run, `step` the path of the
-    one that began it; `caller` is the run whose program did. `strategy` is how it is answered,
-    `strategy_why` the reason, if the strategy was not asked for by name. A prompt of more than
-    `compact_at` tokens is shortened, if it is not 0. `encodings` are of files that were not UTF-8,
-    `schema` of the answer. `skills` are those that its programs may load, as they were then;
-    `memory` is the one that they recall from, `session` the one that the run belongs to. `backend`
-    is the sandbox that its programs run in. `settings` names the source of each setting that is no
-    default, if a configuration was read. `clock_ns` is the start of its clock; without one, that is
-    2026-01-01. `given` has what capabilities without a field of their own record of the run, each
-    under its name.
+    Inputs: `functions`, `inputs` (texts short enough to be given whole) and `texts` are the names
+    the program finds, `values` those of runs from before there were attachments. `images` go to the
+    model with the task. `encodings` are of files that were not UTF-8.
+
+    Origin: `parent` is the chain of the steps around the run, `step` the path of the one that began
+    it. `caller` is the run whose program did. `settings` names the source of each setting that is
+    no default, if a configuration was read.
+
+    Rules: `strategy` is how the run is answered, `strategy_why` the reason, if the strategy was not
+    asked for by name. A prompt of more than `compact_at` tokens is shortened, if it is not 0.
+    `schema` is of the answer. `backend` is the sandbox that its programs run in. `clock_ns` is the
+    start of its clock; without one, that is 2026-01-01.
+
+    Capabilities: `skills` are those that its programs may load, as they were then. `memory` is the
+    one that they recall from, `session` the one that the run belongs to. `given` has what
+    capabilities without a field of their own record of the run, each under its name.
     """
 
     goal: str
@@ -141,8 +145,8 @@ def zone_given(clock: RunClock) -> tuple[str, int] | tuple[msgspec.UnsetType, ms
 class AskModel(msgspec.Struct, frozen=True, kw_only=True, tag="model.ask"):
     """One attempt at a model call. Paid: on disk before it is sent.
 
-    The prompt is the first `kept` messages of the one of intent `base` (all, if `kept` is None),
-    then the `added` parts, each named by its origin, so a run grows by what is new.
+    The prompt begins with the first `kept` messages of that of intent `base` (all, if `kept` is
+    None). The `added` parts follow, each named by its origin, so a run grows by what is new.
     `request_sha256` is of the whole request as it is sent. `wait_ms` is the delay before this
     attempt, after the one before it. `evidence` lists the skills that the prompt shows.
     """
@@ -239,7 +243,7 @@ class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered
 
     `reply` is the encoded answer. A long one is kept apart, as `reply_ref`; one that can be
     computed again from the run's attachments is recorded by its digest, `reply_sha256`. `skill` is
-    the skill that the call loaded or used, if any, `memory` the notes that it read or wrote;
+    the skill that the call loaded or used, if any, `memory` the notes that it read or wrote.
     `notes` has what other capabilities record, each under its name.
     """
 
@@ -366,6 +370,7 @@ def decode_record(body: bytes) -> Record:
 
 
 def tag_of(record: Record) -> str:
+    """Return the wire tag of a record."""
     return str(record.__struct_config__.tag)
 
 

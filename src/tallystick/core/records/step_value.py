@@ -93,6 +93,10 @@ class _ValueWriter:
         self.runs = 0
 
     def form(self, value: object, depth: int) -> object:
+        """Return the form of a value.
+
+        Raise `_Unfit` if it is too large, too deep, or of another type.
+        """
         kind = type(value)
         # Each part is a byte at least, and so is each character.
         self._bytes += len(value) if isinstance(value, str) else 1
@@ -164,6 +168,7 @@ class _ArgumentReader:
         self._bytes = 0
 
     def form(self, value: object, depth: int) -> object:
+        """Return the form of an argument. Raise `_Unfit` if it has none."""
         self._count(1, 0)
         if depth > _DEPTH_MAX:
             raise _Unfit

@@ -307,6 +307,10 @@ def _compare_ends(a: End | None, b: End | None) -> EndDifference:
 
 
 def _compare_turns(number: int, one: Outline, other: Outline, *, already: bool) -> TurnDifference:
+    """Compare the turn of a number in both runs.
+
+    `already` says that an earlier request differed.
+    """
     a, b = one.turns.get(number), other.turns.get(number)
     present = _verdict(a and True, b and True)
     a, b = a or Turn(), b or Turn()
@@ -421,6 +425,7 @@ def _origin_of_start(started: RunStarted | None, part: str) -> object:
 
 
 def _compare_programs(a: Turn, b: Turn) -> tuple[ProgramDifference, ...]:
+    """Compare the commands of two replies by their places, and the results of those that ran."""
     ours, theirs = sources_of(a), sources_of(b)
     made = []
     for part in sorted({*ours, *theirs}):

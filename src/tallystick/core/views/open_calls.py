@@ -1,8 +1,8 @@
 """Find the calls that were begun and have no outcome, and name them for lookups outside.
 
 While a run is live they are in progress. If its process died, they are in doubt. So are calls that
-were left after they had been sent, by Ctrl-C or because a call beside them failed: those are
-charged already, and only whether to repeat them is open.
+were left after they had been sent, by Ctrl-C or because a call beside them failed. Those are
+charged already; the only question is whether to repeat them.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def open_calls(records: Iterable[Record]) -> list[OpenCall]:
 def left_calls(records: Iterable[Record]) -> list[AskModel | QueryAsked]:
     """Return the calls that were left after they were sent, and that a resume would repeat.
 
-    A call is left out once it was asked again, its program has its answer or has ended, or the run
-    was resumed with `retry`, which accepts to pay again.
+    A call is left out once it was asked again, or its program has its answer or has ended. So are
+    all calls before a resume with `retry`, which accepts to pay again.
     """
     asked: dict[_Key, AskModel | QueryAsked] = {}
     left: dict[_Key, AskModel | QueryAsked] = {}
@@ -164,6 +164,7 @@ def open_intents(records: Iterable[Record]) -> tuple[OpenIntent, ...]:
 
 
 def _open_intent(call: OpenCall, before: OpenIntent | None, *, turn: int) -> OpenIntent:
+    """Return the open intent of a call. `before` is that of the same batch so far, if any."""
     if isinstance(call, CallHost | RunProgram):
         what = call.name if isinstance(call, CallHost) else f"program ({call.kind})"
         return OpenIntent(intent=call.intent, kind="effect", what=what, turn=turn)

@@ -276,6 +276,7 @@ def _add_act(outline: Outline, record: RunResumed | RunForked | RunPruned) -> No
 
 
 def _add_end(outline: Outline, record: RunEnded | ReceiptIssued) -> None:
+    """Note the end of the run. A receipt has the digest of the answer, and not its text."""
     if isinstance(record, RunEnded):
         unpriced = sum(turn.spend.unpriced for turn in outline.turns.values())
         charge = record.charge

@@ -1,7 +1,7 @@
 """Compute receipts of runs and of chains of steps from the records alone.
 
 Rule: the records may come from anyone. Nesting follows from the paths, and a path is always longer
-than the one around it; so whatever a file holds, this ends, and each step is in it once.
+than the one around it. So this ends whatever a file holds, and each step is in it once.
 """
 
 from __future__ import annotations
