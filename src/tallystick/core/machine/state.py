@@ -103,8 +103,8 @@ class NativeState(msgspec.Struct, frozen=True, kw_only=True):
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known of a run. Equal ledgers give equal states.
 
-    The prompt: `messages` are those that the next call sends, of which the first `sent` were in the
-    call of intent `base`. `passing` is True if the last reply and the observation of it leave the
+    The prompt: `messages` are the prompt so far, of which the first `sent` were in the call of
+    intent `base`. `passing` is True if the last reply and the observation of it leave the
     prompt once there is a better one: a model copies a failed program as readily as a good one.
     `observed` are the messages for the next turn. `rebound` are the tools whose names the last
     program took. `told` is the share of the budget, in per cent, of the last notice to the model.
@@ -119,7 +119,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     Counters: `excused` counts the attempts of this turn that failed by no fault of the model,
     `unfit` the answers that did not fit the schema, `unchecked` the programs that the vocabulary
-    refused in a row. `held` is the reply that waits for a person.
+    refused in a row. `held` are the commands that wait for a person.
 
     Results: `said` is the last reply, as far as it is shown for a run without an answer. `words` is
     the last one that answered in words and had nothing to run.
