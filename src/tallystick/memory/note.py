@@ -1,9 +1,9 @@
-"""A note: what is kept of one thing said or found, its fields, and whether two are the same.
+"""The note: a remembered text with its fields, their checks, and the digest of duplicates.
 
-Rule 1: what a note says never changes. What is thought of it (importance, whether it still holds,
-whether it may be seen) does, each time by an entry of the log.
-Rule 2: two clocks. `valid_from` and `valid_to` are the world's: when it is so. The place in the log
-is ours: when we knew. Times are milliseconds since 1970.
+Rule 1: the content of a note never changes. Its state does (importance, validity, expiry, whether
+it may be recalled), each time by an entry of the log.
+Rule 2: two clocks. `valid_from` and `valid_to` say when something is true in the world. The
+position in the log says when we knew it. Times are milliseconds since 1970.
 Rule 3: a note is data. No field of it grants anything to anybody.
 """
 
@@ -50,7 +50,10 @@ _DECAY = re.compile(
 
 
 class MemoryType(enum.StrEnum):
-    """The tier: working expires, procedural is important and does not decay."""
+    """The tier of a note.
+
+    A working note expires; a procedural one is important and does not decay.
+    """
 
     EPISODIC = "episodic"
     SEMANTIC = "semantic"
@@ -59,7 +62,11 @@ class MemoryType(enum.StrEnum):
 
 
 class NoteScope(enum.StrEnum):
-    """Who may see it: its owner; those it is shared with; everybody, for the last two."""
+    """The visibility of a note.
+
+    A private note is for its owner, a shared one also for the agents it is shared with. A public or
+    global note is for everybody who reads the file.
+    """
 
     PRIVATE = "private"
     SHARED = "shared"
@@ -68,7 +75,7 @@ class NoteScope(enum.StrEnum):
 
 
 class SourceType(enum.StrEnum):
-    """Where it came from."""
+    """The kind of source that a note came from."""
 
     AGENT = "agent"
     HUMAN = "human"
@@ -82,7 +89,7 @@ class SourceType(enum.StrEnum):
 
 
 class ConsolidationState(enum.StrEnum):
-    """What became of it. Archived and forgotten notes are not recalled."""
+    """The stage of a note's life. Archived and forgotten notes are not recalled."""
 
     RAW = "raw"
     ACTIVE = "active"
@@ -93,7 +100,7 @@ class ConsolidationState(enum.StrEnum):
 
 
 class Permission(enum.StrEnum):
-    """What somebody else may do with a note. A higher one satisfies every lower one."""
+    """A right to another agent's note. A higher one includes every lower one."""
 
     READ = "read"
     WRITE = "write"
@@ -103,17 +110,20 @@ class Permission(enum.StrEnum):
     ADMIN = "admin"
 
     def satisfies(self, needed: Permission) -> bool:
+        """Return True if this permission is `needed`, or a higher one."""
         order = list(Permission)
         return order.index(self) >= order.index(needed)
 
 
 class NewNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody wants kept. `agent_id` owns it, `author` said it, `created_by` wrote it down.
+    """A request to remember a text.
+
+    `agent_id` owns it, `author` said it, `created_by` wrote it down.
 
     `thread_id` and `position` are the conversation and the place in it; without a position it is
-    the next one. `key` names what the note is about: a later one with the same key and owner ends
-    the validity of the one before. `related_to` are ids of notes that are here. `expires_at` and
-    `ttl_ms` say the same thing: at most one of them.
+    the next one. `key` names what the note is about: a later note with the same key and owner ends
+    the validity of the earlier one. `related_to` has ids of notes in the same memory. At most one
+    of `expires_at` and `ttl_ms` may be given.
     """
 
     agent_id: str
@@ -143,7 +153,7 @@ class NewNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A note as it was written down: the part of it that does not change."""
+    """A note as it was remembered: the part of it that does not change."""
 
     id: str
     agent_id: str
@@ -175,7 +185,10 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def uuid7(*, time_ms: int, entropy: bytes) -> str:
-    """The UUIDv7 of a millisecond and ten bytes of randomness. Ids sort by time."""
+    """Return the UUIDv7 of a time in milliseconds and ten random bytes. Ids sort by time.
+
+    Raise `NoteInvalid` if the time does not fit 48 bits, or if `entropy` has another length.
+    """
     if not 0 <= time_ms <= _TIME_MS_MAX:
         raise NoteInvalid(field="time_ms", why="it does not fit 48 bits", given=time_ms)
     if len(entropy) != ENTROPY_BYTES:
@@ -188,12 +201,12 @@ def uuid7(*, time_ms: int, entropy: bytes) -> str:
 
 
 def is_note_id(text: str) -> bool:
-    """Say whether this is a UUIDv7 in its one spelling."""
+    """Return True if `text` is a UUIDv7 in its canonical spelling: small letters, with hyphens."""
     return _UUID7.fullmatch(text) is not None
 
 
 def normalised(text: str) -> str:
-    """A text as it is compared with others: NFKC, one space between words, case folded."""
+    """Normalise a text for comparison: NFKC, case folded, one space between words."""
     if text.isascii():
         return " ".join(text.lower().split())
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
@@ -203,7 +216,7 @@ def normalised(text: str) -> str:
 
 
 def check_new(new: NewNote) -> None:
-    """Refuse what cannot be a note, naming the field. Raises `NoteInvalid`."""
+    """Raise `NoteInvalid`, naming the field, if a request cannot become a note."""
     check_agent(new.agent_id)
     _check_content(new.content)
     if not _within_one(new.importance):
@@ -230,7 +243,10 @@ def check_new(new: NewNote) -> None:
 
 
 def check_agent(agent_id: str, *, field: str = "agent_id") -> None:
-    """Refuse what is no agent's name: letters, digits, `-`, `_` and `.`, at most 128 of them."""
+    """Raise `NoteInvalid` if `agent_id` cannot be an agent's name.
+
+    A name has 1 to 128 characters: letters and digits of ASCII, `-`, `_` and `.`.
+    """
     if not _AGENT.fullmatch(agent_id):
         why = "letters, digits, `-`, `_` and `.`, at least one"
         raise NoteInvalid(field=field, why=why, given=agent_id)
@@ -239,7 +255,10 @@ def check_agent(agent_id: str, *, field: str = "agent_id") -> None:
 
 
 def check_time(field: str, value: int | None) -> None:
-    """Refuse what is no time in milliseconds."""
+    """Raise `NoteInvalid` if `value` is not a time: milliseconds since 1970, in 48 bits.
+
+    None passes.
+    """
     if value is None:
         return
     if not 0 <= value <= _TIME_MS_MAX:
@@ -296,7 +315,10 @@ def _check_metadata(metadata: Mapping[str, object]) -> None:
 
 
 def _no_value(held: object) -> str | None:
-    """Why something is no value of JSON that every reader reads alike."""
+    """Return the reason why not every JSON reader reads `held` alike, or None if each does.
+
+    Of a list or a mapping the caller checks the parts.
+    """
     match held:
         case str():
             halved = any("\ud800" <= each <= "\udfff" for each in held)
@@ -359,10 +381,13 @@ SECRET_BYTES = 32
 
 
 def sameness(note: Note | NewNote, *, secret: bytes) -> bytes:
-    """Equal for notes that need to be kept only once.
+    """Return a digest that is equal for two notes if storing the second would add nothing.
 
-    What a second telling could add makes them different: another author, key, tag, relation or
-    metadata is lost if it is dropped. When and where it was said is kept by the sighting.
+    Author, key, tags, relations and metadata are part of it: dropping a note that differs in one of
+    them would lose that. Time and conversation are not, because the sighting records them.
+
+    The digest is keyed with a secret of the store. With an index alone, nobody can find a short
+    text by trying. It is a projection: it is erased with the note.
     """
     told = (
         note.agent_id,

@@ -1,14 +1,15 @@
 """The projections of a memory: tables that follow from its log alone, entry by entry.
 
-Rule 1: a note's number is the place of the entry that remembered it, so two folds of one log give
-the same rows. Rule 2: what can change about a note is a row of `state` that begins and ends at a
-place in the log; "as of T" is `seq_from <= T < seq_to`. Rule 3: an entry whose body was erased
-leaves the note's number and id, and no more; folding an erased log and erasing from a folded one
-come to the same.
+Rule 1: the number of a note is the position of the entry that remembered it, so two folds of one
+log give the same rows.
+Rule 2: what can change about a note is a row of `state` that begins and ends at a position in the
+log; "as of T" is `seq_from <= T < seq_to`.
+Rule 3: an entry whose body was erased leaves the note's number and id, and no more. To fold an
+erased log, and to erase from a folded log, give the same rows.
 
-The index of words (FTS5) is given the terms that ranking counts, spelled in letters and digits, so
-that no word of a note or a query is ever an operator, and its counts are those of ranking. What
-ranking calls a term is versioned, and so is this.
+The index of words (FTS5) gets the terms that ranking counts, encoded in letters and digits. So no
+word of a note or a query is ever an operator of FTS5, and both count the same. The definition of a
+term is versioned, and `PROJECTION` includes that version.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ _Later = _Changing | NoteRelated | NoteShared | NoteRedacted | NoteErasedRecord 
 
 
 def drop_projections(db: sqlite3.Connection) -> None:
-    """Take the projections away, whatever is left of them. Vectors are none: they stay."""
+    """Drop every projection table that exists. Vectors are not projections: they stay."""
     for table in ("words", *PROJECTION_TABLES):
         db.execute(f"DROP TABLE IF EXISTS {table}")
 
@@ -172,9 +173,10 @@ def fold(
     secret: bytes,
     same: bytes | None = None,
 ) -> None:
-    """Put one entry into the projections. `record` is None if its body was erased.
+    """Apply one entry to the projections. `record` is None if its body was erased.
 
-    `same` is what `sameness` says of the note, if somebody has asked already.
+    `same` is the digest that `sameness` returns for the note, if the caller has computed it
+    already.
     """
     number = _noted(db, header)
     if record is None:
@@ -201,7 +203,7 @@ def fold(
 
 
 def _given(db: sqlite3.Connection, seq: int, record: NotesRecalled | NotesForgotten) -> None:
-    """What was given to somebody: notes, and a receipt."""
+    """Store the receipt of a recall or a forgetting, and count each recalled note as read."""
     if isinstance(record, NotesRecalled):
         for id in record.ids:
             _access(db, id, seq, record.at)
@@ -214,7 +216,11 @@ def _given(db: sqlite3.Connection, seq: int, record: NotesRecalled | NotesForgot
 
 
 def _noted(db: sqlite3.Connection, header: EntryHeader) -> int | None:
-    """What follows from a header, whatever became of the body. The number of an earlier note."""
+    """Apply what the header alone says, even if the body was erased.
+
+    Return the number of the note that the entry is about. Return None for the entry that remembers
+    it, for an entry about no note, and for a note that was erased.
+    """
     if header.origin is not None:
         # Of the entries of one act, the first answers for it.
         db.execute("INSERT OR IGNORE INTO origin VALUES (?, ?)", (header.origin, header.seq))
@@ -227,7 +233,7 @@ def _noted(db: sqlite3.Connection, header: EntryHeader) -> int | None:
 
 
 def _fold_later(db: sqlite3.Connection, header: EntryHeader, record: _Later, number: int) -> None:
-    """An entry about a note that was remembered before."""
+    """Apply an entry about a note that was remembered before."""
     seq = header.seq
     match record:
         case NoteRelated(to=to, relation=relation, weight=weight):
@@ -251,7 +257,7 @@ def _fold_later(db: sqlite3.Connection, header: EntryHeader, record: _Later, num
 
 
 def _became(record: _Changing) -> dict[str, float | str | None]:
-    """What a record says that fields of a note's state have become."""
+    """Return the columns of `state` that a record sets, with their new values."""
     match record:
         case NoteSighted(importance=importance, expires_at=expires_at):
             return {"importance": importance, "expires_at": expires_at}
@@ -274,7 +280,10 @@ def _became(record: _Changing) -> dict[str, float | str | None]:
 
 
 def number_of(db: sqlite3.Connection, id: str) -> int | None:
-    """The number of a note that is here, or of one that was and is not finally erased."""
+    """Return the number of a note, or None.
+
+    A note whose body is gone from the log still has one until the entry that erased it is folded.
+    """
     row = db.execute("SELECT number FROM note WHERE id = ?", (id,)).fetchone()
     if row is None:
         row = db.execute("SELECT number FROM erased WHERE id = ? AND seq IS NULL", (id,)).fetchone()
@@ -282,7 +291,11 @@ def number_of(db: sqlite3.Connection, id: str) -> int | None:
 
 
 def note_at(db: sqlite3.Connection, body_seq: int) -> Note | None:
-    """The note that an entry of the log holds, None if it was erased."""
+    """Return the note in the entry at `body_seq`, or None.
+
+    None means that there is no such entry, that its body was erased, or that its record holds no
+    note. Raise one of `UNREADABLE` if its body cannot be read.
+    """
     row = db.execute("SELECT body FROM log WHERE seq = ?", (body_seq,)).fetchone()
     if row is None or row[0] is None:
         return None
@@ -294,7 +307,7 @@ def note_at(db: sqlite3.Connection, body_seq: int) -> Note | None:
 
 
 def index_terms(text: str) -> str:
-    """The terms of a text as the index is given them."""
+    """Return the terms of a text as FTS5 gets them: encoded, with spaces between them."""
     whole = ranking_terms.CHARS_MAX
     parts = [text[at : at + whole] for at in range(0, len(text), whole)]
     found = [term for part in parts for term in ranking_terms.terms(part)]
@@ -306,12 +319,12 @@ def index_terms(text: str) -> str:
 
 
 def spelled(term: str) -> str:
-    """A term in letters and digits: itself, or `_` and the digits of its bytes."""
+    """Encode a term in letters and digits: as it is, or as `_` and its UTF-8 in hexadecimal."""
     return term if term.isascii() and term.isalnum() else f"_{term.encode().hex()}"
 
 
 def unspelled(terms: str) -> list[str]:
-    """The terms that were spelled."""
+    """Decode the terms of a text that `index_terms` made, in their order."""
     found = terms.split()
     if "_" not in terms:
         return found
@@ -370,7 +383,7 @@ def _insert(
 
 
 def _values(state: NoteState) -> tuple[float | str | None, ...]:
-    """A state as its columns."""
+    """Return a state as the values of its columns."""
     return (
         state.importance,
         state.valid_to,
@@ -384,7 +397,10 @@ def _values(state: NoteState) -> tuple[float | str | None, ...]:
 def _change(
     db: sqlite3.Connection, number: int, seq: int, fields: dict[str, float | str | None]
 ) -> None:
-    """End the open state of a note and begin another. Nothing to do for what is being erased."""
+    """End the open state of a note, and begin one with `fields` changed.
+
+    Do nothing if no field changes, or if the note has no open state because its body is gone.
+    """
     row = db.execute(
         f"SELECT body_seq, {_STATE} FROM state WHERE number = ? AND seq_to = ?", (number, OPEN)
     ).fetchone()
@@ -419,7 +435,7 @@ def _share(db: sqlite3.Connection, number: int, seq: int, record: NoteShared) ->
 
 
 def _drop(db: sqlite3.Connection, number: int) -> None:
-    """Take out what a note said. Of a note whose words are gone already there is nothing."""
+    """Delete the rows with what a note said. Rows that are gone already are no error."""
     row = db.execute("SELECT terms FROM told WHERE number = ?", (number,)).fetchone()
     if row is not None:
         # The index has to be told what it knew.
@@ -433,6 +449,7 @@ def _drop(db: sqlite3.Connection, number: int) -> None:
 
 
 def _erase(db: sqlite3.Connection, number: int, header: EntryHeader) -> None:
+    """Delete every row of a note, and record its number, its id and the position of the erasure."""
     _drop(db, number)
     for table in ("relation", "share", "access"):
         db.execute(f"DELETE FROM {table} WHERE number = ?", (number,))

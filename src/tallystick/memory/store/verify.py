@@ -1,12 +1,12 @@
-"""Whether a memory is what was written: every place, hash, body, row and vector computed again.
+"""Verify a memory: compute every position, hash, body, row and vector again.
 
-The log is checked entry by entry. A body that is gone is `erased` if an entry says so, and damage
-if none does. Then the projections are made again in memory and compared row by row, and vectors
-with the digests in the log. A log cannot know that its end was cut off together with its head; a
-head that was kept elsewhere can.
+The log is checked entry by entry. A body that is missing counts as `erased` if an entry says so,
+and as damage if none does. Then the projections are computed again in memory and compared row by
+row, and the vectors are compared with the digests in the log. A log cannot show that its end was
+cut off together with its head; a head that was kept elsewhere can.
 
-Not checked: what is no content. The version that made the projections, and whether the file is
-still to be scrubbed, only say what is to be done when it is opened.
+Not checked: the version that made the projections, and whether the file is still to be scrubbed.
+They are no content. They only say what to do when the file is opened.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from tallystick.memory.store.sqlite import (
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was checked. Counting ends at the first entry that does not hold.
+    """The result of a verification. Counting ends at the first entry that does not hold.
 
-    `first_broken_at` is its place, None if it is not the log that is wrong.
+    `first_broken_at` is the position of that entry, or None if the log itself is not at fault.
     """
 
     valid: bool
@@ -61,7 +61,11 @@ class _Broken(Exception):
 def verify_memory(
     memory: SqliteMemory, *, head: Head | None = None, projections: bool = True
 ) -> VerifyReport:
-    """Check a memory. `head` is one that was kept elsewhere: it must still be a part of the log."""
+    """Check a memory and return a report; damage is in the report, not raised.
+
+    `head` is a head that was kept elsewhere: it must still be a part of the log. Without
+    `projections`, only the log and the vectors are checked.
+    """
     walk = _Walk(head)
     total = 0
     try:
@@ -83,7 +87,7 @@ def verify_memory(
 
 
 class _Walk:
-    """A walk along the log, and what it needs to remember of it."""
+    """A walk along the log, with what it needs to remember of it."""
 
     def __init__(self, kept: Head | None) -> None:
         self._kept = kept
@@ -105,6 +109,10 @@ class _Walk:
         )
 
     def log(self, db: sqlite3.Connection, row: HeadRow, scratch: sqlite3.Connection | None) -> None:
+        """Check every entry, fold it into `scratch` if given, and check the head.
+
+        Raise `_Broken`.
+        """
         previous, at = empty_head().hash, 0
         if self._kept is not None and self._kept.count == 0 and self._kept.hash != previous:
             raise _Broken("the log does not begin as the kept head says", 0)
@@ -125,7 +133,10 @@ class _Walk:
         self._end(row, previous, at)
 
     def vectors(self, db: sqlite3.Connection) -> None:
-        """Compare what models made with what the log says they made."""
+        """Compare the stored vectors with the digests in the log.
+
+        Raise `_Broken` if they differ.
+        """
         rows = db.execute("SELECT number, window, seq, vector, tokens FROM vector")
         found: dict[int, dict[int, tuple[int, str, str | None]]] = {}
         for number, window, seq, vector, tokens in rows:
