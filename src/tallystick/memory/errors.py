@@ -33,7 +33,10 @@ _SHOWN_CHARS_MAX = 80
 
 
 class NoteInvalid(Facts, UsageError):
-    """A field of a note, a filter or a request is not what it may be. Nothing was written."""
+    """A field of a note, a filter or a request has a value that it may not have.
+
+    Nothing was written.
+    """
 
     code = "usage.memory"
     kind = "Validation"
@@ -48,7 +51,7 @@ class NoteInvalid(Facts, UsageError):
 
 
 class ImportRefused(Facts, UsageError):
-    """Lines that are no export, or not to be believed. Nothing of them was kept."""
+    """Lines that are not an export, or that cannot be trusted. None of them was imported."""
 
     code = "usage.memory.import"
     kind = "Validation"
@@ -59,7 +62,7 @@ class ImportRefused(Facts, UsageError):
 
 
 class MemoryPermissionDenied(Facts, Refused):
-    """A note that the actor can see, and may not change so."""
+    """An actor can see a note, and lacks the permission for this change."""
 
     code = "refused.memory"
     kind = "PermissionDenied"
@@ -83,7 +86,7 @@ class BackendUnsupported(Facts, Refused):
 
 
 class EmbedderNotConfigured(Facts, Refused):
-    """A strategy that needs embeddings was asked for, and there is no model. Lexical works."""
+    """The strategy needs embeddings, and there is no model. The strategy `lexical` needs none."""
 
     code = "refused.memory.embedder"
     kind = "EmbedderNotConfigured"
@@ -97,7 +100,7 @@ class EmbedderNotConfigured(Facts, Refused):
 
 
 class ModelMismatch(Facts, Refused):
-    """The store's vectors are another model's. Vectors of two models are never compared."""
+    """The store's vectors are of another model. Vectors of two models are never compared."""
 
     code = "refused.memory.model"
     kind = "Embedding"
@@ -114,7 +117,7 @@ class ModelMismatch(Facts, Refused):
 
 
 class EmbeddingFailed(Facts, BackendError):
-    """The model gave no vector, or one that cannot be kept."""
+    """The model gave no vector, or one that cannot be stored."""
 
     code = "backend.memory.embedding"
     kind = "Embedding"
@@ -124,7 +127,7 @@ class EmbeddingFailed(Facts, BackendError):
 
 
 class IndexFailed(Facts, BackendError):
-    """A projection does not say what the log says. The log is whole; it can be built again."""
+    """A projection disagrees with the log. The log is whole, so the projection can be rebuilt."""
 
     code = "backend.memory.index"
     kind = "Index"
@@ -134,7 +137,7 @@ class IndexFailed(Facts, BackendError):
 
 
 class NoteNotFound(Facts, BackendError):
-    """There is no such note. To an actor who may not see it, it looks the same."""
+    """No such note exists. An actor who may not see a note gets the same error."""
 
     code = "backend.memory.not_found"
     kind = "NotFound"
@@ -146,7 +149,7 @@ class NoteNotFound(Facts, BackendError):
 
 
 class NoteErased(Facts, BackendError):
-    """The note was here. Its place in the log is left, and nothing of what it said."""
+    """The note was erased. Its position in the log is left, and none of its content."""
 
     code = "backend.memory.erased"
     kind = "NotFound"
@@ -191,7 +194,7 @@ class MemoryFormatUnknown(Facts, StorageFailed):
 
 
 class MemoryFull(Facts, StorageFailed):
-    """There is no room on the disk. What was acknowledged before is kept."""
+    """The disk has no room. Everything that was acknowledged before is kept."""
 
     code = "backend.memory.full"
     says = "{where}: no room on the disk; nothing of this was written"
@@ -229,7 +232,7 @@ class MemoryUnavailable(Facts, StorageFailed):
 
 
 class NotAMemory(Facts, StorageFailed):
-    """The file is something else, and stays as it is."""
+    """The file is of another kind, and was not changed."""
 
     code = "backend.memory.other_file"
     says = "{where} is no memory; it was left as it is"

@@ -1,9 +1,10 @@
-"""Vectors as numbers: in fixed point, the same wherever computed, and as one bit for a component.
+"""The vectors as numbers: in fixed point, equal on every machine, and as codes of one bit each.
 
-A scan of all codes gives the same answer for the same notes, however they came in and whatever else
-there is: a filter or an earlier time is a mask. A graph index gives none of that. The nearest codes
-are only candidates; whoever asks compares their whole vectors. All that are as near as the last one
-are given, or those of them that whoever asks puts first, so the candidates do not depend on the
+A code has one bit for each component of its vector. A scan of all codes gives the same answer for
+the same notes, whatever the order in which they were added and whatever else is stored: a filter or
+an earlier position is a mask. A graph index gives none of that. The nearest codes are only
+candidates; the caller compares their whole vectors. All candidates as near as the last one are
+returned, or those of them that the caller's `first` chooses, so the candidates do not depend on the
 order in which they were added.
 
 Needs the extra `memory`.
@@ -45,16 +46,20 @@ _TOKEN_MOST = 127
 
 
 def has_numpy() -> bool:
+    """Return True if numpy is installed. It is not imported."""
     return importlib.util.find_spec("numpy") is not None
 
 
 def pack_vector(values: Sequence[float] | NDArray[np.float32]) -> bytes:
-    """A vector of length one as bytes, two for each component."""
+    """Encode a vector of length one, two bytes for each component."""
     return _packed(values, unit=_VECTOR_UNIT, most=_VECTOR_UNIT, code=VECTOR_CODE)
 
 
 def pack_tokens(values: Sequence[float] | NDArray[np.float32]) -> bytes:
-    """Vectors of tokens, each of length one, one after the other: one byte for each component."""
+    """Encode the vectors of tokens, one after the other, one byte for each component.
+
+    Each has length one. A component beyond a half is cut.
+    """
     return _packed(values, unit=_TOKEN_UNIT, most=_TOKEN_MOST, code=TOKEN_CODE)
 
 
@@ -74,7 +79,10 @@ def _packed(
 
 
 def cosines(query: bytes, vectors: Sequence[bytes]) -> list[float]:
-    """The cosine of a vector with each of some others, exactly as their bytes have it."""
+    """Return the cosine of a vector with each of some others, exactly as their bytes have it.
+
+    Raise `UsageError` if the lengths differ, or if `query` is empty.
+    """
     if not query or len(query) % 2 or any(len(vector) != len(query) for vector in vectors):
         raise UsageError("vectors of different models or lengths cannot be compared")
     if not vectors:
@@ -94,9 +102,10 @@ def cosines(query: bytes, vectors: Sequence[bytes]) -> list[float]:
 
 
 def tokens_found(query: bytes, notes: Sequence[bytes], *, dimensions: int) -> list[float]:
-    """For each note: how well each token of the query is found among the note's, on average.
+    """Return for each note how well the tokens of the query are found among the note's, on average.
 
-    A token is found as well as its most similar one, and never worse than not at all.
+    A token counts by the most similar token of the note, and never below 0. A note or a query
+    without tokens gets 0. Raise `UsageError` if a length is not a multiple of `dimensions`.
     """
     if dimensions < 1 or any(len(each) % dimensions for each in (query, *notes)):
         raise UsageError("token vectors of different models or lengths cannot be compared")
@@ -148,7 +157,10 @@ _WORDS_AT_ONCE = 3
 
 
 class Codes:
-    """Codes by number, from 0 on, in the order in which they are added."""
+    """Codes by number, from 0 on, in the order in which they are added.
+
+    Raise `UsageError` for 0 dimensions.
+    """
 
     def __init__(self, *, dimensions: int) -> None:
         import numpy as np
@@ -188,9 +200,11 @@ class Codes:
         mask: NDArray[np.bool_] | None = None,
         first: First | None = None,
     ) -> NDArray[np.int64]:
-        """The numbers of the nearest codes under the mask, ascending: `count`, or more if equal.
+        """Return the numbers of the nearest codes under the mask, ascending.
 
-        With `first` no more than `count`: of equally near ones it says which.
+        They are `count`, or more if some are equally near. With `first`, there are no more than
+        `count`: it chooses among equally near ones. Raise `UsageError` if the mask or the vector
+        has another length than the codes need.
         """
         import numpy as np
 
@@ -238,7 +252,10 @@ class Codes:
     def _distances(
         self, query: NDArray[np.uint64], start: int, end: int, room: _Room
     ) -> NDArray[np.unsignedinteger]:
-        """How many bits of each code differ from the query's."""
+        """Return how many bits of each code from `start` up to `end` differ from the query's.
+
+        The array is part of `room`: the next call overwrites it.
+        """
         import numpy as np
 
         total, some, counted = (each[: end - start] for each in (room.total, room.some, room.one))
@@ -256,7 +273,10 @@ class Codes:
 
 
 class _Room:
-    """Room for the rows that are compared at once. Made once for a scan, since making it costs."""
+    """Memory for the rows that are compared at once.
+
+    Allocated once for a scan, since that costs.
+    """
 
     def __init__(self, rows: int, total: np.dtype[np.unsignedinteger]) -> None:
         import numpy as np

@@ -1,9 +1,9 @@
-"""Columns: what filters and the two clocks ask of notes, one growing array for each field.
+"""Columns: the fields of notes that filters and the two clocks need, one growing array for each.
 
-A question to the store becomes a mask over them: a reader, filters, a place in the log and a moment
-of the world. It is the same set as `selection.select_notes` gives, and is found without reading a
-row. What a note is thought of changes: the columns have what is so now, and beside them stands
-what was so before, with the places from and to which it was.
+A question to the store becomes a mask over them: a reader, filters, a position in the log and a
+moment in time. It selects the same notes as `selection.select_notes`, without reading a row. The
+state of a note changes: the columns have the present state, and beside them are the earlier states,
+each with the positions from and to which it was valid.
 
 Needs the extra `memory`.
 """
@@ -38,7 +38,7 @@ Scalar = TypeVar("Scalar", bound="np.generic")
 
 
 class Column(Generic[Scalar]):
-    """Numbers of one type, one after the other. Room is doubled when it is full."""
+    """Numbers of one type, one after the other. The array is doubled when it is full."""
 
     def __init__(self, kind: type[Scalar]) -> None:
         import numpy as np
@@ -51,10 +51,11 @@ class Column(Generic[Scalar]):
 
     @property
     def values(self) -> NDArray[Scalar]:
-        """All of them. To be used before the next are added."""
+        """All values, as a view of the array. It is valid until the next `extend`."""
         return self._room[: self._count]
 
     def extend(self, values: Sequence[Any] | NDArray[Any]) -> None:
+        """Append values."""
         import numpy as np
 
         end = self._count + len(values)
@@ -67,14 +68,14 @@ class Column(Generic[Scalar]):
 
 
 class Names:
-    """Texts by number, and those that have a word."""
+    """Texts by number, each stored once."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self._codes: dict[str, int] = {}
 
     def code(self, name: str | None) -> int:
-        """The number of a name, which it is given now if it is new. No name is -1."""
+        """Return the number of a name; a new name gets the next one. None is -1."""
         if name is None:
             return -1
         code = self._codes.get(name)
@@ -84,7 +85,7 @@ class Names:
         return code
 
     def known(self, name: str) -> int:
-        """The number of a name that some note may have."""
+        """Return the number of a name, or a number that no note has if the name is new."""
         return self._codes.get(name, _NOBODY)
 
 
@@ -111,6 +112,7 @@ class StateRow(NamedTuple):
 
     @property
     def flags(self) -> int:
+        """The state as bits: deleted, quarantined, archived."""
         return (
             (DELETED if self.deleted_at is not None else 0)
             | (QUARANTINED if self.quarantine else 0)
@@ -119,7 +121,7 @@ class StateRow(NamedTuple):
 
 
 class Past:
-    """What was thought of notes, and no longer is."""
+    """States of notes that were replaced, so that recall can answer as of an earlier position."""
 
     def __init__(self) -> None:
         import numpy as np
@@ -130,6 +132,7 @@ class Past:
         self._valid_to, self._expires_at = Column(np.int64), Column(np.int64)
 
     def add(self, places: Sequence[int], states: Sequence[StateRow]) -> None:
+        """Append states, each for the note at the same index of `places`."""
         self._place.extend(places)
         self._seq_from.extend([state.seq_from for state in states])
         self._seq_to.extend([state.seq_to for state in states])
@@ -139,7 +142,10 @@ class Past:
         self._expires_at.extend([end_of(state.expires_at) for state in states])
 
     def importance(self, place: int, seq: int) -> float:
-        """How important a note was."""
+        """Return the importance of the note at `place` as of a position.
+
+        It must have had one by then.
+        """
         import numpy as np
 
         then = (self._place.values == place) & (self._seq_from.values <= seq)
@@ -160,10 +166,12 @@ class Past:
 
 
 def end_of(time: int | None) -> int:
+    """Return a time for comparison: None, for no end, is later than every time."""
     return OPEN if time is None else time
 
 
 def hidden_by(filters: Filters) -> int:
+    """Return the flags of states that the filters exclude."""
     return (
         (0 if filters.deleted else DELETED)
         | (0 if filters.quarantined else QUARANTINED)
@@ -182,7 +190,7 @@ _OPEN_SCOPES = (NoteScope.PUBLIC, NoteScope.GLOBAL)
 
 
 class NoteRow(NamedTuple):
-    """What the columns have of a note that never changes."""
+    """The fields of a note that never change, as the columns need them."""
 
     number: int
     id: str
@@ -201,7 +209,7 @@ class NoteRow(NamedTuple):
 class NoteColumns:
     """Notes by place, from 0 on, in the order in which they are added.
 
-    A note whose text became another one, by redaction, is dead at its place and added again.
+    A redacted note gets other content: it is dead at its old place, and added again at a new one.
     """
 
     def __init__(self) -> None:
@@ -243,7 +251,10 @@ class NoteColumns:
     # -- what happens --------------------------------------------------------------------------
 
     def add(self, notes: Sequence[tuple[NoteRow, StateRow]], *, again: bool = False) -> None:
-        """Add notes with what is thought of them now. `again`: they were here, and are dead."""
+        """Add notes with their present state.
+
+        With `again`, they were here before and are dead there.
+        """
         if not notes:
             return
         rows, states = [row for row, _ in notes], [state for _, state in notes]
@@ -268,16 +279,17 @@ class NoteColumns:
         self._valid_from_latest = max(self._valid_from_latest, latest)
 
     def set_state(self, place: int, state: StateRow) -> None:
-        """Say what is thought of a note now."""
+        """Replace the present state of the note at `place`."""
         for column, values in self._thoughts([state]):
             column.values[place] = values[0]
         self._bound([state])
 
     def add_past(self, places: Sequence[int], states: Sequence[StateRow]) -> None:
-        """Say what was thought of notes before."""
+        """Add states that were replaced, for recalls as of an earlier position."""
         self._past.add(places, states)
 
     def tag(self, place: int, tag: str) -> None:
+        """Add a tag to the note at `place`."""
         self._tags.setdefault(tag, array("I")).append(place)
 
     def share(self, number: int, spans: Iterable[tuple[str, int, int]]) -> None:
@@ -290,12 +302,12 @@ class NoteColumns:
         self._spans.clear()
 
     def drop(self, place: int) -> None:
-        """Take a note out of every mask."""
+        """Remove the note at `place` from every mask."""
         self.flags.values[place] |= DEAD
         self._spans.clear()
 
     def place(self, number: int) -> int | None:
-        """Where a note is, None if it is not here or dead."""
+        """Return the place of a note, or None if it is dead or was never added."""
         at = self._again.get(number)
         if at is None:
             at = int(self._keyed.values.searchsorted(number))
@@ -306,7 +318,10 @@ class NoteColumns:
     # -- what is asked -------------------------------------------------------------------------
 
     def mask(self, *, reader: str | None, filters: Filters, seq: int, at: int) -> NDArray[np.bool_]:
-        """The places of the notes that a reader sees, as of a place in the log and a moment."""
+        """Return the mask of the notes that a reader sees, as of a position and a moment.
+
+        None sees all.
+        """
         mask = self._thought_at(filters, seq=seq, at=at)
         if filters.current and at < self._valid_from_latest:
             mask &= self._valid_from.values <= at
@@ -335,7 +350,7 @@ class NoteColumns:
         return mask
 
     def authors(self, said: frozenset[str], mask: NDArray[np.bool_]) -> list[str]:
-        """The authors of notes under the mask whose names have one of these words."""
+        """Return the authors of notes under the mask whose names have one of these words."""
         codes = {code for word in said for code in self._authors_by_word.get(word, ())}
         by = self._author.values
         if len(codes) > 8:
@@ -346,7 +361,10 @@ class NoteColumns:
         return [self._authors.names[code] for code in codes if bool(((by == code) & mask).any())]
 
     def fields(self, places: Sequence[int], *, seq: int) -> list[tuple[str, NoteFields]]:
-        """The ids of some notes, and what ranking reads of each, as of a place in the log."""
+        """Return the id of each note, and what ranking reads of it, as of a position in the log.
+
+        Text and relations are left out.
+        """
         import numpy as np
 
         at = np.asarray(places, dtype=np.int64)
@@ -387,7 +405,7 @@ class NoteColumns:
         return [f"{id[:8]}-{id[8:12]}-{id[12:16]}-{id[16:20]}-{id[20:]}" for id in cut]
 
     def first(self, places: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Those of some places that have the smallest ids."""
+        """Return those of some places that have the smallest ids."""
         import numpy as np
 
         order = np.lexsort((self.id_low.values[places], self.id_high.values[places]))
@@ -430,7 +448,7 @@ class NoteColumns:
         return code
 
     def _thought_at(self, filters: Filters, *, seq: int, at: int) -> NDArray[np.bool_]:
-        """What filters ask of the part that changes, and that it is known already."""
+        """Return the mask of the notes that had a state as of `seq` which passes the filters."""
         hidden = hidden_by(filters)
         mask: NDArray[np.bool_] = (self.flags.values & (hidden | DEAD)) == 0
         if not filters.expired and at >= self._expires_first:

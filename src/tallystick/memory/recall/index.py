@@ -1,11 +1,11 @@
-"""The standing index: what a short list is made of, held in memory beside an open store.
+"""The standing index: the data of short lists, held in memory beside an open store.
 
-Whoever keeps a store open keeps one of these with it. It follows the log: before it is asked
-anything it reads what was appended since. What it answers follows from the log alone, so an index
-that is days old and one that was made just now give the same answer, as does none (`shortlist`).
+A process that keeps a store open keeps one of these with it. The index follows the log: before it
+answers, it reads the entries that were appended since. Its answers follow from the log alone, so an
+index that is days old, one that was built just now, and no index at all (`shortlist`) agree.
 
-It holds terms of notes, and those of notes that were erased meanwhile until it is made anew. It is
-written nowhere.
+It holds terms of notes, also of notes that were erased meanwhile, until it is built again. It is
+never written to a file.
 
 Needs the extra `memory`.
 """
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Masked:
-    """Notes under a mask, as a short list asks about them."""
+    """The notes of an index that one reader sees, as a short list asks about them."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Masked:
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of all of them."""
+        """The numbers of all notes under the mask."""
         found: list[int] = self._columns.number.values[self._mask].tolist()
         return found
 
@@ -115,7 +115,7 @@ class Masked:
         return self._columns.fields([self._placed(number) for number in numbers], seq=self._seq)
 
     def tokens(self, db: sqlite3.Connection, count: Count, *, tokenizer: str) -> int:
-        """How many tokens all notes have. Each is counted once, when it is first asked for."""
+        """Return how many tokens all notes have. Each note is counted once for each tokenizer."""
         import numpy as np
 
         counted = self._tokens.setdefault((tokenizer, count), Column(np.int64))
@@ -173,7 +173,7 @@ _header = msgspec.json.Decoder(_Header).decode
 
 
 class StandingIndex:
-    """The index of one store. It is made when it is first asked, and follows from then on.
+    """The index of one store. It is built when it is first asked, and follows the log from then on.
 
     It is used under the store's own lock for reading, and needs none of its own.
     """
@@ -185,9 +185,9 @@ class StandingIndex:
 
     @contextmanager
     def at(self, *, reader: str | None, filters: Filters, seq: int, at: int) -> Iterator[Masked]:
-        """The notes that a reader sees as of a place and a moment, to make a short list of.
+        """Give the notes that a reader sees as of a position and a moment, to make a short list of.
 
-        What is given is over with the block.
+        They are valid inside the block only.
         """
         with self.memory.reading():
             self.follow()
@@ -200,7 +200,11 @@ class StandingIndex:
             )
 
     def follow(self) -> int:
-        """Read what was appended to the log. Returns the place that the index has come to."""
+        """Read the entries appended since the last call. Return the position of the last one read.
+
+        Build the index again if the file holds another log now, or if too many of its notes are
+        dead. Raise `MemoryCorrupt` if a header cannot be read.
+        """
         with self.memory.reading() as db:
             row = head_row(db, self.memory.path)
             if row.store != self._store or not self._continued(db, row.head.count):
@@ -237,7 +241,7 @@ class StandingIndex:
         self._aligned = True
 
     def _continued(self, db: sqlite3.Connection, count: int) -> bool:
-        """Whether the log still has the entry that was read last."""
+        """Return True if the log still has the entry that was read last."""
         if not self._seq:
             return True
         if count < self._seq:
@@ -255,7 +259,7 @@ class StandingIndex:
         self._seq, self._hash = head.count, bytes.fromhex(head.hash)
 
     def _read_after(self, db: sqlite3.Connection) -> None:
-        """Read what stands behind the place that the index has come to."""
+        """Read the entries after the position that the index has reached."""
         touched = self._touched(db)
         model = db.execute("SELECT seq, dimensions FROM model ORDER BY seq DESC LIMIT 1").fetchone()
         others = model is not None and model[0] != self._model_seq
@@ -271,7 +275,7 @@ class StandingIndex:
                 self._read_vectors(db, "number = ? AND seq > ?", number, self._seq)
 
     def _touched(self, db: sqlite3.Connection) -> list[int]:
-        """The notes read before that later entries are about."""
+        """Return the numbers of earlier notes that new entries are about."""
         if not self._seq:
             return []
         ids: dict[str, None] = {}
@@ -334,7 +338,7 @@ class StandingIndex:
             self._notes.tag(place, tag)
 
     def _read_again(self, db: sqlite3.Connection, number: int) -> None:
-        """Bring a note that something happened to up to what is so now."""
+        """Update a note that new entries are about: its state, shares, tags and place."""
         place = self._notes.place(number)
         row = db.execute(f"{_NOTES} WHERE note.number = ?", (number,)).fetchone()
         if place is not None and (row is None or _body(row) != self._body_at(place)):
@@ -391,7 +395,7 @@ class StandingIndex:
             self._code_seq_newest = max(self._code_seq_newest, newest)
 
     def _coded_mask(self, mask: NDArray[np.bool_], seq: int) -> NDArray[np.bool_]:
-        """The mask over codes: those of notes under the mask that were known by then."""
+        """Return the mask over codes: those of notes under `mask` that existed as of `seq`."""
         count = len(self._code_place)
         coded = mask[:count] if self._aligned else mask.take(self._code_place.values)
         return coded & (self._code_seq.values <= seq) if seq < self._code_seq_newest else coded

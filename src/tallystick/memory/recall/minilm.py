@@ -1,4 +1,4 @@
-"""The embedder: all-MiniLM-L6-v2 as a graph from its weights, run by onnxruntime, offline."""
+"""The embedder: all-MiniLM-L6-v2 as a graph made from its weights, run by onnxruntime, offline."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ _ATTRIBUTE_FLOAT, _ATTRIBUTE_INT, _ATTRIBUTE_INTS = 1, 2, 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One operation. A float attribute is written as a float, a whole number as an integer."""
+    """An operation of a graph.
+
+    A float attribute is written as a float, a whole number as an integer.
+    """
 
     kind: str
     inputs: Sequence[str]
@@ -78,7 +81,7 @@ def encode_model(
     outputs: Sequence[Value],
     opsets: Mapping[str, int],
 ) -> bytes:
-    """The bytes of a model file."""
+    """Return the bytes of a model file."""
     graph = b"".join(
         (
             *(_block(1, _node(node)) for node in nodes),
@@ -185,7 +188,10 @@ _HEADER_BYTES_MAX = 1 << 20
 
 
 def read_safetensors(data: bytes) -> dict[str, NDArray[np.float32]]:
-    """The tensors of a safetensors file of 32-bit floats, and the positions it also holds."""
+    """Return the tensors of a safetensors file that are 32-bit floats. Others are left out.
+
+    Raise `UsageError` if the length of its header shows that it is no such file.
+    """
     import numpy as np
 
     size = int.from_bytes(data[:8], "little")
@@ -203,7 +209,7 @@ def read_safetensors(data: bytes) -> dict[str, NDArray[np.float32]]:
 
 
 class _Builder:
-    """Nodes and constants in the order in which they are added."""
+    """The nodes and constants of a graph, in the order in which they are added."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -236,7 +242,7 @@ class _Builder:
 
 
 def build_graph(weights: Mapping[str, NDArray[np.float32]]) -> bytes:
-    """The model file. Input: `tokens`, int32 of [1, length]. Outputs: `text` and `each`."""
+    """Return the model file. Input: `tokens`, int32 of [1, length]. Outputs: `text` and `each`."""
     graph = _Builder()
     hidden = _embedded(graph, weights)
     for layer in range(_LAYERS):
@@ -375,7 +381,11 @@ class MiniLm:
 
     @classmethod
     def load(cls, *, cache: Path) -> MiniLm:
-        """Load the model, from the cache if it is there. The first time takes a second or two."""
+        """Load the model. Raise `UsageError` if a package or the weights are missing or changed.
+
+        The graph comes from the directory `cache`. The first time it is made of the weights and
+        stored there, which takes a second or two.
+        """
         directory = _directory()
         if directory is None or missing():
             raise UsageError(f"the dense lane needs more: {missing()}")
@@ -410,13 +420,16 @@ class MiniLm:
         return Embedded(vector=pack_vector(vector[0]), tokens=pack_tokens(inner.reshape(-1)))
 
     def count(self, text: str) -> int:
-        """How many tokens a text has to the model, without its own two; cut texts too."""
+        """Return how many tokens of a text the model reads: at most 254, without its own two."""
         whole = text.encode("utf-8", "replace").decode("utf-8")
         return len(self._tokenizer.encode(whole).ids) - 2 * _EDGE_TOKENS
 
 
 def _directory() -> Path | None:
-    """Where the weights are installed. The package is found, not imported."""
+    """Return the directory of the installed weights, or None.
+
+    The package is found, not imported.
+    """
     for package, inside in _PACKAGES:
         spec = importlib.util.find_spec(package)
         for place in (spec.submodule_search_locations or ()) if spec is not None else ():
@@ -426,6 +439,7 @@ def _directory() -> Path | None:
 
 
 def _read(path: Path, *, expected: str) -> bytes:
+    """Read a file. Raise `UsageError` if it cannot be read, or has another digest than expected."""
     with system_errors(path, UsageError):
         data = path.read_bytes()
     if hashlib.sha256(data).hexdigest() != expected:
@@ -434,7 +448,7 @@ def _read(path: Path, *, expected: str) -> bytes:
 
 
 def _graph(cache: Path, directory: Path) -> bytes:
-    """The model file: out of the cache, or made of the weights and kept there if that works."""
+    """Return the model file from the cache, or make it of the weights and store it there."""
     path = cache / f"minilm-{_GRAPH[:16]}.onnx"
     with contextlib.suppress(UsageError):
         return _read(path, expected=_GRAPH)

@@ -1,14 +1,14 @@
-"""Ranking: which notes of a scope answer a query best, and why, lane by lane.
+"""Ranking: find the notes of a scope that answer a query best, and say why, lane by lane.
 
 Rule 1: every lane gives a number that means the same for every query and scope: a share, a cosine,
-a yes or no. They are weighted and added. Ranks are not fused: ranks forget that the best note of a
-lane may be a poor one. Nor are scores measured by their spread in the scope: that needs figures of
-the whole scope.
+a yes or no. They are weighted and added. Ranks are not fused: the best note of a lane may be a poor
+one, and its rank does not show that. Nor are scores measured by their spread in the scope: that
+needs figures of the whole scope.
 Rule 2: nothing depends on the order of the notes, on `k`, or on notes outside the scope. Equal
 scores are in the order of the ids.
-Rule 3: a lane whose data is not there is left out, and `notes` says so.
-Rule 4: no lane is negative, and a note without any evidence is no hit: who wrote it, when, and how
-important it is are no evidence.
+Rule 3: a lane without its data is left out, and `notes` says so.
+Rule 4: no lane is negative, and a note without any evidence is no hit. Author, time and importance
+are no evidence.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _EPOCH = datetime.date(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """A day, a month, or with year 0 a month of any year."""
+    """A day, a month, or with year 0 a month of any year. Day 0 means the whole month."""
 
     year: int
     month: int
@@ -76,7 +76,10 @@ class Period:
 
 
 def named_periods(query: str) -> tuple[Period, ...]:
-    """The periods of a query, each once. What is no date, such as 31 February, is none."""
+    """Return the periods that a query names, each once, at most 8.
+
+    31 February is no date and no period.
+    """
     found: dict[Period, None] = {}
     for form in _FORMS:
         for match in form.finditer(query):
@@ -88,7 +91,7 @@ def named_periods(query: str) -> tuple[Period, ...]:
 
 
 def nearness(created_at: int, periods: tuple[Period, ...]) -> float:
-    """1 for a note of one of the periods, a half in the week after it, else 0."""
+    """Return 1 for a note of one of the periods, a half in the 7 days after it, else 0."""
     day = created_at // _DAY_MS
     return max((_near(day, period) for period in periods), default=0.0)
 
@@ -109,7 +112,7 @@ def _near(day: int, period: Period) -> float:
 
 
 def _days(period: Period) -> tuple[int, int]:
-    """The first and the last day, counted from 1970."""
+    """Return the first and the last day of a period, counted from 1970."""
     first = datetime.date(period.year, period.month, period.day or 1)
     if period.day:
         return (first - _EPOCH).days, (first - _EPOCH).days
@@ -151,7 +154,10 @@ _SPAN = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedQuery:
-    """`text` is the query without names, `terms` what is looked for, `named` the authors in it."""
+    """A query in parts. `text` is without names, `terms` are looked for, `named` are authors in it.
+
+    `periods` are the days and months that it names. `cut` says that its end was not read.
+    """
 
     text: str
     terms: tuple[str, ...]
@@ -160,13 +166,16 @@ class ParsedQuery:
     cut: bool
 
     def text_without(self, common: frozenset[str]) -> str:
-        """The text without some terms, if anything is left then."""
+        """Return the text without some terms, or the whole text if no term would be left."""
         left = _without(self.text, lambda word: not common.isdisjoint(terms(word)))
         return left if terms(left) else self.text
 
 
 def ask(query: str, *, authors: Iterable[str]) -> ParsedQuery:
-    """Take a query apart. Where nothing but names would be left, they stay in."""
+    """Parse a query.
+
+    Names of `authors` are taken out of its text, unless nothing else would be left.
+    """
     # Half a character is none; models and hashes need text that can be written as UTF-8.
     text = query[:QUERY_CHARS_MAX].encode("utf-8", "replace").decode("utf-8")
     said = frozenset(words(text))
@@ -186,7 +195,7 @@ def ask(query: str, *, authors: Iterable[str]) -> ParsedQuery:
 
 
 def _name_words(author: str) -> frozenset[str]:
-    """The words by which an author may be meant. Numbers and `the` are no names."""
+    """Return the words by which an author may be named. Numbers and stop words are no names."""
     return frozenset(
         word
         for word in words(author)
@@ -195,7 +204,7 @@ def _name_words(author: str) -> frozenset[str]:
 
 
 def _without(text: str, unwanted: Callable[[str], bool]) -> str:
-    """The text without some of its words."""
+    """Return the text without its unwanted words."""
     plain = unicodedata.normalize("NFKC", text)
     kept = _SPAN.sub(lambda span: "" if unwanted(span[0]) else span[0], plain)
     return " ".join(kept.split())
@@ -209,7 +218,7 @@ def _without(text: str, unwanted: Callable[[str], bool]) -> str:
 
 
 def rerank(query: Embedded, notes: Sequence[bytes]) -> list[float]:
-    """For each note, given by its token vectors, a number from 0 to about 1."""
+    """Return a number from 0 to about 1 for each note, given by its token vectors."""
     # A vector has two bytes for each of its components.
     return tokens_found(query.tokens, notes, dimensions=len(query.vector) // 2)
 
@@ -235,7 +244,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """What was found, the best first. `notes` say which lanes were left out, and why.
+    """The hits, the best first. `notes` say which lanes were left out, and why.
 
     `model` is the digest of the model that the dense lane used, `vector` that of the query's
     vector; both are empty without one.
@@ -258,11 +267,12 @@ def rank(
     statistics: Statistics | None = None,
     asked: ParsedQuery | None = None,
 ) -> Ranked:
-    """The best `k` notes of a scope.
+    """Return the best `k` notes of a scope.
 
-    `now`, in milliseconds, is needed if the profile weighs recency. `statistics` and `asked` are
-    given if the scope is the short list of a larger one: then the lexical lane counts as in the
-    larger one, and its authors are those that the query may name.
+    `now`, in milliseconds, is needed if the profile weighs recency; without it, raise `UsageError`.
+    Raise `InvalidLimit` if `k` is below 0. `statistics` and `asked` are given if the scope is the
+    short list of a larger one. Then the lexical lane counts as in the larger one, and the query may
+    name the authors of that one.
     """
     if k < 0:
         raise InvalidLimit(field="k", given=k, why="is at least 0")
@@ -279,13 +289,16 @@ def rank(
 
 
 def common_terms(asked: Sequence[str], statistics: Statistics, profile: Profile) -> frozenset[str]:
-    """Terms that so many notes have that they do not tell one from another."""
+    """Return the terms that too many notes have to tell one note from another.
+
+    Too many means more than 10, and more than the share `profile.common`.
+    """
     many = max(_COMMON_NOTES_MIN, profile.common * statistics.notes)
     return frozenset(term for term in asked if statistics.frequency.get(term, 0) > many)
 
 
 class _Ranking:
-    """One ranking while it is made: lanes are added one after the other, each over all notes."""
+    """One ranking in progress: lanes are added one after the other, each over all notes."""
 
     def __init__(
         self,
@@ -418,7 +431,10 @@ class _Ranking:
         self._add("related", self._profile.related, spread, evidence=True)
 
     def token(self) -> None:
-        """The best notes again, by their tokens. They stay ahead of the others: no lane takes."""
+        """Compare the best notes again, by their tokens.
+
+        No lane is negative, so they stay the best.
+        """
         if not self._profile.token:
             return
         if self._embedded is None:
@@ -479,16 +495,17 @@ class _Ranking:
             self._notes.append(f"{name}: left out, {why}")
 
     def _order(self) -> list[int]:
-        """The places of the notes with evidence, the best first."""
+        """Return the places of the notes with evidence, the best first."""
         scores = self._scores
         found = [at for at, evidence in enumerate(self._evidence) if evidence]
         # The places are in the order of the ids, and sorting keeps the order of equals.
         return sorted(found, key=lambda at: -scores[at])
 
     def _spare(self) -> list[float]:
-        """What each note has to lend: its score above the floor, if it has evidence of its own.
+        """Return for each note its score above the floor, or 0 if it has no evidence of its own.
 
-        The floor is a rank and not a mean, so it is the same in a scope and in its short list.
+        The floor is the score at a rank and not a mean, so it is the same in a scope and in its
+        short list.
         """
         scores = self._scores
         floor = min(sorted(scores, reverse=True)[: self._profile.floor], default=0.0)
@@ -531,9 +548,10 @@ _GRAM = 3
 
 
 def nearest(query: str, scope: Scope, *, k: int) -> Ranked:
-    """Return the notes of a small scope in the order of how alike their words are to a query's.
+    """Return the notes of a small scope, those with the most similar words first.
 
-    Authors are among the words of their notes. A query without words finds nothing.
+    Words are compared by the groups of three letters that they share. Authors are among the words
+    of their notes. A query without words finds nothing.
     """
     said = [word for word in words(query[:QUERY_CHARS_MAX]) if word not in STOP]
     asked = [_grams(word) for word in dict.fromkeys(said or words(query[:QUERY_CHARS_MAX]))]

@@ -1,10 +1,11 @@
-"""Recall: the best notes a reader sees for a query, and a receipt that can be checked.
+"""Recall: find the best notes for a query that a reader sees, with a receipt that can be checked.
 
-A recall is looked at from one place of the log. Its receipt stands in the log behind that place,
-and is the next of the chain of receipts; so what is remembered later changes neither. To check one,
-the same view is made again and ranked again: the scores have to be equal to the last digit.
+A recall reads as of one position of the log. Its receipt is appended after that position, as the
+next one of the chain of receipts; so later notes change neither. To check a receipt, the same view
+is made and ranked again: the scores have to be equal to the last digit.
 
-Rule 1: the query is kept nowhere. Whoever checks the ranking has it, or checks the rest.
+Rule 1: the query is stored nowhere. To check the ranking, the caller has to give it again; without
+it the rest is checked.
 Rule 2: filters and visibility are applied before anything is counted.
 """
 
@@ -78,7 +79,7 @@ _SEEDS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Whose notes are looked through, and as of when."""
+    """The reader, the filters, the position and the time of a recall."""
 
     reader: str | None
     filters: Filters
@@ -88,9 +89,11 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What was found. `seen` has at least the hits. `rules` are those of a short list, if any.
+    """The result of a ranking. `seen` has at least the hits.
 
-    `few` are the rules by which notes are given that have no word of the query, if any are.
+    `rules` are those of a short list, if any.
+
+    `few` are the rules by which notes are returned that have no word of the query, if any are.
     """
 
     ranked: Ranked
@@ -109,7 +112,11 @@ def looking(
     at: int | None,
     index: StandingIndex | None,
 ) -> Iterator[Looked]:
-    """Look at one state of a memory. What is given is over with the block."""
+    """Read one state of a memory. The result is valid inside the block only.
+
+    Raise `UsageError` if the index is of another memory, `NoteInvalid` if an argument is out of
+    range.
+    """
     if index is not None and index.memory is not memory:
         raise UsageError("the index is of another memory")
     with memory.reading() as db:
@@ -123,7 +130,7 @@ def looking(
 
 
 class Looked:
-    """A scope that is looked through, with the index of it if one stands by."""
+    """A scope in one state of a memory, with its standing index if there is one."""
 
     def __init__(
         self,
@@ -139,13 +146,13 @@ class Looked:
 
     @property
     def model(self) -> str | None:
-        """The model whose vectors there were."""
+        """The digest of the model whose vectors existed then, or None."""
         model = model_at(self._db, self._look.seq)
         return None if model is None else model[0]
 
     @property
     def large(self) -> bool:
-        """Whether there are more notes than are ranked one by one."""
+        """True if there are more notes than are ranked one by one."""
         if self._standing is not None:
             return self._standing.notes > limits.LARGE
         return _many(self._db) and len(self._numbers(limits.LARGE + 1)) > limits.LARGE
@@ -158,7 +165,7 @@ class Looked:
         return len(self._numbers(FEW_NOTES + 1)) <= FEW_NOTES
 
     def whole(self) -> View:
-        """Every note of the scope."""
+        """Return a view of every note of the scope."""
         few = None if self._standing is None or self.large else self._standing.numbers
         return self._view(few)
 
@@ -174,7 +181,7 @@ class Looked:
     def of_shortlist(
         self, query: str, *, k: int, profile: Profile, embedder: Embedder | None
     ) -> Found:
-        """Rank a short list."""
+        """Rank the notes of a short list, and say in `notes` that it was one."""
         once = None if embedder is None else Once(embedder)
         look = self._look
         whole: Whole | None = self._standing
@@ -193,7 +200,7 @@ class Looked:
         return Found(ranked=ranked, seen=made.seen, rules=RULES)
 
     def tokens(self, count: Count, found: Found, *, tokenizer: str) -> int:
-        """How many tokens all notes of the scope have."""
+        """Return how many tokens all notes of the scope have."""
         if self._standing is not None:
             return self._standing.tokens(self._db, count, tokenizer=tokenizer)
         if not found.rules:
@@ -222,7 +229,7 @@ class Looked:
         profile: Profile,
         embedder: Embedder | None,
     ) -> Found:
-        """Rank a list, and look at the hits."""
+        """Rank a list, and make a view of the hits."""
         scope = self._candidates(listed, whole, profile, embedder)
         ranked = rank(
             query,
@@ -255,7 +262,7 @@ class Looked:
         profile: Profile,
         embedder: Embedder | None,
     ) -> set[int]:
-        """The notes that relations lead to from the best of the list."""
+        """Return the numbers of the notes that relations lead to from the best of the list."""
         scope = self._candidates(listed, whole, profile, embedder)
         best = rank(
             query,
@@ -282,7 +289,7 @@ class Looked:
 
 
 def _many(db: sqlite3.Connection) -> bool:
-    """Whether a store has so many notes at all."""
+    """Return True if a store has more notes than are ranked one by one, whoever may see them."""
     (count,) = db.execute(
         "SELECT count(*) FROM (SELECT 1 FROM note LIMIT ?)", (limits.LARGE + 1,)
     ).fetchone()
@@ -301,11 +308,11 @@ _GRAPH = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """Who asks, for what part of the memory, and how it is ranked.
+    """A request to recall: the reader, the part of the memory, and how to rank it.
 
-    `reader` None is the owner of the file. `as_of` is a place in the log, `at` a moment of the
-    world in milliseconds; the head and now, unless they are given. Of what is found, no more is
-    given than `tokens_max`, by `count`.
+    `reader` None is the owner of the file. `as_of` is a position in the log, `at` a time in
+    milliseconds; the defaults are the head and the clock's time. `tokens_max` limits the hits: the
+    best ones are returned that fit, by the `count` of `recall`.
     """
 
     agent_id: str
@@ -321,7 +328,7 @@ class Asking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recalled:
-    """What was found, the best first, each with its score by lanes; and the receipt."""
+    """The hits of a recall, the best first, each with its score by lanes; and the receipt."""
 
     hits: tuple[Hit, ...]
     notes: Mapping[str, Note]
@@ -340,9 +347,12 @@ def recall(
     tokenizer: str = "",
     index: StandingIndex | None = None,
 ) -> Recalled:
-    """Find the best notes for a query, and write the receipt.
+    """Find the best notes for a query, and append the receipt to the log.
 
-    `index` stands by the memory and makes it quicker in a large one; it finds the same without.
+    `index` makes it quicker in a large memory; the result is the same without. Without `count`, the
+    receipt has no tokens. Raise `UsageError` or `NoteInvalid` for a request out of range,
+    `EmbedderNotConfigured` if the strategy needs vectors and there is no embedder or no model, and
+    `ModelMismatch` if the embedder is not the store's model.
     """
     _check(asking)
     profile = _profile(asking)
@@ -402,10 +412,11 @@ def verify_recall(
     embedder: Embedder | None = None,
     index: StandingIndex | None = None,
 ) -> Verified:
-    """Check a receipt against the memory as it is now. Raises a `ReceiptError`.
+    """Check a receipt against the memory as it is now. Raise a `ReceiptError` if it does not hold.
 
     `profile` has to be the one that ranked: its digest is in the receipt. A recall that used a
-    model is made again with the same one. Whether a short list was ranked, the receipt says.
+    model is repeated with the same one. The receipt says whether a short list was ranked. Raise
+    `ReceiptUnknown` if the receipt is of another memory.
     """
     if receipt.scope.get("store") != memory.identity():
         check_signature(receipt, keys)
@@ -453,7 +464,7 @@ def _check(asking: Asking) -> None:
 
 
 def _profile(asking: Asking) -> Profile:
-    """The weights of a strategy: a lane that it does without has none."""
+    """Return the profile with weight 0 for each lane that the strategy does without."""
     match asking.strategy:
         case "lexical":
             return msgspec.structs.replace(asking.profile, dense=0.0, token=0.0)
@@ -469,7 +480,7 @@ def _profile(asking: Asking) -> Profile:
 def _found(
     query: str, looked: Looked, asking: Asking, embedder: Embedder | None, *, rules: str
 ) -> Found:
-    """The best notes, by the rules of a short list or, if there are none, note by note."""
+    """Rank by the rules of a short list or, if there are none, note by note."""
     strategy, profile = asking.strategy, _profile(asking)
     model = looked.model
     if strategy in ("semantic", "hybrid") and (embedder is None or model is None):
@@ -485,13 +496,13 @@ def _found(
 
 
 def _wants_nearest(made: Found, asking: Asking) -> bool:
-    """Return whether nothing was found by words, and no model was there to compare meanings."""
+    """Return True if no words matched, and no model compared meanings."""
     by_words = asking.strategy in ("auto", "lexical", "graph")
     return by_words and not (made.ranked.hits or made.ranked.model or made.rules)
 
 
 def _nearest(query: str, looked: Looked, asking: Asking, before: Ranked) -> Found:
-    """Return the nearest notes of a small scope, and say what the ranking before left out."""
+    """Return the nearest notes of a small scope, with the remarks of the ranking `before`."""
     seen = looked.whole()
     found = nearest(query, seen, k=asking.k)
     ranked = replace(found, notes=(*before.notes, *found.notes))
@@ -499,7 +510,7 @@ def _nearest(query: str, looked: Looked, asking: Asking, before: Ranked) -> Foun
 
 
 def _exact(query: str, seen: View) -> tuple[Hit, ...]:
-    """The notes that have the query in them, word for word, in the order of their ids."""
+    """Return the notes that have the query in them, word for word, in the order of their ids."""
     wanted = normalised(query)
     found = [id for id in seen.ids if wanted and wanted in normalised(seen.note(id).content)]
     return tuple(Hit(id=id, score=1.0, lanes=(("exact", 1.0),)) for id in sorted(found))
@@ -508,7 +519,7 @@ def _exact(query: str, seen: View) -> tuple[Hit, ...]:
 def _within(
     hits: tuple[Hit, ...], seen: View, tokens_max: int | None, count: Count | None
 ) -> tuple[Hit, ...]:
-    """As many of the best as there is room for."""
+    """Return the best hits up to the first one that exceeds `tokens_max`. None means no limit."""
     if tokens_max is None:
         return hits
     if count is None:
@@ -525,7 +536,7 @@ def _within(
 def _tokens(
     query: str, hits: tuple[Hit, ...], seen: View, count: Count, *, whole: int, name: str
 ) -> Tokens:
-    """What was given, beside all that could have been, and the same hits as a tool's JSON."""
+    """Count the tokens of the hits, of the whole scope, and of the same hits as a tool's JSON."""
     contents = [seen.note(hit.id).content for hit in hits]
     told = [
         {"id": hit.id, "content": content, "score": hit.score}
@@ -552,7 +563,7 @@ def _derived(hit: Hit, seen: View) -> Derived:
 
 
 def _scope(seen: View, asking: Asking, *, rules: str, few: str, store: str) -> dict[str, object]:
-    """What was looked through, in words that make the same view again."""
+    """Return the scope as a receipt says it: all that is needed to make the same view again."""
     said: dict[str, object] = {"at": seen.at, "strategy": asking.strategy, "store": store}
     if rules:
         said["shortlist"] = rules
@@ -569,7 +580,7 @@ def _scope(seen: View, asking: Asking, *, rules: str, few: str, store: str) -> d
 
 
 def _told(filters: Filters) -> dict[str, object]:
-    """The filters that are not as usual, with sets in order."""
+    """Return the filters that differ from their defaults, with sets in order."""
     said: dict[str, object] = {}
     for name in Filters.__dataclass_fields__:
         value = getattr(filters, name)
@@ -579,7 +590,10 @@ def _told(filters: Filters) -> dict[str, object]:
 
 
 def _asking(receipt: RecallReceipt, profile: Profile) -> Asking:
-    """What was asked, as a receipt says it. Raises `UsageError` for words that are none."""
+    """Return the request that a receipt describes.
+
+    Raise `UsageError` if its scope cannot be read.
+    """
     said = receipt.scope
     try:
         return Asking(
@@ -597,7 +611,10 @@ def _asking(receipt: RecallReceipt, profile: Profile) -> Asking:
 
 
 def _rules(receipt: RecallReceipt) -> str:
-    """The rules of the short list that a receipt is of, none if it ranked note by note."""
+    """Return the rules of the short list in a receipt, or "" if every note was ranked.
+
+    Raise `UsageError` for rules that this version does not know.
+    """
     said = receipt.scope.get("shortlist", "")
     if said not in ("", RULES):
         raise UsageError(f"the receipt is of a short list by other rules: {str(said)[:80]!r}")
@@ -613,7 +630,10 @@ def _few(receipt: RecallReceipt) -> str:
 
 
 def _filters(said: object) -> Filters:
-    """Filters as a receipt says them. One that is not known here is refused, not dropped."""
+    """Return the filters that a receipt describes.
+
+    Raise `UsageError` for one that is unknown here.
+    """
     words = msgspec.convert(said, type=dict[str, object])
     unknown = sorted(words.keys() - Filters.__dataclass_fields__.keys())
     if unknown:

@@ -1,4 +1,4 @@
-"""Selection: which notes a reader sees as of a place and a moment."""
+"""Select the notes that a reader sees as of a position in the log and a moment in time."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tallystick.memory.store.records import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """Which notes are meant. What is left out means all; of `tags` one is enough.
+    """Conditions on notes. An omitted one lets all pass; of `tags`, one is enough.
 
-    `after` and `before` are of `created_at`: from the first, up to and without the second. With
-    `current`, notes of which something else is known to be so by now are left out.
+    `after` and `before` limit `created_at`: from `after` on, and earlier than `before`. With
+    `current`, only notes pass that are valid at the moment of the recall.
     """
 
     memory_types: frozenset[MemoryType] = frozenset()
@@ -49,9 +49,9 @@ EVERYTHING = Filters(current=False, quarantined=True, archived=True, deleted=Tru
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """A note as it stood: what it says, what was thought of it, and what had happened to it.
+    """A note as of one position: its content, its state, and counts of its sightings and recalls.
 
-    `content_hash` is the salted digest by which the log binds the text, at place `content_seq`.
+    `content_hash` is the salted digest by which the log binds the text, at position `content_seq`.
     """
 
     note: Note
@@ -67,7 +67,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Row:
-    """A note as it stood. What it says is decoded when it is asked for: most are only counted."""
+    """A note as of one position.
+
+    Its content is decoded on first use: most rows are only counted.
+    """
 
     number: int
     id: str
@@ -80,6 +83,7 @@ class Row:
 
     @property
     def note(self) -> Note:
+        """The content of the note."""
         if self._note is None:
             record = decode_memory_record(self._body)
             assert isinstance(record, NoteRemembered | NoteRedacted)
@@ -88,6 +92,7 @@ class Row:
 
     @property
     def content_hash(self) -> str:
+        """The salted digest by which the log binds the content."""
         return _bound(self._header).body_sha256
 
 
@@ -123,7 +128,11 @@ def select_notes(
     id: str | None = None,
     among: Collection[int] | None = None,
 ) -> list[Row]:
-    """The rows of notes that stood at `seq`, by number. `reader` None sees everything."""
+    """Return the notes that a reader sees as of position `seq` and time `at`, by number.
+
+    `reader` None is the owner, who sees every note. `id` and `among` limit the notes that are read,
+    by id or by number.
+    """
     where, given = _where(reader, filters, seq, at)
     if id is not None:
         where, given = f"{where} AND note.id = :id", {**given, "id": id}
@@ -146,7 +155,10 @@ def scope_numbers(
     at: int,
     limit: int | None = None,
 ) -> list[int]:
-    """The numbers of the notes that `select_notes` gives, or of the first that are found."""
+    """Return the numbers of the notes that `select_notes` returns, in no order.
+
+    With `limit`, return at most so many of them.
+    """
     where, given = _where(reader, filters, seq, at)
     rows = db.execute(
         f"SELECT note.number FROM note JOIN state USING (number) WHERE {where} LIMIT :limit",
@@ -165,7 +177,7 @@ def _where(
 
 
 def _conditions(filters: Filters) -> tuple[list[str], dict[str, object]]:
-    """What a row must be."""
+    """Return the SQL conditions of the filters, and the values that they name."""
     where = ["state.seq_from <= :seq", ":seq < state.seq_to"]
     values: dict[str, object] = {}
     for condition, asked in (
@@ -231,6 +243,7 @@ def _read(row: tuple[Any, ...]) -> Row:
 
 
 def seen_at(db: sqlite3.Connection, row: Row, seq: int) -> Seen:
+    """Return a note with its sightings and recalls up to a position."""
     (sightings,) = db.execute(
         "SELECT count(*) FROM sighting WHERE number = ? AND seq <= ?", (row.number, seq)
     ).fetchone()
@@ -258,7 +271,11 @@ def in_batches(
     *,
     order: str = "",
 ) -> Iterator[tuple[Any, ...]]:
-    """Rows of some notes. `select` ends with the column that their numbers are looked for in."""
+    """Yield the rows of some notes, batch after batch of ascending numbers.
+
+    `select` ends with the name of the column that has the number; it gets an `IN (...)` appended.
+    `order` holds within one batch only: start it with the number to order all rows.
+    """
     wanted = sorted(set(numbers))
     for at in range(0, len(wanted), _BATCH):
         # Whole numbers, written as such: there is a limit to how many values can be bound.
@@ -268,6 +285,7 @@ def in_batches(
 
 
 def erased_at(db: sqlite3.Connection, seq: int) -> tuple[str, ...]:
+    """Return the ids of notes that existed at a position and were erased or redacted after it."""
     rows = db.execute(
         "SELECT number, id FROM erased WHERE number <= :seq AND :seq < seq UNION ALL "
         "SELECT number, id FROM note WHERE number <= :seq AND :seq < redacted ORDER BY 1",
@@ -277,6 +295,7 @@ def erased_at(db: sqlite3.Connection, seq: int) -> tuple[str, ...]:
 
 
 def check_filters(filters: Filters) -> None:
+    """Raise `NoteInvalid` if a time or `min_importance` is out of its range."""
     for name in ("after", "before"):
         check_time(name, getattr(filters, name))
     low = filters.min_importance

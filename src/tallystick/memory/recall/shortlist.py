@@ -56,37 +56,41 @@ class Whole(Protocol):
     def notes(self) -> int: ...
 
     def authors(self, said: frozenset[str]) -> Iterable[str]:
-        """The authors of its notes, at least those whose names have one of these words."""
+        """Return authors of its notes, at least those whose names have one of these words."""
         ...
 
     def best(
         self, asked: Sequence[str], *, count: int, bm25: Bm25
     ) -> tuple[Sequence[int], Statistics]:
-        """The notes with the best sums of `term_scores`, and the statistics of the scope."""
+        """Return the notes with the best sums of `term_scores`, and the statistics of the scope."""
         ...
 
     def near(self, vector: bytes, *, count: int) -> Sequence[int]:
-        """The notes of the vectors that differ in sign in the fewest components."""
+        """Return the notes of the vectors that differ in sign in the fewest components."""
         ...
 
     def counts(self, numbers: Sequence[int], asked: Sequence[str]) -> Sequence[Mapping[str, int]]:
-        """For each note how often it has each term asked, and its other terms as the term ``."""
+        """Return for each note how often it has each term of `asked`.
+
+        The rest is under the empty term.
+        """
         ...
 
     def fields(self, numbers: Sequence[int]) -> Sequence[tuple[str, NoteFields]]:
-        """The id of each note, and what ranking reads of it but for its text and relations."""
+        """Return the id of each note, and what ranking reads of it except text and relations."""
         ...
 
     def within(self, numbers: Collection[int]) -> Collection[int]:
-        """Those of some notes that are of this scope."""
+        """Return those of some notes that are in this scope."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortlist:
-    """The notes to rank, how often each has the terms, and what to rank them with.
+    """The notes to rank, how often each has the terms, and the data to rank them with.
 
-    `statistics` are of the whole scope, and `asked` is the query as its authors make it out.
+    `statistics` are of the whole scope. `asked` is the query as parsed with the authors of the
+    scope.
     """
 
     numbers: tuple[int, ...]
@@ -95,7 +99,7 @@ class Shortlist:
     asked: ParsedQuery
 
     def with_more(self, numbers: Collection[int], whole: Whole) -> Shortlist:
-        """The same list with further notes of the same scope."""
+        """Return the same list with further notes, as far as they are in the scope."""
         more = sorted(set(whole.within(numbers)) - self.counts.keys())
         counted = dict(zip(more, whole.counts(more, self.asked.terms), strict=True))
         return Shortlist(
@@ -109,7 +113,7 @@ class Shortlist:
 def shortlist(
     query: str, whole: Whole, *, profile: Profile, embedder: Embedder | None
 ) -> Shortlist:
-    """The candidates for a query. `embedder` is None where there are no vectors to compare."""
+    """Return the candidates for a query. `embedder` is None if there are no vectors to compare."""
     asked = _asked(query, whole)
     by_vectors = profile.dense and any(char.isalnum() for char in asked.text)
     # Scores by words are exact: beside vectors, half as many are enough.
@@ -131,7 +135,7 @@ def shortlist(
 
 
 def full_list(query: str, whole: Whole, numbers: Sequence[int]) -> Shortlist:
-    """All notes of a scope, which are `numbers`."""
+    """Return a list of all notes of a scope, which are `numbers`."""
     asked = _asked(query, whole)
     counts = whole.counts(numbers, asked.terms)
     return Shortlist(
@@ -148,7 +152,10 @@ def _asked(query: str, whole: Whole) -> ParsedQuery:
 
 
 def guarded(asked: Sequence[str], statistics: Statistics) -> list[str]:
-    """The terms to look for: those that a note has, and that do not have too many."""
+    """Return the terms to look for: those that a note has, and in a large scope only rare ones.
+
+    If none of them is rare, return the least common one.
+    """
     known = [term for term in asked if statistics.frequency[term]]
     if statistics.notes <= GUARDED_NOTES:
         return known
@@ -161,9 +168,9 @@ def guarded(asked: Sequence[str], statistics: Statistics) -> list[str]:
 def term_scores(
     often: Number, length: Number, *, rarity: float, usual: float, bm25: Bm25
 ) -> Number:
-    """What a term adds to the score of a note that has it so often among so many terms.
+    """Return what a term adds to the score of a note that has it `often` among `length` terms.
 
-    For numbers and for arrays of them: the same operations in the same order, so the same bits.
+    Numbers and arrays go through the same operations in the same order, so the bits are the same.
     """
     longer = length / usual  # type: ignore[operator]
     held = bm25.saturation * (1 - bm25.length + bm25.length * longer)
@@ -171,7 +178,7 @@ def term_scores(
 
 
 class Once:
-    """An embedder that is asked once for each text, however often the text is needed."""
+    """An embedder that asks another one once for each text, however often the text is needed."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
@@ -201,7 +208,7 @@ _once_is_a_embedder: type[Embedder] = Once
 
 
 class Scan:
-    """The notes that a reader sees as of a place and a moment, in one state of the file."""
+    """The notes that a reader sees as of a position and a moment, in one state of the file."""
 
     def __init__(
         self, db: sqlite3.Connection, *, reader: str | None, filters: Filters, seq: int, at: int
@@ -223,11 +230,11 @@ class Scan:
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of all of them."""
+        """The numbers of all notes of the scope."""
         return list(self._lengths)
 
     def authors(self, said: frozenset[str]) -> list[str]:
-        """All of them, whatever was said."""
+        """Return all authors of the scope, whatever the words are."""
         found = self._db.execute("SELECT number, author FROM note WHERE author IS NOT NULL")
         return sorted({author for number, author in found if number in self._lengths})
 
@@ -340,7 +347,7 @@ class Scan:
 
 
 def notes_having(db: sqlite3.Connection, term: str) -> Iterator[int]:
-    """The numbers of the notes of a store that have a term, as `terms.terms` makes them."""
+    """Yield the numbers of all notes of a store that have a term, as `words.terms` makes terms."""
     # Quoted: nothing of a word is an operator.
     asked = (f'"{spelled(term)}"',)
     for (number,) in db.execute("SELECT rowid FROM words WHERE words MATCH ?", asked):
@@ -348,7 +355,7 @@ def notes_having(db: sqlite3.Connection, term: str) -> Iterator[int]:
 
 
 class _Signs:
-    """Codes as whole numbers: of each component one bit, which says whether it is above zero."""
+    """Codes as whole numbers: one bit for each component, set if the component is above 0."""
 
     def __init__(self, dimensions: int) -> None:
         self._size = 2 * dimensions
@@ -356,7 +363,7 @@ class _Signs:
         self._high = int.from_bytes(b"\x00\x80" * dimensions, "little")
 
     def of(self, vector: bytes) -> int | None:
-        """The code of a vector in fixed point, None if it has another length."""
+        """Return the code of a vector in fixed point, or None if it has another length."""
         if len(vector) != self._size:
             return None
         whole = int.from_bytes(vector, "little")
@@ -388,7 +395,7 @@ _TIED_MAX = 1_000
 
 
 class Candidates:
-    """The notes of a short list as of a place. Vectors are read from one state of the file."""
+    """The notes of a short list as of a position. Vectors are read from one state of the file."""
 
     def __init__(
         self, db: sqlite3.Connection, listed: Shortlist, whole: Whole, *, seq: int, vectors: bool
@@ -403,7 +410,7 @@ class Candidates:
         self._vectors = vectors_of(db, seq, listed.numbers) if vectors else {}
 
     def tie(self) -> None:
-        """Read which notes they are tied to, which only some profiles ask for."""
+        """Read the relations of the notes, which only some profiles need."""
         related = _related(self._db, self._numbers.values(), self._seq)
         for id, number in self._numbers.items():
             if number in related:
@@ -430,7 +437,10 @@ class Candidates:
 
 
 def tied_to(db: sqlite3.Connection, numbers: Sequence[int], *, seq: int) -> set[int]:
-    """The notes that relations lead to from some others, in either direction, by two steps."""
+    """Return the notes that relations lead to from some others, in either direction, in two steps.
+
+    At most 1,000 are added in each step: those with the smallest numbers.
+    """
     reached, edge = set(numbers), list(numbers)
     for _ in range(_TIED_STEPS):
         found = {
@@ -452,7 +462,7 @@ def tied_to(db: sqlite3.Connection, numbers: Sequence[int], *, seq: int) -> set[
 def content_tokens(
     db: sqlite3.Connection, numbers: Collection[int], count: Count
 ) -> Iterator[tuple[int, int]]:
-    """The numbers of some notes, and how many tokens each has."""
+    """Yield the number of each of some notes, and how many tokens its content has."""
     select = (
         "SELECT number, body FROM state JOIN log ON log.seq = body_seq "
         f"WHERE seq_to = {OPEN} AND number"

@@ -55,7 +55,10 @@ _FOURTH_ENDING = _longest_first(_FOURTH)
 
 
 def stem(word: str) -> str:
-    """The stem of a word in small letters. A stem need not be a word."""
+    """Return the stem of a word in small letters, by Porter's algorithm. A stem need not be a word.
+
+    A word of fewer than 3 letters, or with anything but a to z, comes back unchanged.
+    """
     if len(word) < _CHARS_MIN or _LETTERS.fullmatch(word) is None:
         return word
     # At the beginning of a word, y is a consonant; a capital is neither for the patterns.
@@ -150,7 +153,11 @@ STOP = frozenset(
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in order, in small letters, stop words too."""
+    """Return the words of a text in order, case folded, stop words too.
+
+    Read at most `CHARS_MAX` characters, and cut each word at 64. A run of a script without spaces
+    gives its pairs of neighbouring characters.
+    """
     plain = unicodedata.normalize("NFKC", text[:CHARS_MAX]).casefold().replace("’", "'")
     found: list[str] = []
     for word in _WORD.findall(plain):
@@ -163,7 +170,7 @@ def words(text: str) -> list[str]:
 
 
 def terms(text: str) -> list[str]:
-    """What ranking counts of a text: its words without stop words, each as its stem."""
+    """Return the terms of a text, as ranking counts them: the stem of each word but stop words."""
     return [_stem(word) for word in words(text) if word not in STOP]
 
 
@@ -172,7 +179,7 @@ _stem = functools.lru_cache(maxsize=65_536)(stem)
 
 
 def _pairs(word: str) -> list[str]:
-    """Every two neighbours of a run without spaces; what stands beside the run is a word."""
+    """Return every two neighbours of a run without spaces, and what is beside the run as a word."""
     found: list[str] = []
     end = 0
     for run in _UNSPACED.finditer(word):
@@ -202,7 +209,11 @@ _ASKED_MAX = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bm25:
-    """How soon a repeated word stops counting, and how much a long note is held back."""
+    """The parameters of BM25: `saturation` is its k1, `length` its b.
+
+    With a lower `saturation`, repeated words stop counting sooner. With a higher `length`, long
+    notes lose more.
+    """
 
     saturation: float = 0.9
     length: float = 0.4
@@ -217,29 +228,35 @@ class Statistics:
     frequency: Mapping[str, int]
 
     def rarity(self, term: str) -> float:
-        """How much a term says: much if few notes have it, never less than nothing."""
+        """Return the weight of a term: high if few notes have it, and always above 0."""
         having = self.frequency.get(term, 0)
         return math.log(1 + (self.notes - having + 0.5) / (having + 0.5))
 
     @property
     def length(self) -> float:
-        """The usual number of terms of a note."""
+        """The mean number of terms of a note, or 1 if there are no terms."""
         return self.terms / self.notes if self.terms else 1.0
 
 
 def count_terms(text: str) -> dict[str, int]:
-    """The terms of a text, and how often each is in it."""
+    """Return the terms of a text, and how often each is in it."""
     return dict(Counter(terms(text)))
 
 
 def asked_terms(query: str, *, without: frozenset[str] = frozenset()) -> tuple[str, ...]:
-    """The different terms of a query in their order, without some."""
+    """Return the different terms of a query in their order, except those in `without`.
+
+    Only the first 256 are returned.
+    """
     asked = dict.fromkeys(term for term in terms(query) if term not in without)
     return tuple(asked)[:_ASKED_MAX]
 
 
 def count_statistics(asked: Iterable[str], counts: Sequence[Mapping[str, int]]) -> Statistics:
-    """The statistics of a set of notes, as far as a query needs them."""
+    """Count the statistics of a set of notes, as far as a query needs them.
+
+    `asked` are the terms of the query, and `counts` the terms of each note.
+    """
     frequency = {term: sum(term in count for count in counts) for term in asked}
     total = sum(sum(count.values()) for count in counts)
     return Statistics(notes=len(counts), terms=total, frequency=frequency)
@@ -251,9 +268,9 @@ def bm25_scores(
     statistics: Statistics,
     bm25: Bm25,
 ) -> list[float]:
-    """For each note the share, from 0 to 1, of what a note could score for these terms.
+    """Return for each note its share, from 0 to 1, of the best score possible for these terms.
 
-    A term that no note has is not held against any.
+    A term that no note of the set has is ignored, so it lowers no share.
     """
     known = [term for term in asked if statistics.frequency.get(term, 0) > 0]
     rarity = [(term, statistics.rarity(term)) for term in known]
@@ -286,5 +303,5 @@ _PIECE = re.compile(r"[^\W\d_]{1,4}|\d{1,3}|[^\w\s]|_+|\n+|[^\S\n]{2,}")
 
 
 def count_tokens(text: str) -> int:
-    """How many pieces a text has."""
+    """Return how many pieces a text has, as `TOKENIZER` counts them."""
     return sum(1 for _ in _PIECE.finditer(text))
