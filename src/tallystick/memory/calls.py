@@ -1,9 +1,9 @@
-"""What programs call of memory: recall, score, cite, remember.
+"""The functions that programs of a run call on its memory: recall, score, cite, remember.
 
-Rule 1: a recall is a read: on replay it is answered from the record, and the memory is not asked.
-Rule 2: a note is remembered once, however often the call is made again after a crash: the call's
-key is the note's origin.
-Rule 3: only what this run recalled is cited. Which notes those were is on the record of the run.
+Rule 1: a recall is a read. On replay it is answered from the record, and the memory is not asked.
+Rule 2: a note is remembered once, however often the call is repeated after a crash: the call's key
+is the note's origin.
+Rule 3: a run can cite only what it recalled. Its records have the ids of those notes.
 Rule 4: a note is data. Programs read for one agent, write as that agent, and forget nothing.
 """
 
@@ -29,7 +29,7 @@ WRITE = "memory.write"
 
 
 class MemoryCalls:
-    """Serves the programs of one run. `records` are what it has done already."""
+    """The memory functions of one run. `records` are the run's records until now."""
 
     def __init__(self, memory: Memory, *, session_id: str, records: Iterable[Record] = ()) -> None:
         self._memory = memory
@@ -43,6 +43,7 @@ class MemoryCalls:
         self._receipts: list[RecallReceipt] = []
 
     def functions(self) -> list[RunFunction]:
+        """Return the functions with their policies. `remember` needs the grant `memory.write`."""
         return [
             RunFunction(
                 function=self.recall,
@@ -172,7 +173,7 @@ class MemoryCalls:
         return told
 
     def _recalled(self) -> list[RecallReceipt]:
-        """The receipts of this run, those on its record read when they are first needed."""
+        """Return the receipts of this run's recalls. Those of its records are read on first use."""
         known = {each.read_id for each in self._receipts}
         before = [each for each in dict.fromkeys(self._read_ids) if each not in known]
         self._read_ids.clear()
@@ -181,7 +182,7 @@ class MemoryCalls:
 
 
 def together(touched: Sequence[NotesTouched]) -> NotesTouched | None:
-    """Return as one record what one call did with notes, None for nothing."""
+    """Return one record of everything that one call did with notes, or None if it did nothing."""
     recalls = [each for each in touched if each.how == "recalled"]
     first = next(iter([*recalls, *touched]), None)
     if first is None:

@@ -1,12 +1,13 @@
-"""Notes as lines of JSON: out of one memory, into another.
+"""Export and import of notes as lines of JSON.
 
-The first line says what it is, the last how many notes and the SHA-256 of the lines before: a file
-that was cut off or changed on the way is refused whole. An export has what stands, not how it came
-about. That it was made is an entry of the log: an erasure later can say where copies may be.
+The first line names the format. The last line has the number of notes and the SHA-256 of the lines
+before: a file that was cut off or changed on the way is refused whole. An export has the present
+state of notes, not their history. The export itself is an entry of the log: a later erasure can say
+where copies may be.
 
-What comes in is hostile until it was read: every field is checked as if it were new, and texts are
-screened as those of a stranger. With `trusted`, for an export of one's own, reviews that were made
-are believed. Notes keep their ids. A note that was erased here is not brought back.
+An import is hostile until it was read: every field is checked as if it were new, and texts are
+screened as those of a stranger. With `trusted`, for an export of your own, the reviews in it are
+accepted. Notes keep their ids. A note that was erased here is not imported again.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class _First(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class _Line(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """A note with what was thought of it, when it was seen again, its ties, and who may use it."""
+    """A note with its state, the times of its sightings, its relations and its shares."""
 
     note: Note
     state: NoteState
@@ -80,9 +81,10 @@ class _Last(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the notes of an export. `present` were here already, and stay as they are.
+    """The result of an import. `present` notes existed here already, and were not changed.
 
-    `erased` were erased here once, and were left out. `quarantined` are held back for a review.
+    `erased` notes were erased here once, and were left out. `quarantined` ones are held back for a
+    review.
     """
 
     notes: int
@@ -95,9 +97,10 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
 def export_notes(
     memory: SqliteMemory, *, reader: str | None, label: str, filters: Filters = _EXPORTED
 ) -> Iterator[bytes]:
-    """The lines of an export, each with its newline. `label` says where they go.
+    """Append the entry about an export, and return its lines, each with its newline.
 
-    The entry about it is written first: an export that broke off has been one.
+    `label` says where they go. The entry comes first, since an export that is cut off has still
+    taken notes out. Raise `NoteInvalid` if the label is blank.
     """
     if not label.strip():
         raise NoteInvalid(field="label", why="say where it goes, for whoever must erase it")
@@ -123,7 +126,10 @@ def export_notes(
 def import_notes(
     memory: SqliteMemory, lines: Iterable[bytes], *, trusted: bool = False
 ) -> Imported:
-    """Take in the notes of an export, all of them or with `ImportRefused` none."""
+    """Import the notes of an export: all of them, or none and `ImportRefused`.
+
+    With `trusted`, notes are not screened, and keep the quarantine that they had.
+    """
     taken = _Taken(trusted=trusted)
     with memory.writing() as writer:
         for number, line in enumerate(_read(lines), start=2):
@@ -194,7 +200,11 @@ def _written(first: _First, lines: list[_Line]) -> Iterator[bytes]:
 
 
 def _read(lines: Iterable[bytes]) -> Iterator[_Line]:
-    """The notes of an export. The end is looked at before the last of them is believed."""
+    """Yield the notes of an export. Raise `ImportRefused` if a line cannot be read or was changed.
+
+    The digest of all lines is checked after the last note. So the caller must not keep anything
+    before the generator has ended.
+    """
     hashed = hashlib.sha256()
     waiting: bytes | None = None
     number = 0
@@ -228,7 +238,7 @@ def _struct(line: bytes, kind: type[_T], number: int) -> _T:
 
 
 class _Taken:
-    """What an import has come to so far."""
+    """The notes that an import has taken so far, by what became of each."""
 
     def __init__(self, *, trusted: bool) -> None:
         self._trusted = trusted
@@ -250,6 +260,7 @@ class _Taken:
         )
 
     def one(self, writer: LogWriter, line: _Line, number: int) -> None:
+        """Import one note, unless it exists here already or was erased here."""
         self.notes += 1
         note = line.note
         _check(line)
@@ -267,7 +278,7 @@ class _Taken:
         self.imported.append(note.id)
 
     def tie(self, writer: LogWriter) -> None:
-        """Relations may point forward, so they come when all notes are there."""
+        """Append the relations. They may point forward, so they come after all notes."""
         for number, id, record in self._ties:
             try:
                 if _can_be_tied(writer, record.to):
@@ -306,7 +317,7 @@ class _Taken:
 
 
 def _check(line: _Line) -> None:
-    """Refuse what could not have been written here."""
+    """Raise `NoteInvalid` for a note that could not have been written here."""
     note, state = line.note, line.state
     if not is_note_id(note.id):
         raise NoteInvalid(field="id", why="the id of a note", given=note.id)
@@ -345,6 +356,10 @@ def _was_erased(writer: LogWriter, note: Note) -> bool:
 
 
 def _is_present(writer: LogWriter, note: Note) -> bool:
+    """Return True if the note is here.
+
+    Raise `NoteInvalid` if it is, with another owner or content.
+    """
     row = writer.db.execute(
         "SELECT body_seq FROM note JOIN state USING (number) WHERE id = ? AND seq_to = ?",
         (note.id, OPEN),
@@ -358,7 +373,10 @@ def _is_present(writer: LogWriter, note: Note) -> bool:
 
 
 def _can_be_tied(writer: LogWriter, id: str) -> bool:
-    """Whether a note is here to be pointed at; False if it was erased here, and is left out."""
+    """Return True if a note is here, and False if it was erased here.
+
+    Raise `NoteInvalid` otherwise.
+    """
     if writer.db.execute("SELECT 1 FROM note WHERE id = ?", (id,)).fetchone():
         return True
     if writer.db.execute("SELECT 1 FROM erased WHERE id = ?", (id,)).fetchone():

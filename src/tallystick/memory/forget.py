@@ -1,17 +1,18 @@
-"""Forgetting: which notes, how much less they matter, and how they go without a trace.
+"""Forget notes: choose them, lower their importance, hide them, or erase their bytes.
 
 | strategy      | is recalled | what was known before | bytes                         |
 | decay         | yes, lower  | can be asked for      | stay                          |
 | archive       | no          | can be asked for      | stay                          |
 | soft_delete   | no          | can be asked for      | stay                          |
 | redact        | `[REDACTED]`| says `erased`         | gone; id, owner, thread stay  |
-| hard_delete   | no          | says `erased`         | gone; id and place stay       |
+| hard_delete   | no          | says `erased`         | gone; id and position stay    |
 
-Each note that is forgotten is an entry of the log, all in one transaction; what cannot be forgotten
-is returned with its reason, and the others are. With a key, the same transaction signs a receipt:
-the next of the chain, in the log beside those of recalls. Bytes that are gone are gone from the
-log, the indexes, the vectors, free pages and SQLite's own log. What was exported before is listed,
-and not claimed. Recorded runs are another file's: see `tallystick.upkeep.erasure`.
+Each note that is forgotten is an entry of the log, all in one transaction. A note that cannot be
+forgotten is returned with the reason, and the others are forgotten. With a key, the same
+transaction signs a receipt: the next of the chain, in the log beside those of recalls. Erased bytes
+are gone from the log, the indexes, the vectors, free pages and SQLite's own log. Earlier exports
+are listed, and nothing is claimed of them. Recorded runs are another file's: see
+`tallystick.upkeep.erasure`.
 """
 
 from __future__ import annotations
@@ -81,10 +82,10 @@ def effective_importance(
     rate: float | None = None,
     function: str | None = None,
 ) -> float:
-    """The importance × exp(-rate × hours) + 0.05 × ln(1 + accesses), at most 1.
+    """Return importance × exp(-rate × hours) + 0.05 × ln(1 + accesses), at most 1.
 
     `linear` takes off rate × hours of it, `step:<h>` halves it every h hours, `power_law:<a>`
-    divides it by (1 + hours) to the power of a.
+    divides it by (1 + hours) to the power of a. The rate is 0.01 per hour by default.
     """
     age = max(0.0, hours)
     speed = DECAY_RATE_PER_HOUR if rate is None else rate
@@ -104,7 +105,10 @@ def effective_importance(
 
 
 def decayed_once(importance: float, *, rate: float | None) -> float:
-    """What is left after one forgetting by decay: the note's rate less, at least 0."""
+    """Return the importance after one forgetting by decay: less by the note's rate, at least 0.
+
+    The rate is 0.1 by default.
+    """
     return max(0.0, importance - (DECAY_STEP if rate is None else rate))
 
 
@@ -116,7 +120,10 @@ _header = msgspec.json.Decoder(EntryHeader).decode
 
 
 def matching_ids(memory: SqliteMemory, criteria: Criteria, *, owner: str | None) -> list[str]:
-    """Every living note that meets the criteria: those of `owner`, or with None anybody's."""
+    """Return the ids of all living notes that meet the criteria; with `owner`, of its notes only.
+
+    Raise `NoteInvalid` if no criterion is given.
+    """
     if criteria == Criteria():
         raise NoteInvalid(field="criteria", why="none is given, and this would forget everything")
     age, low = criteria.max_age_hours, criteria.min_importance_below
@@ -138,7 +145,10 @@ def matching_ids(memory: SqliteMemory, criteria: Criteria, *, owner: str | None)
 
 
 def subject_ids(memory: SqliteMemory, subject: str) -> list[str]:
-    """Every note with the tag `subject:<id>`, deleted ones too."""
+    """Return the ids of all notes with the tag `subject:<id>`, deleted ones too.
+
+    Raise `NoteInvalid` if the subject is blank.
+    """
     if not subject.strip():
         raise NoteInvalid(field="subject", why="it is blank")
     with memory.reading() as db:
@@ -152,7 +162,10 @@ def subject_ids(memory: SqliteMemory, subject: str) -> list[str]:
 def provenance_ids(
     memory: SqliteMemory, *, principal: str | None, session_id: str | None
 ) -> list[str]:
-    """Everything that a principal wrote down, or that a session did, or both together."""
+    """Return the ids of all notes that a principal wrote, or that were written in a session.
+
+    If both are given, both must match. Raise `NoteInvalid` if neither is.
+    """
     chosen = {"created_by": principal, "session_id": session_id}
     given = {name: value for name, value in chosen.items() if value is not None}
     if not given:
@@ -163,7 +176,7 @@ def provenance_ids(
 
 
 def expired_ids(memory: SqliteMemory) -> list[str]:
-    """Every note whose time is over."""
+    """Return the ids of all notes whose time is over."""
     with memory.reading() as db:
         rows = db.execute(
             "SELECT id FROM note JOIN state USING (number) WHERE seq_to = ? AND expires_at <= ?",
@@ -173,7 +186,7 @@ def expired_ids(memory: SqliteMemory) -> list[str]:
 
 
 def saying_ids(memory: SqliteMemory, says: Callable[[bytes], bool]) -> list[str]:
-    """Every note of which an entry of the log, as its bytes, says something."""
+    """Return the ids of all notes with an entry in the log whose body satisfies `says`."""
     found: dict[str, None] = {}
     for entry in memory.entries():
         if entry.body is not None and says(entry.body):
@@ -183,7 +196,10 @@ def saying_ids(memory: SqliteMemory, says: Callable[[bytes], bool]) -> list[str]
 
 
 def living(db: sqlite3.Connection, seq: int, at: int) -> list[Row]:
-    """Every note that is neither deleted nor put away."""
+    """Return every note that is neither deleted, archived nor forgotten.
+
+    Others' notes are included.
+    """
     rows = select_notes(db, reader=None, filters=EVERYTHING, seq=seq, at=at)
     away = (ConsolidationState.ARCHIVED, ConsolidationState.FORGOTTEN)
     return [row for row in rows if row.state.deleted_at is None and row.state.state not in away]
@@ -195,9 +211,10 @@ def living(db: sqlite3.Connection, seq: int, at: int) -> list[Row]:
 def decay_pass(
     memory: SqliteMemory, *, archive_below: float = 0.2, forget_below: float = 0.05
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Archive notes that hardly matter any more, and mark as forgotten those that do not.
+    """Archive notes that hardly matter any more, and mark as forgotten those below `forget_below`.
 
-    Returns the ids of both. Procedural notes do not decay.
+    Return the ids of both. Procedural notes do not decay. Raise `NoteInvalid` unless the two limits
+    are 0 <= `forget_below` <= `archive_below` <= 1.
     """
     if not 0.0 <= forget_below <= archive_below <= 1.0:
         raise NoteInvalid(field="forget_below", why="from 0 to `archive_below`, which is up to 1")
@@ -227,13 +244,16 @@ def decay_pass(
 
 
 def begin_forgetting(memory: SqliteMemory, ids: Sequence[str], *, runs: Sequence[str]) -> None:
-    """Write down which runs are erased with notes. On disk when this returns."""
+    """Record which runs are about to be erased with notes.
+
+    The record is on disk when this returns.
+    """
     with memory.writing() as writer:
         writer.append(NotesForgetting(ids=tuple(ids), runs=tuple(runs), at=writer.at))
 
 
 def runs_begun(memory: SqliteMemory, ids: Collection[str]) -> frozenset[str]:
-    """The runs that were to be erased with one of these notes, whether or not they were."""
+    """Return the runs that were to be erased with one of these notes, whether or not they were."""
     found: set[str] = set()
     with memory.reading() as db:
         for (body,) in db.execute("SELECT body FROM forgetting JOIN log USING (seq)"):
@@ -255,7 +275,7 @@ _TELLING = frozenset({"note.remembered", "note.redacted", "note.sighted", "note.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What the log has of an act that was done under an origin. `receipt` is canonical JSON."""
+    """The log's account of an act that was done under an origin. `receipt` is canonical JSON."""
 
     ids: tuple[str, ...]
     erased: bool
@@ -265,7 +285,7 @@ class Done:
 def erase_note(
     writer: LogWriter, row: Row, *, why: str, by: str | None, origin: str | None
 ) -> tuple[int, ...]:
-    """Leave nothing of a note but its id and its places. Returns those."""
+    """Erase everything of a note except its id and its positions. Return the positions."""
     places = entries_of(writer.db, row.number)
     seqs = tuple(seq for seq, _ in places)
     writer.append(NoteErasedRecord(entries=seqs, why=why, by=by), note=row.note.id, origin=origin)
@@ -276,7 +296,10 @@ def erase_note(
 def redact_note(
     writer: LogWriter, row: Row, *, by: str | None, origin: str | None
 ) -> tuple[int, ...]:
-    """Leave of a note who it belonged to and where it stood. Returns the places that are empty."""
+    """Erase the content of a note, and keep its owner and its thread.
+
+    Return the emptied positions.
+    """
     left = msgspec.structs.replace(
         row.note,
         content=REDACTED,
@@ -295,7 +318,7 @@ def redact_note(
 
 
 def entries_of(db: sqlite3.Connection, number: int) -> list[tuple[int, str]]:
-    """The places in the log of everything about a note, each with its tag."""
+    """Return the positions in the log of all entries about a note, each with its tag."""
     rows = db.execute(
         "SELECT seq, header FROM log WHERE seq = :number "
         "UNION ALL SELECT log.seq, header FROM later JOIN log USING (seq) WHERE number = :number "
@@ -306,7 +329,7 @@ def entries_of(db: sqlite3.Connection, number: int) -> list[tuple[int, str]]:
 
 
 def exports_of(db: sqlite3.Connection, ids: Collection[str]) -> tuple[tuple[int, str], ...]:
-    """The exports that had one of these notes, or may have had, by place and name."""
+    """Return the exports that had one of these notes, or may have had, by position and label."""
     wanted = set(ids)
     found: list[tuple[int, str]] = []
     for seq, body in db.execute("SELECT seq, body FROM exported JOIN log USING (seq) ORDER BY seq"):
@@ -318,7 +341,7 @@ def exports_of(db: sqlite3.Connection, ids: Collection[str]) -> tuple[tuple[int,
 
 
 def done_under(db: sqlite3.Connection, origin: str) -> Done | None:
-    """What was done under an origin, None if nothing was."""
+    """Return what was done under an origin, or None if nothing was."""
     row = db.execute("SELECT seq FROM origin WHERE origin = ?", (origin,)).fetchone()
     if row is None:
         return None
@@ -351,10 +374,11 @@ NOTES_MAX = 200_000
 
 
 class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a request. There is no receipt without a key, or if nothing was forgotten.
+    """The result of a request. There is no receipt without a key, or if nothing was forgotten.
 
-    `scrubbed` is False if somebody was reading older pages: the bytes are gone from the log and
-    still in the file until it is opened next. It is None where no bytes were to go.
+    `scrubbed` is False if the bytes are gone from the log and still in the file, until it is opened
+    next: a process was reading older pages, or the caller asked not to scrub. It is None if no
+    bytes were to go.
     """
 
     forgotten: tuple[str, ...]
@@ -365,7 +389,7 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsErased:
-    """What was done to recorded runs before their notes are forgotten, for the receipt."""
+    """The recorded runs that were erased before their notes are forgotten, for the receipt."""
 
     runs: tuple[RunErased, ...]
     attachments_left: int = 0
@@ -373,7 +397,7 @@ class RunsErased:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgettable:
-    """What may be forgotten: notes as they are, ids of those that are gone, and what may not be."""
+    """The notes that may be forgotten, the ids of those that are gone, and those that may not."""
 
     notes: tuple[Note, ...]
     gone: tuple[str, ...]
@@ -396,12 +420,17 @@ def forget(
     runs: RunsErased | None = None,
     scrub: bool = True,
 ) -> Forgotten:
-    """Forget notes by id. `actor` None is the owner of the file; others need `write` on each.
+    """Forget notes by id. `actor` None is the owner of the file; others need `write` on each note.
 
-    `why` and `by`, how they were chosen, are words that the log keeps for ever. `origin` as in
-    `remember`: asked twice, it is done once. `key` signs the receipt. With `runs`, notes that are
-    gone already are no failures, since there was something left to do. Without `scrub` the file is
-    not written anew for erased bytes; it is when it is opened next, or by `SqliteMemory.scrub`.
+    `why` and `by`, how they were chosen, are words that the log keeps for ever. `origin` is as in
+    `remember`: a repeated request returns the first answer. `key` signs the receipt. With `runs`,
+    notes that are gone already are no failures, since their runs were left to erase. Without
+    `scrub` the file is not rewritten for erased bytes; that happens when it is opened next, or by
+    `SqliteMemory.scrub`.
+
+    A note that cannot be forgotten is in `errors` of the result. Raise `NoteInvalid` if there are
+    no ids, more than 200,000, or a word that the log cannot keep, and `BackendUnsupported` for
+    `consolidate`.
     """
     if not ids:
         raise NoteInvalid(field="ids", why="say which notes, by id or by criteria")
@@ -424,7 +453,10 @@ def forget_expired(
 def forgettable(
     memory: SqliteMemory, ids: Sequence[str], *, actor: str | None, strategy: ForgetStrategy
 ) -> Forgettable:
-    """Look at what `forget` would do, and do nothing."""
+    """Return what `forget` would do to each note, and change nothing.
+
+    Raise `BackendUnsupported` for `consolidate`.
+    """
     _check(actor, strategy, None)
     notes: list[Note] = []
     gone: list[str] = []
@@ -449,7 +481,7 @@ def forgettable(
 
 @dataclass(slots=True, kw_only=True)
 class _Act:
-    """One request to forget, note by note."""
+    """One request to forget, and what it has done so far, note by note."""
 
     actor: str | None
     strategy: ForgetStrategy
@@ -467,6 +499,10 @@ class _Act:
         return tuple(each.id for each in self.forgotten)
 
     def one(self, writer: LogWriter, id: str) -> None:
+        """Forget one note, and add it to `forgotten`.
+
+        Raise the reason if it cannot be forgotten.
+        """
         try:
             row = _found(writer.db, id, self.actor, seq=writer.head.count, at=writer.at)
         except NoteErased as error:
@@ -488,7 +524,10 @@ class _Act:
         self.forgotten.append(named)
 
     def receipt(self, writer: LogWriter) -> ForgetReceipt | None:
-        """Sign what was done, and put it into the log."""
+        """Sign what was done, and append the receipt to the log.
+
+        Return None if there is nothing to sign.
+        """
         if self.key is None or not self.forgotten:
             return None
         given = issue_forget(
@@ -556,6 +595,11 @@ def _check(actor: str | None, strategy: ForgetStrategy, origin: str | None) -> N
 def _marked(
     row: Row, strategy: ForgetStrategy, *, at: int, by: str | None
 ) -> NoteDeleted | NoteArchived | NoteDecayed:
+    """Return the record that marks a note, without erasing anything of it.
+
+    Raise `NoteNotFound` if it is deleted already, and `NoteInvalid` for the decay of a procedural
+    note.
+    """
     if strategy is ForgetStrategy.SOFT_DELETE:
         if row.state.deleted_at is not None:
             raise NoteNotFound(id=row.note.id)
@@ -569,7 +613,10 @@ def _marked(
 
 
 def _found(db: sqlite3.Connection, id: str, actor: str | None, *, seq: int, at: int) -> Row:
-    """A note that the actor may forget."""
+    """Return the row of a note that the actor may forget.
+
+    Raise `NoteErased` to the owner if it was erased, `MemoryPermissionDenied` or `NoteNotFound`.
+    """
     rows = select_notes(db, reader=actor, filters=EVERYTHING, seq=seq, at=at, id=id)
     if rows:
         check_may(db, id, actor=actor, needs=Permission.WRITE)
@@ -581,7 +628,10 @@ def _found(db: sqlite3.Connection, id: str, actor: str | None, *, seq: int, at: 
 
 
 def _gone(writer: LogWriter, error: NoteErased) -> ForgottenNote:
-    """What the log still has of a note that was erased: where it stood, and what binds it."""
+    """Return what the log still has of an erased note: its position and its salted digest.
+
+    Raise `error`, if even that cannot be read.
+    """
     number, data = writer.db.execute(
         "SELECT number, header FROM erased JOIN log ON log.seq = number WHERE id = ?", (error.id,)
     ).fetchone()
@@ -592,7 +642,7 @@ def _gone(writer: LogWriter, error: NoteErased) -> ForgottenNote:
 
 
 def _answered(memory: SqliteMemory, before: Done) -> Forgotten:
-    """What was answered when this was asked for the first time, as far as the log has it."""
+    """Return the first answer to a repeated request, as far as the log has it."""
     receipt = None if before.receipt is None else read_receipt(before.receipt.encode())
     return Forgotten(
         forgotten=before.ids,

@@ -1,9 +1,9 @@
-"""Remember: what becomes of a note that somebody wants kept, and what others may do with it.
+"""Remember a note, and share and relate notes.
 
-Three things can: it is new; it is here already, and was sighted again; or its key was, and what
-was so before ends where the new one begins. All of them, and whether the note is held back, are
-decided in the transaction that appends them, and the log says what was decided. Nobody decides
-again when it is read.
+A note to remember has three cases. It is new. It exists already, and was sighted again. Or its key
+exists, and the validity of the earlier note ends where the new one begins. The case, and whether
+the note is held back, are decided in the transaction that appends the entries. The log records the
+decision, so no reader decides again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,11 @@ def share(
     with_agent: str,
     permission: Permission | None,
 ) -> int:
-    """Let somebody do so much with a shared note; None takes it back. Returns the place."""
+    """Give an agent a permission on a note of scope shared; None withdraws it. Return the position.
+
+    `actor` None is the owner of the file. Raise `NoteNotFound` or `MemoryPermissionDenied` if the
+    actor may not share it, and `NoteInvalid` for another scope or a name that no agent can have.
+    """
     check_agent(with_agent, field="with_agent")
     with memory.writing() as writer:
         check_may(writer.db, id, actor=actor, needs=Permission.SHARE)
@@ -80,7 +84,10 @@ def relate(
     relation: str = "related_to",
     weight: float = 1.0,
 ) -> int:
-    """Tie a note to another one that the actor can see. Returns the place."""
+    """Add a relation from a note to another one that the actor can see. Return the position.
+
+    Raise `NoteInvalid` for a bad relation, and as `check_may` does.
+    """
     check_relation(relation, weight)
     with memory.writing() as writer:
         check_may(writer.db, id, actor=actor, needs=Permission.WRITE)
@@ -91,7 +98,7 @@ def relate(
 
 
 def check_relation(relation: str, weight: float) -> None:
-    """Refuse what is no name of a relation, or no weight."""
+    """Raise `NoteInvalid` if `relation` is not one word, or if `weight` is not from 0 to 1."""
     if not relation.isidentifier() or len(relation) > _RELATION_CHARS_MAX:
         raise NoteInvalid(field="relation", why="one word", given=relation)
     if not 0.0 <= weight <= 1.0:
@@ -99,9 +106,10 @@ def check_relation(relation: str, weight: float) -> None:
 
 
 def check_may(db: sqlite3.Connection, id: str, *, actor: str | None, needs: Permission) -> None:
-    """Refuse an actor who may not. None is the owner of the file, who may.
+    """Raise an error if an actor lacks a permission on a note. None is the owner, who has all.
 
-    A note that the actor may not even see is not found: it looks like one that is not there.
+    The error is `MemoryPermissionDenied`, or `NoteNotFound` for a note that the actor may not see:
+    it looks like one that does not exist.
     """
     held = held_permission(db, id, actor)
     if held is None:
@@ -111,7 +119,7 @@ def check_may(db: sqlite3.Connection, id: str, *, actor: str | None, needs: Perm
 
 
 def held_permission(db: sqlite3.Connection, id: str, actor: str | None) -> Permission | None:
-    """What an actor may do with a note now, None if not even see it."""
+    """Return an actor's permission on a note now, or None if the actor may not even see it."""
     row = db.execute("SELECT number, agent_id, scope FROM note WHERE id = ?", (id,)).fetchone()
     if row is None:
         return None
@@ -134,11 +142,11 @@ BATCH_MAX = 10_000
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a note. `content_hash` is salted: it proves the text, and gives away nothing.
+    """The result of remembering a note. `content_hash` is salted: it proves the text, and hides it.
 
-    `sighted`: it was here already. `superseded` are the notes that ended because of it.
-    `quarantine` says why it is held back; such a note is kept, and not recalled until reviewed.
-    `again`: this very request was answered before, and nothing was written now.
+    `sighted`: the note existed already. `superseded` are the notes whose validity it ended.
+    `quarantine` has the reasons why it is held back; such a note is stored, and not recalled until
+    reviewed. `again`: this very request was answered before, and nothing was written now.
     """
 
     id: str
@@ -157,10 +165,11 @@ def remember(
     origin: str | None = None,
     screening: Screening | None = None,
 ) -> Remembered:
-    """Keep a note, and wait for the disk.
+    """Remember a note, and wait for the disk.
 
-    `origin` names the request, for a caller who may have to ask again after a crash: asked twice,
-    it is done once. Raises `NoteInvalid`, also for a `related_to` that is not here.
+    `origin` names the request, for a caller who may have to repeat it after a crash: the second
+    time returns the first answer. Raise `NoteInvalid`, also for a `related_to` that does not exist
+    here.
     """
     (made,) = remember_all(memory, [new], origins=[origin], screening=screening)
     return made
@@ -173,7 +182,11 @@ def remember_all(
     origins: Sequence[str | None] | None = None,
     screening: Screening | None = None,
 ) -> list[Remembered]:
-    """Keep notes, in order and in one transaction: all of them, or with an error none."""
+    """Remember notes, in order and in one transaction: all of them, or with an error none.
+
+    `origins` has a name or None for each. Raise `NoteInvalid` as `remember` does, and for more than
+    10,000 notes.
+    """
     if len(news) > BATCH_MAX:
         raise NoteInvalid(field="notes", why=f"at most {BATCH_MAX:,} at a time", given=len(news))
     names = [None] * len(news) if origins is None else list(origins)
@@ -192,10 +205,11 @@ def remember_all(
 
 
 def recalled(memory: SqliteMemory, ids: Sequence[str]) -> int:
-    """Note that notes were given to somebody, which counts as an access. Returns the place.
+    """Record that notes were read, which counts as an access to each. Return the position.
 
-    The entry has the ids for ever. It waits for the disk as every entry does: a place that a
-    receipt names must not be another one after a power cut.
+    The entry keeps the ids for ever. It waits for the disk as every entry does: a position that a
+    receipt names must not become another one after a power cut. Raise `NoteInvalid` for what is no
+    id.
     """
     for id in ids:
         if not is_note_id(id):
@@ -206,13 +220,16 @@ def recalled(memory: SqliteMemory, ids: Sequence[str]) -> int:
 
 
 def check_origin(origin: str) -> None:
-    """Refuse what is no name of a request. It is never erased, so it may say nothing."""
+    """Raise `NoteInvalid` if `origin` cannot name a request.
+
+    It is never erased, so it says nothing.
+    """
     check_agent(origin.replace(":", "-").replace("/", "-"), field="origin")
 
 
 @dataclass(frozen=True, slots=True)
 class _Living:
-    """A note that can be sighted."""
+    """A note that can be sighted: not deleted, archived or expired."""
 
     id: str
     body_seq: int
@@ -222,7 +239,7 @@ class _Living:
 
 
 class _Intake:
-    """Takes the notes of one transaction."""
+    """The notes that one transaction remembers, one after the other."""
 
     def __init__(self, writer: LogWriter, screening: Screening) -> None:
         self._writer = writer
@@ -231,6 +248,7 @@ class _Intake:
         self._positions: dict[str, int] = {}
 
     def take(self, new: NewNote, origin: str | None) -> Remembered:
+        """Remember one note: answer a repeated request, sight a duplicate, or append a new note."""
         if origin is not None and (before := self._answered(origin)) is not None:
             return before
         now = self._writer.at
@@ -302,7 +320,7 @@ class _Intake:
         return tuple(ended), seq
 
     def _number(self, id: str) -> int | None:
-        """The number of a note, also of one that was erased."""
+        """Return the number of a note, also of one that was erased, or None."""
         row = self._db.execute(
             "SELECT number FROM note WHERE id = ? UNION SELECT number FROM erased WHERE id = ?",
             (id, id),
@@ -310,7 +328,10 @@ class _Intake:
         return None if row is None else int(row[0])
 
     def _held(self, number: int | None, seq: int) -> tuple[str, ...]:
-        """Why a note was held back at a place. Nothing is known of one that was erased."""
+        """Return why a note was held back as of a position.
+
+        Nothing is known of one that was erased.
+        """
         row = self._db.execute(
             "SELECT quarantine FROM state WHERE number = ? AND seq_to > ? "
             "ORDER BY seq_from LIMIT 1",
@@ -391,7 +412,7 @@ class _Intake:
         )
 
     def _position(self, new: NewNote) -> int | None:
-        """The place in the thread: the next one, unless it is said."""
+        """Return the place in the thread: the one given, or the next one."""
         if new.thread_id is None:
             return new.position
         last = self._positions.get(new.thread_id)
@@ -406,10 +427,10 @@ class _Intake:
 
 
 def supersession(db: sqlite3.Connection, note: Note) -> tuple[list[tuple[str, int]], int | None]:
-    """Who ends when this note begins, and when it ends itself: where the next one begins.
+    """Return the notes that end when this one begins, with that time, and when this one ends.
 
-    Notes of one owner with one key follow each other in the world's time, in whatever order they
-    were learned. One that is held back is none of them.
+    It ends where the next one begins. Notes of one owner with one key follow each other in the time
+    of the world, in whatever order they were learned. A note that is held back does not count.
     """
     if note.key is None:
         return [], note.valid_to
@@ -430,7 +451,7 @@ def supersession(db: sqlite3.Connection, note: Note) -> tuple[list[tuple[str, in
 
 
 class _Bound(msgspec.Struct):
-    """What of a header is asked for here."""
+    """The fields of a header that are needed here."""
 
     tag: str
     note: str | None
@@ -438,7 +459,7 @@ class _Bound(msgspec.Struct):
 
 
 def _check_seen(db: sqlite3.Connection, id: str, agent_id: str) -> None:
-    """Refuse to tie a note to one that its owner cannot see, which looks like one not there."""
+    """Raise `NoteInvalid` if an agent relates a note to one that it cannot see."""
     if held_permission(db, id, agent_id) is None:
         raise NoteInvalid(field="related_to", why="a note that is not here", given=id)
 

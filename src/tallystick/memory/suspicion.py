@@ -1,11 +1,11 @@
-"""Suspicion: notes that look like poison are held back with reasons until somebody looks.
+"""Quarantine: hold back notes that look like poison, with reasons, until a person reviews them.
 
-A note is data and can grant nothing, so this is not what keeps a run safe; it keeps what was put
-in by strangers out of the ranking. Each sign has a weight; at 0.5 a note is held back. It is kept
-whole, and is released or confirmed by a review, which the log records.
+A note is data and can grant nothing, so quarantine is not what keeps a run safe; it keeps texts of
+strangers out of the ranking. Each sign has a weight; at 0.5 a note is held back. It is stored
+whole, and a review, which the log records, releases or confirms it.
 
-What no sign finds: a note that reads like any other and is wrong. Statistics of embeddings do not
-find it either, so there is no such lane here.
+No sign finds a note that reads like any other and is wrong. Statistics of embeddings do not find it
+either, so there is no such sign here.
 """
 
 from __future__ import annotations
@@ -76,7 +76,10 @@ _HIDDEN = re.compile("[\u202a-\u202e\u2066-\u2069\u200b\u2060\U000e0000-\U000e00
 
 
 class Screening(Protocol):
-    """Looks at a note before it is written. Returns the signs and their sum; no signs: let in."""
+    """A check of notes before they are written.
+
+    It returns signs and their sum; no signs: let in.
+    """
 
     def look(
         self, db: sqlite3.Connection, note: Note, *, now: int
@@ -84,7 +87,7 @@ class Screening(Protocol):
 
 
 class TextScreen:
-    """What a text alone shows. For imports, where who wrote how much when means nothing."""
+    """A screening of the text alone. For imports, where the habits of an agent mean nothing."""
 
     def look(
         self, db: sqlite3.Connection, note: Note, *, now: int
@@ -103,7 +106,10 @@ class _Habit:
 
 
 class Screen:
-    """What a text shows, and how it stands out from what its agent writes. For one transaction."""
+    """A screening of the text, and of how it differs from its agent's habits.
+
+    For one transaction.
+    """
 
     def __init__(self) -> None:
         self._habits: dict[str, _Habit] = {}
@@ -128,7 +134,7 @@ class Screen:
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """A note that waits for somebody to look at it."""
+    """A note in quarantine that waits for a review."""
 
     note: Note
     reasons: tuple[str, ...]
@@ -136,7 +142,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def review_queue(memory: SqliteMemory) -> list[Held]:
-    """The notes that are held back, the oldest first."""
+    """Return the notes in quarantine, the oldest first. Deleted ones are left out."""
     with memory.reading() as db:
         rows = db.execute(
             "SELECT seq_from, body_seq, quarantine FROM state WHERE seq_to = ? "
@@ -152,9 +158,11 @@ def review_queue(memory: SqliteMemory) -> list[Held]:
 
 
 def review(memory: SqliteMemory, id: str, verdict: Verdict, *, by: str) -> int:
-    """Release a held note, or confirm that it stays held. Returns the place of the verdict.
+    """Release a note from quarantine, or confirm that it stays. Return the position of the verdict.
 
-    A released note takes its place among those of its key, as it would have had at once.
+    A released note then counts among those of its key, as it would have at once. Raise
+    `NoteNotFound` if there is no such note, and `NoteInvalid` if it is not in quarantine or `by` is
+    blank.
     """
     if not by.strip():
         raise NoteInvalid(field="by", why="who reviews is part of the record")
@@ -174,7 +182,7 @@ def review(memory: SqliteMemory, id: str, verdict: Verdict, *, by: str) -> int:
 
 
 def _take_place(writer: LogWriter, id: str) -> None:
-    """End who was so until a released note begins, and the note where the next one begins."""
+    """End earlier notes with the key of a released note, and itself where a later one begins."""
     from tallystick.memory.remember import supersession  # It imports this module.
 
     body_seq, valid_to, deleted_at = writer.db.execute(

@@ -1,4 +1,4 @@
-"""Code-mode recall: a program of operations is read, run against a store, and what it gathered."""
+"""Recall programs as lists of operations: read one from JSON, run it, and bundle the result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Tokenizer(Protocol):
 
 
 class TokenCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tokens a text has, by a named tokenizer."""
+    """A number of tokens, with the name of the tokenizer that counted them."""
 
     tokens: int
     tokenizer: str
@@ -47,12 +47,12 @@ class RecallHit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a program recalled, in order and with repeats, and what came of it.
+    """The result of a recall program: its hits, in order and with repeats, and its answer.
 
     `guest_token_cost` is the reference's estimate, from bytes, and is kept to compare with others
     that give it; `answer_tokens` is a count. `receipts` are what `cite` gave, `scores` the last
     that `score` gave for each note. `records_seen` counts the hits that the host gave, and
-    `records_emitted` those of them whose whole text stands in the answer.
+    `records_emitted` those of them whose whole text is in the answer.
     """
 
     recalled: tuple[RecallHit, ...]
@@ -67,7 +67,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     records_emitted: int = 0
 
     def reranked(self) -> tuple[RecallHit, ...]:
-        """Each recalled note once, the best first, by its asked score where there is one.
+        """Return each recalled note once, the best first, by its last `score` if it was asked for.
 
         Equal scores keep the order in which the notes first came.
         """
@@ -108,24 +108,24 @@ def bundle_of(
 
 
 def assembled_answer(recalled: Sequence[RecallHit]) -> str:
-    """One line for each hit of each recall, in order; or that there is none."""
+    """Return one line for each hit of each recall, in order, or a line that says there is none."""
     return "\n".join(f"- {hit.content}" for hit in recalled) or NOTHING_RECALLED
 
 
 def emitted(recalled: Sequence[RecallHit], text: str) -> int:
-    """How many of the hits stand in a text with their whole content."""
+    """Return how many of the hits are in a text with their whole content."""
     return sum(hit.content in text for hit in recalled)
 
 
 def estimated_tokens(text: str) -> int:
-    """The reference's estimate of a text: a token for each four bytes, and for what is left."""
+    """Return the reference's estimate of a text: one token for each four bytes, rounded up."""
     return -(-len(text.encode("utf-8", "surrogatepass")) // _BYTES_PER_TOKEN)
 
 
 def first_difference(recorded: Bundle, now: Bundle) -> str | None:
-    """Say where a program that was run again came to something else; None if nowhere.
+    """Return the first difference between two runs of one program, or None if there is none.
 
-    Compared as bytes, so that a score of another spelling is another score.
+    They are compared as bytes, so that a score of another spelling is another score.
     """
     for place, (was, is_) in enumerate(zip(recorded.recalled, now.recalled, strict=False), 1):
         if canonical(was) != canonical(is_):
@@ -155,9 +155,9 @@ _WHY_CHARS_MAX = 200
 
 
 class InvalidProgram(Facts, UsageError):
-    """A recall program that is none, and where. Nothing of it was run.
+    """The recall program is not one, or cannot be run. Nothing of it was run.
 
-    `operation` counts from one; None where the whole is at fault.
+    `operation` counts from one; None if the whole is at fault.
     """
 
     code = "usage.recall_program"
@@ -192,7 +192,7 @@ class Score(
     tag_field="op",
     tag="score",
 ):
-    """Ask how well a note does."""
+    """Ask for the score of a note."""
 
     memory_id: str
 
@@ -219,13 +219,16 @@ _KINDS: dict[str, type[Recall] | type[Score] | type[Cite]] = {
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Operations, done in order. One of none can be written down and is refused when it is run."""
+    """A list of operations, done in order.
+
+    An empty one can be read, and is refused when it is run.
+    """
 
     operations: tuple[Operation, ...]
 
 
 def read_program(raw: bytes) -> Program:
-    """Read a program. Raises `InvalidProgram`, whose one line says what is wrong and where."""
+    """Read a program. Raise `InvalidProgram`, whose one line says what is wrong and where."""
     if len(raw) > PROGRAM_BYTES_MAX:
         raise InvalidProgram(
             why=f"it has {len(raw):,} bytes; a program has at most {PROGRAM_BYTES_MAX:,}"
@@ -251,7 +254,10 @@ def read_program(raw: bytes) -> Program:
 
 
 def check_program(program: Program) -> None:
-    """Refuse a program with an operation that cannot be meant. One of none is left to the run."""
+    """Raise `InvalidProgram` for an operation that is not allowed, or more than 10,000 of them.
+
+    An empty program passes: running it raises `EmptyProgram`.
+    """
     _check_count(len(program.operations))
     for number, operation in enumerate(program.operations, 1):
         match operation:
@@ -314,7 +320,7 @@ def _why_not_text(field: str, text: str) -> str | None:
 
 
 def _line(text: str) -> str:
-    """A message on one line, cut: parts of it are a stranger's."""
+    """Return a message on one line, cut at 200 characters: parts of it are from a stranger."""
     return " ".join(text.split())[:_WHY_CHARS_MAX]
 
 
@@ -347,14 +353,14 @@ class CodeModeError(Facts, Refused):
 
 
 class EmptyProgram(CodeModeError):
-    """A program of no operations. Nothing was charged."""
+    """The program has no operations. Nothing was charged."""
 
     code = "refused.code_mode.empty"
     says = "guest emitted no recall steps — refusing an empty bundle"
 
 
 class Halted(CodeModeError):
-    """The next operation would have used more fuel than there was. It was not begun."""
+    """The program would have used more fuel than it had. No operation beyond that was started."""
 
     code = "refused.code_mode.fuel"
     says = "guest fuel exhausted ({budget} units consumed)"
@@ -363,7 +369,7 @@ class Halted(CodeModeError):
 
 
 class WallTimeExceeded(CodeModeError):
-    """The program's time was over. `budget` is in milliseconds."""
+    """The program used more time than `budget`, in milliseconds."""
 
     code = "refused.code_mode.wall"
 
@@ -374,7 +380,7 @@ class WallTimeExceeded(CodeModeError):
 
 
 class SandboxViolation(CodeModeError):
-    """The program reached for something that the sandbox does not have."""
+    """The program used something that the sandbox does not have."""
 
     code = "refused.code_mode.sandbox"
     says = "guest tried to access {capability} which is stripped from the sandbox"
@@ -383,7 +389,7 @@ class SandboxViolation(CodeModeError):
 
 
 class OperationFailed(CodeModeError):
-    """The store refused an operation, or could not do it; the cause has the whole of it."""
+    """The store refused an operation, or could not do it. The cause has the original error."""
 
     code = "refused.code_mode.operation"
     says = "operation {number} ({operation}): {why}"
@@ -394,7 +400,7 @@ class OperationFailed(CodeModeError):
 
 
 def _duration(ms: int) -> str:
-    """Milliseconds as the reference spells a duration: `0ns`, `50ms`, `2s`, `1.5s`."""
+    """Format milliseconds as the reference spells a duration: `0ns`, `50ms`, `2s`, `1.5s`."""
     if ms == 0:
         return "0ns"
     if ms < _MS_PER_SECOND:
@@ -436,7 +442,10 @@ def _check_limit(field: str, given: object, *, most: int) -> None:
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a program may use: fuel, pages of 64 KiB for what it gathers, and milliseconds."""
+    """The limits of a program: fuel, pages of 64 KiB for what it gathers, and milliseconds.
+
+    Raise `InvalidLimit` if one is not a whole number in its range.
+    """
 
     fuel: int = 10_000_000
     mem_pages: int = 64
@@ -453,7 +462,7 @@ PYTHON_FORM = Budget(fuel=1_000_000_000, mem_pages=1_024, wall_ms=2_000)
 
 
 class Host(Protocol):
-    """What a program can ask for, and all that it can."""
+    """The operations that a program can call, and there are no others."""
 
     def recall(self, query: str, k: int) -> Sequence[RecallHit]: ...
 
@@ -464,7 +473,7 @@ class Host(Protocol):
 
 @dataclass(slots=True)
 class _Gathered:
-    """What a program has so far."""
+    """The data that a program has gathered so far."""
 
     tokenizer: Tokenizer | None
     recalled: list[RecallHit] = field(default_factory=list)
@@ -475,6 +484,7 @@ class _Gathered:
     bytes_held: int = 0
 
     def bundle(self) -> Bundle:
+        """Return the bundle of what was gathered."""
         return bundle_of(
             self.recalled,
             operations=self.operations,
@@ -485,7 +495,10 @@ class _Gathered:
         )
 
     def hold(self, *texts: str, pages: int) -> None:
-        """Make room for texts, or end the program."""
+        """Count the bytes of texts.
+
+        Raise `SandboxViolation` if they do not fit into `pages` pages.
+        """
         size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
         if self.bytes_held + size > pages * PAGE_BYTES:
             raise SandboxViolation(
@@ -504,10 +517,11 @@ def run(
     budget: Budget | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> Bundle:
-    """Run a program to its end, or raise what ended it.
+    """Run a program to its end, and return its bundle. Raise a `CodeModeError` if it ends early.
 
-    `clock` gives milliseconds that only grow. A program of no operations is refused, and one that
-    cannot be meant (`InvalidProgram`), before anything is charged or asked.
+    `clock` gives milliseconds that only grow. An empty program (`EmptyProgram`) and one with an
+    operation that is not allowed (`InvalidProgram`) are refused before anything is charged or
+    asked.
     """
     if not program.operations:
         raise EmptyProgram
@@ -552,7 +566,7 @@ def run(
 
 
 def charged(fuel_used: int) -> int:
-    """The fuel that is used after one more host call."""
+    """Return the fuel that is used after one more host call."""
     return min(fuel_used + HOST_CALL_FUEL, FUEL_MAX)
 
 
@@ -584,7 +598,7 @@ def _name(operation: Operation) -> str:
 
 
 def json_mode_estimate(query: str, records: Sequence[str]) -> int:
-    """What the reference says that a recall by JSON tool calling costs, in tokens."""
+    """Return the reference's estimate of a recall by JSON tool calling, in tokens."""
     return (
         _JSON_ENVELOPE_TOKENS
         + estimated_tokens(query)
@@ -593,7 +607,7 @@ def json_mode_estimate(query: str, records: Sequence[str]) -> int:
 
 
 def code_mode_estimate(query: str, records: Sequence[str], *, host_calls: int) -> int:
-    """What the reference says that a recall by program costs, in tokens."""
+    """Return the reference's estimate of a recall by program, in tokens."""
     return (
         estimated_tokens(query)
         + _HOST_CALL_TOKENS * host_calls

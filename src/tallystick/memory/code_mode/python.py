@@ -1,18 +1,18 @@
-"""Code-mode recall in its Python form: a program that runs in the sandbox, its calls charged.
+"""Recall programs in Python: run one in the sandbox, and charge its calls.
 
-The program has `recall`, `score` and `cite`, the names that answer, and nothing else of ours. What
-it recalls stays in its own variables; only what it answers or prints leaves the sandbox.
+The program has `recall`, `score` and `cite`, the names that answer, and nothing else of ours. Its
+recalls stay in its own variables; only what it answers or prints leaves the sandbox.
 
 Rule 1: the fuel of a program is what the guest used and 1,000,000 for each host call. Before each
-call, in this order: it is charged, more fuel than the budget has ends the program, more time ends
-it, and only then is it done.
-Rule 2: time counts everything from the start and interrupts whatever goes on, a call of the host
-too; such a call is left behind, and what it may still give is not taken.
+call, in this order: the call is charged; the program ends if it has used more than its fuel, or
+more than its time; only then the call is done.
+Rule 2: time counts everything from the start and interrupts everything, a call of the host too;
+such a call is abandoned, and what it may still give is not used.
 Rule 3: the same program over the same store gives the same bundle to the byte, fuel included.
 
-The guest's own fuel is bounded by the whole budget, not by what the calls have left of it: a
-program that passes its budget between two calls is found out at the next one or at its end, and
-has halted either way.
+The guest's own fuel is limited by the whole budget, not by what the calls have left of it. A
+program that exceeds its budget between two calls is stopped at the next one or at its end, and has
+halted either way.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ _END_CHARS = 16
 
 @dataclass(slots=True)
 class Gathered:
-    """What a program has so far.
+    """The data that a program has gathered so far.
 
-    Calls add to it in threads of their own, one at a time; a bundle is made of copies, so that one
-    that was left behind changes nothing.
+    Calls add to it in threads of their own, one at a time; a bundle is made of copies, so that a
+    call that was abandoned changes nothing.
     """
 
     bytes_max: int
@@ -100,16 +100,16 @@ class Gathered:
     answer_cut: bool = False
 
     def hold(self, *texts: str) -> None:
-        """Make room for texts. Raises `Stopped` if there is none."""
+        """Count the bytes of texts. Raise `Stopped` if there is no room for them."""
         size = sum(map(_bytes, texts))
         if self.bytes_held + size > self.bytes_max:
             raise Stopped("memory", f"memory: over {self.bytes_max:,} bytes were recalled")
         self.bytes_held += size
 
     def bundle(self, answer: str | None, *, fuel_used: int, tokenizer: Tokenizer | None) -> Bundle:
-        """Make the bundle of a program that answered this, or nothing.
+        """Return the bundle of a program with this answer, or without one.
 
-        An answer that is too long is none, and an assembled one has the lines that fit; then
+        An answer that is too long counts as none, and an assembled one has the lines that fit; then
         `answer_cut` is set.
         """
         recalled = tuple(self.recalled)
@@ -139,7 +139,7 @@ class Gathered:
 
 
 def _assembled(recalled: Sequence[RecallHit], bytes_max: int) -> tuple[str, int]:
-    """The assembled answer of as many hits as fit, and how many those are."""
+    """Return the assembled answer of as many hits as fit, and how many those are."""
     size = -1
     for count, hit in enumerate(recalled):
         size += _bytes(hit.content) + _LINE_BYTES
@@ -149,10 +149,11 @@ def _assembled(recalled: Sequence[RecallHit], bytes_max: int) -> tuple[str, int]
 
 
 def _emitted(recalled: Sequence[RecallHit], text: str) -> int:
-    """How many of the hits stand in a text with their whole content.
+    """Return how many of the hits are in a text with their whole content.
 
-    One look through a long text takes a fraction of a millisecond, and there may be a hundred
-    thousand contents. Those of which both ends stand nowhere in it are found without looking.
+    One search of a long text takes a fraction of a millisecond, and there may be a hundred thousand
+    contents. If all searches would take long, a content is skipped without one when its first or
+    last 16 characters are nowhere in the text.
     """
     counted = Counter(hit.content for hit in recalled)
     looked_for = list(counted)
@@ -173,7 +174,7 @@ def _bytes(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """A call that was refused or could not be done; `why` is what the program was told."""
+    """A call that was refused or failed; `why` is the message that the program got."""
 
     number: int
     operation: str
@@ -182,7 +183,7 @@ class Failed:
 
 
 class Calls:
-    """Serves the calls of one program. Used once."""
+    """The host functions of one program. Used once."""
 
     def __init__(self, host: Host, gathered: Gathered, *, fuel: int, ends_at: float) -> None:
         self._host = host
@@ -199,17 +200,18 @@ class Calls:
 
     @property
     def names(self) -> HostNames:
+        """The names of the functions, for the guest."""
         return self._table.names
 
     def fuel_used(self, charge: ProgramCharge) -> int:
-        """The fuel of a program and its calls, also of one that was charged and not done."""
+        """Return the fuel of a program and its calls, also of one that was charged and not done."""
         # A request that was too long to read never came here, and is a call all the same.
         self._charged = max(self._charged, charge.host_calls)
         self.gathered.operations = max(self.gathered.operations, charge.host_calls)
         return min(charge.fuel + self._charged * HOST_CALL_FUEL, FUEL_MAX)
 
     def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
-        """Charge a call, and do it if there is fuel and time for it. Raises `Stopped` if not."""
+        """Charge a call, and do it. Raise `Stopped` if there is no fuel or time left for it."""
         self._charged = call.index + 1
         if call.fuel + self._charged * HOST_CALL_FUEL > self._fuel:
             raise Stopped("fuel", f"fuel: all {self._fuel:,} units used")
@@ -227,7 +229,7 @@ class Calls:
         return reply
 
     def _functions(self) -> tuple[Callable[..., object], ...]:
-        """What the program can call, as it reads of it."""
+        """Return the functions that the program can call. It can read their docstrings."""
         gathered = self.gathered
 
         def recall(query: str, k: int = 10) -> list[dict[str, object]]:
@@ -306,7 +308,7 @@ Operation = TypeVar("Operation", Recall, Score, Cite)
 
 
 def _asked(kind: type[Operation], **fields: object) -> Operation:
-    """An operation of what a program gave. Raises `UsageError`, which says what it may be."""
+    """Return the operation that a program asked for. Raise `UsageError` if it is not allowed."""
     try:
         made = msgspec.convert({"op": kind.__name__.lower(), **fields}, type=kind)
         check_program(Program(operations=(made,)))
@@ -352,9 +354,9 @@ _NO_VARIABLE = re.compile(r'  File "<frozen os>", line \d+, in __(?:get|del)item
 
 
 class ProgramFailed(CodeModeError):
-    """The program raised something that it did not catch, or ended itself with an exit code.
+    """The program raised an error that it did not catch, or ended itself with an exit code.
 
-    `line` is the last line of the program that was reached; None if none was told.
+    `line` is the last line of the program that was reached, or None if it is unknown.
     """
 
     code = "refused.code_mode.program"
@@ -371,11 +373,11 @@ class ProgramFailed(CodeModeError):
 
 
 def form_of(raw: bytes) -> Literal["operations", "python"]:
-    """Say which of the two forms a file has. Raises `InvalidProgram` for what has neither.
+    """Return which of the two forms a file has. Raise `InvalidProgram` if it has neither.
 
-    A JSON object is a list of operations, and whether it is one that can be run is for
-    `read_program` to say. Whatever else is Python. Syntax that only a newer Python may know is let
-    through: the guest says what is wrong with it, when it runs.
+    A JSON object is a list of operations; `read_program` checks that it can be run. Anything else
+    is Python. Syntax that only a newer Python may know passes: the guest reports its fault when it
+    runs.
     """
     if len(raw) > PROGRAM_BYTES_MAX:
         raise _too_long(len(raw), PROGRAM_BYTES_MAX)
@@ -436,11 +438,13 @@ async def run_python(
     tokenizer: Tokenizer | None = None,
     seed: int = 0,
 ) -> Bundle:
-    """Run a program to its end in a sandbox of its own, or raise what ended it.
+    """Run a program to its end in a sandbox of its own, and return its bundle.
 
-    `host` is called in other threads than this one, one call at a time; a call that time has cut
-    off may still go on there. A refusal of the host's is an error in the program, which it may
-    catch. What is no Python is an `InvalidProgram`, and nothing of it was run.
+    `host` is called in other threads than this one, one call at a time; a call that exceeded the
+    time may still be running there afterwards. If the host refuses a call, the program gets an
+    error, which it may catch. Raise `InvalidProgram` for a source that is not Python, of which
+    nothing was run; a `CodeModeError` if the program ends early; and `SandboxError` if the sandbox
+    could not start it.
     """
     try:
         size = len(source.encode("utf-8"))
@@ -497,7 +501,7 @@ def _ended(
     late: bool,
     tokenizer: Tokenizer | None,
 ) -> Bundle:
-    """The bundle of a program that ended well; raises what ended it otherwise."""
+    """Return the bundle of a program that ended well. Raise the reason otherwise."""
     _check_begun(result)
     gathered = calls.gathered
     answer = result.metadata.get("answer")
@@ -529,7 +533,7 @@ _RESULT_TOO_LONG = "the program forged a result that is too long"
 
 
 def _check_begun(result: ExecutionResult) -> None:
-    """Raise for a program that is none, and for a sandbox that could not begin it."""
+    """Raise `InvalidProgram` for a source that is not Python, `SandboxError` if nothing began."""
     error = result.error
     if error is None:
         return
@@ -547,7 +551,7 @@ def _check_begun(result: ExecutionResult) -> None:
 
 
 def _stripped(result: ExecutionResult, *, pages: int) -> str | None:
-    """What the program reached for and the sandbox does not have; None if nothing."""
+    """Return what the program used that the sandbox does not have, or None."""
     if result.stop == "memory":
         return f"memory beyond {pages} pages"
     error = result.error
@@ -570,7 +574,7 @@ def _stripped(result: ExecutionResult, *, pages: int) -> str | None:
 
 
 def _failure(error: ProgramError, calls: Calls, bundle: Bundle) -> CodeModeError:
-    """What a program's own error becomes: the host's refusal, if it is one that it let through."""
+    """Return the error for a program's own failure: the host's refusal, if it let one through."""
     failed = calls.failed
     if failed is not None and error.kind == "HostError" and error.message == failed.why:
         refused = OperationFailed(
@@ -592,6 +596,6 @@ def _failure(error: ProgramError, calls: Calls, bundle: Bundle) -> CodeModeError
 
 
 def _line(text: str) -> str:
-    """A message on one line, cut: it is a stranger's."""
+    """Return a message on one line, cut at 200 characters: it is from a stranger."""
     shown = "".join(each if each.isprintable() else " " for each in text[: 4 * _WHY_CHARS_MAX])
     return " ".join(shown.split())[:_WHY_CHARS_MAX]

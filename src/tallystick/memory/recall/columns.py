@@ -153,7 +153,10 @@ class Past:
         return float(self._importance.values[np.flatnonzero(then)[0]])
 
     def at(self, filters: Filters, *, seq: int, at: int) -> NDArray[np.int64]:
-        """The places of notes of which something passed by the filters was thought then."""
+        """Return the places of notes with a replaced state that was theirs at `seq` and passes.
+
+        It passes the filters as of the time `at`.
+        """
         mask = (self._seq_from.values <= seq) & (self._seq_to.values > seq)
         mask &= (self._flags.values & hidden_by(filters)) == 0
         if not filters.expired:
@@ -481,7 +484,7 @@ class NoteColumns:
         return mask
 
     def _shared(self, reader: str) -> NDArray[np.int64]:
-        """Places of notes that were shared with somebody, from and to which places in the log."""
+        """Return the shares with a reader: a row of places, one of first positions, one of ends."""
         import numpy as np
 
         if reader not in self._spans:

@@ -163,7 +163,7 @@ _NOTES = (
 
 
 class _Header(msgspec.Struct):
-    """What of an entry's header is asked for here."""
+    """The fields of an entry's header that are needed here."""
 
     tag: str
     note: str | None

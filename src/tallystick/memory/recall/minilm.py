@@ -363,7 +363,7 @@ MODEL_DIGEST = digest(
 
 
 def missing() -> str:
-    """What has to be installed before the model can be loaded; empty if nothing."""
+    """Return what to install before the model can be loaded, or "" if nothing is missing."""
     absent = [name for name in _EXTRA if importlib.util.find_spec(name) is None]
     if absent:
         return f"{', '.join(absent)} not installed: pip install 'tallystick[memory]'"
@@ -410,7 +410,7 @@ class MiniLm:
         return MODEL_DIGEST
 
     def embed(self, text: str) -> Embedded:
-        """The vectors of a text, as far as the model reads it: 254 tokens, some 190 words."""
+        """Return the vectors of a text. The model reads its first 254 tokens, some 190 words."""
         import numpy as np
 
         whole = text.encode("utf-8", "replace").decode("utf-8")

@@ -376,7 +376,7 @@ class _Ranking:
         self._add("when", self._profile.when, near)
 
     def around(self) -> None:
-        """Notes next to a good one, or in its session, are about the same thing."""
+        """Add the lanes before, after and session, by which good notes lend to their neighbours."""
         spare = self._spare()
         profile = self._profile
         places = defaultdict(list)
@@ -522,7 +522,7 @@ def _beside(note: NoteFields, places: dict[tuple[str, int], list[float]], step: 
 
 
 def _ties(ids: Sequence[str], fields: Sequence[NoteFields]) -> dict[str, set[str]]:
-    """Which notes of the scope are tied, in both directions."""
+    """Return for each note of the scope its related notes in the scope, in either direction."""
     known = frozenset(ids)
     ties: dict[str, set[str]] = defaultdict(set)
     for id, note in zip(ids, fields, strict=True):
@@ -567,7 +567,7 @@ def nearest(query: str, scope: Scope, *, k: int) -> Ranked:
 
 
 def _likeness(asked: Sequence[frozenset[str]], note: NoteFields) -> float:
-    """Return the mean, over the words of a query, of how alike the most alike word of a note is."""
+    """Return the mean, over the words of a query, of the likeness to the closest word of a note."""
     there = [_grams(word) for word in {*words(note.text), *words(note.author)}]
     best = [max((_shared(one, other) for other in there), default=0.0) for one in asked]
     return round(math.fsum(best) / len(best), _DIGITS)

@@ -159,7 +159,7 @@ class Looked:
 
     @property
     def few(self) -> bool:
-        """Whether there are so few notes that the nearest are given where none fits."""
+        """True if there are so few notes that the nearest are returned when no word matches."""
         if self._standing is not None:
             return self._standing.notes <= FEW_NOTES
         return len(self._numbers(FEW_NOTES + 1)) <= FEW_NOTES
@@ -622,7 +622,10 @@ def _rules(receipt: RecallReceipt) -> str:
 
 
 def _few(receipt: RecallReceipt) -> str:
-    """The rules by which a receipt has notes without a word of the query, none if it has none."""
+    """Return the rules by which a receipt has notes without a word of the query, or "".
+
+    Raise `UsageError` for rules that this version does not know.
+    """
     said = receipt.scope.get("few", "")
     if said not in ("", NEAREST):
         raise UsageError(f"the receipt is of few notes by other rules: {str(said)[:80]!r}")

@@ -1,4 +1,4 @@
-"""Words as ranking counts them: stems, terms, tokens, and BM25 over any set of notes."""
+"""The words of a text as ranking counts them: stems, terms, tokens, and BM25 over any notes."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ class Bm25:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """What a set of notes is like: how many, how many terms in all, how many have each term."""
+    """Figures of a set of notes: their number, their terms in all, and how many have each term."""
 
     notes: int
     terms: int
