@@ -303,9 +303,9 @@ class _Intake:
         )
 
     def _followed(self, seq: int, id: str) -> tuple[tuple[str, ...], int]:
-        """Who ended because of the note remembered at a place, and the last place of that act.
+        """Return the notes that ended because of the note at `seq`, and the last position written.
 
-        Headers say so, which outlive bodies: nothing else is written right behind a new note.
+        Headers say so, which outlive bodies: nothing else is written directly after a new note.
         """
         ended: list[str] = []
         for (header,) in self._db.execute(
@@ -344,7 +344,10 @@ class _Intake:
         return msgspec.json.decode(header, type=_Bound)
 
     def _same(self, new: NewNote, told: bytes, now: int) -> _Living | None:
-        """The living note that says the same, if there is one."""
+        """Return the living note that says the same and is valid when the new one begins.
+
+        Return None if there is none.
+        """
         rows = self._db.execute(
             "SELECT id, body_seq, importance, expires_at, quarantine, valid_from, valid_to "
             "FROM note JOIN state USING (number) WHERE same = ? AND seq_to = ? "

@@ -97,7 +97,7 @@ class TextScreen:
 
 @dataclass(slots=True)
 class _Habit:
-    """How an agent has written until now, and how many notes the batch began with."""
+    """The habits of an agent: sums over its last notes, and how many of them are quite new."""
 
     count: int
     importance: float

@@ -270,7 +270,7 @@ class RecallReceipt(
 
 
 class ForgottenNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One note that was forgotten: the place in the log of what it said, and its salted digest."""
+    """One note that was forgotten: the position of its content in the log, and its digest."""
 
     id: str
     seq: int
