@@ -110,7 +110,7 @@ class MemoryCalls:
                 receipt_sha256=receipt_hash(receipt),
             )
         )
-        return _told(made)
+        return _rows_of(made)
 
     def score(self, id: str) -> float:
         """How much a note still matters, 0 to 1: its importance, age and use.
@@ -126,7 +126,7 @@ class MemoryCalls:
         Example: FINAL(f'{note["content"]} [{cite(note["id"])}]')
         """
         _check_text("cite", id)
-        return cite(id, self._recalled()).text
+        return cite(id, self._run_receipts()).text
 
     def remember(
         self,
@@ -172,7 +172,7 @@ class MemoryCalls:
             told["held_back"] = list(made.quarantine)
         return told
 
-    def _recalled(self) -> list[RecallReceipt]:
+    def _run_receipts(self) -> list[RecallReceipt]:
         """Return the receipts of this run's recalls. Those of its records are read on first use."""
         known = {each.read_id for each in self._receipts}
         before = [each for each in dict.fromkeys(self._read_ids) if each not in known]
@@ -181,7 +181,7 @@ class MemoryCalls:
         return self._receipts
 
 
-def together(touched: Sequence[NotesTouched]) -> NotesTouched | None:
+def merge_touched(touched: Sequence[NotesTouched]) -> NotesTouched | None:
     """Return one record of everything that one call did with notes, or None if it did nothing."""
     recalls = [each for each in touched if each.how == "recalled"]
     first = next(iter([*recalls, *touched]), None)
@@ -196,7 +196,7 @@ def together(touched: Sequence[NotesTouched]) -> NotesTouched | None:
     )
 
 
-def _told(made: Recalled) -> list[dict[str, Any]]:
+def _rows_of(made: Recalled) -> list[dict[str, Any]]:
     rows = []
     for hit in made.hits:
         note = made.notes[hit.id]

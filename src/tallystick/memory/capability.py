@@ -10,7 +10,7 @@ import msgspec
 from tallystick.core.history import History
 from tallystick.core.records import MemoryGiven, NotesTouched, RunStarted
 from tallystick.core.resume_errors import ResumeRefused
-from tallystick.memory.calls import MemoryCalls, together
+from tallystick.memory.calls import MemoryCalls, merge_touched
 from tallystick.memory.memory import Memory
 from tallystick.runtime.calls.capability import AskedRun, CapabilityBase, RunCapability, RunServices
 from tallystick.runtime.calls.functions import RunFunction
@@ -84,5 +84,5 @@ class _MemoryOfRun(RunCapability):
         return self._functions
 
     def fields_of(self, notes: Sequence[msgspec.Struct]) -> Mapping[str, Any]:
-        touched = together([each for each in notes if isinstance(each, NotesTouched)])
+        touched = merge_touched([each for each in notes if isinstance(each, NotesTouched)])
         return {} if touched is None else {"memory": touched}

@@ -46,7 +46,7 @@ class NoteInvalid(Facts, UsageError):
     given: object = None
 
     def text(self) -> str:
-        shown = "" if self.given is None else f", not {_shown(self.given)}"
+        shown = "" if self.given is None else f", not {_display(self.given)}"
         return f"{self.field}: {self.why}{shown}"
 
 
@@ -145,7 +145,7 @@ class NoteNotFound(Facts, BackendError):
     id: str
 
     def text(self) -> str:
-        return f"note {_cut(self.id)} was not found"
+        return f"note {_shorten(self.id)} was not found"
 
 
 class NoteErased(Facts, BackendError):
@@ -159,7 +159,7 @@ class NoteErased(Facts, BackendError):
 
     def text(self) -> str:
         where = "" if self.seq is None else f" by entry {self.seq:,}"
-        return f"note {_cut(self.id)} was erased{where}"
+        return f"note {_shorten(self.id)} was erased{where}"
 
 
 class StorageFailed(BackendError):
@@ -240,10 +240,10 @@ class NotAMemory(Facts, StorageFailed):
     where: str
 
 
-def _shown(given: object) -> str:
-    return _cut(given if isinstance(given, str) else repr(given))
+def _display(given: object) -> str:
+    return _shorten(given if isinstance(given, str) else repr(given))
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     cut = text if len(text) <= _SHOWN_CHARS_MAX else f"{text[: _SHOWN_CHARS_MAX - 3]}..."
     return repr(cut.encode("utf-8", "replace").decode())

@@ -56,14 +56,14 @@ _NAMED_IDS_MAX = 10_000
 _EXPORTED = Filters(current=False, quarantined=True, archived=True, expired=True)
 
 
-class _First(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _FirstLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     format: str
     store: str
     seq: int
     hash: str
 
 
-class _Line(
+class _NoteLine(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
     """A note with its state, the times of its sightings, its relations and its shares."""
@@ -75,7 +75,7 @@ class _Line(
     shares: tuple[tuple[str, Permission], ...] = ()
 
 
-class _Last(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _LastLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     notes: int
     sha256: str
 
@@ -118,8 +118,8 @@ def export_notes(
             ids=ids if len(ids) <= _NAMED_IDS_MAX else None,
         )
         writer.append(record)
-    return _written(
-        _First(format=EXPORT_FORMAT, store=store, seq=head.count, hash=head.hash), lines
+    return _encode_lines(
+        _FirstLine(format=EXPORT_FORMAT, store=store, seq=head.count, hash=head.hash), lines
     )
 
 
@@ -130,30 +130,30 @@ def import_notes(
 
     With `trusted`, notes are not screened, and keep the quarantine that they had.
     """
-    taken = _Taken(trusted=trusted)
+    taken = _Import(trusted=trusted)
     with memory.writing() as writer:
-        for number, line in enumerate(_read(lines), start=2):
+        for number, line in enumerate(_decode_lines(lines), start=2):
             try:
-                taken.one(writer, line, number)
+                taken.add(writer, line, number)
             except NoteInvalid as error:
                 raise ImportRefused(line=number, why=str(error)) from error
-        taken.tie(writer)
+        taken.append_relations(writer)
     return taken.report()
 
 
 # -- out ---------------------------------------------------------------------------------------
 
 
-def _lines(writer: LogWriter, rows: list[Row], *, private: bool) -> list[_Line]:
+def _lines(writer: LogWriter, rows: list[Row], *, private: bool) -> list[_NoteLine]:
     there = {row.note.id for row in rows}
-    made: list[_Line] = []
+    made: list[_NoteLine] = []
     for row in rows:
         # What has become of them stands in the note; the rest of the state stands beside it.
         note = msgspec.structs.replace(
             row.note, related_to=tuple(id for id in row.note.related_to if id in there)
         )
         made.append(
-            _Line(
+            _NoteLine(
                 note=note,
                 state=row.state,
                 sightings=_column(
@@ -187,19 +187,19 @@ def _shares(writer: LogWriter, row: Row) -> tuple[tuple[str, Permission], ...]:
     return tuple((agent, Permission(permission)) for agent, permission in found)
 
 
-def _written(first: _First, lines: list[_Line]) -> Iterator[bytes]:
+def _encode_lines(first: _FirstLine, lines: list[_NoteLine]) -> Iterator[bytes]:
     hashed = hashlib.sha256()
     for each in (first, *lines):
         line = canonical(each) + b"\n"
         hashed.update(line)
         yield line
-    yield canonical(_Last(notes=len(lines), sha256=hashed.hexdigest())) + b"\n"
+    yield canonical(_LastLine(notes=len(lines), sha256=hashed.hexdigest())) + b"\n"
 
 
 # -- in ----------------------------------------------------------------------------------------
 
 
-def _read(lines: Iterable[bytes]) -> Iterator[_Line]:
+def _decode_lines(lines: Iterable[bytes]) -> Iterator[_NoteLine]:
     """Yield the notes of an export. Raise `ImportRefused` if a line cannot be read or was changed.
 
     The digest of all lines is checked after the last note. So the caller must not keep anything
@@ -211,22 +211,22 @@ def _read(lines: Iterable[bytes]) -> Iterator[_Line]:
     for raw in lines:
         line = raw.rstrip(b"\r\n")
         if number == 0:
-            first = _struct(line, _First, 1)
+            first = _struct(line, _FirstLine, 1)
             if first.format != EXPORT_FORMAT:
                 why = f"it is {first.format[:80]!r}; this version reads {EXPORT_FORMAT!r}"
                 raise ImportRefused(line=1, why=why)
             hashed.update(line + b"\n")
         elif waiting is not None:
             hashed.update(waiting + b"\n")
-            yield _struct(waiting, _Line, number)
+            yield _struct(waiting, _NoteLine, number)
             waiting = line
         else:
             waiting = line
         number += 1
     if waiting is None:
         raise ImportRefused(line=number + 1, why="it ends before its last line")
-    last = _struct(waiting, _Last, number)
-    if last != _Last(notes=number - 2, sha256=hashed.hexdigest()):
+    last = _struct(waiting, _LastLine, number)
+    if last != _LastLine(notes=number - 2, sha256=hashed.hexdigest()):
         raise ImportRefused(line=number, why="its lines are not those that were written")
 
 
@@ -237,13 +237,13 @@ def _struct(line: bytes, kind: type[_T], number: int) -> _T:
         raise ImportRefused(line=number, why=str(error)) from error
 
 
-class _Taken:
+class _Import:
     """The notes that an import has taken so far, by what became of each."""
 
     def __init__(self, *, trusted: bool) -> None:
         self._trusted = trusted
         self._screen = TextScreen()
-        self._ties: list[tuple[int, str, NoteRelated]] = []
+        self._pending_relations: list[tuple[int, str, NoteRelated]] = []
         self.notes = 0
         self.imported: list[str] = []
         self.present: list[str] = []
@@ -259,7 +259,7 @@ class _Taken:
             quarantined=tuple(self.quarantined),
         )
 
-    def one(self, writer: LogWriter, line: _Line, number: int) -> None:
+    def add(self, writer: LogWriter, line: _NoteLine, number: int) -> None:
         """Import one note, unless it exists here already or was erased here."""
         self.notes += 1
         note = line.note
@@ -270,23 +270,23 @@ class _Taken:
         if _is_present(writer, note):
             self.present.append(note.id)
             return
-        here = tuple(id for id in note.related_to if _can_be_tied(writer, id))
+        here = tuple(id for id in note.related_to if _can_be_related(writer, id))
         self._append(writer, msgspec.structs.replace(note, related_to=here), line)
         for relation, to, weight in line.relations:
             record = NoteRelated(to=to, relation=relation, weight=weight)
-            self._ties.append((number, note.id, record))
+            self._pending_relations.append((number, note.id, record))
         self.imported.append(note.id)
 
-    def tie(self, writer: LogWriter) -> None:
+    def append_relations(self, writer: LogWriter) -> None:
         """Append the relations. They may point forward, so they come after all notes."""
-        for number, id, record in self._ties:
+        for number, id, record in self._pending_relations:
             try:
-                if _can_be_tied(writer, record.to):
+                if _can_be_related(writer, record.to):
                     writer.append(record, note=id)
             except NoteInvalid as error:
                 raise ImportRefused(line=number, why=str(error)) from error
 
-    def _append(self, writer: LogWriter, note: Note, line: _Line) -> None:
+    def _append(self, writer: LogWriter, note: Note, line: _NoteLine) -> None:
         state = self._state(writer, note, line.state)
         ended, valid_to = supersession(
             writer.db, msgspec.structs.replace(note, valid_to=state.valid_to)
@@ -316,7 +316,7 @@ class _Taken:
         return msgspec.structs.replace(state, quarantine=held)
 
 
-def _check(line: _Line) -> None:
+def _check(line: _NoteLine) -> None:
     """Raise `NoteInvalid` for a note that could not have been written here."""
     note, state = line.note, line.state
     if not is_note_id(note.id):
@@ -334,10 +334,10 @@ def _check(line: _Line) -> None:
     for reason in state.quarantine:
         if reason not in SIGNS:
             raise NoteInvalid(field="quarantine", why="a known reason", given=reason)
-    _check_ties(line)
+    _check_relations(line)
 
 
-def _check_ties(line: _Line) -> None:
+def _check_relations(line: _NoteLine) -> None:
     for agent, _ in line.shares:
         check_agent(agent, field="shares")
     if line.shares and line.note.scope is not NoteScope.SHARED:
@@ -372,7 +372,7 @@ def _is_present(writer: LogWriter, note: Note) -> bool:
     return True
 
 
-def _can_be_tied(writer: LogWriter, id: str) -> bool:
+def _can_be_related(writer: LogWriter, id: str) -> bool:
     """Return True if a note is here, and False if it was erased here.
 
     Raise `NoteInvalid` otherwise.

@@ -46,7 +46,7 @@ from tallystick.memory.receipts.receipt import (
     read_receipt,
     receipt_bytes,
 )
-from tallystick.memory.receipts.receipts import issue_forget, link_of
+from tallystick.memory.receipts.receipts import chain_end, issue_forget
 from tallystick.memory.remember import check_may, check_origin
 from tallystick.memory.store.projection import OPEN
 from tallystick.memory.store.records import (
@@ -104,7 +104,7 @@ def effective_importance(
     return min(1.0, importance * left + _ACCESS_WEIGHT * math.log(1 + access_count))
 
 
-def decayed_once(importance: float, *, rate: float | None) -> float:
+def importance_after_decay(importance: float, *, rate: float | None) -> float:
     """Return the importance after one forgetting by decay: less by the note's rate, at least 0.
 
     The rate is 0.1 by default.
@@ -116,7 +116,7 @@ def decayed_once(importance: float, *, rate: float | None) -> float:
 
 
 _HOUR_MS = 3_600_000
-_header = msgspec.json.Decoder(EntryHeader).decode
+_decode_header = msgspec.json.Decoder(EntryHeader).decode
 
 
 def matching_ids(memory: SqliteMemory, criteria: Criteria, *, owner: str | None) -> list[str]:
@@ -130,7 +130,7 @@ def matching_ids(memory: SqliteMemory, criteria: Criteria, *, owner: str | None)
     now = memory.clock()
     oldest = None if age is None else now - age * _HOUR_MS
     with memory.reading() as db:
-        rows = living(db, memory.resolve(None), now)
+        rows = living_rows(db, memory.resolve(None), now)
     return [
         row.note.id
         for row in rows
@@ -190,12 +190,12 @@ def saying_ids(memory: SqliteMemory, says: Callable[[bytes], bool]) -> list[str]
     found: dict[str, None] = {}
     for entry in memory.entries():
         if entry.body is not None and says(entry.body):
-            note = _header(entry.header).note
+            note = _decode_header(entry.header).note
             found.update({} if note is None else {note: None})
     return list(found)
 
 
-def living(db: sqlite3.Connection, seq: int, at: int) -> list[Row]:
+def living_rows(db: sqlite3.Connection, seq: int, at: int) -> list[Row]:
     """Return every note that is neither deleted, archived nor forgotten.
 
     Others' notes are included.
@@ -222,7 +222,7 @@ def decay_pass(
     forgotten: list[str] = []
     with memory.writing() as writer:
         counts = dict(writer.db.execute("SELECT number, count(*) FROM access GROUP BY number"))
-        for row in living(writer.db, writer.head.count, writer.at):
+        for row in living_rows(writer.db, writer.head.count, writer.at):
             if row.note.memory_type is MemoryType.PROCEDURAL:
                 continue
             left = effective_importance(
@@ -274,7 +274,7 @@ _TELLING = frozenset({"note.remembered", "note.redacted", "note.sighted", "note.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class EarlierAct:
     """The log's account of an act that was done under an origin. `receipt` is canonical JSON."""
 
     ids: tuple[str, ...]
@@ -289,7 +289,7 @@ def erase_note(
     places = entries_of(writer.db, row.number)
     seqs = tuple(seq for seq, _ in places)
     writer.append(NoteErasedRecord(entries=seqs, why=why, by=by), note=row.note.id, origin=origin)
-    _empty(writer, row.number, seqs)
+    _erase_content(writer, row.number, seqs)
     return seqs
 
 
@@ -313,7 +313,7 @@ def redact_note(
     seqs = tuple(seq for seq, tag in entries_of(writer.db, row.number) if tag in _TELLING)
     record = NoteRedacted(note=left, state=row.state, entries=seqs, by=by)
     writer.append(record, note=row.note.id, origin=origin)
-    _empty(writer, row.number, seqs)
+    _erase_content(writer, row.number, seqs)
     return seqs
 
 
@@ -325,7 +325,7 @@ def entries_of(db: sqlite3.Connection, number: int) -> list[tuple[int, str]]:
         "ORDER BY 1",
         {"number": number},
     )
-    return [(seq, _header(header).tag) for seq, header in rows]
+    return [(seq, _decode_header(header).tag) for seq, header in rows]
 
 
 def exports_of(db: sqlite3.Connection, ids: Collection[str]) -> tuple[tuple[int, str], ...]:
@@ -340,7 +340,7 @@ def exports_of(db: sqlite3.Connection, ids: Collection[str]) -> tuple[tuple[int,
     return tuple(found)
 
 
-def done_under(db: sqlite3.Connection, origin: str) -> Done | None:
+def find_act(db: sqlite3.Connection, origin: str) -> EarlierAct | None:
     """Return what was done under an origin, or None if nothing was."""
     row = db.execute("SELECT seq FROM origin WHERE origin = ?", (origin,)).fetchone()
     if row is None:
@@ -351,18 +351,18 @@ def done_under(db: sqlite3.Connection, origin: str) -> Done | None:
     for header_bytes, body in db.execute(
         "SELECT header, body FROM log WHERE seq >= ? ORDER BY seq", (row[0],)
     ):
-        header = _header(header_bytes)
+        header = _decode_header(header_bytes)
         if header.origin != origin:
             break
         ids.extend([header.note] if header.note is not None else [])
         record = None if body is None else decode_memory_record(body)
         erased = erased or isinstance(record, NoteErasedRecord | NoteRedacted)
         receipt = record.receipt if isinstance(record, NotesForgotten) else receipt
-    return Done(ids=tuple(ids), erased=erased, receipt=receipt)
+    return EarlierAct(ids=tuple(ids), erased=erased, receipt=receipt)
 
 
-def _empty(writer: LogWriter, number: int, seqs: Collection[int]) -> None:
-    writer.empty(list(seqs))
+def _erase_content(writer: LogWriter, number: int, seqs: Collection[int]) -> None:
+    writer.erase_bodies(list(seqs))
     writer.db.execute("DELETE FROM vector WHERE number = ?", (number,))
 
 
@@ -465,9 +465,9 @@ def forgettable(
         seq, at = memory.resolve(None), memory.clock()
         for id in dict.fromkeys(ids):
             try:
-                row = _found(db, id, actor, seq=seq, at=at)
+                row = _find_row(db, id, actor, seq=seq, at=at)
                 if not strategy.erases:
-                    _marked(row, strategy, at=at, by=actor)
+                    _mark_record(row, strategy, at=at, by=actor)
                 notes.append(row.note)
             except NoteErased:
                 gone.append(id)
@@ -498,17 +498,17 @@ class _Act:
     def ids(self) -> tuple[str, ...]:
         return tuple(each.id for each in self.forgotten)
 
-    def one(self, writer: LogWriter, id: str) -> None:
+    def forget_note(self, writer: LogWriter, id: str) -> None:
         """Forget one note, and add it to `forgotten`.
 
         Raise the reason if it cannot be forgotten.
         """
         try:
-            row = _found(writer.db, id, self.actor, seq=writer.head.count, at=writer.at)
+            row = _find_row(writer.db, id, self.actor, seq=writer.head.count, at=writer.at)
         except NoteErased as error:
             if self.runs is None:
                 raise
-            self.forgotten.append(_gone(writer, error))
+            self.forgotten.append(_erased_note(writer, error))
             return
         named = ForgottenNote(id=id, seq=row.body_seq, content_hash=row.content_hash)
         match self.strategy:
@@ -519,11 +519,11 @@ class _Act:
                 gone = redact_note(writer, row, by=self.actor, origin=self.origin)
                 self.entries.extend(gone)
             case _:
-                record = _marked(row, self.strategy, at=writer.at, by=self.actor)
+                record = _mark_record(row, self.strategy, at=writer.at, by=self.actor)
                 writer.append(record, note=id, origin=self.origin)
         self.forgotten.append(named)
 
-    def receipt(self, writer: LogWriter) -> ForgetReceipt | None:
+    def issue_receipt(self, writer: LogWriter) -> ForgetReceipt | None:
         """Sign what was done, and append the receipt to the log.
 
         Return None if there is nothing to sign.
@@ -532,7 +532,7 @@ class _Act:
             return None
         given = issue_forget(
             key=self.key,
-            link=link_of(writer.db),
+            link=chain_end(writer.db),
             forget_id=writer.new_id(),
             store=writer.store,
             agent_id=self.actor or "",
@@ -562,16 +562,16 @@ def _forget(memory: SqliteMemory, ids: Iterable[str], act: _Act, *, scrub: bool)
     if len(asked) > NOTES_MAX:
         raise NoteInvalid(field="ids", why=f"at most {NOTES_MAX:,} in one request")
     with memory.writing() as writer:
-        before = None if act.origin is None else done_under(writer.db, act.origin)
+        before = None if act.origin is None else find_act(writer.db, act.origin)
         if before is None:
             for id in asked:
                 try:
-                    act.one(writer, id)
+                    act.forget_note(writer, id)
                 except TallystickError as error:
                     act.errors.append(Failure(id=id, code=error.code, message=str(error)))
-            receipt = act.receipt(writer)
+            receipt = act.issue_receipt(writer)
     if before is not None:
-        return _answered(memory, before)
+        return _first_answer(memory, before)
     scrubbed: bool | None = None
     # Also where an earlier erasure was cut off before it came to this.
     if act.entries or (act.strategy.erases and memory.scrub_due):
@@ -592,7 +592,7 @@ def _check(actor: str | None, strategy: ForgetStrategy, origin: str | None) -> N
         check_origin(origin)
 
 
-def _marked(
+def _mark_record(
     row: Row, strategy: ForgetStrategy, *, at: int, by: str | None
 ) -> NoteDeleted | NoteArchived | NoteDecayed:
     """Return the record that marks a note, without erasing anything of it.
@@ -608,11 +608,11 @@ def _marked(
         return NoteArchived(state=ConsolidationState.ARCHIVED, by=by)
     if row.note.memory_type is MemoryType.PROCEDURAL:
         raise NoteInvalid(field="memory_type", why="procedural notes do not decay")
-    left = decayed_once(row.state.importance, rate=row.note.decay_rate)
+    left = importance_after_decay(row.state.importance, rate=row.note.decay_rate)
     return NoteDecayed(importance=left, by=by)
 
 
-def _found(db: sqlite3.Connection, id: str, actor: str | None, *, seq: int, at: int) -> Row:
+def _find_row(db: sqlite3.Connection, id: str, actor: str | None, *, seq: int, at: int) -> Row:
     """Return the row of a note that the actor may forget.
 
     Raise `NoteErased` to the owner if it was erased, `MemoryPermissionDenied` or `NoteNotFound`.
@@ -627,7 +627,7 @@ def _found(db: sqlite3.Connection, id: str, actor: str | None, *, seq: int, at: 
     raise NoteNotFound(id=id)
 
 
-def _gone(writer: LogWriter, error: NoteErased) -> ForgottenNote:
+def _erased_note(writer: LogWriter, error: NoteErased) -> ForgottenNote:
     """Return what the log still has of an erased note: its position and its salted digest.
 
     Raise `error`, if even that cannot be read.
@@ -641,7 +641,7 @@ def _gone(writer: LogWriter, error: NoteErased) -> ForgottenNote:
     return ForgottenNote(id=error.id, seq=number, content_hash=header.body_sha256)
 
 
-def _answered(memory: SqliteMemory, before: Done) -> Forgotten:
+def _first_answer(memory: SqliteMemory, before: EarlierAct) -> Forgotten:
     """Return the first answer to a repeated request, as far as the log has it."""
     receipt = None if before.receipt is None else read_receipt(before.receipt.encode())
     return Forgotten(

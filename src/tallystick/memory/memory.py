@@ -31,7 +31,7 @@ from tallystick.memory.recall.minilm import DIMENSIONS, MiniLm, missing
 from tallystick.memory.recall.recall import Asking, Recalled, Strategy, recall, verify_recall
 from tallystick.memory.recall.scope import DEFAULT, Embedder, Profile
 from tallystick.memory.recall.selection import EVERYTHING, NOW, Filters, Seen, select_notes
-from tallystick.memory.recall.view import look
+from tallystick.memory.recall.view import find_note
 from tallystick.memory.recall.words import TOKENIZER, count_tokens
 from tallystick.memory.receipts.receipt import ForgetReceipt, Key, RecallReceipt, ReceiptUnknown
 from tallystick.memory.receipts.receipts import (
@@ -46,7 +46,7 @@ from tallystick.memory.receipts.receipts import (
 )
 from tallystick.memory.remember import Remembered, remember, remember_all
 from tallystick.memory.store.sqlite import EntryHeader, SqliteMemory, read_entry_header
-from tallystick.memory.store.vectors import count_unembedded, embed_missing, model_at
+from tallystick.memory.store.vectors import count_notes_without_vectors, embed_missing, model_at
 from tallystick.settings.files import config_directory
 from tallystick.settings.paths import cache_directory, data_directory
 from tallystick.settings.schema import one_line
@@ -88,7 +88,7 @@ def open_keys(directory: Path) -> MemoryKeys:
     path = directory / _NAME
     with system_errors(one_line(str(path)), StoreError):
         if not os.path.lexists(path):
-            _made(directory, path)
+            _make_key_file(directory, path)
         return _read(path)
 
 
@@ -105,7 +105,7 @@ def add_key(directory: Path) -> MemoryKeys:
         return _read(path)
 
 
-def _made(directory: Path, path: Path) -> None:
+def _make_key_file(directory: Path, path: Path) -> None:
     make_private(directory)
     # Of two processes, both go on with the same key.
     with contextlib.suppress(FileExistsError):
@@ -156,7 +156,7 @@ _DIGITS_MAX = 18
 _BELONGS = frozenset({"note.quarantined", "note.closed", "note.restored"})
 
 
-def placed(store: SqliteMemory, as_of: int | str | None) -> tuple[int | None, int | None]:
+def resolve_as_of(store: SqliteMemory, as_of: int | str | None) -> tuple[int | None, int | None]:
     """Return the position and the time that `as_of` means. None is the head, and the present time.
 
     A time gives the last position at or before it. A position gives the end of the request that
@@ -348,8 +348,8 @@ class Memory:
 
         `as_of` is a position in the log or a time.
         """
-        place, _ = placed(self.store, as_of)
-        return look(self.store, id, reader=self._reader, as_of=place)
+        place, _ = resolve_as_of(self.store, as_of)
+        return find_note(self.store, id, reader=self._reader, as_of=place)
 
     def score(self, id: str) -> float:
         """Return how much a note still matters, by importance, age and number of recalls.
@@ -392,7 +392,7 @@ class Memory:
             _check_text(what, getattr(filters, what) or "")
         for tag in filters.tags:
             _check_text("a tag", tag)
-        place, at = placed(self.store, as_of)
+        place, at = resolve_as_of(self.store, as_of)
         embedder, remarks = self._embedder_for(strategy, profile or self.profile, place)
         made = recall(
             self.store,
@@ -412,9 +412,9 @@ class Memory:
             embedder=embedder,
             count=count_tokens,
             tokenizer=TOKENIZER,
-            index=self._standing(),
+            index=self._standing_index(),
         )
-        return made if not remarks else _remarked(made, remarks)
+        return made if not remarks else _with_remarks(made, remarks)
 
     def receipt(self, read_id: str) -> RecallReceipt:
         """Return the receipt of a recall that was made here, by this agent unless as the owner.
@@ -446,7 +446,7 @@ class Memory:
             query=query,
             profile=profile,
             embedder=embedder,
-            index=self._standing(),
+            index=self._standing_index(),
         )
 
     def resolve(self, citation: str | NoteCitation) -> Note:
@@ -459,7 +459,7 @@ class Memory:
         receipt = self.receipt(read.read_id)
         self.verify(receipt)
         hit = check_citation(read, receipt)
-        return look(self.store, hit.id, reader=self._reader, as_of=receipt.as_of).note
+        return find_note(self.store, hit.id, reader=self._reader, as_of=receipt.as_of).note
 
     def embed(self, *, replace: bool = False) -> int:
         """Embed every note that has no vectors yet. Return how many there were.
@@ -467,7 +467,7 @@ class Memory:
         With `replace`, vectors of another model are deleted first; otherwise they raise
         `ModelMismatch`. Raise `UsageError` if there is no embedder.
         """
-        embedder = self._loaded()
+        embedder = self._load_embedder()
         if embedder is None:
             raise UsageError(f"embedding needs more: {missing() or 'no embedder is given'}")
         return embed_missing(self.store, embedder, dimensions=DIMENSIONS, replace=replace)
@@ -496,7 +496,7 @@ class Memory:
         """
         if strategy in ("lexical", "exact") or not (profile.dense or profile.token):
             return None, ()
-        embedder = self._loaded()
+        embedder = self._load_embedder()
         if embedder is None:
             return None, ()
         with self.store.reading() as db:
@@ -515,14 +515,14 @@ class Memory:
 
     def _embed_some(self, embedder: Embedder) -> int:
         """Embed the notes without vectors if they are at most 200. Return how many are left."""
-        count = count_unembedded(self.store)
+        count = count_notes_without_vectors(self.store)
         if count > _EMBEDDED_MAX:
             return count
         if count:
             embed_missing(self.store, embedder, dimensions=DIMENSIONS)
         return 0
 
-    def _standing(self) -> StandingIndex | None:
+    def _standing_index(self) -> StandingIndex | None:
         """Return the standing index of the open memory, or None without numpy."""
         if self._index is None and importlib.util.find_spec("numpy") is not None:
             from tallystick.memory.recall.index import StandingIndex
@@ -530,7 +530,7 @@ class Memory:
             self._index = StandingIndex(self.store)
         return self._index
 
-    def _loaded(self) -> Embedder | None:
+    def _load_embedder(self) -> Embedder | None:
         if self._embedder == "auto":
             self._embedder = None if missing() else MiniLm.load(cache=cache_directory())
         return self._embedder
@@ -542,7 +542,7 @@ def _check_text(what: str, text: str) -> None:
         raise UsageError(f"{what} holds half of a character")
 
 
-def _remarked(made: Recalled, more: Sequence[str]) -> Recalled:
+def _with_remarks(made: Recalled, more: Sequence[str]) -> Recalled:
     return Recalled(
         hits=made.hits,
         notes=made.notes,

@@ -205,7 +205,7 @@ def is_note_id(text: str) -> bool:
     return _UUID7.fullmatch(text) is not None
 
 
-def normalised(text: str) -> str:
+def normalise(text: str) -> str:
     """Normalise a text for comparison: NFKC, case folded, one space between words."""
     if text.isascii():
         return " ".join(text.lower().split())
@@ -306,7 +306,7 @@ def _check_metadata(metadata: Mapping[str, object]) -> None:
             waiting.extend((each, depth + 1) for each in (*held, *held.values()))
         elif isinstance(held, list | tuple):
             waiting.extend((each, depth + 1) for each in held)
-        elif why := _no_value(held):
+        elif why := _why_not_json(held):
             raise NoteInvalid(field="metadata", why=why, given=held)
     size = len(msgspec.json.encode(metadata))
     if size > _METADATA_BYTES_MAX:
@@ -314,7 +314,7 @@ def _check_metadata(metadata: Mapping[str, object]) -> None:
         raise NoteInvalid(field="metadata", why=why)
 
 
-def _no_value(held: object) -> str | None:
+def _why_not_json(held: object) -> str | None:
     """Return the reason why not every JSON reader reads `held` alike, or None if each does.
 
     Of a list or a mapping the caller checks the parts.
@@ -380,7 +380,7 @@ def _within_one(value: float) -> bool:
 SECRET_BYTES = 32
 
 
-def sameness(note: Note | NewNote, *, secret: bytes) -> bytes:
+def duplicate_digest(note: Note | NewNote, *, secret: bytes) -> bytes:
     """Return a digest that is equal for two notes if storing the second would add nothing.
 
     Author, key, tags, relations and metadata are part of it: dropping a note that differs in one of
@@ -391,7 +391,7 @@ def sameness(note: Note | NewNote, *, secret: bytes) -> bytes:
     """
     told = (
         note.agent_id,
-        normalised(note.content),
+        normalise(note.content),
         note.memory_type.value,
         note.scope.value,
         note.author,

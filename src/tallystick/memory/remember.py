@@ -26,8 +26,8 @@ from tallystick.memory.note import (
     Permission,
     check_agent,
     check_new,
+    duplicate_digest,
     is_note_id,
-    sameness,
 )
 from tallystick.memory.store.projection import OPEN
 from tallystick.memory.store.records import (
@@ -200,11 +200,11 @@ def remember_all(
     if not news:
         return []
     with memory.writing() as writer:
-        desk = _Intake(writer, screening or Screen())
-        return [desk.take(new, name) for new, name in zip(news, names, strict=True)]
+        intake = _Intake(writer, screening or Screen())
+        return [intake.take(new, name) for new, name in zip(news, names, strict=True)]
 
 
-def recalled(memory: SqliteMemory, ids: Sequence[str]) -> int:
+def record_access(memory: SqliteMemory, ids: Sequence[str]) -> int:
     """Record that notes were read, which counts as an access to each. Return the position.
 
     The entry keeps the ids for ever. It waits for the disk as every entry does: a position that a
@@ -249,13 +249,13 @@ class _Intake:
 
     def take(self, new: NewNote, origin: str | None) -> Remembered:
         """Remember one note: answer a repeated request, sight a duplicate, or append a new note."""
-        if origin is not None and (before := self._answered(origin)) is not None:
+        if origin is not None and (before := self._earlier_answer(origin)) is not None:
             return before
         now = self._writer.at
         for id in new.related_to:
-            _check_seen(self._db, id, new.agent_id)
-        told = sameness(new, secret=self._writer.secret)
-        same = self._same(new, told, now)
+            _check_visible(self._db, id, new.agent_id)
+        told = duplicate_digest(new, secret=self._writer.secret)
+        same = self._find_duplicate(new, told, now)
         if same is not None:
             return self._sight(new, same, origin)
         note = self._note(new, now)
@@ -279,30 +279,32 @@ class _Intake:
             quarantine=reasons,
         )
 
-    def _answered(self, origin: str) -> Remembered | None:
+    def _earlier_answer(self, origin: str) -> Remembered | None:
         row = self._db.execute(
             "SELECT log.seq, log.header FROM origin JOIN log USING (seq) WHERE origin.origin = ?",
             (origin,),
         ).fetchone()
         if row is None:
             return None
-        seq, bound = int(row[0]), msgspec.json.decode(row[1], type=_Bound)
+        seq, bound = int(row[0]), msgspec.json.decode(row[1], type=_HeaderFields)
         if bound.note is None or bound.tag not in ("note.remembered", "note.sighted"):
             raise NoteInvalid(field="origin", why="it was no remembering", given=origin)
         sighted = bound.tag == "note.sighted"
-        superseded, last = ((), seq) if sighted else self._followed(seq, bound.note)
+        superseded, last = ((), seq) if sighted else self._consequences(seq, bound.note)
         number = self._number(bound.note)
         return Remembered(
             id=bound.note,
             seq=seq,
-            content_hash=bound.body_sha256 if number is None else self._bound(number).body_sha256,
+            content_hash=bound.body_sha256
+            if number is None
+            else self._header_at(number).body_sha256,
             sighted=sighted,
             superseded=superseded,
-            quarantine=self._held(number, last),
+            quarantine=self._quarantine_at(number, last),
             again=True,
         )
 
-    def _followed(self, seq: int, id: str) -> tuple[tuple[str, ...], int]:
+    def _consequences(self, seq: int, id: str) -> tuple[tuple[str, ...], int]:
         """Return the notes that ended because of the note at `seq`, and the last position written.
 
         Headers say so, which outlive bodies: nothing else is written directly after a new note.
@@ -311,7 +313,7 @@ class _Intake:
         for (header,) in self._db.execute(
             "SELECT header FROM log WHERE seq > ? ORDER BY seq", (seq,)
         ):
-            bound = msgspec.json.decode(header, type=_Bound)
+            bound = msgspec.json.decode(header, type=_HeaderFields)
             if bound.tag == "note.closed" and bound.note is not None:
                 ended.append(bound.note)
             elif bound.tag != "note.quarantined" or bound.note != id:
@@ -327,7 +329,7 @@ class _Intake:
         ).fetchone()
         return None if row is None else int(row[0])
 
-    def _held(self, number: int | None, seq: int) -> tuple[str, ...]:
+    def _quarantine_at(self, number: int | None, seq: int) -> tuple[str, ...]:
         """Return why a note was held back as of a position.
 
         Nothing is known of one that was erased.
@@ -339,11 +341,11 @@ class _Intake:
         ).fetchone()
         return () if row is None else tuple(row[0].split())
 
-    def _bound(self, seq: int) -> _Bound:
+    def _header_at(self, seq: int) -> _HeaderFields:
         (header,) = self._db.execute("SELECT header FROM log WHERE seq = ?", (seq,)).fetchone()
-        return msgspec.json.decode(header, type=_Bound)
+        return msgspec.json.decode(header, type=_HeaderFields)
 
-    def _same(self, new: NewNote, told: bytes, now: int) -> _Living | None:
+    def _find_duplicate(self, new: NewNote, told: bytes, now: int) -> _Living | None:
         """Return the living note that says the same and is valid when the new one begins.
 
         Return None if there is none.
@@ -355,7 +357,7 @@ class _Intake:
             "AND (expires_at IS NULL OR expires_at > ?)",
             (told, OPEN, now),
         ).fetchall()
-        at = _begin(new, now)
+        at = _valid_from(new, now)
         # The latest first: of several that say the same, they are in the order of their places.
         for *living, valid_from, valid_to in sorted(rows, key=_by_place, reverse=True):
             covers = valid_from <= at and (valid_to is None or at < valid_to)
@@ -367,7 +369,7 @@ class _Intake:
         expires = _expiry(new, self._writer.at)
         kept = same.expires_at
         record = NoteSighted(
-            at=_created(new, self._writer.at),
+            at=_created_at(new, self._writer.at),
             importance=max(same.importance, _importance(new)),
             expires_at=None if expires is None or kept is None else max(expires, kept),
             thread_id=new.thread_id,
@@ -379,20 +381,20 @@ class _Intake:
         return Remembered(
             id=same.id,
             seq=seq,
-            content_hash=self._bound(same.body_seq).body_sha256,
+            content_hash=self._header_at(same.body_seq).body_sha256,
             sighted=True,
             quarantine=tuple(same.quarantine.split()),
         )
 
     def _note(self, new: NewNote, now: int) -> Note:
-        if new.valid_to is not None and new.valid_to < _begin(new, now):
+        if new.valid_to is not None and new.valid_to < _valid_from(new, now):
             raise NoteInvalid(field="valid_to", why="it is before `valid_from`", given=new.valid_to)
         return Note(
             id=self._writer.new_id(),
             agent_id=new.agent_id,
             content=new.content,
-            created_at=_created(new, now),
-            valid_from=_begin(new, now),
+            created_at=_created_at(new, now),
+            valid_from=_valid_from(new, now),
             memory_type=new.memory_type,
             scope=new.scope,
             importance=_importance(new),
@@ -453,7 +455,7 @@ def supersession(db: sqlite3.Connection, note: Note) -> tuple[list[tuple[str, in
     return ended, valid_to
 
 
-class _Bound(msgspec.Struct):
+class _HeaderFields(msgspec.Struct):
     """The fields of a header that are needed here."""
 
     tag: str
@@ -461,7 +463,7 @@ class _Bound(msgspec.Struct):
     body_sha256: str
 
 
-def _check_seen(db: sqlite3.Connection, id: str, agent_id: str) -> None:
+def _check_visible(db: sqlite3.Connection, id: str, agent_id: str) -> None:
     """Raise `NoteInvalid` if an agent relates a note to one that it cannot see."""
     if held_permission(db, id, agent_id) is None:
         raise NoteInvalid(field="related_to", why="a note that is not here", given=id)
@@ -471,12 +473,12 @@ def _by_place(row: tuple[Any, ...]) -> int:
     return int(row[1])
 
 
-def _created(new: NewNote, now: int) -> int:
+def _created_at(new: NewNote, now: int) -> int:
     return now if new.created_at is None else new.created_at
 
 
-def _begin(new: NewNote, now: int) -> int:
-    return _created(new, now) if new.valid_from is None else new.valid_from
+def _valid_from(new: NewNote, now: int) -> int:
+    return _created_at(new, now) if new.valid_from is None else new.valid_from
 
 
 def _importance(new: NewNote) -> float:

@@ -20,7 +20,7 @@ from tallystick.memory.recall.view import view
 from tallystick.memory.receipts.receipts import ChainVerdict, kept_receipts, verify_chain
 from tallystick.memory.store.projection import OPEN
 from tallystick.memory.store.records import NoteState
-from tallystick.memory.store.vectors import count_unembedded, model_of
+from tallystick.memory.store.vectors import count_notes_without_vectors, model_of
 from tallystick.memory.store.verify import VerifyReport, verify_memory
 
 NoteStatus = Literal[
@@ -122,10 +122,10 @@ def list_notes(memory: Memory, filters: Filters, *, offset: int = 0, limit: int 
 def note_status(note: Note, state: NoteState, *, now: int) -> NoteStatus:
     """Return the status of a note in a word. If several are true, the most important one counts."""
     redacted = note.content == REDACTED and note.metadata.get("redacted") is True
-    return _standing(redacted, state, note.valid_from, now=now)
+    return _status(redacted, state, note.valid_from, now=now)
 
 
-def _standing(redacted: bool, state: NoteState, valid_from: int, *, now: int) -> NoteStatus:
+def _status(redacted: bool, state: NoteState, valid_from: int, *, now: int) -> NoteStatus:
     if state.deleted_at is not None:
         return "deleted"
     if redacted:
@@ -138,10 +138,10 @@ def _standing(redacted: bool, state: NoteState, valid_from: int, *, now: int) ->
         case ConsolidationState.FORGOTTEN:
             return "forgotten"
         case _:
-            return _in_time(state, valid_from, now=now)
+            return _status_in_time(state, valid_from, now=now)
 
 
-def _in_time(state: NoteState, valid_from: int, *, now: int) -> NoteStatus:
+def _status_in_time(state: NoteState, valid_from: int, *, now: int) -> NoteStatus:
     if state.expires_at is not None and state.expires_at <= now:
         return "expired"
     if state.valid_to is not None and state.valid_to <= now:
@@ -203,7 +203,7 @@ def memory_stats(memory: Memory) -> MemoryStats:
                 state=ConsolidationState(became),
                 quarantine=tuple(signs.split()),
             )
-            word = _standing(redacted > 0, state, begin, now=now)
+            word = _status(redacted > 0, state, begin, now=now)
             notes.setdefault(kind, Counter())[word] += 1
 
         def count(table: str) -> int:
@@ -222,7 +222,7 @@ def memory_stats(memory: Memory) -> MemoryStats:
         erased=erased,
         sightings=sightings,
         embedded=embedded,
-        unembedded=count_unembedded(store),
+        unembedded=count_notes_without_vectors(store),
         model=None
         if model is None
         else ModelKept(digest=model[0], dimensions=model[1], usable=model[0] == MODEL_DIGEST),

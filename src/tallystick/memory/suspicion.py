@@ -92,7 +92,7 @@ class TextScreen:
     def look(
         self, db: sqlite3.Connection, note: Note, *, now: int
     ) -> tuple[tuple[str, ...], float]:
-        return _verdict(_of_text(note))
+        return _verdict(_text_signs(note))
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ class Screen:
         habit = self._habits.get(note.agent_id)
         if habit is None:
             habit = self._habits[note.agent_id] = _habit(db, note.agent_id, now)
-        signs = _of_text(note)
+        signs = _text_signs(note)
         if habit.count >= _SAMPLE_MIN:
             mean = habit.chars / habit.count
             if abs(note.importance - habit.importance / habit.count) > _IMPORTANCE_OFF:
@@ -177,11 +177,11 @@ def review(memory: SqliteMemory, id: str, verdict: Verdict, *, by: str) -> int:
             raise NoteInvalid(field="id", why="a note that is held back", given=id)
         seq, _ = writer.append(NoteReviewed(verdict=verdict, by=by), note=id)
         if verdict is Verdict.RELEASED:
-            _take_place(writer, id)
+            _apply_supersession(writer, id)
         return seq
 
 
-def _take_place(writer: LogWriter, id: str) -> None:
+def _apply_supersession(writer: LogWriter, id: str) -> None:
     """End earlier notes with the key of a released note, and itself where a later one begins."""
     from tallystick.memory.remember import supersession  # It imports this module.
 
@@ -213,7 +213,7 @@ def _verdict(signs: list[str]) -> tuple[tuple[str, ...], float]:
     return (tuple(signs), score) if score >= QUARANTINE_AT else ((), score)
 
 
-def _of_text(note: Note) -> list[str]:
+def _text_signs(note: Note) -> list[str]:
     text = note.content[:_READ_CHARS_MAX]
     small = text.lower()
     signs: list[str] = []
@@ -221,12 +221,12 @@ def _of_text(note: Note) -> list[str]:
         signs.append("injection_phrase")
     if not text.isascii() and _HIDDEN.search(text):
         signs.append("hidden_characters")
-    if note.source_type in _INDIRECT and _says_of_itself(small):
+    if note.source_type in _INDIRECT and _is_self_referential(small):
         signs.append("self_referential")
     return signs
 
 
-def _says_of_itself(small: str) -> bool:
+def _is_self_referential(small: str) -> bool:
     said = any(word in small for word in _WORDS_OF_SELF)
     return said and _SELF.search(small) is not None
 

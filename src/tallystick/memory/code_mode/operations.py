@@ -66,7 +66,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     records_seen: int = 0
     records_emitted: int = 0
 
-    def reranked(self) -> tuple[RecallHit, ...]:
+    def best_first(self) -> tuple[RecallHit, ...]:
         """Return each recalled note once, the best first, by its last `score` if it was asked for.
 
         Equal scores keep the order in which the notes first came.
@@ -537,7 +537,7 @@ def run(
         )
 
     for operation in program.operations:
-        gathered.fuel_used = charged(gathered.fuel_used)
+        gathered.fuel_used = charge_call(gathered.fuel_used)
         if gathered.fuel_used > budget.fuel:
             raise Halted(
                 budget=budget.fuel, partial=gathered.bundle(), fuel_used=gathered.fuel_used
@@ -565,7 +565,7 @@ def run(
     return gathered.bundle()
 
 
-def charged(fuel_used: int) -> int:
+def charge_call(fuel_used: int) -> int:
     """Return the fuel that is used after one more host call."""
     return min(fuel_used + HOST_CALL_FUEL, FUEL_MAX)
 

@@ -116,7 +116,7 @@ class Gathered:
         if answer is not None and _bytes(answer) > self.answer_bytes_max:
             answer, self.answer_cut = None, True
         if answer is None:
-            final, count = _assembled(recalled, self.answer_bytes_max)
+            final, count = _assemble_answer(recalled, self.answer_bytes_max)
             whole = count == len(recalled)
             self.answer_cut = self.answer_cut or not whole
         else:
@@ -132,13 +132,13 @@ class Gathered:
         )
         # Thousands of hits may stand in one long answer: the same text is looked for once, and in
         # an answer that is made of all of them, none.
-        emitted = len(recalled) if whole else _emitted(recalled, final)
+        emitted = len(recalled) if whole else _count_emitted(recalled, final)
         return msgspec.structs.replace(
             answered, recalled=recalled, records_seen=len(recalled), records_emitted=emitted
         )
 
 
-def _assembled(recalled: Sequence[RecallHit], bytes_max: int) -> tuple[str, int]:
+def _assemble_answer(recalled: Sequence[RecallHit], bytes_max: int) -> tuple[str, int]:
     """Return the assembled answer of as many hits as fit, and how many those are."""
     size = -1
     for count, hit in enumerate(recalled):
@@ -148,7 +148,7 @@ def _assembled(recalled: Sequence[RecallHit], bytes_max: int) -> tuple[str, int]
     return assembled_answer(recalled), len(recalled)
 
 
-def _emitted(recalled: Sequence[RecallHit], text: str) -> int:
+def _count_emitted(recalled: Sequence[RecallHit], text: str) -> int:
     """Return how many of the hits are in a text with their whole content.
 
     One search of a long text takes a fraction of a millisecond, and there may be a hundred thousand
@@ -219,9 +219,9 @@ class Calls:
             raise Stopped("deadline", "deadline: it passed before the call")
         self.gathered.operations = call.index + 1
         reply = self._table.serve(call)
-        return Blocking(lambda: self._done(reply)) if isinstance(reply, Blocking) else reply
+        return Blocking(lambda: self._finish_call(reply)) if isinstance(reply, Blocking) else reply
 
-    def _done(self, work: Blocking) -> bytes:
+    def _finish_call(self, work: Blocking) -> bytes:
         reply = work()
         # The table tells a program of every error; some are not for it to go on from.
         if self._end is not None:
@@ -240,7 +240,7 @@ class Calls:
             """
 
             def work() -> list[dict[str, object]]:
-                asked = _asked(Recall, query=query, k=k)
+                asked = _operation_of(Recall, query=query, k=k)
                 given: list[dict[str, object]] = []
                 for hit in self._host.recall(asked.query, asked.k):
                     gathered.hold(hit.id, hit.content)
@@ -257,7 +257,7 @@ class Calls:
             """
 
             def work() -> float:
-                asked = _asked(Score, memory_id=id)
+                asked = _operation_of(Score, memory_id=id)
                 gathered.scores[asked.memory_id] = given = self._host.score(asked.memory_id)
                 return given
 
@@ -270,7 +270,7 @@ class Calls:
             """
 
             def work() -> str:
-                asked = _asked(Cite, memory_id=id)
+                asked = _operation_of(Cite, memory_id=id)
                 receipt = self._host.cite(asked.memory_id)
                 gathered.hold(receipt)
                 gathered.receipts.append(receipt)
@@ -307,7 +307,7 @@ class Calls:
 Operation = TypeVar("Operation", Recall, Score, Cite)
 
 
-def _asked(kind: type[Operation], **fields: object) -> Operation:
+def _operation_of(kind: type[Operation], **fields: object) -> Operation:
     """Return the operation that a program asked for. Raise `UsageError` if it is not allowed."""
     try:
         made = msgspec.convert({"op": kind.__name__.lower(), **fields}, type=kind)
@@ -345,7 +345,7 @@ _NEWER_SYNTAX = re.compile(
 
 # How the interpreter's own code fails beneath the functions that name a capability. The numbers
 # are the guest's: a program that raises such an error itself has other ones.
-_STRIPPED = (
+_MISSING = (
     ("FileNotFoundError", re.compile(r"\AFileNotFoundError: \[Errno 44\] "), "files"),
     ("PermissionError", re.compile(r"\APermissionError: \[Errno 2\] "), "network"),
     ("OperationalError", re.compile(r"\Asqlite3\.OperationalError: unable to open "), "files"),
@@ -488,11 +488,11 @@ async def run_python(
     late = time.monotonic() - started > budget.wall_ms / 1000
     # Looking for many hits in a long answer takes a while; others wait for this loop.
     return await to_thread(
-        _ended, result, calls, budget=budget, pages=pages, late=late, tokenizer=tokenizer
+        _finish, result, calls, budget=budget, pages=pages, late=late, tokenizer=tokenizer
     )
 
 
-def _ended(
+def _finish(
     result: ExecutionResult,
     calls: Calls,
     *,
@@ -502,7 +502,7 @@ def _ended(
     tokenizer: Tokenizer | None,
 ) -> Bundle:
     """Return the bundle of a program that ended well. Raise the reason otherwise."""
-    _check_begun(result)
+    _check_started(result)
     gathered = calls.gathered
     answer = result.metadata.get("answer")
     if not isinstance(answer, str):
@@ -513,7 +513,7 @@ def _ended(
         raise Halted(budget=budget.fuel, partial=bundle, fuel_used=used)
     if result.stop in ("wall", "deadline") or late:
         raise WallTimeExceeded(budget=budget.wall_ms, partial=bundle, fuel_used=used)
-    capability = _stripped(result, pages=pages)
+    capability = _missing_capability(result, pages=pages)
     if capability is None and result.error is None and gathered.answer_cut:
         capability = _OUTPUT
     if capability is not None:
@@ -532,7 +532,7 @@ _OUTPUT = f"output beyond {ANSWER_BYTES_MAX:,} bytes"
 _RESULT_TOO_LONG = "the program forged a result that is too long"
 
 
-def _check_begun(result: ExecutionResult) -> None:
+def _check_started(result: ExecutionResult) -> None:
     """Raise `InvalidProgram` for a source that is not Python, `SandboxError` if nothing began."""
     error = result.error
     if error is None:
@@ -550,7 +550,7 @@ def _check_begun(result: ExecutionResult) -> None:
         raise InvalidProgram(why=_line(f"no Python: {line}{told}"))
 
 
-def _stripped(result: ExecutionResult, *, pages: int) -> str | None:
+def _missing_capability(result: ExecutionResult, *, pages: int) -> str | None:
     """Return what the program used that the sandbox does not have, or None."""
     if result.stop == "memory":
         return f"memory beyond {pages} pages"
@@ -565,7 +565,7 @@ def _stripped(result: ExecutionResult, *, pages: int) -> str | None:
     if isinstance(told, str):
         return _line(told)[:_CAPABILITY_CHARS_MAX]
     last = error.traceback.rstrip("\n").rpartition("\n")[2]
-    for kind, pattern, capability in _STRIPPED:
+    for kind, pattern, capability in _MISSING:
         if error.kind == kind and pattern.match(last) is not None:
             return capability
     if error.kind == "KeyError" and _NO_VARIABLE.search(error.traceback) is not None:

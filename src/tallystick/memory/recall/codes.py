@@ -52,7 +52,7 @@ def has_numpy() -> bool:
 
 def pack_vector(values: Sequence[float] | NDArray[np.float32]) -> bytes:
     """Encode a vector of length one, two bytes for each component."""
-    return _packed(values, unit=_VECTOR_UNIT, most=_VECTOR_UNIT, code=VECTOR_CODE)
+    return _pack(values, unit=_VECTOR_UNIT, most=_VECTOR_UNIT, code=VECTOR_CODE)
 
 
 def pack_tokens(values: Sequence[float] | NDArray[np.float32]) -> bytes:
@@ -60,10 +60,10 @@ def pack_tokens(values: Sequence[float] | NDArray[np.float32]) -> bytes:
 
     Each has length one. A component beyond a half is cut.
     """
-    return _packed(values, unit=_TOKEN_UNIT, most=_TOKEN_MOST, code=TOKEN_CODE)
+    return _pack(values, unit=_TOKEN_UNIT, most=_TOKEN_MOST, code=TOKEN_CODE)
 
 
-def _packed(
+def _pack(
     values: Sequence[float] | NDArray[np.float32], *, unit: int, most: int, code: str
 ) -> bytes:
     # Half goes to the even neighbour, here and there.
@@ -101,7 +101,7 @@ def cosines(query: bytes, vectors: Sequence[bytes]) -> list[float]:
     ]
 
 
-def tokens_found(query: bytes, notes: Sequence[bytes], *, dimensions: int) -> list[float]:
+def token_similarities(query: bytes, notes: Sequence[bytes], *, dimensions: int) -> list[float]:
     """Return for each note how well the tokens of the query are found among the note's, on average.
 
     A token counts by the most similar token of the note, and never below 0. A note or a query

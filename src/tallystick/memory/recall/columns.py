@@ -84,7 +84,7 @@ class Names:
             self.names.append(name)
         return code
 
-    def known(self, name: str) -> int:
+    def find_code(self, name: str) -> int:
         """Return the number of a name, or a number that no note has if the name is new."""
         return self._codes.get(name, _NOBODY)
 
@@ -120,20 +120,20 @@ class StateRow(NamedTuple):
         )
 
 
-class Past:
+class ReplacedStates:
     """States of notes that were replaced, so that recall can answer as of an earlier position."""
 
     def __init__(self) -> None:
         import numpy as np
 
-        self._place = Column(np.int64)
+        self._add_places = Column(np.int64)
         self._seq_from, self._seq_to = Column(np.int64), Column(np.int64)
         self._flags, self._importance = Column(np.uint8), Column(np.float64)
         self._valid_to, self._expires_at = Column(np.int64), Column(np.int64)
 
     def add(self, places: Sequence[int], states: Sequence[StateRow]) -> None:
         """Append states, each for the note at the same index of `places`."""
-        self._place.extend(places)
+        self._add_places.extend(places)
         self._seq_from.extend([state.seq_from for state in states])
         self._seq_to.extend([state.seq_to for state in states])
         self._flags.extend([state.flags for state in states])
@@ -148,7 +148,7 @@ class Past:
         """
         import numpy as np
 
-        then = (self._place.values == place) & (self._seq_from.values <= seq)
+        then = (self._add_places.values == place) & (self._seq_from.values <= seq)
         then &= self._seq_to.values > seq
         return float(self._importance.values[np.flatnonzero(then)[0]])
 
@@ -158,14 +158,14 @@ class Past:
         It passes the filters as of the time `at`.
         """
         mask = (self._seq_from.values <= seq) & (self._seq_to.values > seq)
-        mask &= (self._flags.values & hidden_by(filters)) == 0
+        mask &= (self._flags.values & hidden_flags(filters)) == 0
         if not filters.expired:
             mask &= self._expires_at.values > at
         if filters.current:
             mask &= self._valid_to.values > at
         if filters.min_importance is not None:
             mask &= self._importance.values >= filters.min_importance
-        return self._place.values[mask]
+        return self._add_places.values[mask]
 
 
 def end_of(time: int | None) -> int:
@@ -173,7 +173,7 @@ def end_of(time: int | None) -> int:
     return OPEN if time is None else time
 
 
-def hidden_by(filters: Filters) -> int:
+def hidden_flags(filters: Filters) -> int:
     """Return the flags of states that the filters exclude."""
     return (
         (0 if filters.deleted else DELETED)
@@ -240,7 +240,7 @@ class NoteColumns:
         self._shared_with: dict[int, set[str]] = {}
         # The same by agent as arrays of places, made when they are asked for.
         self._spans: dict[str, NDArray[np.int64]] = {}
-        self._past = Past()
+        self._replaced = ReplacedStates()
         # Beyond these, a comparison would leave nobody out.
         self._seq_newest, self._valid_from_latest = 0, 0
         self._valid_to_first = self._expires_first = OPEN
@@ -261,7 +261,7 @@ class NoteColumns:
         if not notes:
             return
         rows, states = [row for row, _ in notes], [state for _, state in notes]
-        self._place(rows, again=again)
+        self._add_places(rows, again=again)
         ids = [int(row.id.replace("-", ""), 16) for row in rows]
         self.id_high.extend([id >> 64 for id in ids])
         self.id_low.extend([id & 0xFFFF_FFFF_FFFF_FFFF for id in ids])
@@ -270,32 +270,32 @@ class NoteColumns:
         self._created_at.extend([row.created_at for row in rows])
         self._valid_from.extend([row.valid_from for row in rows])
         self._agent.extend([self._agents.code(row.agent_id) for row in rows])
-        self._author.extend([self._author_code(row.author) for row in rows])
+        self._author.extend([self._code_of_author(row.author) for row in rows])
         self._thread.extend([self._threads.code(row.thread_id) for row in rows])
         self._position.extend([-1 if row.position is None else row.position for row in rows])
         self._org.extend([self._orgs.code(row.org_id) for row in rows])
         self._key.extend([self._keys.code(row.key) for row in rows])
-        for column, values in self._thoughts(states):
+        for column, values in self._state_columns(states):
             column.extend(values)
-        self._bound(states)
+        self._widen_bounds(states)
         latest = max(row.valid_from for row in rows)
         self._valid_from_latest = max(self._valid_from_latest, latest)
 
     def set_state(self, place: int, state: StateRow) -> None:
         """Replace the present state of the note at `place`."""
-        for column, values in self._thoughts([state]):
+        for column, values in self._state_columns([state]):
             column.values[place] = values[0]
-        self._bound([state])
+        self._widen_bounds([state])
 
-    def add_past(self, places: Sequence[int], states: Sequence[StateRow]) -> None:
+    def add_replaced_states(self, places: Sequence[int], states: Sequence[StateRow]) -> None:
         """Add states that were replaced, for recalls as of an earlier position."""
-        self._past.add(places, states)
+        self._replaced.add(places, states)
 
-    def tag(self, place: int, tag: str) -> None:
+    def add_tag(self, place: int, tag: str) -> None:
         """Add a tag to the note at `place`."""
         self._tags.setdefault(tag, array("I")).append(place)
 
-    def share(self, number: int, spans: Iterable[tuple[str, int, int]]) -> None:
+    def set_shares(self, number: int, spans: Iterable[tuple[str, int, int]]) -> None:
         """Say with whom a note was shared from and to which places, all there is to say."""
         for agent in self._shared_with.pop(number, ()):
             self._shares[agent].pop(number, None)
@@ -309,7 +309,7 @@ class NoteColumns:
         self.flags.values[place] |= DEAD
         self._spans.clear()
 
-    def place(self, number: int) -> int | None:
+    def find_place(self, number: int) -> int | None:
         """Return the place of a note, or None if it is dead or was never added."""
         at = self._again.get(number)
         if at is None:
@@ -325,7 +325,7 @@ class NoteColumns:
 
         None sees all.
         """
-        mask = self._thought_at(filters, seq=seq, at=at)
+        mask = self._state_mask(filters, seq=seq, at=at)
         if filters.current and at < self._valid_from_latest:
             mask &= self._valid_from.values <= at
         for column, numbers, chosen in (
@@ -341,15 +341,15 @@ class NoteColumns:
             (self._keys, self._key, filters.key),
         ):
             if wanted is not None:
-                mask &= codes.values == names.known(wanted)
+                mask &= codes.values == names.find_code(wanted)
         if filters.after is not None:
             mask &= self._created_at.values >= filters.after
         if filters.before is not None:
             mask &= self._created_at.values < filters.before
         if filters.tags:
-            mask &= self._tagged(filters.tags)
+            mask &= self._tag_mask(filters.tags)
         if reader is not None:
-            mask &= self._visible(reader, seq)
+            mask &= self._visible_mask(reader, seq)
         return mask
 
     def authors(self, said: frozenset[str], mask: NDArray[np.bool_]) -> list[str]:
@@ -374,7 +374,7 @@ class NoteColumns:
         importance = self.importance.values[at]
         if seq < self._seq_newest:
             for later in np.flatnonzero(self.seq_from.values[at] > seq).tolist():
-                importance[later] = self._past.importance(places[later], seq)
+                importance[later] = self._replaced.importance(places[later], seq)
         authors, threads = self._authors.names, self._threads.names
         return [
             (
@@ -416,7 +416,7 @@ class NoteColumns:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _place(self, rows: Sequence[NoteRow], *, again: bool) -> None:
+    def _add_places(self, rows: Sequence[NoteRow], *, again: bool) -> None:
         before = len(self)
         if again:
             self._again.update((row.number, before + at) for at, row in enumerate(rows))
@@ -424,7 +424,7 @@ class NoteColumns:
         self._keyed.extend([last if again else row.number for row in rows])
         self.number.extend([row.number for row in rows])
 
-    def _thoughts(
+    def _state_columns(
         self, states: Sequence[StateRow]
     ) -> tuple[tuple[Column[Any], list[float] | list[int]], ...]:
         return (
@@ -436,13 +436,13 @@ class NoteColumns:
             (self.expires_at, [end_of(state.expires_at) for state in states]),
         )
 
-    def _bound(self, states: Sequence[StateRow]) -> None:
+    def _widen_bounds(self, states: Sequence[StateRow]) -> None:
         for state in states:
             self._seq_newest = max(self._seq_newest, state.seq_from)
             self._valid_to_first = min(self._valid_to_first, end_of(state.valid_to))
             self._expires_first = min(self._expires_first, end_of(state.expires_at))
 
-    def _author_code(self, author: str | None) -> int:
+    def _code_of_author(self, author: str | None) -> int:
         known = len(self._authors.names)
         code = self._authors.code(author)
         if code == known and author is not None:
@@ -450,9 +450,9 @@ class NoteColumns:
                 self._authors_by_word[word].append(code)
         return code
 
-    def _thought_at(self, filters: Filters, *, seq: int, at: int) -> NDArray[np.bool_]:
+    def _state_mask(self, filters: Filters, *, seq: int, at: int) -> NDArray[np.bool_]:
         """Return the mask of the notes that had a state as of `seq` which passes the filters."""
-        hidden = hidden_by(filters)
+        hidden = hidden_flags(filters)
         mask: NDArray[np.bool_] = (self.flags.values & (hidden | DEAD)) == 0
         if not filters.expired and at >= self._expires_first:
             mask &= self.expires_at.values > at
@@ -462,11 +462,11 @@ class NoteColumns:
             mask &= self.importance.values >= filters.min_importance
         if seq < self._seq_newest:
             mask &= self.seq_from.values <= seq
-            then = self._past.at(filters, seq=seq, at=at)
+            then = self._replaced.at(filters, seq=seq, at=at)
             mask[then[(self.flags.values[then] & DEAD) == 0]] = True
         return mask
 
-    def _tagged(self, tags: Iterable[str]) -> NDArray[np.bool_]:
+    def _tag_mask(self, tags: Iterable[str]) -> NDArray[np.bool_]:
         import numpy as np
 
         mask = np.zeros(len(self), dtype=np.bool_)
@@ -475,15 +475,15 @@ class NoteColumns:
                 mask[np.frombuffer(self._tags[tag], dtype=np.uint32)] = True
         return mask
 
-    def _visible(self, reader: str, seq: int) -> NDArray[np.bool_]:
-        mask: NDArray[np.bool_] = self._agent.values == self._agents.known(reader)
+    def _visible_mask(self, reader: str, seq: int) -> NDArray[np.bool_]:
+        mask: NDArray[np.bool_] = self._agent.values == self._agents.find_code(reader)
         mask |= _one_of(self._scope, [_SCOPES[scope.value] for scope in _OPEN_SCOPES])
         if reader in self._shares:
-            place, begin, end = self._shared(reader)
+            place, begin, end = self._share_spans(reader)
             mask[place[(begin <= seq) & (seq < end)]] = True
         return mask
 
-    def _shared(self, reader: str) -> NDArray[np.int64]:
+    def _share_spans(self, reader: str) -> NDArray[np.int64]:
         """Return the shares with a reader: a row of places, one of first positions, one of ends."""
         import numpy as np
 
@@ -491,7 +491,7 @@ class NoteColumns:
             found = [
                 (place, begin, end)
                 for number, spans in self._shares[reader].items()
-                if (place := self.place(number)) is not None
+                if (place := self.find_place(number)) is not None
                 and self._scope.values[place] == _SCOPES[NoteScope.SHARED.value]
                 for begin, end in spans
             ]

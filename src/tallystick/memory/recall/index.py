@@ -28,9 +28,9 @@ from tallystick.memory.recall.columns import Column, NoteColumns, NoteRow, State
 from tallystick.memory.recall.postings import Postings
 from tallystick.memory.recall.scope import NoteFields
 from tallystick.memory.recall.selection import Filters
-from tallystick.memory.recall.shortlist import Count, Whole, content_tokens
+from tallystick.memory.recall.shortlist import Count, NumberedScope, content_tokens
 from tallystick.memory.recall.words import Bm25, Statistics
-from tallystick.memory.store.projection import OPEN, unspelled
+from tallystick.memory.store.projection import OPEN, decode_terms
 from tallystick.memory.store.sqlite import SqliteMemory, head_row
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Masked:
         places, statistics = self._postings.best(
             asked, count=count, mask=mask, bm25=bm25, first=self._columns.first
         )
-        return self._named(places), statistics
+        return self._numbers_at(places), statistics
 
     def near(self, vector: bytes, *, count: int) -> list[int]:
         import numpy as np
@@ -105,14 +105,14 @@ class Masked:
             return rows[np.lexsort((rows, low[places], high[places]))[:wanted]]
 
         rows = self._codes.near(vector, count=count, mask=self._coded, first=first)
-        return self._named(np.unique(of[rows]).tolist())
+        return self._numbers_at(np.unique(of[rows]).tolist())
 
     def counts(self, numbers: Sequence[int], asked: Sequence[str]) -> list[Mapping[str, int]]:
-        places = [self._placed(number) for number in numbers]
+        places = [self._place_of(number) for number in numbers]
         return list(self._postings.counts(places, asked))
 
     def fields(self, numbers: Sequence[int]) -> list[tuple[str, NoteFields]]:
-        return self._columns.fields([self._placed(number) for number in numbers], seq=self._seq)
+        return self._columns.fields([self._place_of(number) for number in numbers], seq=self._seq)
 
     def tokens(self, db: sqlite3.Connection, count: Count, *, tokenizer: str) -> int:
         """Return how many tokens all notes have. Each note is counted once for each tokenizer."""
@@ -128,24 +128,24 @@ class Masked:
         return [
             number
             for number in numbers
-            if (place := self._columns.place(number)) is not None and self._mask[place]
+            if (place := self._columns.find_place(number)) is not None and self._mask[place]
         ]
 
-    def _named(self, places: Sequence[int]) -> list[int]:
+    def _numbers_at(self, places: Sequence[int]) -> list[int]:
         numbers: list[int] = self._columns.number.values[places].tolist()
         self._places.update(zip(numbers, places, strict=True))
         return numbers
 
-    def _placed(self, number: int) -> int:
+    def _place_of(self, number: int) -> int:
         if number in self._places:
             return self._places[number]
-        place = self._columns.place(number)
+        place = self._columns.find_place(number)
         if place is None:
             raise UsageError(f"note {number:,} is not in the index")
         return place
 
 
-_: type[Whole] = Masked
+_: type[NumberedScope] = Masked
 
 
 # The standing index: what a short list is made of, held in memory beside an open store.
@@ -169,7 +169,7 @@ class _Header(msgspec.Struct):
     note: str | None
 
 
-_header = msgspec.json.Decoder(_Header).decode
+_decode_header = msgspec.json.Decoder(_Header).decode
 
 
 class StandingIndex:
@@ -207,7 +207,7 @@ class StandingIndex:
         """
         with self.memory.reading() as db:
             row = head_row(db, self.memory.path)
-            if row.store != self._store or not self._continued(db, row.head.count):
+            if row.store != self._store or not self._log_continues(db, row.head.count):
                 self._clear()
                 self._store = row.store
             if row.head.count > self._seq:
@@ -240,7 +240,7 @@ class StandingIndex:
         # While every note has one code, at the same place, nothing has to be looked up.
         self._aligned = True
 
-    def _continued(self, db: sqlite3.Connection, count: int) -> bool:
+    def _log_continues(self, db: sqlite3.Connection, count: int) -> bool:
         """Return True if the log still has the entry that was read last."""
         if not self._seq:
             return True
@@ -260,7 +260,7 @@ class StandingIndex:
 
     def _read_after(self, db: sqlite3.Connection) -> None:
         """Read the entries after the position that the index has reached."""
-        touched = self._touched(db)
+        touched = self._changed_numbers(db)
         model = db.execute("SELECT seq, dimensions FROM model ORDER BY seq DESC LIMIT 1").fetchone()
         others = model is not None and model[0] != self._model_seq
         if others:
@@ -268,20 +268,20 @@ class StandingIndex:
             self._forget_codes((model[0], model[1]))
         self._read_notes(db)
         for number in touched:
-            self._read_again(db, number)
+            self._update_note(db, number)
         self._read_vectors(db, "number > ?", 0 if others else self._seq)
         if not others:
             for number in touched:
                 self._read_vectors(db, "number = ? AND seq > ?", number, self._seq)
 
-    def _touched(self, db: sqlite3.Connection) -> list[int]:
+    def _changed_numbers(self, db: sqlite3.Connection) -> list[int]:
         """Return the numbers of earlier notes that new entries are about."""
         if not self._seq:
             return []
         ids: dict[str, None] = {}
         for (header,) in db.execute("SELECT header FROM log WHERE seq > ?", (self._seq,)):
             try:
-                said = _header(header)
+                said = _decode_header(header)
             except msgspec.MsgspecError as error:
                 why = "an entry's header cannot be read"
                 raise MemoryCorrupt(where=str(self.memory.path), why=why) from error
@@ -309,7 +309,7 @@ class StandingIndex:
             (self._seq,),
         )
         while some := past.fetchmany(_BATCH):
-            self._remember_past(some)
+            self._add_replaced_states(some)
         for tag, number in db.execute("SELECT tag, number FROM tag WHERE number > ?", (self._seq,)):
             self._tag(number, tag)
         shares: dict[int, list[tuple[str, int, int]]] = {}
@@ -318,35 +318,35 @@ class StandingIndex:
         ):
             shares.setdefault(number, []).append((span[0], span[1], span[2]))
         for number, spans in shares.items():
-            self._notes.share(number, spans)
+            self._notes.set_shares(number, spans)
 
     def _add(self, rows: Sequence[tuple[object, ...]], *, again: bool = False) -> None:
         end = len(NoteRow._fields)
         notes = [(NoteRow(*row[:end]), StateRow(*row[end:-1])) for row in rows]  # type: ignore[arg-type]
         self._notes.add(notes, again=again)
         for row in rows:
-            self._postings.add(Counter(unspelled(str(row[-1]))))
+            self._postings.add(Counter(decode_terms(str(row[-1]))))
 
-    def _remember_past(self, rows: Sequence[tuple[int, ...]]) -> None:
-        found = [(self._notes.place(row[0]), StateRow(*row[1:])) for row in rows]  # type: ignore[arg-type]
+    def _add_replaced_states(self, rows: Sequence[tuple[int, ...]]) -> None:
+        found = [(self._notes.find_place(row[0]), StateRow(*row[1:])) for row in rows]  # type: ignore[arg-type]
         kept = [(place, state) for place, state in found if place is not None]
-        self._notes.add_past([place for place, _ in kept], [state for _, state in kept])
+        self._notes.add_replaced_states([place for place, _ in kept], [state for _, state in kept])
 
     def _tag(self, number: int, tag: str) -> None:
-        place = self._notes.place(number)
+        place = self._notes.find_place(number)
         if place is not None:
-            self._notes.tag(place, tag)
+            self._notes.add_tag(place, tag)
 
-    def _read_again(self, db: sqlite3.Connection, number: int) -> None:
+    def _update_note(self, db: sqlite3.Connection, number: int) -> None:
         """Update a note that new entries are about: its state, shares, tags and place."""
-        place = self._notes.place(number)
+        place = self._notes.find_place(number)
         row = db.execute(f"{_NOTES} WHERE note.number = ?", (number,)).fetchone()
         if place is not None and (row is None or _body(row) != self._body_at(place)):
             self._notes.drop(place)
             self._dead += 1
             place = None
         if row is None:
-            self._notes.share(number, ())
+            self._notes.set_shares(number, ())
             return
         known = 0 if place is None else int(self._notes.seq_from.values[place])
         if place is None:
@@ -360,11 +360,11 @@ class StandingIndex:
             f"WHERE number = ? AND seq_from >= ? AND seq_to < {OPEN}",
             (number, known),
         )
-        self._remember_past(past.fetchall())
+        self._add_replaced_states(past.fetchall())
         shares = db.execute(
             "SELECT agent_id, seq_from, seq_to FROM share WHERE number = ?", (number,)
         )
-        self._notes.share(number, shares.fetchall())
+        self._notes.set_shares(number, shares.fetchall())
 
     def _body_at(self, place: int) -> int:
         return int(self._notes.body_seq.values[place])
@@ -377,7 +377,7 @@ class StandingIndex:
             f"SELECT number, seq, vector FROM vector WHERE {which} ORDER BY number, window", values
         )
         while some := rows.fetchmany(_BATCH):
-            places = [self._notes.place(number) for number, _, _ in some]
+            places = [self._notes.find_place(number) for number, _, _ in some]
             # The store keeps bytes as they come. Those of another length can be near to nothing.
             kept = [
                 (place, seq, vector)

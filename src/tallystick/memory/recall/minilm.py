@@ -244,7 +244,7 @@ class _Builder:
 def build_graph(weights: Mapping[str, NDArray[np.float32]]) -> bytes:
     """Return the model file. Input: `tokens`, int32 of [1, length]. Outputs: `text` and `each`."""
     graph = _Builder()
-    hidden = _embedded(graph, weights)
+    hidden = _embedding_layer(graph, weights)
     for layer in range(_LAYERS):
         hidden = _layer(graph, weights, layer, hidden)
     graph.node("ReduceMean", [hidden], "mean", having={"axes": (1,), "keepdims": 0})
@@ -263,7 +263,7 @@ def build_graph(weights: Mapping[str, NDArray[np.float32]]) -> bytes:
     )
 
 
-def _embedded(graph: _Builder, weights: Mapping[str, NDArray[np.float32]]) -> str:
+def _embedding_layer(graph: _Builder, weights: Mapping[str, NDArray[np.float32]]) -> str:
     part = "embeddings."
     # Every token is of the first kind, so that kind's vector is part of each position's.
     places = weights[part + "position_embeddings.weight"][:TOKENS_MAX]
@@ -274,7 +274,7 @@ def _embedded(graph: _Builder, weights: Mapping[str, NDArray[np.float32]]) -> st
     start = graph.axes("start", [0])
     graph.node("Slice", [graph.floats("places", places), start, "length", start], "p")
     graph.node("Add", ["w", "p"], "wp")
-    return _normal(graph, weights, part + "LayerNorm", "wp", "x")
+    return _layer_norm(graph, weights, part + "LayerNorm", "wp", "x")
 
 
 def _layer(
@@ -295,12 +295,14 @@ def _layer(
     )
     out = _dense(graph, weights, part + "attention.output.dense", "attended" + at, "out" + at)
     graph.node("Add", [out, hidden], "out.sum" + at)
-    middle = _normal(graph, weights, part + "attention.output.LayerNorm", "out.sum" + at, "m" + at)
+    middle = _layer_norm(
+        graph, weights, part + "attention.output.LayerNorm", "out.sum" + at, "m" + at
+    )
     wide = _dense(graph, weights, part + "intermediate.dense", middle, "wide" + at)
     graph.node("Gelu", [wide], "gelu" + at, domain=_MICROSOFT)
     narrow = _dense(graph, weights, part + "output.dense", "gelu" + at, "narrow" + at)
     graph.node("Add", [narrow, middle], "narrow.sum" + at)
-    return _normal(graph, weights, part + "output.LayerNorm", "narrow.sum" + at, "x" + at)
+    return _layer_norm(graph, weights, part + "output.LayerNorm", "narrow.sum" + at, "x" + at)
 
 
 def _dense(
@@ -313,7 +315,7 @@ def _dense(
     )
 
 
-def _normal(
+def _layer_norm(
     graph: _Builder, weights: Mapping[str, NDArray[np.float32]], name: str, value: str, to: str
 ) -> str:
     scale = graph.floats(to + ".scale", weights[name + ".weight"])

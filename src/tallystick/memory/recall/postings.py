@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tallystick.core.errors import UsageError
-from tallystick.memory.recall.shortlist import PARTS, guarded, term_scores
+from tallystick.memory.recall.shortlist import PARTS, rare_terms, term_scores
 from tallystick.memory.recall.words import Bm25, Statistics
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Postings:
         scores = self._zeros(len(lengths))
         there = np.zeros(len(lengths), dtype=np.bool_)
         bm25 = bm25 or Bm25()
-        for term in guarded(asked, statistics):
+        for term in rare_terms(asked, statistics):
             notes, often = self._of(term)
             if mask is not None:
                 kept = mask.take(notes)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from tallystick.core.errors import InvalidLimit, UsageError
 from tallystick.core.json_text import digest
-from tallystick.memory.recall.codes import cosines, tokens_found
+from tallystick.memory.recall.codes import cosines, token_similarities
 from tallystick.memory.recall.scope import DEFAULT, Embedded, Embedder, NoteFields, Profile, Scope
 from tallystick.memory.recall.words import (
     STOP,
@@ -93,10 +93,10 @@ def named_periods(query: str) -> tuple[Period, ...]:
 def nearness(created_at: int, periods: tuple[Period, ...]) -> float:
     """Return 1 for a note of one of the periods, a half in the 7 days after it, else 0."""
     day = created_at // _DAY_MS
-    return max((_near(day, period) for period in periods), default=0.0)
+    return max((_nearness_of_day(day, period) for period in periods), default=0.0)
 
 
-def _near(day: int, period: Period) -> float:
+def _nearness_of_day(day: int, period: Period) -> float:
     if not period.year:
         try:
             date = _EPOCH + datetime.timedelta(days=day)
@@ -104,7 +104,7 @@ def _near(day: int, period: Period) -> float:
             return 0.0
         # The month of this year, or at its turn the one of the year before.
         years = (date.year, date.year - 1)
-        return max(_near(day, Period(year=year, month=period.month)) for year in years)
+        return max(_nearness_of_day(day, Period(year=year, month=period.month)) for year in years)
     first, last = _days(period)
     if first <= day <= last:
         return 1.0
@@ -220,7 +220,7 @@ def _without(text: str, unwanted: Callable[[str], bool]) -> str:
 def rerank(query: Embedded, notes: Sequence[bytes]) -> list[float]:
     """Return a number from 0 to about 1 for each note, given by its token vectors."""
     # A vector has two bytes for each of its components.
-    return tokens_found(query.tokens, notes, dimensions=len(query.vector) // 2)
+    return token_similarities(query.tokens, notes, dimensions=len(query.vector) // 2)
 
 
 # Ranking: which notes of a scope answer a query best, and why, lane by lane.
@@ -277,15 +277,15 @@ def rank(
     if k < 0:
         raise InvalidLimit(field="k", given=k, why="is at least 0")
     ranking = _Ranking(query, scope, profile, statistics, asked)
-    ranking.lexical()
-    ranking.dense(embedder)
-    ranking.author()
-    ranking.when()
-    ranking.around()
-    ranking.age_and_weight(now)
-    ranking.related()
-    ranking.token()
-    return ranking.ranked(k)
+    ranking.add_lexical()
+    ranking.add_dense(embedder)
+    ranking.add_author()
+    ranking.add_when()
+    ranking.add_neighbours()
+    ranking.add_recency_and_importance(now)
+    ranking.add_related()
+    ranking.add_token()
+    return ranking.result(k)
 
 
 def common_terms(asked: Sequence[str], statistics: Statistics, profile: Profile) -> frozenset[str]:
@@ -326,7 +326,7 @@ class _Ranking:
 
     # -- lanes ------------------------------------------------------------------------------------
 
-    def lexical(self) -> None:
+    def add_lexical(self) -> None:
         asked = self._asked.terms
         if not asked:
             self._absent("lexical", "the query has no words that say something")
@@ -334,7 +334,7 @@ class _Ranking:
         scores = bm25_scores(asked, self._counts, self._statistics, self._profile.bm25)
         self._add("lexical", self._profile.lexical, scores, evidence=True)
 
-    def dense(self, embedder: Embedder | None) -> None:
+    def add_dense(self, embedder: Embedder | None) -> None:
         if not self._profile.dense:
             return
         windows = [self._scope.vectors(id) for id in self._ids] if embedder is not None else []
@@ -359,14 +359,14 @@ class _Ranking:
             ]
             self._add("dense", self._profile.dense, near, evidence=True)
 
-    def author(self) -> None:
+    def add_author(self) -> None:
         if not any(note.author for note in self._fields):
             self._absent("author", "no note has an author", weight=self._profile.author)
         elif self._asked.named:
             named = [float(note.author in self._asked.named) for note in self._fields]
             self._add("author", self._profile.author, named)
 
-    def when(self) -> None:
+    def add_when(self) -> None:
         if not self._asked.periods:
             return
         if not any(note.created_at for note in self._fields):
@@ -375,9 +375,9 @@ class _Ranking:
         near = [nearness(note.created_at, self._asked.periods) for note in self._fields]
         self._add("when", self._profile.when, near)
 
-    def around(self) -> None:
+    def add_neighbours(self) -> None:
         """Add the lanes before, after and session, by which good notes lend to their neighbours."""
-        spare = self._spare()
+        spare = self._scores_above_floor()
         profile = self._profile
         places = defaultdict(list)
         sessions = defaultdict(list)
@@ -390,7 +390,7 @@ class _Ranking:
             self._absent("before", "no note has a place", weight=profile.before + profile.after)
         else:
             for name, weight, step in (("before", profile.before, -1), ("after", profile.after, 1)):
-                beside = [_beside(note, places, step) for note in self._fields]
+                beside = [_best_beside(note, places, step) for note in self._fields]
                 self._add(name, weight, beside, evidence=True)
         if not sessions:
             self._absent("session", "no note has a session", weight=profile.session)
@@ -402,7 +402,7 @@ class _Ranking:
         whole = [best.get(note.session, 0.0) for note in self._fields]
         self._add("session", profile.session, whole, evidence=True)
 
-    def age_and_weight(self, now: int | None) -> None:
+    def add_recency_and_importance(self, now: int | None) -> None:
         profile = self._profile
         if profile.recency:
             if now is None:
@@ -414,10 +414,10 @@ class _Ranking:
             weights = [min(1.0, max(0.0, note.importance)) for note in self._fields]
             self._add("importance", profile.importance, weights)
 
-    def related(self) -> None:
+    def add_related(self) -> None:
         if not self._profile.related:
             return
-        ties = _ties(self._ids, self._fields)
+        ties = _relations_within(self._ids, self._fields)
         if not ties:
             self._absent("related", "no note is tied to another")
             return
@@ -430,7 +430,7 @@ class _Ranking:
         spread = [reached.get(id, 0.0) for id in self._ids]
         self._add("related", self._profile.related, spread, evidence=True)
 
-    def token(self) -> None:
+    def add_token(self) -> None:
         """Compare the best notes again, by their tokens.
 
         No lane is negative, so they stay the best.
@@ -454,7 +454,7 @@ class _Ranking:
 
     # -- what lanes share -------------------------------------------------------------------------
 
-    def ranked(self, k: int) -> Ranked:
+    def result(self, k: int) -> Ranked:
         order = self._order()
         hits = tuple(
             Hit(
@@ -501,7 +501,7 @@ class _Ranking:
         # The places are in the order of the ids, and sorting keeps the order of equals.
         return sorted(found, key=lambda at: -scores[at])
 
-    def _spare(self) -> list[float]:
+    def _scores_above_floor(self) -> list[float]:
         """Return for each note its score above the floor, or 0 if it has no evidence of its own.
 
         The floor is the score at a rank and not a mean, so it is the same in a scope and in its
@@ -515,13 +515,13 @@ class _Ranking:
         ]
 
 
-def _beside(note: NoteFields, places: dict[tuple[str, int], list[float]], step: int) -> float:
+def _best_beside(note: NoteFields, places: dict[tuple[str, int], list[float]], step: int) -> float:
     if not note.session or note.position is None:
         return 0.0
     return max(places.get((note.session, note.position + step), ()), default=0.0)
 
 
-def _ties(ids: Sequence[str], fields: Sequence[NoteFields]) -> dict[str, set[str]]:
+def _relations_within(ids: Sequence[str], fields: Sequence[NoteFields]) -> dict[str, set[str]]:
     """Return for each note of the scope its related notes in the scope, in either direction."""
     known = frozenset(ids)
     ties: dict[str, set[str]] = defaultdict(set)
@@ -569,7 +569,7 @@ def nearest(query: str, scope: Scope, *, k: int) -> Ranked:
 def _likeness(asked: Sequence[frozenset[str]], note: NoteFields) -> float:
     """Return the mean, over the words of a query, of the likeness to the closest word of a note."""
     there = [_grams(word) for word in {*words(note.text), *words(note.author)}]
-    best = [max((_shared(one, other) for other in there), default=0.0) for one in asked]
+    best = [max((_overlap(one, other) for other in there), default=0.0) for one in asked]
     return round(math.fsum(best) / len(best), _DIGITS)
 
 
@@ -579,5 +579,5 @@ def _grams(word: str) -> frozenset[str]:
     return frozenset(padded[at : at + _GRAM] for at in range(len(padded) - _GRAM + 1))
 
 
-def _shared(one: frozenset[str], other: frozenset[str]) -> float:
+def _overlap(one: frozenset[str], other: frozenset[str]) -> float:
     return 2 * len(one & other) / (len(one) + len(other))

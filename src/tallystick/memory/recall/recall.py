@@ -21,25 +21,25 @@ import msgspec
 
 from tallystick.core.errors import UsageError
 from tallystick.memory.errors import EmbedderNotConfigured, ModelMismatch
-from tallystick.memory.note import Note, normalised
+from tallystick.memory.note import Note, normalise
 from tallystick.memory.recall import shortlist as limits
 from tallystick.memory.recall.rank import FEW_NOTES, NEAREST, Hit, Ranked, nearest, rank
 from tallystick.memory.recall.scope import DEFAULT, Embedder, Profile
 from tallystick.memory.recall.selection import NOW, Filters, scope_numbers
 from tallystick.memory.recall.shortlist import (
     RULES,
+    CachingEmbedder,
     Candidates,
     Count,
-    Once,
+    NumberedScope,
     Scan,
     Shortlist,
-    Whole,
     content_tokens,
     full_list,
+    related_numbers,
     shortlist,
-    tied_to,
 )
-from tallystick.memory.recall.view import View, checked_look, view
+from tallystick.memory.recall.view import View, check_viewpoint, view
 from tallystick.memory.receipts.receipt import (
     Derived,
     Key,
@@ -54,9 +54,9 @@ from tallystick.memory.receipts.receipts import (
     Held,
     Recomputed,
     Verified,
+    chain_end,
     content_at,
     issue,
-    link_of,
     verify_receipt,
 )
 from tallystick.memory.store.records import NotesRecalled
@@ -78,7 +78,7 @@ _SEEDS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Viewpoint:
     """The reader, the filters, the position and the time of a recall."""
 
     reader: str | None
@@ -88,7 +88,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class RankedView:
     """The result of a ranking. `seen` has at least the hits.
 
     `rules` are those of a short list, if any.
@@ -111,7 +111,7 @@ def looking(
     as_of: int | None,
     at: int | None,
     index: StandingIndex | None,
-) -> Iterator[Looked]:
+) -> Iterator[OpenScope]:
     """Read one state of a memory. The result is valid inside the block only.
 
     Raise `UsageError` if the index is of another memory, `NoteInvalid` if an argument is out of
@@ -120,23 +120,23 @@ def looking(
     if index is not None and index.memory is not memory:
         raise UsageError("the index is of another memory")
     with memory.reading() as db:
-        seq, moment = checked_look(memory, reader=reader, filters=filters, as_of=as_of, at=at)
-        look = Look(reader=reader, filters=filters, seq=seq, at=moment)
-        if index is None or not _many(db):
-            yield Looked(memory, db, look)
+        seq, moment = check_viewpoint(memory, reader=reader, filters=filters, as_of=as_of, at=at)
+        look = Viewpoint(reader=reader, filters=filters, seq=seq, at=moment)
+        if index is None or not _is_large(db):
+            yield OpenScope(memory, db, look)
             return
         with index.at(reader=reader, filters=filters, seq=seq, at=moment) as standing:
-            yield Looked(memory, db, look, standing)
+            yield OpenScope(memory, db, look, standing)
 
 
-class Looked:
+class OpenScope:
     """A scope in one state of a memory, with its standing index if there is one."""
 
     def __init__(
         self,
         memory: SqliteMemory,
         db: sqlite3.Connection,
-        look: Look,
+        look: Viewpoint,
         standing: Masked | None = None,
     ) -> None:
         self._memory = memory
@@ -155,7 +155,7 @@ class Looked:
         """True if there are more notes than are ranked one by one."""
         if self._standing is not None:
             return self._standing.notes > limits.LARGE
-        return _many(self._db) and len(self._numbers(limits.LARGE + 1)) > limits.LARGE
+        return _is_large(self._db) and len(self._numbers(limits.LARGE + 1)) > limits.LARGE
 
     @property
     def few(self) -> bool:
@@ -169,37 +169,41 @@ class Looked:
         few = None if self._standing is None or self.large else self._standing.numbers
         return self._view(few)
 
-    def of_all(self, query: str, *, k: int, profile: Profile, embedder: Embedder | None) -> Found:
+    def of_all(
+        self, query: str, *, k: int, profile: Profile, embedder: Embedder | None
+    ) -> RankedView:
         """Rank every note."""
         if self._standing is not None and not self.large:
             listed = full_list(query, self._standing, self._standing.numbers)
-            return self._ranked(query, listed, self._standing, k, profile, embedder)
+            return self._rank_list(query, listed, self._standing, k, profile, embedder)
         seen = self.whole()
         ranked = rank(query, seen, k=k, profile=profile, embedder=embedder, now=seen.at)
-        return Found(ranked=ranked, seen=seen)
+        return RankedView(ranked=ranked, seen=seen)
 
     def of_shortlist(
         self, query: str, *, k: int, profile: Profile, embedder: Embedder | None
-    ) -> Found:
+    ) -> RankedView:
         """Rank the notes of a short list, and say in `notes` that it was one."""
-        once = None if embedder is None else Once(embedder)
+        once = None if embedder is None else CachingEmbedder(embedder)
         look = self._look
-        whole: Whole | None = self._standing
+        whole: NumberedScope | None = self._standing
         if whole is None:
             whole = Scan(
                 self._db, reader=look.reader, filters=look.filters, seq=look.seq, at=look.at
             )
         listed = shortlist(query, whole, profile=profile, embedder=once)
         if profile.related:
-            listed = listed.with_more(self._tied(query, listed, whole, profile, once), whole)
-        made = self._ranked(query, listed, whole, k, profile, once)
+            listed = listed.with_more(
+                self._related_to_best(query, listed, whole, profile, once), whole
+            )
+        made = self._rank_list(query, listed, whole, k, profile, once)
         said = f"short list: {len(listed.numbers):,} of {whole.notes:,} notes are ranked"
         if self._standing is None:
             said += ", found by reading the file: there is no standing index"
         ranked = replace(made.ranked, notes=(*made.ranked.notes, said))
-        return Found(ranked=ranked, seen=made.seen, rules=RULES)
+        return RankedView(ranked=ranked, seen=made.seen, rules=RULES)
 
-    def tokens(self, count: Count, found: Found, *, tokenizer: str) -> int:
+    def tokens(self, count: Count, found: RankedView, *, tokenizer: str) -> int:
         """Return how many tokens all notes of the scope have."""
         if self._standing is not None:
             return self._standing.tokens(self._db, count, tokenizer=tokenizer)
@@ -220,15 +224,15 @@ class Looked:
             limit=limit,
         )
 
-    def _ranked(
+    def _rank_list(
         self,
         query: str,
         listed: Shortlist,
-        whole: Whole,
+        whole: NumberedScope,
         k: int,
         profile: Profile,
         embedder: Embedder | None,
-    ) -> Found:
+    ) -> RankedView:
         """Rank a list, and make a view of the hits."""
         scope = self._candidates(listed, whole, profile, embedder)
         ranked = rank(
@@ -242,23 +246,23 @@ class Looked:
             asked=listed.asked,
         )
         seen = self._view([scope.number(hit.id) for hit in ranked.hits])
-        return Found(ranked=ranked, seen=seen)
+        return RankedView(ranked=ranked, seen=seen)
 
     def _candidates(
-        self, listed: Shortlist, whole: Whole, profile: Profile, embedder: Embedder | None
+        self, listed: Shortlist, whole: NumberedScope, profile: Profile, embedder: Embedder | None
     ) -> Candidates:
         scope = Candidates(
             self._db, listed, whole, seq=self._look.seq, vectors=embedder is not None
         )
         if profile.related:
-            scope.tie()
+            scope.read_relations()
         return scope
 
-    def _tied(
+    def _related_to_best(
         self,
         query: str,
         listed: Shortlist,
-        whole: Whole,
+        whole: NumberedScope,
         profile: Profile,
         embedder: Embedder | None,
     ) -> set[int]:
@@ -274,7 +278,9 @@ class Looked:
             statistics=listed.statistics,
             asked=listed.asked,
         )
-        return tied_to(self._db, [scope.number(hit.id) for hit in best.hits], seq=self._look.seq)
+        return related_numbers(
+            self._db, [scope.number(hit.id) for hit in best.hits], seq=self._look.seq
+        )
 
     def _view(self, among: list[int] | None) -> View:
         look = self._look
@@ -288,7 +294,7 @@ class Looked:
         )
 
 
-def _many(db: sqlite3.Connection) -> bool:
+def _is_large(db: sqlite3.Connection) -> bool:
     """Return True if a store has more notes than are ranked one by one, whoever may see them."""
     (count,) = db.execute(
         "SELECT count(*) FROM (SELECT 1 FROM note LIMIT ?)", (limits.LARGE + 1,)
@@ -365,18 +371,18 @@ def recall(
         index=index,
     ) as looked:
         rules = RULES if asking.strategy != "exact" and looked.large else ""
-        made = _found(query, looked, asking, embedder, rules=rules)
+        made = _rank(query, looked, asking, embedder, rules=rules)
         if _wants_nearest(made, asking) and looked.few:
             made = _nearest(query, looked, asking, made.ranked)
         seen, ranked = made.seen, made.ranked
-        hits = _within(ranked.hits, seen, asking.tokens_max, count)
+        hits = _fit_tokens(ranked.hits, seen, asking.tokens_max, count)
         tokens = None
         if count is not None:
             whole = looked.tokens(count, made, tokenizer=tokenizer)
             tokens = _tokens(query, hits, seen, count, whole=whole, name=tokenizer)
-    derived = tuple(_derived(hit, seen) for hit in hits)
+    derived = tuple(_derived_hit(hit, seen) for hit in hits)
     with memory.writing() as writer:
-        link = link_of(writer.db)
+        link = chain_end(writer.db)
         receipt = issue(
             key=key,
             link=link,
@@ -428,7 +434,7 @@ def verify_recall(
         return None if seq is None else content_at(memory, seq)
 
     def again(of: RecallReceipt, asked: str) -> Recomputed:
-        asking = _asking(of, profile)
+        asking = _request_of(of, profile)
         with looking(
             memory,
             reader=asking.reader,
@@ -437,7 +443,7 @@ def verify_recall(
             at=asking.at,
             index=index,
         ) as looked:
-            made = _found(asked, looked, asking, embedder, rules=_rules(of))
+            made = _rank(asked, looked, asking, embedder, rules=_rules(of))
             # Receipts from before there were such rules have none: they stay as they are.
             if _few(of) and not made.ranked.hits:
                 made = _nearest(asked, looked, asking, made.ranked)
@@ -446,7 +452,7 @@ def verify_recall(
         return Recomputed(
             profile=_profile(asking).digest,
             model=ranked.model or None,
-            hits=[_derived(hit, seen) for hit in hits],
+            hits=[_derived_hit(hit, seen) for hit in hits],
             erased=frozenset(seen.erased),
             tokens=of.tokens,
         )
@@ -477,9 +483,9 @@ def _profile(asking: Asking) -> Profile:
             return asking.profile
 
 
-def _found(
-    query: str, looked: Looked, asking: Asking, embedder: Embedder | None, *, rules: str
-) -> Found:
+def _rank(
+    query: str, looked: OpenScope, asking: Asking, embedder: Embedder | None, *, rules: str
+) -> RankedView:
     """Rank by the rules of a short list or, if there are none, note by note."""
     strategy, profile = asking.strategy, _profile(asking)
     model = looked.model
@@ -487,7 +493,7 @@ def _found(
         raise EmbedderNotConfigured(requested=strategy, backend=_BACKEND)
     if strategy == "exact":
         seen = looked.whole()
-        return Found(ranked=Ranked(hits=_exact(query, seen)[: asking.k]), seen=seen)
+        return RankedView(ranked=Ranked(hits=_exact(query, seen)[: asking.k]), seen=seen)
     used = embedder if profile.dense or profile.token else None
     if used is not None and model is not None and used.digest != model:
         raise ModelMismatch(found=model, given=used.digest)
@@ -495,28 +501,28 @@ def _found(
     return ranked(query, k=asking.k, profile=profile, embedder=used)
 
 
-def _wants_nearest(made: Found, asking: Asking) -> bool:
+def _wants_nearest(made: RankedView, asking: Asking) -> bool:
     """Return True if no words matched, and no model compared meanings."""
     by_words = asking.strategy in ("auto", "lexical", "graph")
     return by_words and not (made.ranked.hits or made.ranked.model or made.rules)
 
 
-def _nearest(query: str, looked: Looked, asking: Asking, before: Ranked) -> Found:
+def _nearest(query: str, looked: OpenScope, asking: Asking, before: Ranked) -> RankedView:
     """Return the nearest notes of a small scope, with the remarks of the ranking `before`."""
     seen = looked.whole()
     found = nearest(query, seen, k=asking.k)
     ranked = replace(found, notes=(*before.notes, *found.notes))
-    return Found(ranked=ranked, seen=seen, few=NEAREST if found.hits else "")
+    return RankedView(ranked=ranked, seen=seen, few=NEAREST if found.hits else "")
 
 
 def _exact(query: str, seen: View) -> tuple[Hit, ...]:
     """Return the notes that have the query in them, word for word, in the order of their ids."""
-    wanted = normalised(query)
-    found = [id for id in seen.ids if wanted and wanted in normalised(seen.note(id).content)]
+    wanted = normalise(query)
+    found = [id for id in seen.ids if wanted and wanted in normalise(seen.note(id).content)]
     return tuple(Hit(id=id, score=1.0, lanes=(("exact", 1.0),)) for id in sorted(found))
 
 
-def _within(
+def _fit_tokens(
     hits: tuple[Hit, ...], seen: View, tokens_max: int | None, count: Count | None
 ) -> tuple[Hit, ...]:
     """Return the best hits up to the first one that exceeds `tokens_max`. None means no limit."""
@@ -552,7 +558,7 @@ def _tokens(
     )
 
 
-def _derived(hit: Hit, seen: View) -> Derived:
+def _derived_hit(hit: Hit, seen: View) -> Derived:
     return Derived(
         id=hit.id,
         content_hash=seen.content_hash(hit.id),
@@ -573,13 +579,13 @@ def _scope(seen: View, asking: Asking, *, rules: str, few: str, store: str) -> d
         said["reader"] = seen.reader
     if asking.tokens_max is not None:
         said["tokens_max"] = asking.tokens_max
-    filters = _told(seen.filters)
+    filters = _changed_filters(seen.filters)
     if filters:
         said["filters"] = filters
     return said
 
 
-def _told(filters: Filters) -> dict[str, object]:
+def _changed_filters(filters: Filters) -> dict[str, object]:
     """Return the filters that differ from their defaults, with sets in order."""
     said: dict[str, object] = {}
     for name in Filters.__dataclass_fields__:
@@ -589,7 +595,7 @@ def _told(filters: Filters) -> dict[str, object]:
     return said
 
 
-def _asking(receipt: RecallReceipt, profile: Profile) -> Asking:
+def _request_of(receipt: RecallReceipt, profile: Profile) -> Asking:
     """Return the request that a receipt describes.
 
     Raise `UsageError` if its scope cannot be read.

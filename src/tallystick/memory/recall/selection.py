@@ -93,7 +93,7 @@ class Row:
     @property
     def content_hash(self) -> str:
         """The salted digest by which the log binds the content."""
-        return _bound(self._header).body_sha256
+        return _decode_digest(self._header).body_sha256
 
 
 _COLUMNS = (
@@ -111,11 +111,11 @@ _BATCH = 1_000
 _STATES = {state.value: state for state in ConsolidationState}
 
 
-class _Bound(msgspec.Struct):
+class _HeaderDigest(msgspec.Struct):
     body_sha256: str
 
 
-_bound = msgspec.json.Decoder(_Bound).decode
+_decode_digest = msgspec.json.Decoder(_HeaderDigest).decode
 
 
 def select_notes(
@@ -141,9 +141,9 @@ def select_notes(
         f"WHERE {where}"
     )
     if among is None:
-        return [_read(row) for row in db.execute(f"{select} ORDER BY note.number", given)]
+        return [_row_of(row) for row in db.execute(f"{select} ORDER BY note.number", given)]
     some = in_batches(db, f"{select} AND note.number", among, given, order="note.number")
-    return [_read(row) for row in some]
+    return [_row_of(row) for row in some]
 
 
 def scope_numbers(
@@ -194,9 +194,9 @@ def _conditions(filters: Filters) -> tuple[list[str], dict[str, object]]:
             where.append(condition)
     for column, chosen in (("memory_type", filters.memory_types), ("scope", filters.scopes)):
         if chosen:
-            where.append(f"{column} IN ({_named(values, column, sorted(chosen))})")
+            where.append(f"{column} IN ({_bind_names(values, column, sorted(chosen))})")
     if filters.tags:
-        names = _named(values, "tag", sorted(filters.tags))
+        names = _bind_names(values, "tag", sorted(filters.tags))
         where.append(
             f"EXISTS (SELECT 1 FROM tag WHERE tag.number = note.number AND tag IN ({names}))"
         )
@@ -215,13 +215,13 @@ def _conditions(filters: Filters) -> tuple[list[str], dict[str, object]]:
     return where, values
 
 
-def _named(values: dict[str, object], name: str, chosen: list[str]) -> str:
+def _bind_names(values: dict[str, object], name: str, chosen: list[str]) -> str:
     keys = [f"{name}{number}" for number in range(len(chosen))]
     values.update(zip(keys, map(str, chosen), strict=True))
     return ", ".join(f":{key}" for key in keys)
 
 
-def _read(row: tuple[Any, ...]) -> Row:
+def _row_of(row: tuple[Any, ...]) -> Row:
     number, id, body_seq, seq_from, body, header, *state = row
     importance, valid_to, expires_at, deleted_at, became, quarantine = state
     return Row(
@@ -242,7 +242,7 @@ def _read(row: tuple[Any, ...]) -> Row:
     )
 
 
-def seen_at(db: sqlite3.Connection, row: Row, seq: int) -> Seen:
+def read_details(db: sqlite3.Connection, row: Row, seq: int) -> Seen:
     """Return a note with its sightings and recalls up to a position."""
     (sightings,) = db.execute(
         "SELECT count(*) FROM sighting WHERE number = ? AND seq <= ?", (row.number, seq)

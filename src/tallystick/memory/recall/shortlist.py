@@ -14,7 +14,7 @@ from tallystick.memory.recall.rank import QUERY_CHARS_MAX, ParsedQuery, ask, com
 from tallystick.memory.recall.scope import Embedded, Embedder, NoteFields, Profile, Scope
 from tallystick.memory.recall.selection import Filters, in_batches, scope_numbers
 from tallystick.memory.recall.words import Bm25, Statistics, count_statistics, words
-from tallystick.memory.store.projection import OPEN, spelled, unspelled
+from tallystick.memory.store.projection import OPEN, decode_terms, encode_term
 from tallystick.memory.store.records import NoteRedacted, NoteRemembered, decode_memory_record
 from tallystick.memory.store.vectors import model_at, tokens_at, vector_rows_at, vectors_of
 
@@ -49,7 +49,7 @@ PARTS = 1e9
 Number = TypeVar("Number")
 
 
-class Whole(Protocol):
+class NumberedScope(Protocol):
     """A scope of very many notes, by their numbers, as the short list asks about it."""
 
     @property
@@ -98,7 +98,7 @@ class Shortlist:
     statistics: Statistics
     asked: ParsedQuery
 
-    def with_more(self, numbers: Collection[int], whole: Whole) -> Shortlist:
+    def with_more(self, numbers: Collection[int], whole: NumberedScope) -> Shortlist:
         """Return the same list with further notes, as far as they are in the scope."""
         more = sorted(set(whole.within(numbers)) - self.counts.keys())
         counted = dict(zip(more, whole.counts(more, self.asked.terms), strict=True))
@@ -111,10 +111,10 @@ class Shortlist:
 
 
 def shortlist(
-    query: str, whole: Whole, *, profile: Profile, embedder: Embedder | None
+    query: str, whole: NumberedScope, *, profile: Profile, embedder: Embedder | None
 ) -> Shortlist:
     """Return the candidates for a query. `embedder` is None if there are no vectors to compare."""
-    asked = _asked(query, whole)
+    asked = _parse_query(query, whole)
     by_vectors = profile.dense and any(char.isalnum() for char in asked.text)
     # Scores by words are exact: beside vectors, half as many are enough.
     count = -(-CANDIDATES // 2) if by_vectors and embedder is not None else CANDIDATES
@@ -134,9 +134,9 @@ def shortlist(
     )
 
 
-def full_list(query: str, whole: Whole, numbers: Sequence[int]) -> Shortlist:
+def full_list(query: str, whole: NumberedScope, numbers: Sequence[int]) -> Shortlist:
     """Return a list of all notes of a scope, which are `numbers`."""
-    asked = _asked(query, whole)
+    asked = _parse_query(query, whole)
     counts = whole.counts(numbers, asked.terms)
     return Shortlist(
         numbers=tuple(numbers),
@@ -146,12 +146,12 @@ def full_list(query: str, whole: Whole, numbers: Sequence[int]) -> Shortlist:
     )
 
 
-def _asked(query: str, whole: Whole) -> ParsedQuery:
+def _parse_query(query: str, whole: NumberedScope) -> ParsedQuery:
     text = query[:QUERY_CHARS_MAX].encode("utf-8", "replace").decode("utf-8")
     return ask(query, authors=whole.authors(frozenset(words(text))))
 
 
-def guarded(asked: Sequence[str], statistics: Statistics) -> list[str]:
+def rare_terms(asked: Sequence[str], statistics: Statistics) -> list[str]:
     """Return the terms to look for: those that a note has, and in a large scope only rare ones.
 
     If none of them is rare, return the least common one.
@@ -177,7 +177,7 @@ def term_scores(
     return rarity * (often * (bm25.saturation + 1) / (often + held))  # type: ignore[operator, return-value]
 
 
-class Once:
+class CachingEmbedder:
     """An embedder that asks another one once for each text, however often the text is needed."""
 
     def __init__(self, embedder: Embedder) -> None:
@@ -194,7 +194,7 @@ class Once:
         return self._made[text]
 
 
-_once_is_a_embedder: type[Embedder] = Once
+_caching_embedder_is_an_embedder: type[Embedder] = CachingEmbedder
 
 
 # A scan: the lists of a short list, read from the file for one query.
@@ -248,7 +248,7 @@ class Scan:
             terms=sum(self._lengths.values()),
             frequency={term: len(found) for term, found in having.items()},
         )
-        looked_for = guarded(asked, statistics)
+        looked_for = rare_terms(asked, statistics)
         some = sorted({number for term in looked_for for number in having[term]})
         scores = [
             self._score(number, counts, looked_for, statistics, bm25)
@@ -284,7 +284,7 @@ class Scan:
 
     def counts(self, numbers: Sequence[int], asked: Sequence[str]) -> list[Mapping[str, int]]:
         told = dict(in_batches(self._db, "SELECT number, terms FROM told WHERE number", numbers))
-        return [_counted(told.get(number, ""), asked) for number in numbers]
+        return [_count_terms(told.get(number, ""), asked) for number in numbers]
 
     def fields(self, numbers: Sequence[int]) -> list[tuple[str, NoteFields]]:
         select = (
@@ -349,7 +349,7 @@ class Scan:
 def notes_having(db: sqlite3.Connection, term: str) -> Iterator[int]:
     """Yield the numbers of all notes of a store that have a term, as `words.terms` makes terms."""
     # Quoted: nothing of a word is an operator.
-    asked = (f'"{spelled(term)}"',)
+    asked = (f'"{encode_term(term)}"',)
     for (number,) in db.execute("SELECT rowid FROM words WHERE words MATCH ?", asked):
         yield number
 
@@ -371,15 +371,15 @@ class _Signs:
         return ((whole & self._low) + self._low) & ~whole & self._high
 
 
-def _counted(told: str, asked: Sequence[str]) -> dict[str, int]:
-    found = unspelled(told)
+def _count_terms(told: str, asked: Sequence[str]) -> dict[str, int]:
+    found = decode_terms(told)
     counts = Counter(found)
     kept = {term: counts[term] for term in asked if term in counts}
     kept[""] = len(found) - sum(kept.values())
     return kept
 
 
-_scan_is_a_whole: type[Whole] = Scan
+_scan_is_a_numbered_scope: type[NumberedScope] = Scan
 
 
 # Candidates: the notes of a short list, as ranking reads them.
@@ -390,15 +390,21 @@ _scan_is_a_whole: type[Whole] = Scan
 
 # Counts tokens, and is called by the name that the receipt says.
 Count = Callable[[str], int]
-_TIED_STEPS = 2
-_TIED_MAX = 1_000
+_RELATED_STEPS = 2
+_RELATED_MAX = 1_000
 
 
 class Candidates:
     """The notes of a short list as of a position. Vectors are read from one state of the file."""
 
     def __init__(
-        self, db: sqlite3.Connection, listed: Shortlist, whole: Whole, *, seq: int, vectors: bool
+        self,
+        db: sqlite3.Connection,
+        listed: Shortlist,
+        whole: NumberedScope,
+        *,
+        seq: int,
+        vectors: bool,
     ) -> None:
         self._db = db
         self._seq = seq
@@ -409,7 +415,7 @@ class Candidates:
         self._numbers = dict(zip(ids, listed.numbers, strict=True))
         self._vectors = vectors_of(db, seq, listed.numbers) if vectors else {}
 
-    def tie(self) -> None:
+    def read_relations(self) -> None:
         """Read the relations of the notes, which only some profiles need."""
         related = _related(self._db, self._numbers.values(), self._seq)
         for id, number in self._numbers.items():
@@ -436,13 +442,13 @@ class Candidates:
         return tokens_at(self._db, self._seq, self._numbers[id])
 
 
-def tied_to(db: sqlite3.Connection, numbers: Sequence[int], *, seq: int) -> set[int]:
+def related_numbers(db: sqlite3.Connection, numbers: Sequence[int], *, seq: int) -> set[int]:
     """Return the notes that relations lead to from some others, in either direction, in two steps.
 
     At most 1,000 are added in each step: those with the smallest numbers.
     """
     reached, edge = set(numbers), list(numbers)
-    for _ in range(_TIED_STEPS):
+    for _ in range(_RELATED_STEPS):
         found = {
             number
             for select in (
@@ -454,7 +460,7 @@ def tied_to(db: sqlite3.Connection, numbers: Sequence[int], *, seq: int) -> set[
             for (number,) in in_batches(db, select, edge)
         }
         # The earliest ones, where there are too many to rank.
-        edge = sorted(found - reached)[:_TIED_MAX]
+        edge = sorted(found - reached)[:_RELATED_MAX]
         reached.update(edge)
     return reached - set(numbers)
 

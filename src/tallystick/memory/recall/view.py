@@ -27,10 +27,10 @@ from tallystick.memory.recall.selection import (
     check_filters,
     erased_at,
     in_batches,
-    seen_at,
+    read_details,
     select_notes,
 )
-from tallystick.memory.store.projection import unspelled
+from tallystick.memory.store.projection import decode_terms
 from tallystick.memory.store.records import NoteState
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.memory.store.vectors import model_at, tokens_at, vectors_of
@@ -78,7 +78,7 @@ class View:
 
     def counts(self, id: str) -> Mapping[str, int]:
         """Return the terms of a note, and how often each is in it."""
-        return Counter(unspelled(self._terms[self._rows[id].number]))
+        return Counter(decode_terms(self._terms[self._rows[id].number]))
 
     def vectors(self, id: str) -> tuple[bytes, ...]:
         """Return one vector for each window of a note, or none if it was not embedded by then."""
@@ -108,7 +108,7 @@ class View:
     def seen(self, id: str) -> Seen:
         """Return a note with its state and its counts, as of this view."""
         with self._memory.reading() as db:
-            return seen_at(db, self._rows[id], self.seq)
+            return read_details(db, self._rows[id], self.seq)
 
     def accesses(self) -> dict[str, int]:
         """Return how often each note of the view had been recalled."""
@@ -195,7 +195,7 @@ def view(
     of range.
     """
     with memory.reading() as db:
-        seq, moment = checked_look(memory, reader=reader, filters=filters, as_of=as_of, at=at)
+        seq, moment = check_viewpoint(memory, reader=reader, filters=filters, as_of=as_of, at=at)
         found = select_notes(db, reader=reader, filters=filters, seq=seq, at=moment, among=among)
         model = model_at(db, seq)
     rows = {row.id: row for row in found}
@@ -211,7 +211,7 @@ def view(
     )
 
 
-def checked_look(
+def check_viewpoint(
     memory: SqliteMemory,
     *,
     reader: str | None,
@@ -230,7 +230,9 @@ def checked_look(
     return memory.resolve(as_of), memory.clock() if at is None else at
 
 
-def look(memory: SqliteMemory, id: str, *, reader: str | None, as_of: int | None = None) -> Seen:
+def find_note(
+    memory: SqliteMemory, id: str, *, reader: str | None, as_of: int | None = None
+) -> Seen:
     """Return one note as of a position, whatever its state is: deleted, archived or in quarantine.
 
     Raise `NoteErased` if it was erased and the reader is the owner, and `NoteNotFound` otherwise if
@@ -240,7 +242,7 @@ def look(memory: SqliteMemory, id: str, *, reader: str | None, as_of: int | None
         seq = memory.resolve(as_of)
         found = select_notes(db, reader=reader, filters=EVERYTHING, seq=seq, at=0, id=id)
         if found:
-            return seen_at(db, found[0], seq)
+            return read_details(db, found[0], seq)
         row = db.execute("SELECT number, seq FROM erased WHERE id = ?", (id,)).fetchone()
         if row is None:
             row = db.execute(

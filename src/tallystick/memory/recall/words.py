@@ -65,22 +65,22 @@ def stem(word: str) -> str:
     first_y = word.startswith("y")
     if first_y:
         word = "Y" + word[1:]
-    word = _past(_plural(word))
+    word = _strip_past_tense(_strip_plural(word))
     if word.endswith("y") and _HAS_VOWEL.match(word[:-1]):
         word = word[:-1] + "i"
-    word = _replaced(word, _SECOND_ENDING, _SECOND)
-    word = _replaced(word, _THIRD_ENDING, _THIRD)
-    word = _last(_dropped(word))
+    word = _replace_suffix(word, _SECOND_ENDING, _SECOND)
+    word = _replace_suffix(word, _THIRD_ENDING, _THIRD)
+    word = _strip_final_letters(_drop_suffix(word))
     return "y" + word[1:] if first_y else word
 
 
-def _plural(word: str) -> str:
+def _strip_plural(word: str) -> str:
     if word.endswith(("sses", "ies")):
         return word[:-2]
     return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
 
 
-def _past(word: str) -> str:
+def _strip_past_tense(word: str) -> str:
     if word.endswith("eed"):
         return word[:-1] if _MEASURE_1.match(word[:-3]) else word
     root = word[:-2] if word.endswith("ed") else word[:-3] if word.endswith("ing") else ""
@@ -93,21 +93,21 @@ def _past(word: str) -> str:
     return root + "e" if _SHORT.match(root) else root
 
 
-def _replaced(word: str, pattern: re.Pattern[str], endings: dict[str, str]) -> str:
+def _replace_suffix(word: str, pattern: re.Pattern[str], endings: dict[str, str]) -> str:
     found = pattern.match(word)
     if found is None or not _MEASURE_1.match(found[1]):
         return word
     return found[1] + endings[found[2]]
 
 
-def _dropped(word: str) -> str:
+def _drop_suffix(word: str) -> str:
     found = _FOURTH_ENDING.match(word)
     if found is None or not _MEASURE_2.match(found[1]):
         return word
     return word if found[2] == "ion" and found[1][-1] not in "st" else found[1]
 
 
-def _last(word: str) -> str:
+def _strip_final_letters(word: str) -> str:
     if word.endswith("e"):
         root = word[:-1]
         if _MEASURE_2.match(root) or (_MEASURE_IS_1.match(root) and not _SHORT.match(root)):

@@ -131,7 +131,7 @@ class RecallDiffers(Facts, ReceiptError):
     now: object
 
     def text(self) -> str:
-        recorded, now = _cut(self.recorded), _cut(self.now)
+        recorded, now = _shorten(self.recorded), _shorten(self.now)
         return f"receipt {self.read_id[:80]}: {self.place} was {recorded} and is {now} now"
 
 
@@ -193,7 +193,7 @@ class NotRecalled(Facts, Refused):
         return f"note {self.id[:80]!r} was not recalled here, so it cannot be cited"
 
 
-def _cut(value: object) -> str:
+def _shorten(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -364,8 +364,8 @@ def query_hash(query: str, *, read_id: str, key: Key) -> str:
 
     Raise `HmacInit` if the key is too short.
     """
-    of_queries = hmac.digest(_usable(key), _QUERY_LABEL, "sha256")
-    return hmac.digest(of_queries, _parts(_encoded(read_id), _encoded(query)), "sha256").hex()
+    of_queries = hmac.digest(_secret_of(key), _QUERY_LABEL, "sha256")
+    return hmac.digest(of_queries, _parts(_encode(read_id), _encode(query)), "sha256").hex()
 
 
 # -- bytes --------------------------------------------------------------------------------------
@@ -408,7 +408,7 @@ def check_signature(receipt: Receipt, keys: Mapping[str, bytes]) -> Key:
         raise UnknownKey(key_id=receipt.hmac_key_id)
     key = Key(id=receipt.hmac_key_id, secret=secret)
     expected = _hmac(receipt, key).encode()
-    if not hmac.compare_digest(expected, _encoded(receipt.hmac)):
+    if not hmac.compare_digest(expected, _encode(receipt.hmac)):
         raise HmacMismatch(id=id_of(receipt))
     return key
 
@@ -431,7 +431,7 @@ def id_of(receipt: Receipt) -> str:
     return receipt.read_id if isinstance(receipt, RecallReceipt) else receipt.forget_id
 
 
-def signed(receipt: _Kind, key: Key) -> _Kind:
+def sign(receipt: _Kind, key: Key) -> _Kind:
     """Sign a receipt, in place of any signature that it has.
 
     Raise `HmacInit` if the key is too short.
@@ -441,10 +441,10 @@ def signed(receipt: _Kind, key: Key) -> _Kind:
 
 def _hmac(receipt: Receipt, key: Key) -> str:
     unsigned = receipt_bytes(msgspec.structs.replace(receipt, hmac=""))
-    return hmac.digest(_usable(key), _parts(_RECEIPT_LABEL, unsigned), "sha256").hex()
+    return hmac.digest(_secret_of(key), _parts(_RECEIPT_LABEL, unsigned), "sha256").hex()
 
 
-def _usable(key: Key) -> bytes:
+def _secret_of(key: Key) -> bytes:
     if len(key.secret) < KEY_BYTES_MIN:
         why = f"it has {len(key.secret)} bytes; a key has at least {KEY_BYTES_MIN}"
         raise HmacInit(key_id=key.id, why=why)
@@ -456,5 +456,5 @@ def _parts(*parts: bytes) -> bytes:
     return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
 
 
-def _encoded(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")

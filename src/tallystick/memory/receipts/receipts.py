@@ -38,7 +38,7 @@ from tallystick.memory.receipts.receipt import (
     check_signature,
     query_hash,
     read_receipt,
-    signed,
+    sign,
 )
 from tallystick.memory.store.records import (
     ForgetStrategy,
@@ -72,7 +72,7 @@ def issue(
     Raise `UsageError` for more than `k` hits, a note twice, or a score that is not finite.
     """
     _check_hits(derived_from, k=k)
-    return signed(
+    return sign(
         RecallReceipt(
             read_id=read_id,
             agent_id=agent_id,
@@ -112,7 +112,7 @@ def issue_forget(
     ts: int,
 ) -> ForgetReceipt:
     """Issue a receipt for a forgetting, as the next of its chain. Nothing is stored."""
-    return signed(
+    return sign(
         ForgetReceipt(
             forget_id=forget_id,
             store=store,
@@ -321,16 +321,16 @@ def verify_chain(
             check_signature(receipt, keys)
             link = check_link(receipt, link)
         except ReceiptError as error:
-            return _broken(len(listed), at=place, why=str(error))
+            return _broken_verdict(len(listed), at=place, why=str(error))
     if head is not None and head != link:
         why = f"the chain was {head.count:,} receipts long, and is {link.count:,}"
         if head.count == link.count:
             why = "the last receipt is not the one that the head names"
-        return _broken(len(listed), at=link.count, why=why)
+        return _broken_verdict(len(listed), at=link.count, why=why)
     return ChainVerdict(valid=True, total_records=len(listed), verified_records=len(listed))
 
 
-def _broken(total: int, *, at: int, why: str) -> ChainVerdict:
+def _broken_verdict(total: int, *, at: int, why: str) -> ChainVerdict:
     return ChainVerdict(
         valid=False,
         total_records=total,
@@ -403,7 +403,7 @@ def kept_receipt(memory: SqliteMemory, read_id: str) -> RecallReceipt:
 
     Raise `ReceiptUnknown` if this memory gave none of that id.
     """
-    found = _found(memory, read_id)
+    found = _find_receipt(memory, read_id)
     if not isinstance(found, RecallReceipt):
         raise ReceiptUnknown(id=read_id)
     return found
@@ -414,7 +414,7 @@ def kept_forget(memory: SqliteMemory, forget_id: str) -> ForgetReceipt:
 
     Raise `ReceiptUnknown` if this memory gave none of that id.
     """
-    found = _found(memory, forget_id)
+    found = _find_receipt(memory, forget_id)
     if not isinstance(found, ForgetReceipt):
         raise ReceiptUnknown(id=forget_id)
     return found
@@ -425,10 +425,10 @@ def kept_receipts(memory: SqliteMemory) -> Iterator[Receipt]:
     with memory.reading() as db:
         rows = db.execute("SELECT seq FROM receipt ORDER BY number").fetchall()
     for (seq,) in rows:
-        yield _at(memory, seq)
+        yield _receipt_at(memory, seq)
 
 
-def link_of(db: sqlite3.Connection) -> Link:
+def chain_end(db: sqlite3.Connection) -> Link:
     """Return the end of the chain of receipts."""
     last = db.execute("SELECT number, hash FROM receipt ORDER BY number DESC LIMIT 1").fetchone()
     return Link() if last is None else Link(count=last[0] + 1, hash=last[1])
@@ -470,15 +470,15 @@ def content_at(memory: SqliteMemory, seq: int) -> Held | Erased | None:
     return None if isinstance(header, str) else Erased(content_hash=header.body_sha256)
 
 
-def _found(memory: SqliteMemory, id: str) -> Receipt:
+def _find_receipt(memory: SqliteMemory, id: str) -> Receipt:
     with memory.reading() as db:
         row = db.execute("SELECT seq FROM receipt WHERE read_id = ?", (id,)).fetchone()
     if row is None:
         raise ReceiptUnknown(id=id)
-    return _at(memory, row[0])
+    return _receipt_at(memory, row[0])
 
 
-def _at(memory: SqliteMemory, seq: int) -> Receipt:
+def _receipt_at(memory: SqliteMemory, seq: int) -> Receipt:
     entry = next(memory.entries(start=seq, stop=seq), None)
     if entry is not None and entry.body is not None:
         record = decode_memory_record(entry.body)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
-from tallystick.memory.note import Note, sameness
+from tallystick.memory.note import Note, duplicate_digest
 from tallystick.memory.recall import words as ranking_terms
 from tallystick.memory.receipts.receipt import Receipt, id_of, receipt_hash
 from tallystick.memory.store.records import (
@@ -175,10 +175,10 @@ def fold(
 ) -> None:
     """Apply one entry to the projections. `record` is None if its body was erased.
 
-    `same` is the digest that `sameness` returns for the note, if the caller has computed it
+    `same` is the digest that `duplicate_digest` returns for the note, if the caller has computed it
     already.
     """
-    number = _noted(db, header)
+    number = _fold_header(db, header)
     if record is None:
         if header.tag == "note.remembered":
             db.execute("INSERT INTO erased VALUES (?, ?, NULL)", (header.seq, header.note))
@@ -188,12 +188,12 @@ def fold(
             state = NoteState(
                 importance=note.importance, valid_to=note.valid_to, expires_at=note.expires_at
             )
-            same = same or sameness(note, secret=secret)
+            same = same or duplicate_digest(note, secret=secret)
             _insert(db, header.seq, note, state, seq=header.seq, same=same)
         case ModelChosen(model=model, dimensions=dimensions):
             db.execute("INSERT INTO model VALUES (?, ?, ?)", (header.seq, model, dimensions))
         case NotesRecalled() | NotesForgotten():
-            _given(db, header.seq, record)
+            _fold_receipt(db, header.seq, record)
         case NotesExported() | NotesForgetting():
             table = "exported" if isinstance(record, NotesExported) else "forgetting"
             db.execute(f"INSERT INTO {table} VALUES (?)", (header.seq,))
@@ -202,7 +202,7 @@ def fold(
                 _fold_later(db, header, record, number)
 
 
-def _given(db: sqlite3.Connection, seq: int, record: NotesRecalled | NotesForgotten) -> None:
+def _fold_receipt(db: sqlite3.Connection, seq: int, record: NotesRecalled | NotesForgotten) -> None:
     """Store the receipt of a recall or a forgetting, and count each recalled note as read."""
     if isinstance(record, NotesRecalled):
         for id in record.ids:
@@ -215,7 +215,7 @@ def _given(db: sqlite3.Connection, seq: int, record: NotesRecalled | NotesForgot
         )
 
 
-def _noted(db: sqlite3.Connection, header: EntryHeader) -> int | None:
+def _fold_header(db: sqlite3.Connection, header: EntryHeader) -> int | None:
     """Apply what the header alone says, even if the body was erased.
 
     Return the number of the note that the entry is about. Return None for the entry that remembers
@@ -253,10 +253,10 @@ def _fold_later(db: sqlite3.Connection, header: EntryHeader, record: _Later, num
         case _:
             if isinstance(record, NoteSighted):
                 db.execute("INSERT INTO sighting VALUES (?, ?, ?)", (number, seq, record.at))
-            _change(db, number, seq, _became(record))
+            _change(db, number, seq, _changed_columns(record))
 
 
-def _became(record: _Changing) -> dict[str, float | str | None]:
+def _changed_columns(record: _Changing) -> dict[str, float | str | None]:
     """Return the columns of `state` that a record sets, with their new values."""
     match record:
         case NoteSighted(importance=importance, expires_at=expires_at):
@@ -315,15 +315,15 @@ def index_terms(text: str) -> str:
     # Nearly always so, and then nothing has to be spelled.
     if joined.isascii() and "".join(found).isalnum():
         return joined
-    return " ".join(map(spelled, found))
+    return " ".join(map(encode_term, found))
 
 
-def spelled(term: str) -> str:
+def encode_term(term: str) -> str:
     """Encode a term in letters and digits: as it is, or as `_` and its UTF-8 in hexadecimal."""
     return term if term.isascii() and term.isalnum() else f"_{term.encode().hex()}"
 
 
-def unspelled(terms: str) -> list[str]:
+def decode_terms(terms: str) -> list[str]:
     """Decode the terms of a text that `index_terms` made, in their order."""
     found = terms.split()
     if "_" not in terms:

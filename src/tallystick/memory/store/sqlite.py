@@ -250,7 +250,7 @@ class LogWriter:
         """Return a new note id for the time of this transaction."""
         return uuid7(time_ms=self.at, entropy=self._entropy(ENTROPY_BYTES))
 
-    def empty(self, seqs: Sequence[int]) -> None:
+    def erase_bodies(self, seqs: Sequence[int]) -> None:
         """Delete salt and body of the entries at these positions, and mark the file for `scrub`."""
         self.db.executemany(
             "UPDATE log SET salt = NULL, body = NULL WHERE seq = ?", [(seq,) for seq in seqs]
@@ -443,10 +443,10 @@ class SqliteMemory:
             return
         with self._file.reading() as db:
             row = head_row(db, self.path)
-            there = _tables(db)
-        if not _current(row, there):
+            there = _table_names(db)
+        if not _is_current(row, there):
             with self._file.writing() as db:
-                if not _current(head_row(db, self.path), _tables(db)):
+                if not _is_current(head_row(db, self.path), _table_names(db)):
                     self._rebuild(db)
         self._ready = True
         if row.scrub:
@@ -488,13 +488,13 @@ def fold_all(
     return count
 
 
-def _current(row: HeadRow, tables: set[str]) -> bool:
+def _is_current(row: HeadRow, tables: set[str]) -> bool:
     named = {statement.split()[2] for statement in PROJECTION_SCHEMA if "TABLE" in statement}
     named = {name for name in named if name != "TABLE"} | {"words"}
     return row.projection == PROJECTION and row.projected == row.head.count and named <= tables
 
 
-def _tables(db: sqlite3.Connection) -> set[str]:
+def _table_names(db: sqlite3.Connection) -> set[str]:
     return {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 

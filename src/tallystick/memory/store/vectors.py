@@ -163,19 +163,19 @@ def keep_vectors(
     return kept
 
 
-_UNEMBEDDED = (
+_WITHOUT_VECTORS = (
     "FROM note JOIN state USING (number) WHERE seq_to = ? AND redacted = 0 "
     "AND NOT EXISTS (SELECT 1 FROM vector WHERE vector.number = note.number)"
 )
 
 
-def count_unembedded(memory: SqliteMemory) -> int:
+def count_notes_without_vectors(memory: SqliteMemory) -> int:
     """Return how many notes have no vectors. Redacted notes need none and are not counted."""
     with memory.reading() as db:
-        return int(db.execute(f"SELECT count(*) {_UNEMBEDDED}", (OPEN,)).fetchone()[0])
+        return int(db.execute(f"SELECT count(*) {_WITHOUT_VECTORS}", (OPEN,)).fetchone()[0])
 
 
-def unembedded(memory: SqliteMemory, *, limit: int) -> list[tuple[str, tuple[str, ...]]]:
+def notes_without_vectors(memory: SqliteMemory, *, limit: int) -> list[tuple[str, tuple[str, ...]]]:
     """Return up to `limit` notes without vectors, each with the texts of its windows.
 
     The oldest are first.
@@ -183,7 +183,7 @@ def unembedded(memory: SqliteMemory, *, limit: int) -> list[tuple[str, tuple[str
     found: list[tuple[str, tuple[str, ...]]] = []
     with memory.reading() as db:
         rows = db.execute(
-            f"SELECT id, body_seq {_UNEMBEDDED} ORDER BY note.number LIMIT ?",
+            f"SELECT id, body_seq {_WITHOUT_VECTORS} ORDER BY note.number LIMIT ?",
             (OPEN, limit),
         ).fetchall()
         for id, body_seq in rows:
@@ -211,7 +211,7 @@ def vectors_of(
     position was replaced since.
     """
     found: dict[int, tuple[bytes, ...]] = {}
-    if _kept(db, seq):
+    if _is_latest_model(db, seq):
         select = f"SELECT number, vector FROM vector WHERE seq <= {int(seq)} AND number"
         for number, vector in in_batches(db, select, numbers, order="number, window"):
             found[number] = (*found.get(number, ()), vector)
@@ -223,7 +223,7 @@ def tokens_at(db: sqlite3.Connection, seq: int, number: int) -> bytes | None:
 
     Return None if a window has none, or if the model of that position was replaced since.
     """
-    if not _kept(db, seq):
+    if not _is_latest_model(db, seq):
         return None
     rows = db.execute(
         "SELECT tokens FROM vector WHERE number = ? AND seq <= ? ORDER BY window", (number, seq)
@@ -237,13 +237,13 @@ def vector_rows_at(db: sqlite3.Connection, seq: int) -> Iterator[tuple[int, byte
 
     Yield nothing if the model of that position was replaced since.
     """
-    if _kept(db, seq):
+    if _is_latest_model(db, seq):
         yield from db.execute(
             "SELECT number, vector FROM vector WHERE seq <= ? ORDER BY number, window", (seq,)
         )
 
 
-def _kept(db: sqlite3.Connection, seq: int) -> bool:
+def _is_latest_model(db: sqlite3.Connection, seq: int) -> bool:
     """Return True if the vectors are of the model as of a position.
 
     Those of earlier models are deleted.
@@ -276,7 +276,7 @@ def embed_missing(
     if model_of(memory) != (embedder.digest, dimensions):
         choose_model(memory, embedder.digest, dimensions=dimensions, replace=replace)
     count = 0
-    while found := unembedded(memory, limit=_BATCH):
+    while found := notes_without_vectors(memory, limit=_BATCH):
         made = [(id, [_vectors(embedder, each) for each in texts]) for id, texts in found]
         count += keep_vectors(memory, made, model=embedder.digest)
     return count

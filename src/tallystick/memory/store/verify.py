@@ -72,9 +72,9 @@ def verify_memory(
         with memory.reading() as db:
             row = head_row(db, memory.path)
             total = row.head.count
-            scratch = _scratch() if projections else None
-            walk.log(db, row, scratch)
-            walk.vectors(db)
+            scratch = _empty_projections() if projections else None
+            walk.check_log(db, row, scratch)
+            walk.check_vectors(db)
             if scratch is not None:
                 _compare(db, scratch)
         if projections:
@@ -108,7 +108,9 @@ class _Walk:
             error_message=why,
         )
 
-    def log(self, db: sqlite3.Connection, row: HeadRow, scratch: sqlite3.Connection | None) -> None:
+    def check_log(
+        self, db: sqlite3.Connection, row: HeadRow, scratch: sqlite3.Connection | None
+    ) -> None:
         """Check every entry, fold it into `scratch` if given, and check the head.
 
         Raise `_Broken`.
@@ -117,22 +119,22 @@ class _Walk:
         if self._kept is not None and self._kept.count == 0 and self._kept.hash != previous:
             raise _Broken("the log does not begin as the kept head says", 0)
         for values in db.execute("SELECT seq, header, hash, salt, body FROM log ORDER BY seq"):
-            entry = _typed(values, self._seq + 1)
+            entry = _entry_of(values, self._seq + 1)
             checked = check_entry(entry, store=row.store, previous=previous, at_min=at)
             if isinstance(checked, str):
                 raise _Broken(checked, entry.seq)
             header, record = checked
-            self._take(header, record)
+            self._track(header, record)
             if scratch is not None:
-                _folded(scratch, header, record, row.secret)
+                _fold_entry(scratch, header, record, row.secret)
             previous, at = entry.hash, header.at
             self._seq = entry.seq
             kept = self._kept
             if kept is not None and kept.count == entry.seq and kept.hash != entry.hash:
                 raise _Broken("the log is another than the kept head says", entry.seq)
-        self._end(row, previous, at)
+        self._check_end(row, previous, at)
 
-    def vectors(self, db: sqlite3.Connection) -> None:
+    def check_vectors(self, db: sqlite3.Connection) -> None:
         """Compare the stored vectors with the digests in the log.
 
         Raise `_Broken` if they differ.
@@ -152,7 +154,7 @@ class _Walk:
         if found:
             raise _Broken(f"there are vectors of note {min(found)}, and no entry of them")
 
-    def _take(self, header: EntryHeader, record: MemoryRecord | None) -> None:
+    def _track(self, header: EntryHeader, record: MemoryRecord | None) -> None:
         if header.tag == "note.remembered" and header.note is not None:
             self._numbers[header.note] = header.seq
         match record:
@@ -169,7 +171,7 @@ class _Walk:
             case _:
                 pass
 
-    def _end(self, row: HeadRow, previous: str, at: int) -> None:
+    def _check_end(self, row: HeadRow, previous: str, at: int) -> None:
         here = self._seq
         if here < row.head.count:
             why = f"it is missing: {here:,} entries are there, the head counts {row.head.count:,}"
@@ -185,7 +187,7 @@ class _Walk:
             raise _Broken("its body is there, and an entry says that it was erased", min(back))
 
 
-def _scratch() -> sqlite3.Connection:
+def _empty_projections() -> sqlite3.Connection:
     made = sqlite3.connect(":memory:", isolation_level=None)
     for statement in PROJECTION_SCHEMA:
         made.execute(statement)
@@ -193,7 +195,7 @@ def _scratch() -> sqlite3.Connection:
     return made
 
 
-def _folded(
+def _fold_entry(
     scratch: sqlite3.Connection, header: EntryHeader, record: MemoryRecord | None, secret: bytes
 ) -> None:
     try:
@@ -209,17 +211,17 @@ def _compare(db: sqlite3.Connection, scratch: sqlite3.Connection) -> None:
         ours, theirs = db.execute(question), scratch.execute(question)
         while True:
             one, other = ours.fetchmany(500), theirs.fetchmany(500)
-            if [*map(_kinds, one)] != [*map(_kinds, other)]:
+            if [*map(_typed_values, one)] != [*map(_typed_values, other)]:
                 raise _Broken(f"the table `{table}` is not what follows from the log; rebuild it")
             if not one:
                 break
 
 
-def _kinds(row: tuple[object, ...]) -> tuple[tuple[type, object], ...]:
+def _typed_values(row: tuple[object, ...]) -> tuple[tuple[type, object], ...]:
     return tuple((type(value), value) for value in row)
 
 
-def _typed(values: tuple[object, ...], seq: int) -> Entry:
+def _entry_of(values: tuple[object, ...], seq: int) -> Entry:
     place, header, hash, salt, body = values
     if place != seq:
         raise _Broken("it is missing", seq)
