@@ -24,7 +24,7 @@ from tallystick.memory.receipts.receipts import cite
 from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.calls.scope import Call
 
-# The right that `remember` needs.
+# The capability that `remember` needs.
 WRITE = "memory.write"
 
 

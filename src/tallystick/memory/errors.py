@@ -1,4 +1,4 @@
-"""What can go wrong with memory, sorted as in `tallystick.core.errors`.
+"""The errors of memory, sorted as in `tallystick.core.errors`.
 
     UsageError
     ├── ImportRefused             lines that are no export of notes

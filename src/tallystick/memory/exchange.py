@@ -52,7 +52,7 @@ _T = TypeVar("_T")
 
 EXPORT_FORMAT = "tallystick-memory@1"
 _NAMED_IDS_MAX = 10_000
-# All that is not deleted. What expired meanwhile is the importer's to sweep.
+# All notes that are not deleted. The importing side removes those that expired meanwhile.
 _EXPORTED = Filters(current=False, quarantined=True, archived=True, expired=True)
 
 
@@ -148,7 +148,8 @@ def _lines(writer: LogWriter, rows: list[Row], *, private: bool) -> list[_NoteLi
     there = {row.note.id for row in rows}
     made: list[_NoteLine] = []
     for row in rows:
-        # What has become of them stands in the note; the rest of the state stands beside it.
+        # The importer refuses a relation to a note that it does not have, so name only exported
+        # notes.
         note = msgspec.structs.replace(
             row.note, related_to=tuple(id for id in row.note.related_to if id in there)
         )

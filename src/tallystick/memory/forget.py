@@ -65,11 +65,11 @@ from tallystick.memory.store.records import (
 )
 from tallystick.memory.store.sqlite import EntryHeader, LogWriter, SqliteMemory, read_entry_header
 
-# Decay: how much a note still matters after some hours, by its own function.
+# Decay: the importance of a note after some hours, by its own function.
 
 
 DECAY_RATE_PER_HOUR = 0.01
-# What forgetting by decay takes off, unless the note says otherwise.
+# The amount by which forgetting by decay lowers the importance, unless the note has its own rate.
 DECAY_STEP = 0.1
 _ACCESS_WEIGHT = 0.05
 
@@ -94,7 +94,7 @@ def effective_importance(
         case "linear":
             left = max(0.0, 1.0 - speed * age)
         case "step":
-            # Beyond a thousand halvings there is nothing to see.
+            # After a thousand halvings the rest is 0 for every purpose.
             steps = age // float(number) if float(number) > 0 else 1_000.0
             left = 0.5 ** min(steps, 1_000.0)
         case "power_law":
@@ -112,7 +112,7 @@ def importance_after_decay(importance: float, *, rate: float | None) -> float:
     return max(0.0, importance - (DECAY_STEP if rate is None else rate))
 
 
-# Which notes a request to forget is about: by criteria, subject, provenance, or by their time.
+# Choosing the notes: by criteria, subject, provenance or time.
 
 
 _HOUR_MS = 3_600_000
@@ -205,7 +205,7 @@ def living_rows(db: sqlite3.Connection, seq: int, at: int) -> list[Row]:
     return [row for row in rows if row.state.deleted_at is None and row.state.state not in away]
 
 
-# A pass over all notes: what hardly matters any more is put away.
+# A pass over all notes, which archives those that hardly matter any more.
 
 
 def decay_pass(
@@ -240,7 +240,7 @@ def decay_pass(
     return tuple(archived), tuple(forgotten)
 
 
-# What is about to be erased, written down first: notes, and the runs that go with them.
+# The announcement of an erasure, with the runs that are erased too.
 
 
 def begin_forgetting(memory: SqliteMemory, ids: Sequence[str], *, runs: Sequence[str]) -> None:
@@ -263,13 +263,14 @@ def runs_begun(memory: SqliteMemory, ids: Collection[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-# Erasure: a note's bytes taken out of log, projections and vectors, in one transaction.
+# Erasure: remove a note's bytes from log, projections and vectors, in one transaction.
 #
-# The entry that says so lists every place that is empty now, so an empty place that nobody lists is
-# damage. It is the only thing left of the note, with the headers, which say nothing of it.
+# The entry about it lists every position that is empty now, so an empty position that no entry
+# lists is damage. Of the note, only this entry and the headers are left, and they have none of its
+# content.
 
 
-# What says something of a note. The others say what was thought of it, and outlive a redaction.
+# Records with content of a note. The others are about its state, and outlive a redaction.
 _TELLING = frozenset({"note.remembered", "note.redacted", "note.sighted", "note.embedded"})
 
 
@@ -305,7 +306,7 @@ def redact_note(
         content=REDACTED,
         tags=tuple(tag for tag in row.note.tags if not tag.startswith(SUBJECT_TAG)),
         metadata={"redacted": True},
-        # These can say as much as the text.
+        # These can reveal as much as the text.
         author=None,
         key=None,
         source_id=None,
@@ -366,10 +367,10 @@ def _erase_content(writer: LogWriter, number: int, seqs: Collection[int]) -> Non
     writer.db.execute("DELETE FROM vector WHERE number = ?", (number,))
 
 
-# Forgetting: less important, out of sight, without its words, or without a trace of them.
+# Forgetting notes by any strategy.
 
 
-# As many notes are forgotten in one request: they are one transaction and have one receipt.
+# The most notes of one request: they are one transaction and have one receipt.
 NOTES_MAX = 200_000
 
 
@@ -539,7 +540,8 @@ class _Act:
             strategy=self.strategy,
             asked={"by": self.by, "why": self.why},
             forgotten=self.forgotten,
-            # What is no id may be a text that somebody wants to be forgotten.
+            # A wrong id may be a text that is to be forgotten, and the receipt is kept for ever:
+            # leave it out.
             errors=[
                 NotForgotten(id=each.id, why=each.code)
                 for each in self.errors
@@ -573,7 +575,7 @@ def _forget(memory: SqliteMemory, ids: Iterable[str], act: _Act, *, scrub: bool)
     if before is not None:
         return _first_answer(memory, before)
     scrubbed: bool | None = None
-    # Also where an earlier erasure was cut off before it came to this.
+    # Also if an earlier erasure was interrupted before it was scrubbed.
     if act.entries or (act.strategy.erases and memory.scrub_due):
         scrubbed = memory.scrub() if scrub else False
     return Forgotten(

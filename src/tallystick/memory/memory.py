@@ -57,10 +57,10 @@ if TYPE_CHECKING:
     from tallystick.memory.recall.index import StandingIndex
 
 
-# The keys that sign receipts of memory: in the configuration directory, closed to others.
+# The keys that sign receipts of memory. They are in the configuration directory, closed to others.
 #
-# Rule 1: a key lies apart from the memory: whoever can change the one should not find the other.
-# Rule 2: keys are added and never thrown away. Receipts name the one they were signed with.
+# Rule 1: a key is apart from the memory: one who can change the memory should not find the key.
+# Rule 2: keys are added and never deleted. A receipt names the key that signed it.
 #
 # The file has one key a line, `<id> <64 hex digits>`; the last one signs.
 
@@ -107,7 +107,7 @@ def add_key(directory: Path) -> MemoryKeys:
 
 def _make_key_file(directory: Path, path: Path) -> None:
     make_private(directory)
-    # Of two processes, both go on with the same key.
+    # Another process may have made the file meanwhile: then both use its key.
     with contextlib.suppress(FileExistsError):
         write_whole(path, f"{_new_line()}\n".encode(), replace=False)
 
@@ -144,15 +144,15 @@ def _id(secret: bytes) -> str:
     return digest(b"tallystick.memory.key.v1" + secret)[:_ID_CHARS]
 
 
-# A place in a memory's log that somebody names, and the moment that counts there.
+# The position and the time that a caller's `as_of` means.
 #
-# A place was the head until the next entry came: what was recalled there was recalled then, so that
-# entry's time counts. What one request wrote is seen whole: a note is never looked at between its
-# writing and the word that it is held back, or that it ends another.
+# A position was the head until the next entry was written. A recall there was made before that, so
+# the time of the next entry counts. Entries of one request are seen together: no reader sees a note
+# without the entry that quarantines it, or that ends another note.
 
 
 _DIGITS_MAX = 18
-# What is written right behind a note, of the same request.
+# Tags of entries that are written directly after a note, by the same request.
 _BELONGS = frozenset({"note.quarantined", "note.closed", "note.restored"})
 
 
@@ -193,7 +193,7 @@ def _header(store: SqliteMemory, place: int) -> EntryHeader | None:
     return None if isinstance(header, str) else header
 
 
-# Which notes a reader sees: of the others nothing is said, not even that they are there.
+# Visibility: a reader gets no sign of a note that it may not see.
 
 
 def visible_ids(memory: SqliteMemory, ids: Sequence[str], *, reader: str | None) -> list[str]:
@@ -212,12 +212,13 @@ def visible_ids(memory: SqliteMemory, ids: Sequence[str], *, reader: str | None)
         ]
 
 
-# A memory as users have it: one tenant's notes, read and written as one agent, with receipts.
+# The memory as users have it.
 
 
-# Who notes are of, unless somebody says otherwise.
+# The agent of notes if the caller names none.
 AGENT = "agent"
-# As many notes are embedded before a recall; more would keep it waiting, and is said instead.
+# The most notes that are embedded before a recall. If more are waiting, the recall would take too
+# long: it goes without them, and a remark says so.
 _EMBEDDED_MAX = 200
 _HOUR_MS = 3_600_000
 _HALF = re.compile("[\ud800-\udfff]")

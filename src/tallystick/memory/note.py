@@ -42,7 +42,8 @@ _POSITION_MAX = (1 << 53) - 1
 _AGENT = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _NAME_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-# Line ends and tabs are text. The rest moves cursors, ends strings, or is half of a character.
+# Line ends and tabs are text. The other control characters move cursors or end strings; a surrogate
+# is half of a character.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _DECAY = re.compile(
     r"exponential|linear|step:(\d{1,9}(?:\.\d{1,9})?)|power_law:(\d{1,9}(?:\.\d{1,9})?)"
@@ -367,14 +368,11 @@ def _check_decay(new: NewNote) -> None:
 
 
 def _within_one(value: float) -> bool:
-    # A number that is none is in no order: not from 0, and not to 1.
+    # NaN compares as False with every number, so it fails here.
     return 0.0 <= value <= 1.0
 
 
-# Whether two notes are the same: one text of one owner, said in one way.
-#
-# The digest is keyed with a secret of the store, so that a short text cannot be found by trying
-# from a copy of an index alone. It is a projection: erased with the note.
+# The digest by which duplicates are found: one text of one owner, said in one way.
 
 
 SECRET_BYTES = 32

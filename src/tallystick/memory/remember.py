@@ -42,10 +42,10 @@ from tallystick.memory.store.records import (
 from tallystick.memory.store.sqlite import LogWriter, SqliteMemory
 from tallystick.memory.suspicion import Screen, Screening
 
-# Sharing: what others may do with a note, and what ties notes together.
+# Sharing and relations.
 #
-# A private note is its owner's, a public or global one is everybody's to read. Only a shared one
-# has others named, each with a permission; a higher one satisfies every lower one.
+# A private note is its owner's; everybody may read a public or global one. Only a shared one names
+# other agents, each with a permission; a higher permission includes every lower one.
 
 
 _RELATION_CHARS_MAX = 64
@@ -135,7 +135,7 @@ def held_permission(db: sqlite3.Connection, id: str, actor: str | None) -> Permi
     return None if shared is None or scope != NoteScope.SHARED else Permission(shared[0])
 
 
-# Remember: what becomes of a note that somebody wants kept.
+# Remembering: a new note, a sighting, or a note that ends an earlier one.
 
 
 BATCH_MAX = 10_000
@@ -358,7 +358,7 @@ class _Intake:
             (told, OPEN, now),
         ).fetchall()
         at = _valid_from(new, now)
-        # The latest first: of several that say the same, they are in the order of their places.
+        # The latest first, if several notes say the same.
         for *living, valid_from, valid_to in sorted(rows, key=_by_place, reverse=True):
             covers = valid_from <= at and (valid_to is None or at < valid_to)
             if covers and (new.valid_to is None or new.valid_to == valid_to):

@@ -42,11 +42,11 @@ _BURST_MS = 1_000
 _BURST_MAX = 50
 _READ_CHARS_MAX = 100_000
 
-# What others wrote and nobody of ours has read.
+# Sources that an outsider may have written, and that no person has read.
 _INDIRECT = frozenset(
     {SourceType.TOOL_OUTPUT, SourceType.RETRIEVAL, SourceType.IMPORT, SourceType.MODEL_RESPONSE}
 )
-# Each has a fixed number of words between fixed words: no text makes the search slow.
+# At most three words between fixed words: no text makes the search slow.
 _W = r"(?:\W{1,4}\w{1,20}){0,3}\W{1,4}"
 _INJECTION = re.compile(
     rf"\b(?:ignore|disregard|forget|override|bypass){_W}(?:instructions?|prompts?|rules|guidelines)\b"
@@ -65,13 +65,13 @@ _SELF = re.compile(
     r"|\bthis (?:memory|note|record) (?:must|should|overrides|supersedes|takes)\b"
     r"|\b(?:as|when) an? (?:ai|agent|assistant),? you (?:must|should|will)\b",
 )
-# One of these is in every text that one of the patterns finds, and most texts have none.
+# Every text that a pattern finds has one of these, and most texts have none: a cheap test first.
 _WORDS_OF_INJECTION = (
     *("ignore", "disregard", "forget", "override", "bypass", "you are now", "system", "reveal"),
     *("print", "repeat", "show", "do not", "<|", "<im_", "<endof", "[inst]", "[/inst]"),
 )
 _WORDS_OF_SELF = ("future", "always", "permanently", "from now on", "whenever", "this ", " you ")
-# Characters that are not seen and change how others are read: overrides of direction, tags.
+# Invisible characters that change how others are read: overrides of direction, tags.
 _HIDDEN = re.compile("[\u202a-\u202e\u2066-\u2069\u200b\u2060\U000e0000-\U000e007f]")
 
 
@@ -127,7 +127,8 @@ class Screen:
                 signs.append("importance_outlier")
             if not mean * _LENGTH_TIMES_MIN <= len(note.content) <= mean * _LENGTH_TIMES_MAX:
                 signs.append("length_outlier")
-        # Those of one call are one act, and an agent that loads what it has is no stranger.
+        # `recent` counts notes from before this transaction: those of one call are one act. An
+        # agent that loads its own notes is no stranger, so only indirect sources count.
         if habit.recent > _BURST_MAX and note.source_type in _INDIRECT:
             signs.append("burst")
         return _verdict(signs)

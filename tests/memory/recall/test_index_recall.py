@@ -143,7 +143,7 @@ def test_a_large_scope_says_so_and_finds_what_ranking_everything_finds(tmp_path:
         world = World(memory, clock)
         index = StandingIndex(memory)
         whole = asked(world, "boat3 lake5 day27", index, None)
-        with low_limits(large=10, candidates=20, rare_terms=1_000):
+        with low_limits(large=10, candidates=20, guarded=1_000):
             made = asked(world, "boat3 lake5 day27", index, None)
 
     assert made.hits[:3] == whole.hits[:3]
@@ -154,7 +154,7 @@ def test_a_large_scope_says_so_and_finds_what_ranking_everything_finds(tmp_path:
 
 def test_relations_lead_out_of_a_short_list(tmp_path: Path) -> None:
     clock = Clock()
-    with open_memory(tmp_path, clock=clock) as memory, low_limits(candidates=3, rare_terms=1_000):
+    with open_memory(tmp_path, clock=clock) as memory, low_limits(candidates=3, guarded=1_000):
         found, tied, *_ = remember_all(memory, [a_note(f"word{n}") for n in range(20)])
         hidden = remember(memory, a_note("of bob", agent_id="bob"))
         relate(memory, found.id, tied.id, actor=None)
@@ -253,7 +253,7 @@ def test_any_text_is_a_query_of_a_large_memory(query: str, tmp_path: Path) -> No
 
 def test_filters_and_the_threshold_are_of_the_scope_and_not_of_the_store(tmp_path: Path) -> None:
     clock = Clock()
-    with open_memory(tmp_path, clock=clock) as memory, low_limits(large=5, rare_terms=1_000):
+    with open_memory(tmp_path, clock=clock) as memory, low_limits(large=5, guarded=1_000):
         remember_all(memory, [a_note(f"tea {n}", tags=("few",) * (n < 4)) for n in range(9)])
         world, index = World(memory, clock), StandingIndex(memory)
         few = Filters(tags=frozenset({"few"}))
@@ -287,7 +287,7 @@ with SqliteMemory(Path(sys.argv[1]) / "memory.db") as memory:
     print([hit.id for hit in made.hits] == [hit.id for hit in receipt.derived_from])
     print(*made.remarks, sep="; ")
 """
-    limits = low_limits(large=5, candidates=4, rare_terms=50_000)
+    limits = low_limits(large=5, candidates=4, guarded=50_000)
     with quick_folder() as folder:
         with SqliteMemory(folder / "memory.db") as memory, limits:
             remember_all(memory, [a_note(f"tea {n}") for n in range(9)])

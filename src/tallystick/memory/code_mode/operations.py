@@ -11,10 +11,10 @@ import msgspec
 from tallystick.core.errors import Facts, InvalidLimit, Refused, TallystickError, UsageError
 from tallystick.core.json_text import canonical, read_json, shown
 
-# What a recall program gathered: hits, scores, receipts, the answer, and what it took.
+# The bundle of a recall program: hits, scores, receipts, the answer, and the cost.
 #
-# The declarative form and the Python form end in the same bundle. It is data that can be written
-# down, so that an auditor can run the program again and compare (`first_difference`).
+# The declarative form and the Python form have the same bundle. It is data that can be stored, so
+# that an auditor can run the program again and compare (`first_difference`).
 
 
 NOTHING_RECALLED = "(no relevant memories)"
@@ -142,11 +142,11 @@ def first_difference(recorded: Bundle, now: Bundle) -> str | None:
 #
 # The file is JSON: `{"operations": [{"op": "recall", "query": "...", "k": 3}, ...]}`. There are
 # three operations: `recall` with `query` and `k`, `score` with `memory_id`, `cite` with
-# `memory_id`. A program says nothing of its own limits; whoever runs it does.
+# `memory_id`. A program cannot set its own limits; the caller who runs it does.
 
 
 PROGRAM_BYTES_MAX = 1 << 20
-# The default fuel pays for ten. This one bounds what reading a stranger's file takes.
+# The default fuel pays for ten operations. This limit is for reading a stranger's file.
 OPERATIONS_MAX = 10_000
 QUERY_CHARS_MAX = 10_000
 MEMORY_ID_CHARS_MAX = 200
@@ -324,17 +324,17 @@ def _line(text: str) -> str:
     return " ".join(text.split())[:_WHY_CHARS_MAX]
 
 
-# What ends a recall program, sorted as in `tallystick.core.errors`.
+# Errors that end a recall program, sorted as in `tallystick.core.errors`.
 #
 #     UsageError
-#     └── InvalidProgram        it is none, and nothing of it was run
+#     └── InvalidProgram        it is not a program, and nothing of it was run
 #     Refused
 #     └── CodeModeError         a recall program ended early
 #         ├── EmptyProgram          it has no operation
 #         ├── Halted                it used more fuel than it had
-#         ├── OperationFailed       the store could not do what it asked
-#         ├── SandboxViolation      it reached for what is not there for it
-#         └── WallTimeExceeded      it took more time than it had
+#         ├── OperationFailed       the store refused an operation, or could not do it
+#         ├── SandboxViolation      it used something that the sandbox does not have
+#         └── WallTimeExceeded      it used more time than it had
 #
 # `partial` is what the program had gathered and `fuel_used` what it had used; a program that never
 # began has neither.
@@ -409,23 +409,23 @@ def _duration(ms: int) -> str:
     return f"{seconds}{f'.{rest:03}'.rstrip('0') if rest else ''}s"
 
 
-# Code-mode recall: a program of operations is run against a store, under a budget.
+# Running a list of operations against a store, under a budget.
 #
-# Each operation, before it is done: (1) it costs 1,000,000 fuel; (2) more fuel than the budget has
-# ends the program; (3) so does more time; (4) only then is it done. So fuel of ten million pays for
-# ten operations. Time is looked at once more after the last.
+# Before each operation: (1) it is charged 1,000,000 fuel; (2) if that is more than the budget has,
+# the program ends; (3) the same for time; (4) only then it is done. So ten million fuel pay for ten
+# operations. Time is checked once more after the last one.
 #
-# Rule 1: limits are strict: exactly at one is allowed. Zero of fuel or time lets nothing begin.
-# Rule 2: what ends a program carries what it had gathered until then, and the fuel it used.
-# Rule 3: no clock is read here but the one that is given.
+# Rule 1: limits are strict: exactly at one is allowed. With no fuel or no time, nothing begins.
+# Rule 2: an error that ends a program has what was gathered until then, and the fuel used.
+# Rule 3: no clock is read here but the one that is passed in.
 #
-# A host call that takes too long is not cut off from here: it is the host's to stop, with a
+# A host call that takes too long is not interrupted from here: the host ends it with a
 # `TimeoutError`, which counts as the end of the program's time.
 
 
 HOST_CALL_FUEL = 1_000_000
 PAGE_BYTES = 65_536
-# Fuel is counted as the reference does, in 64 bits that stay at their end.
+# Fuel is counted as the reference does, in 64 bits, and stops at their maximum.
 FUEL_MAX = (1 << 64) - 1
 _PAGES_MAX = 65_536
 _WALL_MS_MAX = 86_400_000
@@ -457,7 +457,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _check_limit("wall_ms", self.wall_ms, most=_WALL_MS_MAX)
 
 
-# A Python program in the sandbox: there, pages count above the interpreter's own.
+# For a Python program in the sandbox: its pages count above the interpreter's own.
 PYTHON_FORM = Budget(fuel=1_000_000_000, mem_pages=1_024, wall_ms=2_000)
 
 
@@ -542,7 +542,8 @@ def run(
             raise Halted(
                 budget=budget.fuel, partial=gathered.bundle(), fuel_used=gathered.fuel_used
             )
-        # A clock may stand still for as long as the first operation takes to come; zero is zero.
+        # The clock may not have moved yet when the first operation comes; zero time still means
+        # none.
         if budget.wall_ms == 0 or clock() - started > budget.wall_ms:
             raise out_of_time()
         gathered.operations += 1
@@ -592,9 +593,6 @@ def _name(operation: Operation) -> str:
 
 # -- the reference's estimates ------------------------------------------------------------------
 #
-# For comparison only. Both charge the text of every record alike, so what they differ by is the
-# envelope; what a program really saves is the records that never enter the context, and
-# `bench/memory/tokens_table.py` counts that.
 
 
 def json_mode_estimate(query: str, records: Sequence[str]) -> int:

@@ -71,11 +71,11 @@ from tallystick.sandbox.wasm.execution import Stopped
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.storage.clock import new_id
 
-# The calls of a recall program: charged, checked, done by the store, and what they gave kept.
+# The host calls of a recall program, and the data they gather.
 
 
 Result = TypeVar("Result")
-# Of one hit in an assembled answer, beside its content: the dash, the blank and the newline.
+# Bytes of one hit in an assembled answer beside its content: the dash, the blank and the newline.
 _LINE_BYTES = 3
 _ERROR_CHARS_MAX = 2_000
 _LOOKED_THROUGH_CHARS_MAX = 50_000_000
@@ -130,8 +130,8 @@ class Gathered:
             scores=dict(self.scores),
             tokenizer=tokenizer,
         )
-        # Thousands of hits may stand in one long answer: the same text is looked for once, and in
-        # an answer that is made of all of them, none.
+        # Thousands of hits may be in one long answer. Equal texts are searched for once; if the
+        # answer was assembled from all hits, none is searched for.
         emitted = len(recalled) if whole else _count_emitted(recalled, final)
         return msgspec.structs.replace(
             answered, recalled=recalled, records_seen=len(recalled), records_emitted=emitted
@@ -205,7 +205,7 @@ class Calls:
 
     def fuel_used(self, charge: ProgramCharge) -> int:
         """Return the fuel of a program and its calls, also of one that was charged and not done."""
-        # A request that was too long to read never came here, and is a call all the same.
+        # A request that was too long to read never got here, and counts as a call all the same.
         self._charged = max(self._charged, charge.host_calls)
         self.gathered.operations = max(self.gathered.operations, charge.host_calls)
         return min(charge.fuel + self._charged * HOST_CALL_FUEL, FUEL_MAX)
@@ -223,7 +223,7 @@ class Calls:
 
     def _finish_call(self, work: Blocking) -> bytes:
         reply = work()
-        # The table tells a program of every error; some are not for it to go on from.
+        # The table returns every error to the program, but some of them must end it.
         if self._end is not None:
             raise self._end
         return reply
@@ -280,7 +280,7 @@ class Calls:
 
         functions: tuple[Callable[..., object], ...] = (recall, score, cite)
         for each in functions:
-            # Wrong arguments are told of under this name.
+            # Errors about wrong arguments use this name.
             each.__qualname__ = each.__name__
         return functions
 
@@ -299,7 +299,7 @@ class Calls:
             )
             raise
         except Exception as error:
-            # Room that there is not, or a fault of the store's: neither is the program's.
+            # No room left, or a fault of the store: the program must not handle either.
             self._end = error
             raise
 
@@ -319,15 +319,15 @@ def _operation_of(kind: type[Operation], **fields: object) -> Operation:
     return made
 
 
-# Code-mode recall in its Python form: a recall program that runs in the sandbox.
+# Running a program in the sandbox.
 
 
 PYTHON_BYTES_MAX = 1 << 16
-# For what enters a context this is much; and each hit is looked for in it.
+# Large for something that enters a context; and each hit is searched for in it.
 ANSWER_BYTES_MAX = 1 << 18
 # A query of 10,000 characters fits, however its characters are written.
 _REQUEST_BYTES_MAX = 1 << 17
-# No program gets there in a day, and the engine's counter has room above it.
+# No program uses that much in a day, and the engine's counter has room above it.
 _GUEST_FUEL_MAX = 1 << 62
 _WHY_CHARS_MAX = 200
 _CAPABILITY_CHARS_MAX = 80
@@ -336,15 +336,15 @@ _PLACE = re.compile(r'File "<program>", line (\d{1,9})\b')
 _SYNTAX_PLACE = re.compile(r" \(<program>, line (\d{1,9})\)$")
 _SYNTAX_KINDS = frozenset({"SyntaxError", "IndentationError", "TabError"})
 _NESTED = "Parser stack overflowed"
-# What a newer Python reads and an older one does not: this process may run an older one than the
-# guest is, and then the guest judges.
+# Syntax that a newer Python accepts and an older one does not. This process may run an older one
+# than the guest, and then the guest decides.
 _NEWER_SYNTAX = re.compile(
     r"""\b[frt]{1,2}["']|^[ \t]*type[ \t]|\b(?:def|class)[ \t]+\w+[ \t]*\[|^[ \t]*except\b""",
     re.MULTILINE | re.IGNORECASE,
 )
 
-# How the interpreter's own code fails beneath the functions that name a capability. The numbers
-# are the guest's: a program that raises such an error itself has other ones.
+# Errors of the interpreter's own code beneath the functions that name a capability. The error
+# numbers are the guest's: a program that raises such an error itself has other ones.
 _MISSING = (
     ("FileNotFoundError", re.compile(r"\AFileNotFoundError: \[Errno 44\] "), "files"),
     ("PermissionError", re.compile(r"\APermissionError: \[Errno 2\] "), "network"),
@@ -421,7 +421,7 @@ def _why_not_python(text: str) -> str | None:
     except ValueError as error:
         return _line(f"no Python: {error}")
     except (RecursionError, MemoryError):
-        # Another Python, with another stack, may take it.
+        # The guest has another stack, and may accept it.
         pass
     return None
 
@@ -473,7 +473,7 @@ async def run_python(
         limits=Limits(
             fuel=min(budget.fuel, _GUEST_FUEL_MAX),
             memory_bytes=sandbox.memory_bytes_least + pages * PAGE_BYTES,
-            # One more than can be paid for: that one is charged, and halts.
+            # One more than the fuel pays for: that one is charged, and halts the program.
             host_calls=budget.fuel // HOST_CALL_FUEL + 1,
             output_bytes=ANSWER_BYTES_MAX,
             request_bytes=_REQUEST_BYTES_MAX,
@@ -486,7 +486,8 @@ async def run_python(
     finally:
         await session.close()
     late = time.monotonic() - started > budget.wall_ms / 1000
-    # Looking for many hits in a long answer takes a while; others wait for this loop.
+    # In a thread, because searching a long answer for many hits takes a while and would block this
+    # loop.
     return await to_thread(
         _finish, result, calls, budget=budget, pages=pages, late=late, tokenizer=tokenizer
     )
@@ -528,7 +529,7 @@ def _finish(
 
 
 _OUTPUT = f"output beyond {ANSWER_BYTES_MAX:,} bytes"
-# What the sandbox says of an answer that is too long for it.
+# The sandbox's message for an answer that is too long for it.
 _RESULT_TOO_LONG = "the program forged a result that is too long"
 
 
@@ -539,7 +540,7 @@ def _check_started(result: ExecutionResult) -> None:
         return
     if result.stop == "trap" and not result.charge.fuel:
         raise SandboxError(error.message)
-    # With frames in its traceback it came from something that the program did.
+    # If its traceback has frames, the error came from something that the program did.
     began = result.charge.host_calls > 0 or error.traceback.startswith("Traceback")
     if began or result.stop != "finished":
         return

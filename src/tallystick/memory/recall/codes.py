@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from tallystick.memory.recall.postings import First
 
 
-# Vectors in fixed point, so that a cosine is the same number wherever and however it is computed.
+# Vectors in fixed point, so that a cosine is the same number however it is computed.
 #
 # A sum of floats depends on its order, and fast libraries order by size, position and processor.
 # Here components are whole numbers: a text's vector has 16 bits for each, a token's 8, and every
 # sum of products fits exactly into the floats that fast libraries use (53 and 24 bits). So a note
-# has one score, whichever notes stand beside it, with numpy or without.
+# has one score, with numpy or without, and whatever other notes are compared with it.
 
 
 # Type codes of `array` and of numpy. Little-endian in bytes.
 VECTOR_CODE, TOKEN_CODE = "h", "b"
 
 _VECTOR_UNIT = 32_767
-# Components of token vectors are small; beyond a half they are cut.
+# The components of token vectors are small. Those beyond a half are cut.
 _TOKEN_UNIT = 254
 _TOKEN_MOST = 127
 
@@ -66,7 +66,7 @@ def pack_tokens(values: Sequence[float] | NDArray[np.float32]) -> bytes:
 def _pack(
     values: Sequence[float] | NDArray[np.float32], *, unit: int, most: int, code: str
 ) -> bytes:
-    # Half goes to the even neighbour, here and there.
+    # A half is rounded to the even neighbour, by numpy as by Python.
     if hasattr(values, "dtype"):
         import numpy as np
 
@@ -149,8 +149,8 @@ def _numbers(data: bytes, code: str) -> array[int]:
 
 
 _WORD_BITS = 64
-# So many rows stay in the processor's cache while the words of each are compared. The first are
-# few: they give a distance beyond which no other has to be kept.
+# So many rows stay in the processor's cache while the words of each are compared. The first batch
+# is small: it gives a distance above which no other row has to be kept.
 _ROWS, _ROWS_FIRST = 65_536, 4_096
 _CAPACITY_MIN = 1_024
 _WORDS_AT_ONCE = 3
@@ -172,7 +172,8 @@ class Codes:
         # One row for each word of a code, so that a scan reads each from one end to the other.
         words = -(-dimensions // _WORD_BITS)
         self._words = np.zeros((words, _CAPACITY_MIN), dtype=np.uint64)
-        # A distance is at most the number of dimensions, of which a store takes one too many.
+        # A distance is at most the number of dimensions. 16 bits hold 65,535, and a store may have
+        # 65,536.
         wide = dimensions >= 1 << 16
         self._total: np.dtype[np.unsignedinteger] = np.dtype("u4" if wide else "u2")
 
@@ -215,7 +216,7 @@ class Codes:
         query = self._code(np.frombuffer(vector, dtype="<i2").reshape(1, self._dimensions))[0]
         if count < 1 or not self._count:
             return np.empty(0, dtype=np.int64)
-        # The distance of the last candidate so far: what is farther is not kept.
+        # The distance of the last candidate so far: a farther row is not kept.
         most = self._dimensions
         numbers = np.empty(0, dtype=np.int64)
         distances: NDArray[np.unsignedinteger] = np.empty(0, dtype=self._total)
@@ -244,7 +245,7 @@ class Codes:
         import numpy as np
 
         bits = np.packbits(rows > 0, axis=1, bitorder="little")
-        # What is missing to a whole word is the same in every code.
+        # The padding is the same in every code, so it adds nothing to a distance.
         missing = len(self._words) * _WORD_BITS // 8 - bits.shape[1]
         whole = np.pad(bits, ((0, 0), (0, missing))) if missing else bits
         return np.ascontiguousarray(whole).view("<u8").astype(np.uint64)

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 
 # Arrays that grow, and names by number.
-#
-# Needs the extra `memory`.
 
 
 _CAPACITY_MIN = 1_024
@@ -89,9 +87,7 @@ class Names:
         return self._codes.get(name, _NOBODY)
 
 
-# What is thought of notes: as a row of the store has it, and what was thought of them before.
-#
-# Needs the extra `memory`.
+# The states of notes: a row of the store, and states that were replaced.
 
 
 DELETED, QUARANTINED, ARCHIVED = 2, 4, 8
@@ -182,10 +178,7 @@ def hidden_flags(filters: Filters) -> int:
     )
 
 
-# Columns: what filters and the two clocks ask of notes, one array for each field.
-
-
-# Beside the flags of what is thought of a note.
+# Beside the flags of the state: the note at this place was erased, or added again at another place.
 DEAD = 1
 _TYPES = {kind.value: at for at, kind in enumerate(MemoryType)}
 _SCOPES = {scope.value: at for at, scope in enumerate(NoteScope)}
@@ -235,13 +228,14 @@ class NoteColumns:
         self._threads, self._orgs, self._keys = Names(), Names(), Names()
         self._authors_by_word: dict[str, list[int]] = defaultdict(list)
         self._tags: dict[str, array[int]] = {}
-        # By agent and note, from and to which place it was shared.
+        # By agent and note: the positions from and to which the note was shared.
         self._shares: dict[str, dict[int, list[tuple[int, int]]]] = defaultdict(dict)
         self._shared_with: dict[int, set[str]] = {}
-        # The same by agent as arrays of places, made when they are asked for.
+        # The same by agent as arrays with places, made on first use.
         self._spans: dict[str, NDArray[np.int64]] = {}
         self._replaced = ReplacedStates()
-        # Beyond these, a comparison would leave nobody out.
+        # Bounds over all notes: outside of them a comparison would exclude no note, so it is
+        # skipped.
         self._seq_newest, self._valid_from_latest = 0, 0
         self._valid_to_first = self._expires_first = OPEN
         # Ascending: the number of a note, or of the one before it if it was added again.

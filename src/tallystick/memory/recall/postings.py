@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    # Of places of equally good notes, so many that come first.
+    # Returns the given number of places that come first among places of equally good notes.
     First = Callable[[NDArray[np.int64], int], NDArray[np.int64]]
 
 
@@ -30,7 +30,7 @@ class Postings:
     def __init__(self) -> None:
         self._lengths = array("I")
         self._terms = 0
-        # By term: the places of notes, and how often each has it.
+        # By term: the places of notes, and how often each has the term.
         self._held: dict[str, tuple[array[int], array[int]]] = {}
         self._room: NDArray[np.float64] | None = None
 
@@ -142,7 +142,8 @@ class Postings:
         for term in asked:
             if term in self._held:
                 notes, _ = self._of(term)
-                # `take` is twice as quick as an index that is not of the machine's own width.
+                # `take` is twice as quick as indexing with an array of another width than the
+                # machine's.
                 kept = len(notes) if mask is None else int(np.count_nonzero(mask.take(notes)))
                 frequency[term] = kept
         if mask is None:

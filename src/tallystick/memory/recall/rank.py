@@ -35,10 +35,10 @@ from tallystick.memory.recall.words import (
     words,
 )
 
-# When: the days and months that a query names, and whether a note is from then.
+# Periods: the days and months that a query names.
 #
 # Only dates that are written out: `3 June 2023`, `June 3rd, 2023`, `2023-06-03`, `June 2023`, `in
-# June`. Words such as `yesterday` depend on who asks and when, and are not read. Days are UTC.
+# June`. Words such as `yesterday` depend on the asker and the time, and are not read. Days are UTC.
 
 
 _MONTHS = (
@@ -48,7 +48,8 @@ _MONTHS = (
 _MONTH = f"(?P<month>{'|'.join(_MONTHS)})"
 _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
 _YEAR = r"(?P<year>\d{4})"
-# The longest first: what one has read, the next ones do not see. `may` alone is mostly a verb.
+# The longest form first: what it has matched is removed for the next ones. `may` alone is mostly a
+# verb.
 _FORMS = tuple(
     re.compile(rf"\b{form}\b", re.IGNORECASE | re.ASCII)
     for form in (
@@ -60,7 +61,7 @@ _FORMS = tuple(
     )
 )
 _PERIODS_MAX = 8
-# What happened is told on the same day or some days later.
+# People write of an event on the same day or some days later.
 _LATER_DAYS, _LATER_SHARE = 7, 0.5
 _DAY_MS = 86_400_000
 _EPOCH = datetime.date(1970, 1, 1)
@@ -102,7 +103,7 @@ def _nearness_of_day(day: int, period: Period) -> float:
             date = _EPOCH + datetime.timedelta(days=day)
         except OverflowError:
             return 0.0
-        # The month of this year, or at its turn the one of the year before.
+        # The month of this year, or early in a year that of the year before.
         years = (date.year, date.year - 1)
         return max(_nearness_of_day(day, Period(year=year, month=period.month)) for year in years)
     first, last = _days(period)
@@ -137,15 +138,16 @@ def _period(written: dict[str, str | None]) -> Period | None:
         return None
 
 
-# AskedRun: a query taken apart into its terms, the people and days it names, and the rest.
+# ParsedQuery: the terms of a query, the people and days it names, and the rest.
 #
-# A question about a person is full of that person's name, and so is everything the person did not
-# say. To a small model the name outweighs the subject. So names of authors are taken out of the
+# A question about a person is full of that person's name, and so is every other note of that
+# person. To a small model the name outweighs the subject. So names of authors are taken out of the
 # question, and count on their own: for the notes that these authors wrote. Other words that many of
-# the notes have are taken out of what the model reads: it cannot know that they say nothing here.
+# the notes have are taken out of the text for the model: it cannot know that they tell nothing
+# here.
 
 
-# What is beyond is not read; a note says so.
+# Characters beyond this are not read; a remark says so.
 QUERY_CHARS_MAX = 8_000
 
 _NAME_CHARS_MIN = 2
@@ -176,7 +178,7 @@ def ask(query: str, *, authors: Iterable[str]) -> ParsedQuery:
 
     Names of `authors` are taken out of its text, unless nothing else would be left.
     """
-    # Half a character is none; models and hashes need text that can be written as UTF-8.
+    # Replace surrogates: models and hashes need text that can be encoded as UTF-8.
     text = query[:QUERY_CHARS_MAX].encode("utf-8", "replace").decode("utf-8")
     said = frozenset(words(text))
     names = {author: said & _name_words(author) for author in set(authors)}
@@ -210,7 +212,7 @@ def _without(text: str, unwanted: Callable[[str], bool]) -> str:
     return " ".join(kept.split())
 
 
-# MaxSim: notes by how well the tokens of a query are found among theirs.
+# MaxSim: compare the tokens of a query with those of a note.
 #
 # One vector for a text loses its details; the vectors of its tokens keep them. They come from the
 # same pass through the model. They take some ten kilobytes for a note, so they are read for the
@@ -223,7 +225,7 @@ def rerank(query: Embedded, notes: Sequence[bytes]) -> list[float]:
     return token_similarities(query.tokens, notes, dimensions=len(query.vector) // 2)
 
 
-# Ranking: which notes of a scope answer a query best, and why, lane by lane.
+# The ranking itself, lane by lane.
 
 
 _DIGITS = 9
@@ -475,7 +477,7 @@ class _Ranking:
         # Rounded, so that the last bits of a logarithm, which machines disagree on, do not count;
         # and so that a sum of lanes, rounded again, is exact in whatever order they are added.
         lane = [round(weight * value, _DIGITS) if value > 0 else 0.0 for value in values]
-        # A sum with nothing is what it was, and was rounded before.
+        # Adding 0 changes nothing, and the score was rounded before.
         self._scores = (
             [
                 round(score + value, _DIGITS) if value else score
@@ -532,14 +534,13 @@ def _relations_within(ids: Sequence[str], fields: Sequence[NoteFields]) -> dict[
     return ties
 
 
-# Nearest: the notes of a small memory, where none has a word of the query and no model compares
-# meanings.
+# Nearest: the notes of a small memory, if no note has a word of the query and there is no model.
 #
-# With a model every note is near to a query, more or less, so a recall gives something. Without one
-# a word has to be the same, and of few notes often none has it: "live" does not find "moved to".
-# Whoever keeps a handful of notes expects those rather than nothing. Words are compared by
-# the letters they share. That is poor evidence, so it is used only where there is no other, and
-# never in a memory so large that it would single out notes by chance.
+# With a model every note is near to a query, more or less, so a recall finds something. Without one
+# a word has to be the same, and among few notes often none has it: "live" does not find "moved to".
+# Users of a small memory expect its notes rather than nothing. Words are compared by the letters
+# they share. That is poor evidence, so it is used only if there is no other, and never in a memory
+# so large that notes would be singled out by chance.
 
 
 NEAREST = "nearest-1"

@@ -67,11 +67,11 @@ if TYPE_CHECKING:
     from tallystick.memory.recall.index import Masked, StandingIndex
 
 
-# Finding: the best notes for a query in a scope of any size, as of a place and a moment.
+# Ranking a scope of any size, as of a position and a time.
 #
-# A scope of at most `shortlist.LARGE` notes is ranked note by note. Of a larger one a short list is
-# ranked; which of the two it was stands in the receipt. A standing index only makes it quicker: who
-# has none reads the file, and finds the same.
+# A scope of at most `shortlist.LARGE` notes is ranked note by note. For a larger one a short list
+# is ranked; the receipt says which of the two it was. A standing index only makes it quicker:
+# without one the file is read, and the result is the same.
 
 
 _SEEDS = 10
@@ -302,7 +302,7 @@ def _is_large(db: sqlite3.Connection) -> bool:
     return bool(count > limits.LARGE)
 
 
-# Recall: what a reader sees, ranked, and a receipt for it that can be checked later.
+# A recall, and the check of its receipt.
 
 
 Strategy = Literal["auto", "hybrid", "semantic", "lexical", "exact", "graph"]
@@ -444,7 +444,7 @@ def verify_recall(
             index=index,
         ) as looked:
             made = _rank(asked, looked, asking, embedder, rules=_rules(of))
-            # Receipts from before there were such rules have none: they stay as they are.
+            # Receipts of versions without these rules have no `few`, and are checked without them.
             if _few(of) and not made.ranked.hits:
                 made = _nearest(asked, looked, asking, made.ranked)
         seen, ranked = made.seen, made.ranked

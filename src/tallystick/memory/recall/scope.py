@@ -18,14 +18,14 @@ from tallystick.core.json_text import canonical, digest
 from tallystick.memory.recall import words
 from tallystick.memory.recall.words import Bm25, count_terms
 
-# Profile: how recall weighs its lanes, as data with a digest.
+# Profile: the weights of the lanes, as data with a digest.
 #
-# A receipt names the digest, so whoever checks it ranks with the same weights by the same rules.
-# The weights say how much a lane counts beside the lexical one, which goes from 0 to 1. They are
-# round numbers on purpose: figures near them do as well, and finer ones would fit one corpus.
+# A receipt names the digest, so a check ranks with the same weights by the same rules. A weight
+# says how much a lane counts beside the lexical one, which goes from 0 to 1. Weights are round
+# numbers on purpose: figures near them do as well, and finer ones would fit one corpus only.
 
 
-# The rules of `rank`. Whoever changes what they give changes this.
+# The rules of `rank`. Change this name if the results of `rank` change.
 _RULES = "shares-1"
 
 
@@ -101,9 +101,6 @@ _WEIGHTS = (
 )  # fmt: skip
 
 DEFAULT = Profile()
-
-
-# Scope: the notes that one recall may see, as ranking sees them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -278,7 +278,8 @@ def in_batches(
     """
     wanted = sorted(set(numbers))
     for at in range(0, len(wanted), _BATCH):
-        # Whole numbers, written as such: there is a limit to how many values can be bound.
+        # The numbers are written into the statement, since SQLite limits how many values can be
+        # bound. `int` makes sure that they are numbers.
         listed = ",".join(map(str, map(int, wanted[at : at + _BATCH])))
         ordered = f" ORDER BY {order}" if order else ""
         yield from db.execute(f"{select} IN ({listed}){ordered}", given or {})

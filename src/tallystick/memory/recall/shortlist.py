@@ -18,32 +18,32 @@ from tallystick.memory.store.projection import OPEN, decode_terms, encode_term
 from tallystick.memory.store.records import NoteRedacted, NoteRemembered, decode_memory_record
 from tallystick.memory.store.vectors import model_at, tokens_at, vector_rows_at, vectors_of
 
-# The short list: candidates out of a scope that is too large to rank note by note.
+# How a short list is made.
 #
-# Two lists make it, and each follows from the notes of the scope alone: the best by the words of
-# the query, and the nearest by one bit for each component of their vectors. Together they are
-# ranked as a scope of their own, with the statistics of the whole. What is the same as for the
+# It has two parts, and each follows from the notes of the scope alone: the best by the words of the
+# query, and the nearest by one bit for each component of their vectors. Together they are ranked as
+# a scope of their own, with the statistics of the whole. Two things are as in a ranking of the
 # whole: every lane's value for a note of the list, and the floor above which notes lend to their
-# neighbours. What is not: a note that is on neither list is not found, even if its neighbours are
+# neighbours. One thing is not: a note in neither part is not found, even if its neighbours are
 # good.
 #
-# Rule 1: of equally good notes, those with the smaller ids are taken. So it does not matter how the
-# lists are made: by an index that has followed the log for days (`index`), or by reading the
-# file for this one query.
-# Rule 2: what is figured here is named by `RULES`, which stands in receipts. Whoever changes what
-# comes out, by another limit too, changes the name.
+# Rule 1: of equally good notes, those with the smaller ids are taken. So the source does not
+# matter: an index that has followed the log for days (`index`), or the file, read for this one
+# query.
+# Rule 2: `RULES` names these computations, and is in receipts. Change the name with any change of
+# results, also by another limit.
 
 
 RULES = "words-codes-2"
-# Scopes of more notes than this have a short list. Others are ranked note by note.
+# A scope of more notes has a short list. A smaller one is ranked note by note.
 LARGE = 2_000
-# Of each list. A code is coarse: among fewer than 300 some of the nearest ten are missed.
+# Notes of each part. A code is coarse: with fewer than 300, some of the nearest ten are missed.
 CANDIDATES = 300
-# The guard: among more notes than this, terms that more than this share of them have are not looked
-# for, unless the query has no others. Reading them costs most and tells least.
+# The guard: among more notes than this, a term that more than this share of them has is not looked
+# for, unless the query has no other. Such terms take the longest to read and tell the least.
 GUARDED_NOTES = 50_000
 GUARDED_SHARE = 0.02
-# Scores are compared to so many parts of one: their last bits differ between machines.
+# Scores are compared in so many parts of one: their last bits differ between machines.
 PARTS = 1e9
 
 Number = TypeVar("Number")
@@ -161,7 +161,7 @@ def rare_terms(asked: Sequence[str], statistics: Statistics) -> list[str]:
         return known
     many = GUARDED_SHARE * statistics.notes
     rare = [term for term in known if statistics.frequency[term] <= many]
-    # A query of common words only is answered by the least common of them.
+    # For a query of common words only, take the least common of them.
     return rare or sorted(known, key=lambda term: (statistics.frequency[term], term))[:1]
 
 
@@ -197,14 +197,14 @@ class CachingEmbedder:
 _caching_embedder_is_an_embedder: type[Embedder] = CachingEmbedder
 
 
-# A scan: the lists of a short list, read from the file for one query.
+# A scan: the parts of a short list, read from the file for one query.
 #
-# For whoever has no standing index: a command that ends with its answer, somebody who checks a
-# receipt, or a machine without the extra `memory`. It reads every note of the scope once, which for
-# a million takes seconds, and comes to what the index comes to. Which notes have a word is asked of
-# the full-text index, and nothing else is: its own statistics are of everything it holds, and
-# change with every later note. Every word is spelled in letters and digits and quoted: a query
-# cannot be read as anything but words.
+# It is for a process without a standing index: a command that ends with its answer, the check of a
+# receipt, or a machine without the extra `memory`. It reads every note of the scope once, which
+# takes seconds for a million, and gives the same result as the index. The full-text index answers
+# only which notes have a word: its own statistics are of all its notes, and change with every later
+# one. Every word is encoded in letters and digits and quoted: no word of a query can be read as an
+# operator.
 
 
 class Scan:
@@ -276,7 +276,7 @@ class Scan:
             last = heapq.nsmallest(count, (far for far, _ in found))[-1]
             equal = [number for far, number in found if far == last]
             nearer = [number for far, number in found if far < last]
-            # A note may be there by several of its windows, and each of them counts.
+            # A note may be in the list by several of its windows, and each of them counts.
             ids = self._ids(equal)
             equal.sort(key=ids.__getitem__)
             return sorted({*nearer, *equal[: count - len(nearer)]})
@@ -348,7 +348,7 @@ class Scan:
 
 def notes_having(db: sqlite3.Connection, term: str) -> Iterator[int]:
     """Yield the numbers of all notes of a store that have a term, as `words.terms` makes terms."""
-    # Quoted: nothing of a word is an operator.
+    # Quoted and encoded: nothing in a word is an operator.
     asked = (f'"{encode_term(term)}"',)
     for (number,) in db.execute("SELECT rowid FROM words WHERE words MATCH ?", asked):
         yield number
@@ -367,7 +367,8 @@ class _Signs:
         if len(vector) != self._size:
             return None
         whole = int.from_bytes(vector, "little")
-        # In each component: adding the most there is reaches the sign only from above zero.
+        # In each component, adding the largest value sets the sign bit only if the component is
+        # above zero.
         return ((whole & self._low) + self._low) & ~whole & self._high
 
 
@@ -384,11 +385,11 @@ _scan_is_a_numbered_scope: type[NumberedScope] = Scan
 
 # Candidates: the notes of a short list, as ranking reads them.
 #
-# What a note says is not read: its terms were counted already. Vectors are read for all of them,
-# and vectors of tokens for those that ranking asks about.
+# Texts are not read: their terms were counted already. Vectors are read for all candidates, and
+# vectors of tokens only for those that ranking asks for.
 
 
-# Counts tokens, and is called by the name that the receipt says.
+# Counts the tokens of a text. The receipt has the tokenizer's name.
 Count = Callable[[str], int]
 _RELATED_STEPS = 2
 _RELATED_MAX = 1_000
@@ -417,7 +418,7 @@ class Candidates:
 
     def read_relations(self) -> None:
         """Read the relations of the notes, which only some profiles need."""
-        related = _related(self._db, self._numbers.values(), self._seq)
+        related = _relations_of(self._db, self._numbers.values(), self._seq)
         for id, number in self._numbers.items():
             if number in related:
                 self._fields[id] = replace(self._fields[id], related=related[number])
@@ -459,7 +460,7 @@ def related_numbers(db: sqlite3.Connection, numbers: Sequence[int], *, seq: int)
             )
             for (number,) in in_batches(db, select, edge)
         }
-        # The earliest ones, where there are too many to rank.
+        # If there are too many to rank, the earliest ones.
         edge = sorted(found - reached)[:_RELATED_MAX]
         reached.update(edge)
     return reached - set(numbers)
@@ -479,7 +480,7 @@ def content_tokens(
         yield number, count(record.note.content)
 
 
-def _related(
+def _relations_of(
     db: sqlite3.Connection, numbers: Collection[int], seq: int
 ) -> dict[int, tuple[str, ...]]:
     tied: dict[int, dict[str, None]] = {}

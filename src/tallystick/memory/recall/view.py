@@ -150,8 +150,8 @@ class View:
         with self._memory.reading() as db:
             return erased_at(db, self.seq)
 
-    # Read when they are first asked for. Entries are never changed, so this may be later than the
-    # view was made; only what is erased meanwhile is missing then.
+    # These are read on first use. Entries never change, so reading later gives the same; only notes
+    # that are erased meanwhile are missing then.
 
     @cached_property
     def _related(self) -> Mapping[str, tuple[str, ...]]:

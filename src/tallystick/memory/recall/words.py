@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 # Stems: English words without their endings, by the algorithm that Martin Porter gave in 1980.
 #
-# `m` counts how often a run of vowels is followed by a run of consonants; most endings go only if
-# what is left has enough of these. Words that are not plain ASCII letters pass unchanged.
+# Its measure m counts how often a run of vowels is followed by a run of consonants; most endings
+# are removed only if the rest has a measure above a minimum. Other words than plain ASCII letters
+# pass unchanged.
 
 
 _CHARS_MIN = 3
@@ -26,7 +27,7 @@ _MEASURE_1 = re.compile(f"^({_CONSONANTS})?{_VOWELS}{_CONSONANTS}")
 _MEASURE_IS_1 = re.compile(f"^({_CONSONANTS})?{_VOWELS}{_CONSONANTS}({_VOWELS})?$")
 _MEASURE_2 = re.compile(f"^({_CONSONANTS})?({_VOWELS}{_CONSONANTS}){{2}}")
 _HAS_VOWEL = re.compile(f"^({_CONSONANTS})?{_VOWEL}")
-# Ends consonant, vowel, consonant, the last of which is not w, x or y: `hop`, not `how`.
+# The rest ends with consonant, vowel, consonant, and the last is not w, x or y: `hop`, not `how`.
 _SHORT = re.compile(f"^{_CONSONANTS}{_VOWEL}[^aeiouwxy]$")
 
 _SECOND = {
@@ -61,7 +62,8 @@ def stem(word: str) -> str:
     """
     if len(word) < _CHARS_MIN or _LETTERS.fullmatch(word) is None:
         return word
-    # At the beginning of a word, y is a consonant; a capital is neither for the patterns.
+    # At the beginning of a word, y is a consonant. The patterns take a small y as a vowel too, but
+    # never a capital one.
     first_y = word.startswith("y")
     if first_y:
         word = "Y" + word[1:]
@@ -117,16 +119,15 @@ def _strip_final_letters(word: str) -> str:
 
 # Terms: the words of a text as ranking counts them.
 #
-# A text is only text: quotes, operators and control characters are not words, and nothing of a
-# query is ever read as an instruction. Words are runs of letters, digits and marks, in small
-# letters, of the text in its compatible composed form (NFKC); `’s` at the end is left off; a stop
-# word says nothing; the others are stemmed. Scripts written without spaces give pairs of
-# characters. Whoever changes what comes out here gives it another VERSION: profiles name it, and
-# old receipts are checked by it.
+# A text is only text: quotes, operators and control characters are not words, and nothing in a
+# query is ever read as an instruction. Words are runs of letters and digits, in small letters, of
+# the text in its compatible composed form (NFKC); `’s` at the end is left off; stop words are left
+# out; the others are stemmed. Scripts written without spaces give pairs of characters. Any change
+# of these results needs another VERSION: profiles name it, and old receipts are checked by it.
 
 
 VERSION = "nfkc-words-porter-1"
-# A query or note longer than this is read as far as this. Notes are cut into windows before.
+# A longer query or note is read up to here. Notes are cut into windows before.
 CHARS_MAX = 100_000
 
 _TERM_CHARS_MAX = 64
@@ -136,7 +137,7 @@ _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 _UNSPACED = re.compile(
     "[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]+"
 )
-# Articles, pronouns, prepositions, auxiliaries and the words that questions are made of.
+# Articles, pronouns, prepositions, auxiliaries and question words.
 STOP = frozenset(
     _WORD.findall(
         "a about after again all also am an and any are aren't as at be because been before "
@@ -174,7 +175,7 @@ def terms(text: str) -> list[str]:
     return [_stem(word) for word in words(text) if word not in STOP]
 
 
-# Pure, and the same few thousand words come again and again.
+# Cached, because the same few thousand words come again and again.
 _stem = functools.lru_cache(maxsize=65_536)(stem)
 
 
@@ -195,15 +196,14 @@ def _pairs(word: str) -> list[str]:
 
 # BM25, exact over any set of notes: number, frequencies and lengths are that set's own.
 #
-# A full-text index keeps these figures for everything it holds, so what it answers for a part, or
-# for an earlier time, changes with every later note. Here they are counted when they are asked for.
+# A full-text index keeps these figures for all its notes, so its answer for a part, or for an
+# earlier time, changes with every later note. Here they are counted at each query.
 #
-# The score is given as a share of the best there could be: 1 is a note that is nothing but the
-# words that were asked. So scores of different queries and sets can be compared and added to
-# others.
+# The score is a share of the best possible one: 1 is a note of nothing but the words of the query.
+# So scores of different queries and sets can be compared, and added to those of other lanes.
 
 
-# More different terms than this are not a question. The first ones count.
+# More different terms than this are not a question. Only the first ones count.
 _ASKED_MAX = 256
 
 
@@ -291,14 +291,14 @@ def bm25_scores(
     return scores
 
 
-# A tokenizer that is always here: words in pieces of at most four letters, and marks.
+# A tokenizer that is always available: words in pieces of at most four letters, and marks.
 #
 # Models differ in how they cut text, and their tables are large. This one needs none, is the same
-# everywhere, and comes near them for English. Receipts count by it and say its name.
+# everywhere, and gives similar counts for English. Receipts have these counts and its name.
 
 
 TOKENIZER = "tallystick-pieces-1"
-# A mark stands alone; a space goes with what follows it, as with most models.
+# A mark is one piece; a space belongs to the piece after it, as with most models.
 _PIECE = re.compile(r"[^\W\d_]{1,4}|\d{1,3}|[^\w\s]|_+|\n+|[^\S\n]{2,}")
 
 

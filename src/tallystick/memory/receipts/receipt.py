@@ -26,7 +26,7 @@ from tallystick.core.errors import Facts, LedgerError, Refused
 from tallystick.core.json_text import canonical, digest
 from tallystick.memory.store.records import ForgetStrategy
 
-# Why a receipt of memory is not believed, sorted as in `tallystick.core.errors`.
+# Errors about receipts of memory, sorted as in `tallystick.core.errors`.
 #
 # LedgerError
 # └── ReceiptError                  a receipt that does not hold
@@ -34,15 +34,15 @@ from tallystick.memory.store.records import ForgetStrategy
 #     ├── HmacInit                      the key cannot be used
 #     ├── HmacMismatch                  not what was signed, or signed with another key
 #     ├── MissingRecord                 a note that it names is not there
-#     ├── NotErased                     a note that it says is gone is there
+#     ├── NotErased                     a note that it calls erased can be read
 #     ├── QueryHashMismatch             it was given for another query
-#     ├── RecallDiffers                 the recall, made again, comes to something else
+#     ├── RecallDiffers                 the recall, repeated, gives another result
 #     ├── ReceiptUnknown                no receipt of that id was given here
 #     ├── ReceiptUnreadable             it is no receipt, or not in its one spelling
-#     ├── RecordContentHashMismatch     a note does not say what it said
+#     ├── RecordContentHashMismatch     a note has another text than it had
 #     └── UnknownKey                    no key of that id is known here
 # Refused
-# └── NotRecalled                   a citation of what this run did not recall
+# └── NotRecalled                   a citation of a note that this run did not recall
 
 
 class ReceiptError(LedgerError):
@@ -198,12 +198,9 @@ def _shorten(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-# Receipts of memory as data: their fields, their one spelling, their chain and their signature.
-
-
 GENESIS = "0" * 64
 KEY_BYTES_MIN = 16
-# A receipt of as many forgotten notes as one request may have takes half of it.
+# A receipt of the most notes that one request can forget takes half of it.
 RECEIPT_BYTES_MAX = 64 << 20
 _QUERY_LABEL = b"tallystick.memory.query.v1"
 _RECEIPT_LABEL = b"tallystick.memory.receipt.v1"

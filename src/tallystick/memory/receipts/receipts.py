@@ -48,7 +48,7 @@ from tallystick.memory.store.records import (
 )
 from tallystick.memory.store.sqlite import SqliteMemory, read_entry_header
 
-# Giving receipts: for a recall, and for a forgetting.
+# Issuing receipts: for a recall, and for a forgetting.
 
 
 def issue(
@@ -161,14 +161,14 @@ def _plain(words: Mapping[str, object]) -> dict[str, object]:
     return msgspec.json.decode(canonical(words), type=dict[str, object])
 
 
-# Receipts of memory: given for each recall and each forgetting, and checked by anybody with a key.
+# Checking receipts. Anybody with the key can do it.
 #
-# A receipt is checked against the notes as they are stored, and by making the recall again. What
-# was erased since is said to be erased. It is neither hidden nor held against the receipt.
+# A receipt is checked against the notes as they are stored, and by repeating the recall. Notes that
+# were erased since are reported as erased, and are no fault of the receipt.
 #
-# Ranking weighs words by how many notes have them. So once a note of the scope is erased, a recall
-# made again can come to other scores, also for the notes that are left. Then the scores are not
-# compared any more; the signature, and the digests of the notes that are left, still are.
+# Ranking weighs words by how many notes have them. So after a note of the scope is erased, a
+# repeated recall can give other scores, also for the notes that are left. Then the scores are not
+# compared; the signature, and the digests of the notes that are left, still are.
 
 
 NoteState = Literal["held", "erased", "redacted"]
@@ -190,7 +190,7 @@ class Erased:
     how: Literal["erased", "redacted"] = "erased"
 
 
-# What is stored of a note; None if nothing is, and nothing says that it ever was.
+# Returns what is stored of a note, or None if the store never had it.
 Contents = Callable[[str], Held | Erased | None]
 
 
@@ -209,7 +209,7 @@ class Recomputed:
     tokens: Tokens | None = None
 
 
-# The second argument is the query, which is the one that the receipt was given for.
+# Repeats the recall of a receipt. The second argument is its query.
 Recompute = Callable[[RecallReceipt, str], Recomputed]
 
 
@@ -363,7 +363,7 @@ def _difference(
     """
     gone = now.erased | {id for id, state in notes if state != "held"}
     left = [hit for hit in receipt.derived_from if hit.id not in gone]
-    # Where a hit is gone, the next best takes its place at the end.
+    # If a hit is gone, one more note is at the end of the list now: leave it out.
     hits = now.hits[: len(left)] if len(left) < len(receipt.derived_from) else now.hits
     found = _first_place(receipt, now, left, hits)
     if found is None:
@@ -385,7 +385,7 @@ def _first_place(
     for place, (was, is_now) in enumerate(zip(left, hits, strict=False), 1):
         for field in Derived.__struct_fields__:
             recorded, found = getattr(was, field), getattr(is_now, field)
-            # As bytes: 0.0 and -0.0 are equal, and not the same score.
+            # Compared as bytes: 0.0 and -0.0 are equal, and not the same score.
             if canonical(recorded) != canonical(found):
                 return f"{field} of hit {place}", recorded, found
     if len(left) != len(hits):
@@ -395,7 +395,7 @@ def _first_place(
     return None
 
 
-# The receipts that a memory keeps in its log: found by id, read in order, checked against it.
+# The receipts in the log of a memory: find one by id, read all, check one.
 
 
 def kept_receipt(memory: SqliteMemory, read_id: str) -> RecallReceipt:
@@ -487,10 +487,10 @@ def _receipt_at(memory: SqliteMemory, seq: int) -> Receipt:
     raise MemoryCorrupt(where=str(memory.path), why=f"entry {seq} has no receipt")
 
 
-# Citations of notes: a short text that names a note, the recall that gave it, and its digest.
+# Citations of notes: a short text with a note's id, the recall that returned it, and its digest.
 #
 # `note:<id>@<read_id>#<first 16 digits of the digest>`. The recall's receipt has the whole digest,
-# and is signed; so a citation is as good as that receipt. Only what was recalled can be cited.
+# and is signed; so a citation is as good as that receipt. Only a recalled note can be cited.
 
 
 _DIGEST_CHARS = 16

@@ -52,12 +52,9 @@ if TYPE_CHECKING:
     from tallystick.memory.store.sqlite import EntryHeader
 
 
-# The tables of a memory that follow from its log, and the version of what is put into them.
-
-
-# What made the rows: another word here, and a store that is opened builds them again.
+# The version of the rows. If it differs from the one in a file, the projections are rebuilt.
 PROJECTION = f"3 {ranking_terms.VERSION}"
-# The end of what has not ended. Beyond every place.
+# The end position of a state or share that has not ended: larger than every position.
 OPEN = (1 << 62) - 1
 
 PROJECTION_SCHEMA = (
@@ -73,7 +70,7 @@ PROJECTION_SCHEMA = (
     "CREATE INDEX note_key ON note (agent_id, key) WHERE key IS NOT NULL",
     "CREATE INDEX note_thread ON note (thread_id, position) WHERE thread_id IS NOT NULL",
     "CREATE INDEX note_agent ON note (agent_id)",
-    # The entries about a note after the one that is its number.
+    # The entries about a note, except the first one, whose position is the note's number.
     "CREATE TABLE later (number INTEGER NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (number, seq)) "
     "WITHOUT ROWID",
     """CREATE TABLE state (
@@ -109,19 +106,19 @@ PROJECTION_SCHEMA = (
     "CREATE TABLE origin (origin TEXT PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE exported (seq INTEGER PRIMARY KEY)",
     "CREATE TABLE forgetting (seq INTEGER PRIMARY KEY)",
-    # Receipts of recalls and forgettings, one chain: where each stands, its id and its hash.
+    # Receipts of recalls and forgettings, one chain: the position, the id and the hash of each.
     "CREATE TABLE receipt (number INTEGER PRIMARY KEY, seq INTEGER NOT NULL, read_id TEXT NOT NULL,"
     " hash TEXT NOT NULL)",
     "CREATE INDEX receipt_read_id ON receipt (read_id)",
     "CREATE TABLE model "
     "(seq INTEGER PRIMARY KEY, digest TEXT NOT NULL, dimensions INTEGER NOT NULL)",
-    # What ranking counts of each note, and the index over it.
+    # The terms of each note as ranking counts them, and the full-text index over them.
     "CREATE TABLE told (number INTEGER PRIMARY KEY, terms TEXT NOT NULL)",
     "CREATE VIRTUAL TABLE words USING fts5"
     "(terms, content='told', content_rowid='number', columnsize=0, detail=none, "
     "tokenize=\"ascii tokenchars '_'\")",
 )
-# Every table above that has rows of its own, with the order to compare them in.
+# Every table above that has rows of its own, with the order in which rows are compared.
 PROJECTION_TABLES = {
     "note": "number",
     "later": "number, seq",
@@ -139,9 +136,6 @@ PROJECTION_TABLES = {
     "model": "seq",
     "told": "number",
 }
-
-
-# The projections of a memory: tables that follow from its log alone, entry by entry.
 
 
 _STATE = "importance, valid_to, expires_at, deleted_at, state, quarantine"
@@ -222,7 +216,7 @@ def _fold_header(db: sqlite3.Connection, header: EntryHeader) -> int | None:
     it, for an entry about no note, and for a note that was erased.
     """
     if header.origin is not None:
-        # Of the entries of one act, the first answers for it.
+        # One act can have several entries with its origin: the first one stands for it.
         db.execute("INSERT OR IGNORE INTO origin VALUES (?, ?)", (header.origin, header.seq))
     if header.note is None or header.tag == "note.remembered":
         return None
@@ -244,7 +238,7 @@ def _fold_later(db: sqlite3.Connection, header: EntryHeader, record: _Later, num
         case NoteRedacted(note=note, state=state):
             _drop(db, number)
             db.execute("DELETE FROM erased WHERE number = ?", (number,))
-            # Notes that say nothing any more are not the same as one another.
+            # Redacted notes have the same text, and are no duplicates of one another.
             _insert(db, number, note, state, seq=seq, same=None)
         case NoteErasedRecord():
             _erase(db, number, header)
@@ -312,7 +306,7 @@ def index_terms(text: str) -> str:
     parts = [text[at : at + whole] for at in range(0, len(text), whole)]
     found = [term for part in parts for term in ranking_terms.terms(part)]
     joined = " ".join(found)
-    # Nearly always so, and then nothing has to be spelled.
+    # Nearly always so, and then no term has to be encoded.
     if joined.isascii() and "".join(found).isalnum():
         return joined
     return " ".join(map(encode_term, found))
@@ -438,7 +432,7 @@ def _drop(db: sqlite3.Connection, number: int) -> None:
     """Delete the rows with what a note said. Rows that are gone already are no error."""
     row = db.execute("SELECT terms FROM told WHERE number = ?", (number,)).fetchone()
     if row is not None:
-        # The index has to be told what it knew.
+        # An FTS5 table with external content needs the old terms to remove them.
         db.execute(
             "INSERT INTO words (words, rowid, terms) VALUES ('delete', ?, ?)", (number, row[0])
         )

@@ -15,7 +15,7 @@ import msgspec
 from tallystick.core.json_text import canonical
 from tallystick.memory.note import ConsolidationState, MemoryType, Note, Permission
 
-# What forgetting is asked, and what it says of a note that it could not do it to.
+# The request to forget notes, and its failures.
 
 
 class ForgetStrategy(enum.StrEnum):
@@ -57,7 +57,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-# The records of a memory's log: what can happen to a note, one struct each.
+# The records of a memory's log, one struct for each thing that can happen to a note.
 
 
 class NoteRemembered(msgspec.Struct, frozen=True, kw_only=True, tag="note.remembered"):
@@ -282,7 +282,7 @@ MemoryRecord = (
     | NotesExported
 )
 
-# What other systems call these events.
+# The names of these events in other systems.
 EVENT_TYPES = {
     "note.remembered": "memory_write",
     "note.sighted": "memory_write",

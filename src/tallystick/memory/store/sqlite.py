@@ -38,18 +38,18 @@ from tallystick.memory.store.records import (
 from tallystick.storage.clock import now_ms
 from tallystick.storage.sqlite_file import SqliteFile
 
-# The log of a memory: a hash chain of headers, with what was said sealed apart.
+# The log of a memory: a hash chain of headers. The bodies are sealed apart from them.
 #
-# An entry's hash is SHA-256(previous hash ‖ header). The header says where the entry stands, when
-# it was written, which note it is about, and SHA-256(salt ‖ body); it says nothing of what the note
-# says. Salt and body are stored apart: both are removed when the note is erased, the chain still
-# holds, and with the salt gone nobody can find a short text by trying.
+# An entry's hash is SHA-256(previous hash ‖ header). The header has the entry's position, its time,
+# the note it is about, and SHA-256(salt ‖ body); it has nothing of the note's content. Salt and
+# body are stored apart. When the note is erased, both are removed and the chain still holds;
+# without the salt, nobody can find a short text by trying.
 #
-# Rule 1: places count from 1, so that a place is also the number of entries up to it. The head of
-# an empty log is place 0.
-# Rule 2: times in headers never go back. "As of a time" is the last place that is not after it.
-# Rule 3: `origin` is in the header and outlives the body: whoever asks twice under one origin,
-# after a crash for instance, is answered once, also when the note has been erased meanwhile.
+# Rule 1: positions count from 1, so a position is also the number of entries up to it. The head of
+# an empty log is position 0.
+# Rule 2: times in headers never go back. "As of a time" is the last position that is not after it.
+# Rule 3: `origin` is in the header and outlives the body. A request that is repeated under one
+# origin, after a crash for instance, is done once, also when the note has been erased meanwhile.
 
 
 LOG_FORMAT = 1
@@ -163,12 +163,9 @@ def check_entry(
     return header, record
 
 
-# A memory in one SQLite file: one tenant, one log, and the projections that follow from it.
-
-
 _BUSY_SECONDS = 10.0
 _LOG_SCHEMA = (
-    # Salt and body are NULL once they were erased.
+    # Salt and body are NULL after they were erased.
     """CREATE TABLE log (
         seq INTEGER PRIMARY KEY, header BLOB NOT NULL, hash BLOB NOT NULL, salt BLOB, body BLOB
     )""",
@@ -177,7 +174,7 @@ _LOG_SCHEMA = (
         count INTEGER NOT NULL, hash BLOB NOT NULL, at INTEGER NOT NULL,
         projection TEXT NOT NULL, projected INTEGER NOT NULL, scrub INTEGER NOT NULL
     )""",
-    # No projection: what a model made of a note cannot be made from the log. Its digest is there.
+    # Not a projection: vectors cannot be computed from the log alone. The log has their digests.
     """CREATE TABLE vector (
         number INTEGER NOT NULL, window INTEGER NOT NULL, seq INTEGER NOT NULL,
         vector BLOB NOT NULL, tokens BLOB, PRIMARY KEY (number, window)
@@ -450,7 +447,8 @@ class SqliteMemory:
                     self._rebuild(db)
         self._ready = True
         if row.scrub:
-            # Whoever reads an older state now is why it was not done before: later, then.
+            # It fails while a reader holds an older state. The mark stays, so a later opening tries
+            # again.
             with contextlib.suppress(MemoryLocked):
                 self.scrub()
 
@@ -522,7 +520,8 @@ def head_row(db: sqlite3.Connection, path: Path) -> HeadRow:
 
 def _entry(row: tuple[int, bytes, bytes, bytes | None, bytes | None]) -> Entry:
     seq, header, hash, salt, body = row
-    # What has another type than we gave it was changed by another hand: it is checked as bytes.
+    # A value of another type was not written by this program. As bytes it reaches the checks, which
+    # fail.
     return Entry(
         seq=seq,
         header=_bytes(header) or b"",

@@ -23,10 +23,10 @@ from tallystick.memory.store.sqlite import SqliteMemory
 
 # Windows: a long note as overlapping pieces that a small model can read whole.
 #
-# A window has at most 200 pieces of words and shares 40 with the next. Pieces are counted on the
-# high side of what the models' own tokenizers count: a model that reads 256 reads all of a window.
-# Short notes have one window, the whole text. What is said here is as old as the notes: a change
-# makes other windows of the same note, and needs another VERSION.
+# A window has at most 200 pieces of words and shares 40 with the next. The count of pieces is on
+# the high side of what the models' own tokenizers count: a model that reads 256 tokens reads all of
+# a window. Short notes have one window, the whole text. These rules are as old as the stored
+# vectors: a change would make other windows of the same note, and needs another WINDOW_VERSION.
 
 
 WINDOW_VERSION = 1
@@ -60,9 +60,6 @@ def _word_start(text: str, at: int, end: int) -> int:
         return at
     space = re.compile(r"\s+").search(text, at, end)
     return at if space is None else space.end()
-
-
-# Vectors: what a model made of notes, kept beside them and erased with them.
 
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -258,10 +255,7 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-# Embedding: giving vectors to the notes that have none, with one model for the whole store.
-
-
-# As many as are kept in one transaction: what was embedded before a crash stays embedded.
+# Notes of one transaction: vectors that were stored before a crash stay.
 _BATCH = 200
 
 
