@@ -163,14 +163,14 @@ class MemoryCalls:
             created_by=self._memory.agent_id,
         )
         call.notes.append(NotesTouched(how="remembered", ids=(made.id,)))
-        told: dict[str, Any] = {"id": made.id}
+        answer: dict[str, Any] = {"id": made.id}
         if made.sighted:
-            told["known"] = True
+            answer["known"] = True
         if made.superseded:
-            told["superseded"] = list(made.superseded)
+            answer["superseded"] = list(made.superseded)
         if made.quarantine:
-            told["held_back"] = list(made.quarantine)
-        return told
+            answer["held_back"] = list(made.quarantine)
+        return answer
 
     def _run_receipts(self) -> list[RecallReceipt]:
         """Return the receipts of this run's recalls. Those of its records are read on first use."""

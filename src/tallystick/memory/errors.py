@@ -7,7 +7,7 @@
     ├── BackendUnsupported        BackendUnsupported: this store cannot do that
     ├── EmbedderNotConfigured     EmbedderNotConfigured: embeddings are needed, and there are none
     ├── ModelMismatch             Embedding: the store's vectors are another model's
-    └── MemoryPermissionDenied    PermissionDenied: a note of somebody else
+    └── MemoryPermissionDenied    PermissionDenied: a note of another agent
     BackendError
     ├── EmbeddingFailed           Embedding: the model gave no usable vector
     ├── IndexFailed               Index: a projection disagrees with the log

@@ -293,7 +293,7 @@ class _Import:
             writer.db, msgspec.structs.replace(note, valid_to=state.valid_to)
         )
         if state.quarantine:
-            ended = []  # What is held back takes nobody's place until it is released.
+            ended = []  # A note in quarantine ends no other note until it is released.
         if valid_to != state.valid_to:
             state = msgspec.structs.replace(state, valid_to=valid_to)
         writer.append(NoteRemembered(note=note), note=note.id)

@@ -387,7 +387,7 @@ def duplicate_digest(note: Note | NewNote, *, secret: bytes) -> bytes:
     The digest is keyed with a secret of the store. With an index alone, nobody can find a short
     text by trying. It is a projection: it is erased with the note.
     """
-    told = (
+    fields = (
         note.agent_id,
         normalise(note.content),
         note.memory_type.value,
@@ -400,4 +400,4 @@ def duplicate_digest(note: Note | NewNote, *, secret: bytes) -> bytes:
         note.metadata,
         note.source_type.value,
     )
-    return hashlib.blake2b(canonical(told), key=secret, digest_size=32).digest()
+    return hashlib.blake2b(canonical(fields), key=secret, digest_size=32).digest()

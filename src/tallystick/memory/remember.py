@@ -254,8 +254,8 @@ class _Intake:
         now = self._writer.at
         for id in new.related_to:
             _check_visible(self._db, id, new.agent_id)
-        told = duplicate_digest(new, secret=self._writer.secret)
-        same = self._find_duplicate(new, told, now)
+        digest_of_new = duplicate_digest(new, secret=self._writer.secret)
+        same = self._find_duplicate(new, digest_of_new, now)
         if same is not None:
             return self._sight(new, same, origin)
         note = self._note(new, now)
@@ -264,9 +264,9 @@ class _Intake:
             note = msgspec.structs.replace(note, valid_to=valid_to)
         reasons, score = self._screening.look(self._db, note, now=now)
         if reasons:
-            superseded = []  # What is held back takes nobody's place until it is released.
+            superseded = []  # A note in quarantine ends no other note until it is released.
         record = NoteRemembered(note=note)
-        seq, digest = self._writer.append(record, note=note.id, origin=origin, same=told)
+        seq, digest = self._writer.append(record, note=note.id, origin=origin, same=digest_of_new)
         for id, end in superseded:
             self._writer.append(NoteClosed(valid_to=end, by=note.id), note=id)
         if reasons:
@@ -345,7 +345,7 @@ class _Intake:
         (header,) = self._db.execute("SELECT header FROM log WHERE seq = ?", (seq,)).fetchone()
         return msgspec.json.decode(header, type=_HeaderFields)
 
-    def _find_duplicate(self, new: NewNote, told: bytes, now: int) -> _Living | None:
+    def _find_duplicate(self, new: NewNote, digest_of_new: bytes, now: int) -> _Living | None:
         """Return the living note that says the same and is valid when the new one begins.
 
         Return None if there is none.
@@ -355,7 +355,7 @@ class _Intake:
             "FROM note JOIN state USING (number) WHERE same = ? AND seq_to = ? "
             "AND deleted_at IS NULL AND state NOT IN ('archived', 'forgotten') "
             "AND (expires_at IS NULL OR expires_at > ?)",
-            (told, OPEN, now),
+            (digest_of_new, OPEN, now),
         ).fetchall()
         at = _valid_from(new, now)
         # The latest first, if several notes say the same.

@@ -546,9 +546,9 @@ def _check_started(result: ExecutionResult) -> None:
         return
     if error.kind in _SYNTAX_KINDS or error.message.startswith(_NESTED):
         place = _SYNTAX_PLACE.search(error.message)
-        told = error.message if place is None else error.message[: place.start()]
+        message = error.message if place is None else error.message[: place.start()]
         line = "" if place is None else f"line {place[1]}: "
-        raise InvalidProgram(why=_line(f"no Python: {line}{told}"))
+        raise InvalidProgram(why=_line(f"no Python: {line}{message}"))
 
 
 def _missing_capability(result: ExecutionResult, *, pages: int) -> str | None:
@@ -562,9 +562,9 @@ def _missing_capability(result: ExecutionResult, *, pages: int) -> str | None:
         return _OUTPUT
     if result.stop != "finished":
         return None
-    told = result.metadata.get("capability")
-    if isinstance(told, str):
-        return _line(told)[:_CAPABILITY_CHARS_MAX]
+    named = result.metadata.get("capability")
+    if isinstance(named, str):
+        return _line(named)[:_CAPABILITY_CHARS_MAX]
     last = error.traceback.rstrip("\n").rpartition("\n")[2]
     for kind, pattern, capability in _MISSING:
         if error.kind == kind and pattern.match(last) is not None:

@@ -149,7 +149,7 @@ def _numbers(data: bytes, code: str) -> array[int]:
 
 
 _WORD_BITS = 64
-# So many rows stay in the processor's cache while the words of each are compared. The first batch
+# This number of rows stays in the processor's cache while their words are compared. The first batch
 # is small: it gives a distance above which no other row has to be kept.
 _ROWS, _ROWS_FIRST = 65_536, 4_096
 _CAPACITY_MIN = 1_024

@@ -177,7 +177,7 @@ def _text(field: int, value: str) -> bytes:
 
 
 DIMENSIONS = 384
-# The model was trained on at most so many; longer texts are cut into windows before.
+# The longest text, in tokens, that the model was trained on. Longer notes are cut into windows.
 TOKENS_MAX = 256
 
 _LAYERS, _HEADS = 6, 12

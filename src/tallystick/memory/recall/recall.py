@@ -544,7 +544,7 @@ def _tokens(
 ) -> Tokens:
     """Count the tokens of the hits, of the whole scope, and of the same hits as a tool's JSON."""
     contents = [seen.note(hit.id).content for hit in hits]
-    told = [
+    payload = [
         {"id": hit.id, "content": content, "score": hit.score}
         for hit, content in zip(hits, contents, strict=True)
     ]
@@ -553,7 +553,7 @@ def _tokens(
         delivered=sum(map(count, contents)),
         whole_scope=whole,
         json_tools=count(msgspec.json.encode(asked).decode())
-        + count(msgspec.json.encode(told).decode()),
+        + count(msgspec.json.encode(payload).decode()),
         tokenizer=name,
     )
 

@@ -157,7 +157,7 @@ def scope_numbers(
 ) -> list[int]:
     """Return the numbers of the notes that `select_notes` returns, in no order.
 
-    With `limit`, return at most so many of them.
+    With `limit`, return at most that number of them.
     """
     where, given = _where(reader, filters, seq, at)
     rows = db.execute(

@@ -43,7 +43,7 @@ CANDIDATES = 300
 # for, unless the query has no other. Such terms take the longest to read and tell the least.
 GUARDED_NOTES = 50_000
 GUARDED_SHARE = 0.02
-# Scores are compared in so many parts of one: their last bits differ between machines.
+# Scores are compared as multiples of a billionth: their last bits differ between machines.
 PARTS = 1e9
 
 Number = TypeVar("Number")
@@ -283,8 +283,8 @@ class Scan:
         return sorted({number for _, number in found})
 
     def counts(self, numbers: Sequence[int], asked: Sequence[str]) -> list[Mapping[str, int]]:
-        told = dict(in_batches(self._db, "SELECT number, terms FROM told WHERE number", numbers))
-        return [_count_terms(told.get(number, ""), asked) for number in numbers]
+        encoded = dict(in_batches(self._db, "SELECT number, terms FROM told WHERE number", numbers))
+        return [_count_terms(encoded.get(number, ""), asked) for number in numbers]
 
     def fields(self, numbers: Sequence[int]) -> list[tuple[str, NoteFields]]:
         select = (
@@ -372,8 +372,8 @@ class _Signs:
         return ((whole & self._low) + self._low) & ~whole & self._high
 
 
-def _count_terms(told: str, asked: Sequence[str]) -> dict[str, int]:
-    found = decode_terms(told)
+def _count_terms(encoded: str, asked: Sequence[str]) -> dict[str, int]:
+    found = decode_terms(encoded)
     counts = Counter(found)
     kept = {term: counts[term] for term in asked if term in counts}
     kept[""] = len(found) - sum(kept.values())
@@ -483,11 +483,11 @@ def content_tokens(
 def _relations_of(
     db: sqlite3.Connection, numbers: Collection[int], seq: int
 ) -> dict[int, tuple[str, ...]]:
-    tied: dict[int, dict[str, None]] = {}
+    related: dict[int, dict[str, None]] = {}
     select = f"SELECT number, target FROM relation WHERE seq_from <= {seq} AND number"
     for number, target in in_batches(db, select, numbers):
-        tied.setdefault(number, {})[target] = None
-    return {number: tuple(sorted(targets)) for number, targets in tied.items()}
+        related.setdefault(number, {})[target] = None
+    return {number: tuple(sorted(targets)) for number, targets in related.items()}
 
 
 _candidates_is_a_scope: type[Scope] = Candidates

@@ -155,17 +155,17 @@ class View:
 
     @cached_property
     def _related(self) -> Mapping[str, tuple[str, ...]]:
-        tied: dict[str, dict[str, None]] = {}
+        related: dict[str, dict[str, None]] = {}
         for source, _, target, _ in self.relations():
-            tied.setdefault(source, {})[target] = None
-            tied.setdefault(target, {})[source] = None
-        return {id: tuple(sorted(others)) for id, others in tied.items()}
+            related.setdefault(source, {})[target] = None
+            related.setdefault(target, {})[source] = None
+        return {id: tuple(sorted(others)) for id, others in related.items()}
 
     @cached_property
     def _terms(self) -> Mapping[int, str]:
         with self._memory.reading() as db:
-            told = "SELECT number, terms FROM told WHERE number"
-            found = dict(in_batches(db, told, self._numbers))
+            select = "SELECT number, terms FROM told WHERE number"
+            found = dict(in_batches(db, select, self._numbers))
         return {number: found.get(number, "") for number in self._numbers}
 
     @cached_property

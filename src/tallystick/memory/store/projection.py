@@ -216,7 +216,7 @@ def _fold_header(db: sqlite3.Connection, header: EntryHeader) -> int | None:
     it, for an entry about no note, and for a note that was erased.
     """
     if header.origin is not None:
-        # One act can have several entries with its origin: the first one stands for it.
+        # One act can have several entries with its origin: only the first one is found by it.
         db.execute("INSERT OR IGNORE INTO origin VALUES (?, ?)", (header.origin, header.seq))
     if header.note is None or header.tag == "note.remembered":
         return None
@@ -371,9 +371,9 @@ def _insert(
     for target in dict.fromkeys(note.related_to):
         row = (number, seq, "related_to", target, 1.0)
         db.execute("INSERT INTO relation VALUES (?, ?, ?, ?, ?)", row)
-    told = (number, index_terms(note.content))
-    db.execute("INSERT INTO told VALUES (?, ?)", told)
-    db.execute("INSERT INTO words (rowid, terms) VALUES (?, ?)", told)
+    indexed = (number, index_terms(note.content))
+    db.execute("INSERT INTO told VALUES (?, ?)", indexed)
+    db.execute("INSERT INTO words (rowid, terms) VALUES (?, ?)", indexed)
 
 
 def _values(state: NoteState) -> tuple[float | str | None, ...]:

@@ -5,9 +5,9 @@ stored together. The log is the truth. An entry and its effect on the projection
 transaction, which waits for the disk, so both have what was acknowledged. A writer takes the file's
 lock, reads the head and appends after it: two writers never use one position.
 
-If projections are from another version, or behind the log, they are rebuilt when the file is
-opened. Bytes that were erased while another process was reading are removed when the file is opened
-next.
+If projections are from another version, or do not reach the end of the log, they are rebuilt when
+the file is opened. Bytes that were erased while another process was reading are removed when the
+file is opened next.
 """
 
 from __future__ import annotations

@@ -148,8 +148,8 @@ class _Walk:
             number = self._numbers[id]
             have = found.pop(number, {})
             seq = self._embedded_at[number][1]
-            told = zip(record.vectors, record.tokens, strict=False)
-            if have != {window: (seq, *digests) for window, digests in enumerate(told)}:
+            recorded = zip(record.vectors, record.tokens, strict=False)
+            if have != {window: (seq, *digests) for window, digests in enumerate(recorded)}:
                 raise _Broken(f"the vectors of note {id} are not those of entry {seq}", seq)
         if found:
             raise _Broken(f"there are vectors of note {min(found)}, and no entry of them")
