@@ -284,7 +284,7 @@ def test_a_beginning_of_several_ids_is_refused(here: Here) -> None:
     while ids[0][:8] != ids[1][:8]:
         ids = [ids[1], here.remember(f"more {len(ids)} {ids[1]}")]
 
-    assert "is the beginning of" in here.error("memory", "show", ids[0][:8], code=2)
+    assert "type more characters" in here.error("memory", "show", ids[0][:8], code=2)
 
 
 def test_stats_count_notes_by_type_and_standing(here: Here) -> None:

@@ -250,7 +250,7 @@ def test_a_relation_to_what_is_not_here_is_an_error(tmp_path: Path) -> None:
         head = memory.head()
 
         for id in (hidden, erased, hidden[:-1] + "f"):
-            with pytest.raises(NoteInvalid, match="related_to: a note that is not here"):
+            with pytest.raises(NoteInvalid, match="related_to: the id of a note that exists here"):
                 remember(memory, a_note("ties", related_to=(id,)))
 
         assert memory.head() == head

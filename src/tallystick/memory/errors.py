@@ -66,7 +66,7 @@ class MemoryPermissionDenied(Facts, Refused):
 
     code = "refused.memory"
     kind = "PermissionDenied"
-    says = "note {id}: {actor} has not the permission `{needs}`"
+    says = "note {id}: {actor} does not have the permission `{needs}`"
 
     id: str
     actor: str
@@ -131,7 +131,10 @@ class IndexFailed(Facts, BackendError):
 
     code = "backend.memory.index"
     kind = "Index"
-    says = "an index of the memory disagrees with its log: {source}; rebuild it"
+    says = (
+        "an index of the memory disagrees with its log: {source}; SqliteMemory.rebuild() builds it "
+        "again from the log"
+    )
 
     source: str
 
@@ -206,7 +209,10 @@ class MemoryLocked(Facts, StorageFailed):
     """Another process held the file for too long."""
 
     code = "backend.memory.locked"
-    says = "{where}: another process uses it; waited {waited_seconds:g} s"
+    says = (
+        "{where} was being written by another process for {waited_seconds:g} s; try again when it "
+        "has finished"
+    )
 
     where: str
     waited_seconds: float
@@ -216,7 +222,10 @@ class MemoryReadOnly(Facts, StorageFailed):
     """The file or its directory may not be written."""
 
     code = "backend.memory.read_only"
-    says = "{where} may not be written: look at its rights and its disk's"
+    says = (
+        "{where} cannot be written: check the permissions of the file and its directory, and that "
+        "the disk is not read-only"
+    )
 
     where: str
 
@@ -235,7 +244,7 @@ class NotAMemory(Facts, StorageFailed):
     """The file is of another kind, and was not changed."""
 
     code = "backend.memory.other_file"
-    says = "{where} is no memory; it was left as it is"
+    says = "{where} is not a memory file; it was not changed"
 
     where: str
 

@@ -369,7 +369,7 @@ def _is_present(writer: LogWriter, note: Note) -> bool:
         return False
     found = note_at(writer.db, row[0])
     if found is None or (found.agent_id, found.content) != (note.agent_id, note.content):
-        raise NoteInvalid(field="id", why="it is here, and says something else", given=note.id)
+        raise NoteInvalid(field="id", why=f"note {note.id} exists here with another text or owner")
     return True
 
 
@@ -382,4 +382,4 @@ def _can_be_related(writer: LogWriter, id: str) -> bool:
         return True
     if writer.db.execute("SELECT 1 FROM erased WHERE id = ?", (id,)).fetchone():
         return False
-    raise NoteInvalid(field="related_to", why="a note that is not here", given=id)
+    raise NoteInvalid(field="related_to", why="the id of a note that exists here", given=id)

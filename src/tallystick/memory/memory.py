@@ -117,7 +117,8 @@ def _read(path: Path) -> MemoryKeys:
         status = os.fstat(file.fileno())
         if status.st_uid != system.user_id() or status.st_mode & 0o077:
             raise StoreError(
-                f"{one_line(str(path))} is open to others; if nobody used it, close it: chmod 600"
+                f"{one_line(str(path))} is open to other users; if none of them used it, close it: "
+                f"chmod 600 {one_line(str(path))}"
             )
         text = file.read(_FILE_BYTES_MAX).decode("utf-8", "replace")
     keys: dict[str, bytes] = {}

@@ -191,7 +191,7 @@ def uuid7(*, time_ms: int, entropy: bytes) -> str:
     Raise `NoteInvalid` if the time does not fit 48 bits, or if `entropy` has another length.
     """
     if not 0 <= time_ms <= _TIME_MS_MAX:
-        raise NoteInvalid(field="time_ms", why="it does not fit 48 bits", given=time_ms)
+        raise NoteInvalid(field="time_ms", why="milliseconds since 1970, in 48 bits", given=time_ms)
     if len(entropy) != ENTROPY_BYTES:
         raise NoteInvalid(field="entropy", why=f"{ENTROPY_BYTES} bytes", given=len(entropy))
     random = int.from_bytes(entropy, "big")
@@ -284,7 +284,7 @@ def _check_name(field: str, value: str) -> None:
     if len(value) > _NAME_CHARS_MAX:
         raise NoteInvalid(field=field, why=f"at most {_NAME_CHARS_MAX} characters", given=value)
     if _NAME_CONTROL.search(value):
-        raise NoteInvalid(field=field, why="it holds a control character", given=value)
+        raise NoteInvalid(field=field, why="no control characters", given=value)
 
 
 def _check_tags(tags: tuple[str, ...]) -> None:
@@ -316,22 +316,22 @@ def _check_metadata(metadata: Mapping[str, object]) -> None:
 
 
 def _why_not_json(held: object) -> str | None:
-    """Return the reason why not every JSON reader reads `held` alike, or None if each does.
+    """Return what a value has to be instead, or None if every JSON reader reads it alike.
 
     Of a list or a mapping the caller checks the parts.
     """
     match held:
         case str():
             halved = any("\ud800" <= each <= "\udfff" for each in held)
-            return "half of a character" if halved else None
+            return "whole characters" if halved else None
         case float():
-            return None if math.isfinite(held) else "a number that is none"
+            return None if math.isfinite(held) else "finite numbers"
         case bool() | None:
             return None
         case int():
-            return None if abs(held) <= _POSITION_MAX else "a whole number beyond 53 bits"
+            return None if abs(held) <= _POSITION_MAX else "whole numbers of at most 53 bits"
         case _:
-            return "it is no JSON"
+            return "values of JSON"
 
 
 def _check_related(related: tuple[str, ...]) -> None:
@@ -356,7 +356,7 @@ def _check_times(new: NewNote) -> None:
             raise NoteInvalid(field="ttl_ms", why="at least 1", given=new.ttl_ms)
     begin = new.valid_from if new.valid_from is not None else new.created_at
     if begin is not None and new.valid_to is not None and new.valid_to < begin:
-        raise NoteInvalid(field="valid_to", why="it is before `valid_from`", given=new.valid_to)
+        raise NoteInvalid(field="valid_to", why="at or after `valid_from`", given=new.valid_to)
 
 
 def _check_decay(new: NewNote) -> None:

@@ -69,7 +69,9 @@ def share(
         check_may(writer.db, id, actor=actor, needs=Permission.SHARE)
         (scope,) = writer.db.execute("SELECT scope FROM note WHERE id = ?", (id,)).fetchone()
         if scope != NoteScope.SHARED:
-            raise NoteInvalid(field="scope", why="only a note of scope shared is", given=scope)
+            raise NoteInvalid(
+                field="scope", why="only a note of scope `shared` can be shared", given=scope
+            )
         record = NoteShared(agent_id=with_agent, permission=permission, by=actor)
         seq, _ = writer.append(record, note=id)
         return seq
@@ -288,7 +290,9 @@ class _Intake:
             return None
         seq, bound = int(row[0]), msgspec.json.decode(row[1], type=_HeaderFields)
         if bound.note is None or bound.tag not in ("note.remembered", "note.sighted"):
-            raise NoteInvalid(field="origin", why="it was no remembering", given=origin)
+            raise NoteInvalid(
+                field="origin", why="the origin of a request to remember", given=origin
+            )
         sighted = bound.tag == "note.sighted"
         superseded, last = ((), seq) if sighted else self._consequences(seq, bound.note)
         number = self._number(bound.note)
@@ -388,7 +392,7 @@ class _Intake:
 
     def _note(self, new: NewNote, now: int) -> Note:
         if new.valid_to is not None and new.valid_to < _valid_from(new, now):
-            raise NoteInvalid(field="valid_to", why="it is before `valid_from`", given=new.valid_to)
+            raise NoteInvalid(field="valid_to", why="at or after `valid_from`", given=new.valid_to)
         return Note(
             id=self._writer.new_id(),
             agent_id=new.agent_id,
@@ -466,7 +470,7 @@ class _HeaderFields(msgspec.Struct):
 def _check_visible(db: sqlite3.Connection, id: str, agent_id: str) -> None:
     """Raise `NoteInvalid` if an agent relates a note to one that it cannot see."""
     if held_permission(db, id, agent_id) is None:
-        raise NoteInvalid(field="related_to", why="a note that is not here", given=id)
+        raise NoteInvalid(field="related_to", why="the id of a note that exists here", given=id)
 
 
 def _by_place(row: tuple[Any, ...]) -> int:

@@ -179,7 +179,10 @@ def whole_id(memory: Memory, text: str) -> str:
         raise NoteNotFound(id=text)
     if len(found) > 1:
         many = f"{len(found)}{' or more' if len(rows) == _SAME_BEGINNING_MAX else ''}"
-        raise UsageError(f"{text!r} is the beginning of {many} notes; give more of it")
+        raise UsageError(
+            f"{text!r} matches {many} notes; type more characters of the id (tally memory ls lists "
+            f"them)"
+        )
     return str(found[0])
 
 

@@ -175,7 +175,7 @@ def review(memory: SqliteMemory, id: str, verdict: Verdict, *, by: str) -> int:
         if row is None:
             raise NoteNotFound(id=id)
         if not row[0]:
-            raise NoteInvalid(field="id", why="a note that is held back", given=id)
+            raise NoteInvalid(field="id", why="the id of a note in quarantine", given=id)
         seq, _ = writer.append(NoteReviewed(verdict=verdict, by=by), note=id)
         if verdict is Verdict.RELEASED:
             _apply_supersession(writer, id)

@@ -212,7 +212,10 @@ def _compare(db: sqlite3.Connection, scratch: sqlite3.Connection) -> None:
         while True:
             one, other = ours.fetchmany(500), theirs.fetchmany(500)
             if [*map(_typed_values, one)] != [*map(_typed_values, other)]:
-                raise _Broken(f"the table `{table}` is not what follows from the log; rebuild it")
+                raise _Broken(
+                    f"the table `{table}` is not what follows from the log; SqliteMemory.rebuild() "
+                    "builds it again"
+                )
             if not one:
                 break
 
