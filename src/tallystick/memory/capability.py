@@ -81,8 +81,10 @@ class _MemoryOfRun(RunCapability):
         self._functions = calls.functions()
 
     def functions(self) -> Sequence[RunFunction]:
+        """Return the functions that programs of the run can call."""
         return self._functions
 
     def fields_of(self, notes: Sequence[msgspec.Struct]) -> Mapping[str, Any]:
+        """Return the field `memory` of a call's record, or nothing if it did nothing with notes."""
         touched = merge_touched([each for each in notes if isinstance(each, NotesTouched)])
         return {} if touched is None else {"memory": touched}

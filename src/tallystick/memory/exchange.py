@@ -104,6 +104,7 @@ def export_notes(
     """
     if not label.strip():
         raise NoteInvalid(field="label", why="say where it goes, for whoever must erase it")
+    # One transaction: no note can change between the reading and the entry that names it.
     with memory.writing() as writer:
         rows = select_notes(
             writer.db, reader=reader, filters=filters, seq=writer.head.count, at=writer.at
@@ -131,6 +132,7 @@ def import_notes(
     With `trusted`, notes are not screened, and keep the quarantine that they had.
     """
     taken = _Import(trusted=trusted)
+    # One transaction: the digest of the lines is checked after the last note, and undoes them all.
     with memory.writing() as writer:
         for number, line in enumerate(_decode_lines(lines), start=2):
             try:

@@ -84,8 +84,9 @@ def effective_importance(
 ) -> float:
     """Return importance × exp(-rate × hours) + 0.05 × ln(1 + accesses), at most 1.
 
-    `linear` takes off rate × hours of it, `step:<h>` halves it every h hours, `power_law:<a>`
-    divides it by (1 + hours) to the power of a. The rate is 0.01 per hour by default.
+    The rate is 0.01 per hour by default. Other functions of a note replace the exponential:
+    `linear` takes off rate × hours of it, `step:<h>` halves it every h hours. `power_law:<a>`
+    divides it by (1 + hours) to the power of a.
     """
     age = max(0.0, hours)
     speed = DECAY_RATE_PER_HOUR if rate is None else rate
@@ -575,6 +576,7 @@ def _forget(memory: SqliteMemory, ids: Iterable[str], act: _Act, *, scrub: bool)
     if before is not None:
         return _first_answer(memory, before)
     scrubbed: bool | None = None
+    # After the transaction, because SQLite cannot rewrite a file inside of one.
     # Also if an earlier erasure was interrupted before it was scrubbed.
     if act.entries or (act.strategy.erases and memory.scrub_due):
         scrubbed = memory.scrub() if scrub else False

@@ -424,6 +424,7 @@ class Memory:
         Raise `ReceiptUnknown` otherwise.
         """
         found = kept_receipt(self.store, read_id)
+        # The same error as for no receipt: an agent gets no sign of what others recalled.
         if self._reader is not None and found.agent_id != self._reader:
             raise ReceiptUnknown(id=read_id)
         return found
@@ -454,8 +455,9 @@ class Memory:
     def resolve(self, citation: str | NoteCitation) -> Note:
         """Return the note that a citation names, as it was recalled, checked against the receipt.
 
-        Raise `UsageError` if it is no citation, `NotRecalled` or a `ReceiptError` if the receipt
-        does not support it, and `NoteNotFound` or `NoteErased` if the note cannot be read.
+        Raise `UsageError` if it is no citation. Raise `NotRecalled` or a `ReceiptError` if the
+        receipt does not support it. Raise `NoteNotFound` or `NoteErased` if the note cannot be
+        read.
         """
         read = read_citation(citation) if isinstance(citation, str) else citation
         receipt = self.receipt(read.read_id)

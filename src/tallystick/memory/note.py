@@ -37,7 +37,9 @@ _TAG_CHARS_MAX = 256
 _RELATED_MAX = 256
 _METADATA_BYTES_MAX = 64 << 10
 _METADATA_DEPTH_MAX = 16
+# The time field of a UUIDv7 has 48 bits.
 _TIME_MS_MAX = (1 << 48) - 1
+# The largest whole number that every JSON reader reads exactly.
 _POSITION_MAX = (1 << 53) - 1
 _AGENT = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -194,6 +196,7 @@ def uuid7(*, time_ms: int, entropy: bytes) -> str:
         raise NoteInvalid(field="time_ms", why="milliseconds since 1970, in 48 bits", given=time_ms)
     if len(entropy) != ENTROPY_BYTES:
         raise NoteInvalid(field="entropy", why=f"{ENTROPY_BYTES} bytes", given=len(entropy))
+    # 12 random bits follow the version and 62 the variant: 74 of the 80 are used.
     random = int.from_bytes(entropy, "big")
     high = (time_ms << 16) | 0x7000 | ((random >> 62) & 0xFFF)
     low = (0b10 << 62) | (random & ((1 << 62) - 1))

@@ -251,6 +251,7 @@ class _Intake:
 
     def take(self, new: NewNote, origin: str | None) -> Remembered:
         """Remember one note: answer a repeated request, sight a duplicate, or append a new note."""
+        # Answer a repeated request first: a note that it relates to may be gone by now.
         if origin is not None and (before := self._earlier_answer(origin)) is not None:
             return before
         now = self._writer.at

@@ -92,6 +92,7 @@ class TextScreen:
     def look(
         self, db: sqlite3.Connection, note: Note, *, now: int
     ) -> tuple[tuple[str, ...], float]:
+        """Return the signs of the text and their sum, or nothing if the sum is below 0.5."""
         return _verdict(_text_signs(note))
 
 
@@ -117,6 +118,7 @@ class Screen:
     def look(
         self, db: sqlite3.Connection, note: Note, *, now: int
     ) -> tuple[tuple[str, ...], float]:
+        """Return the signs of the text and of the habits, or nothing if their sum is below 0.5."""
         habit = self._habits.get(note.agent_id)
         if habit is None:
             habit = self._habits[note.agent_id] = _habit(db, note.agent_id, now)

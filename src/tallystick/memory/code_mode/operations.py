@@ -51,8 +51,8 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `guest_token_cost` is the reference's estimate, from bytes, and is kept to compare with others
     that give it; `answer_tokens` is a count. `receipts` are what `cite` gave, `scores` the last
-    that `score` gave for each note. `records_seen` counts the hits that the host gave, and
-    `records_emitted` those of them whose whole text is in the answer.
+    that `score` gave for each note. `records_seen` counts the hits that the host gave.
+    `records_emitted` counts those of them whose whole text is in the answer.
     """
 
     recalled: tuple[RecallHit, ...]

@@ -1,11 +1,11 @@
 """The vectors as numbers: in fixed point, equal on every machine, and as codes of one bit each.
 
 A code has one bit for each component of its vector. A scan of all codes gives the same answer for
-the same notes, whatever the order in which they were added and whatever else is stored: a filter or
-an earlier position is a mask. A graph index gives none of that. The nearest codes are only
-candidates; the caller compares their whole vectors. All candidates as near as the last one are
-returned, or those of them that the caller's `first` chooses, so the candidates do not depend on the
-order in which they were added.
+the same notes, in whatever order they were added. Other stored notes do not matter: a filter or an
+earlier position is a mask. A graph index gives none of that. The nearest codes are only candidates;
+the caller compares their whole vectors. All candidates as near as the last one are returned, or
+those of them that the caller's `first` chooses. So the candidates do not depend on the order
+either.
 
 Needs the extra `memory`.
 """

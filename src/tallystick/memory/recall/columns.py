@@ -149,9 +149,9 @@ class ReplacedStates:
         return float(self._importance.values[np.flatnonzero(then)[0]])
 
     def at(self, filters: Filters, *, seq: int, at: int) -> NDArray[np.int64]:
-        """Return the places of notes with a replaced state that was theirs at `seq` and passes.
+        """Return the places of notes whose state as of `seq` is here and passes the filters.
 
-        It passes the filters as of the time `at`.
+        `at` is the time that decides what has expired and what is valid.
         """
         mask = (self._seq_from.values <= seq) & (self._seq_to.values > seq)
         mask &= (self._flags.values & hidden_flags(filters)) == 0
@@ -290,7 +290,7 @@ class NoteColumns:
         self._tags.setdefault(tag, array("I")).append(place)
 
     def set_shares(self, number: int, spans: Iterable[tuple[str, int, int]]) -> None:
-        """Say with whom a note was shared from and to which places, all there is to say."""
+        """Replace all shares of a note: agents, and from and to which position each has it."""
         for agent in self._shared_with.pop(number, ()):
             self._shares[agent].pop(number, None)
         for agent, seq_from, seq_to in spans:

@@ -1,8 +1,8 @@
 """The standing index: the data of short lists, held in memory beside an open store.
 
 A process that keeps a store open keeps one of these with it. The index follows the log: before it
-answers, it reads the entries that were appended since. Its answers follow from the log alone, so an
-index that is days old, one that was built just now, and no index at all (`shortlist`) agree.
+answers, it reads the entries that were appended since. Its answers follow from the log alone. So an
+index that is days old, a new one, and no index at all (`shortlist`) give the same.
 
 It holds terms of notes, also of notes that were erased meanwhile, until it is built again. It is
 never written to a file.
@@ -77,9 +77,11 @@ class Masked:
         return found
 
     def authors(self, said: frozenset[str]) -> list[str]:
+        """Return the authors of notes under the mask whose names have one of these words."""
         return self._columns.authors(said, self._mask)
 
     def best(self, asked: Sequence[str], *, count: int, bm25: Bm25) -> tuple[list[int], Statistics]:
+        """Return the notes with the best sums of `term_scores`, and the statistics of the mask."""
         mask = None if self._notes == len(self._mask) else self._mask
         places, statistics = self._postings.best(
             asked, count=count, mask=mask, bm25=bm25, first=self._columns.first
@@ -103,10 +105,20 @@ class Masked:
         return self._numbers_at(np.unique(of[rows]).tolist())
 
     def counts(self, numbers: Sequence[int], asked: Sequence[str]) -> list[Mapping[str, int]]:
+        """Return for each note how often it has each term of `asked`.
+
+        The rest is under the empty term.
+
+        Raise `UsageError` if a note is not in the index.
+        """
         places = [self._place_of(number) for number in numbers]
         return list(self._postings.counts(places, asked))
 
     def fields(self, numbers: Sequence[int]) -> list[tuple[str, NoteFields]]:
+        """Return the id of each note, and what ranking reads of it except text and relations.
+
+        Raise `UsageError` if a note is not in the index.
+        """
         return self._columns.fields([self._place_of(number) for number in numbers], seq=self._seq)
 
     def tokens(self, db: sqlite3.Connection, count: Count, *, tokenizer: str) -> int:
@@ -120,6 +132,7 @@ class Masked:
         return int(counted.values[self._mask].sum())
 
     def within(self, numbers: Collection[int]) -> list[int]:
+        """Return those of some notes that are under the mask."""
         return [
             number
             for number in numbers

@@ -329,6 +329,7 @@ class _Ranking:
     # -- lanes ------------------------------------------------------------------------------------
 
     def add_lexical(self) -> None:
+        """Add the share of BM25, or a remark if the query has no words."""
         asked = self._asked.terms
         if not asked:
             self._absent("lexical", "the query has no words that say something")
@@ -337,6 +338,7 @@ class _Ranking:
         self._add("lexical", self._profile.lexical, scores, evidence=True)
 
     def add_dense(self, embedder: Embedder | None) -> None:
+        """Add the cosine of query and note. A long note counts by its nearest window."""
         if not self._profile.dense:
             return
         windows = [self._scope.vectors(id) for id in self._ids] if embedder is not None else []
@@ -362,6 +364,7 @@ class _Ranking:
             self._add("dense", self._profile.dense, near, evidence=True)
 
     def add_author(self) -> None:
+        """Add 1 for each note whose author the query names."""
         if not any(note.author for note in self._fields):
             self._absent("author", "no note has an author", weight=self._profile.author)
         elif self._asked.named:
@@ -369,6 +372,7 @@ class _Ranking:
             self._add("author", self._profile.author, named)
 
     def add_when(self) -> None:
+        """Add the nearness of each note to the days and months that the query names."""
         if not self._asked.periods:
             return
         if not any(note.created_at for note in self._fields):
@@ -405,6 +409,7 @@ class _Ranking:
         self._add("session", profile.session, whole, evidence=True)
 
     def add_recency_and_importance(self, now: int | None) -> None:
+        """Add the lanes of age and importance. Raise `UsageError` if recency needs `now`."""
         profile = self._profile
         if profile.recency:
             if now is None:
@@ -417,6 +422,7 @@ class _Ranking:
             self._add("importance", profile.importance, weights)
 
     def add_related(self) -> None:
+        """Add 1 for the best ten notes, and half at each of two steps along their relations."""
         if not self._profile.related:
             return
         ties = _relations_within(self._ids, self._fields)
@@ -457,6 +463,7 @@ class _Ranking:
     # -- what lanes share -------------------------------------------------------------------------
 
     def result(self, k: int) -> Ranked:
+        """Return the best `k` notes that have evidence, with the remarks."""
         order = self._order()
         hits = tuple(
             Hit(

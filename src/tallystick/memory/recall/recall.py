@@ -356,7 +356,7 @@ def recall(
     """Find the best notes for a query, and append the receipt to the log.
 
     `index` makes it quicker in a large memory; the result is the same without. Without `count`, the
-    receipt has no tokens. Raise `UsageError` or `NoteInvalid` for a request out of range,
+    receipt has no tokens. Raise `UsageError` or `NoteInvalid` for a request out of range. Raise
     `EmbedderNotConfigured` if the strategy needs vectors and there is no embedder or no model, and
     `ModelMismatch` if the embedder is not the store's model.
     """
@@ -381,6 +381,8 @@ def recall(
             whole = looked.tokens(count, made, tokenizer=tokenizer)
             tokens = _tokens(query, hits, seen, count, whole=whole, name=tokenizer)
     derived = tuple(_derived_hit(hit, seen) for hit in hits)
+    # Another process may append between the reading above and this transaction. The receipt names
+    # the position that was read, so it stays true.
     with memory.writing() as writer:
         link = chain_end(writer.db)
         receipt = issue(

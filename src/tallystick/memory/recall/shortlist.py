@@ -189,6 +189,7 @@ class CachingEmbedder:
         return self._embedder.digest
 
     def embed(self, text: str) -> Embedded:
+        """Return the vectors of a text, computed the first time only."""
         if text not in self._made:
             self._made[text] = self._embedder.embed(text)
         return self._made[text]
@@ -428,6 +429,7 @@ class Candidates:
         return tuple(self._fields)
 
     def number(self, id: str) -> int:
+        """Return the number of a note."""
         return self._numbers[id]
 
     def fields(self, id: str) -> NoteFields:

@@ -92,9 +92,11 @@ class View:
     # -- what others read ----------------------------------------------------------------------
 
     def note(self, id: str) -> Note:
+        """Return the content of a note."""
         return self._rows[id].note
 
     def state(self, id: str) -> NoteState:
+        """Return the state of a note."""
         return self._rows[id].state
 
     def content_hash(self, id: str) -> str:
@@ -235,7 +237,7 @@ def find_note(
 ) -> Seen:
     """Return one note as of a position, whatever its state is: deleted, archived or in quarantine.
 
-    Raise `NoteErased` if it was erased and the reader is the owner, and `NoteNotFound` otherwise if
+    Raise `NoteErased` to the owner of the file if it was erased since. Raise `NoteNotFound` if
     there is no such note, or none that the reader may see.
     """
     with memory.reading() as db:

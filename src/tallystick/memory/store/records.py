@@ -305,6 +305,7 @@ EVENT_TYPES = {
     "notes.exported": "memory_read",
 }
 
+# RecursionError: a body from another hand may be nested deeper than Python's stack allows.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _decoder: msgspec.json.Decoder[MemoryRecord] = msgspec.json.Decoder(MemoryRecord)

@@ -337,6 +337,7 @@ class SqliteMemory:
         """
         with self.reading() as db:
             row = head_row(db, self.path)
+            # Times in headers never go back, so the log can be searched by halves.
             low, high = 0, row.head.count
             while low < high:
                 middle = (low + high + 1) // 2
@@ -372,6 +373,7 @@ class SqliteMemory:
             row = head_row(db, self.path)
             writer = LogWriter(db, row, now=self.clock(), entropy=self._entropy)
             yield writer
+            # A transaction that appended nothing leaves the head, its time too, as it was.
             if writer.head != row.head:
                 db.execute(
                     "UPDATE head SET count = ?, hash = ?, at = ?, projected = ?, scrub = ?",
@@ -398,6 +400,7 @@ class SqliteMemory:
             db.execute("INSERT INTO words (words) VALUES ('optimize')")
         if not self._file.rewrite():
             return False
+        # The mark goes last: after a crash before this line, the next opening scrubs again.
         with self._file.writing() as db:
             db.execute("UPDATE head SET scrub = 0")
         return True
@@ -443,6 +446,7 @@ class SqliteMemory:
             there = _table_names(db)
         if not _is_current(row, there):
             with self._file.writing() as db:
+                # Another process may have rebuilt them before this one got the lock.
                 if not _is_current(head_row(db, self.path), _table_names(db)):
                     self._rebuild(db)
         self._ready = True
@@ -458,6 +462,7 @@ class SqliteMemory:
         for statement in PROJECTION_SCHEMA:
             db.execute(statement)
         count = fold_all(db, db, row, path=self.path)
+        # Vectors are not rebuilt. Those of notes that the log no longer has go here.
         db.execute("DELETE FROM vector WHERE number NOT IN (SELECT number FROM note)")
         db.execute("UPDATE head SET projection = ?, projected = ?", (PROJECTION, row.head.count))
         return count

@@ -116,8 +116,8 @@ def keep_vectors(
 ) -> int:
     """Store the vectors of notes, one for each window in order. Return how many notes had none.
 
-    A note that has vectors keeps those it has. Nothing is stored if one of these is raised:
-    `ModelMismatch` for another model than the store's, `NoteNotFound` for a note that is not here,
+    A note that has vectors keeps those it has. Nothing is stored if an error is raised:
+    `ModelMismatch` for another model than the store's; `NoteNotFound` for a note that is not here;
     `NoteInvalid` if no model was chosen, or if the number of vectors is not that of the windows.
     """
     kept = 0
