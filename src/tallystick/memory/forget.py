@@ -197,10 +197,7 @@ def saying_ids(memory: SqliteMemory, says: Callable[[bytes], bool]) -> list[str]
 
 
 def living_rows(db: sqlite3.Connection, seq: int, at: int) -> list[Row]:
-    """Return every note that is neither deleted, archived nor forgotten.
-
-    Others' notes are included.
-    """
+    """Return the rows of all agents' notes that are neither deleted, archived nor forgotten."""
     rows = select_notes(db, reader=None, filters=EVERYTHING, seq=seq, at=at)
     away = (ConsolidationState.ARCHIVED, ConsolidationState.FORGOTTEN)
     return [row for row in rows if row.state.deleted_at is None and row.state.state not in away]
@@ -212,10 +209,12 @@ def living_rows(db: sqlite3.Connection, seq: int, at: int) -> list[Row]:
 def decay_pass(
     memory: SqliteMemory, *, archive_below: float = 0.2, forget_below: float = 0.05
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Archive notes that hardly matter any more, and mark as forgotten those below `forget_below`.
+    """Archive notes with an importance below `archive_below`.
 
-    Return the ids of both. Procedural notes do not decay. Raise `NoteInvalid` unless the two limits
-    are 0 <= `forget_below` <= `archive_below` <= 1.
+    Below `forget_below`, mark them forgotten.
+
+    The importance is `effective_importance` now. Return the ids of both. Procedural notes do not
+    decay. Raise `NoteInvalid` unless 0 <= `forget_below` <= `archive_below` <= 1.
     """
     if not 0.0 <= forget_below <= archive_below <= 1.0:
         raise NoteInvalid(field="forget_below", why="from 0 to `archive_below`, which is up to 1")
@@ -445,7 +444,7 @@ def forget(
 def forget_expired(
     memory: SqliteMemory, *, key: Key | None = None, scrub: bool = True
 ) -> Forgotten:
-    """Erase every note whose time is over."""
+    """Erase every note whose time is over, as the owner of the file."""
     act = _Act(
         actor=None, strategy=ForgetStrategy.HARD_DELETE, why="expired", by="expired", key=key
     )
@@ -528,7 +527,7 @@ class _Act:
     def issue_receipt(self, writer: LogWriter) -> ForgetReceipt | None:
         """Sign what was done, and append the receipt to the log.
 
-        Return None if there is nothing to sign.
+        Return None if there is no key, or if nothing was forgotten.
         """
         if self.key is None or not self.forgotten:
             return None

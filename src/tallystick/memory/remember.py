@@ -224,7 +224,8 @@ def record_access(memory: SqliteMemory, ids: Sequence[str]) -> int:
 def check_origin(origin: str) -> None:
     """Raise `NoteInvalid` if `origin` cannot name a request.
 
-    It is never erased, so it says nothing.
+    An origin is never erased, so it must not have any content of a note. It has 1 to 128
+    characters: letters and digits of ASCII, `-`, `_`, `.`, `:` and `/`.
     """
     check_agent(origin.replace(":", "-").replace("/", "-"), field="origin")
 
@@ -439,8 +440,9 @@ class _Intake:
 def supersession(db: sqlite3.Connection, note: Note) -> tuple[list[tuple[str, int]], int | None]:
     """Return the notes that end when this one begins, with that time, and when this one ends.
 
-    It ends where the next one begins. Notes of one owner with one key follow each other in the time
-    of the world, in whatever order they were learned. A note that is held back does not count.
+    This one ends where the next one begins. Notes of one owner with one key follow each other in
+    the time of the world, in whatever order they were learned. A note that is held back does not
+    count.
     """
     if note.key is None:
         return [], note.valid_to

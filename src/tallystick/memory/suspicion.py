@@ -98,7 +98,7 @@ class TextScreen:
 
 @dataclass(slots=True)
 class _Habit:
-    """The habits of an agent: sums over its last notes, and how many of them are quite new."""
+    """Sums over the last notes of an agent. `recent` counts those of the last second."""
 
     count: int
     importance: float

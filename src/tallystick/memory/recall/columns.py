@@ -290,7 +290,10 @@ class NoteColumns:
         self._tags.setdefault(tag, array("I")).append(place)
 
     def set_shares(self, number: int, spans: Iterable[tuple[str, int, int]]) -> None:
-        """Replace all shares of a note: agents, and from and to which position each has it."""
+        """Replace the shares of a note.
+
+        A span has an agent, and the positions from and to which the note is shared with it.
+        """
         for agent in self._shared_with.pop(number, ()):
             self._shares[agent].pop(number, None)
         for agent, seq_from, seq_to in spans:

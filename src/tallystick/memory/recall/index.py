@@ -89,6 +89,10 @@ class Masked:
         return self._numbers_at(places), statistics
 
     def near(self, vector: bytes, *, count: int) -> list[int]:
+        """Return the notes of the nearest codes.
+
+        If no vectors existed at the position, return nothing.
+        """
         import numpy as np
 
         if self._codes is None:

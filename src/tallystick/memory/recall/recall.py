@@ -172,7 +172,7 @@ class OpenScope:
     def of_all(
         self, query: str, *, k: int, profile: Profile, embedder: Embedder | None
     ) -> RankedView:
-        """Rank every note."""
+        """Rank every note of the scope."""
         if self._standing is not None and not self.large:
             listed = full_list(query, self._standing, self._standing.numbers)
             return self._rank_list(query, listed, self._standing, k, profile, embedder)

@@ -460,7 +460,10 @@ def verify_forgotten(
 
 
 def content_at(memory: SqliteMemory, seq: int) -> Held | Erased | None:
-    """Return what the log has of an entry, or None if it has no such entry."""
+    """Return what the log has of an entry.
+
+    Return None if there is no such entry, or if its body is gone and its header cannot be read.
+    """
     entry = next(memory.entries(start=seq, stop=seq), None)
     if entry is None:
         return None

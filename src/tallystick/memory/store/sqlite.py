@@ -366,7 +366,8 @@ class SqliteMemory:
     def writing(self, *, forced: bool = True) -> Iterator[LogWriter]:
         """Open one transaction for entries and their effects, all or nothing.
 
-        With `forced`, its commit waits for the disk.
+        With `forced`, its commit waits for the disk. Without, it survives this process, but maybe
+        not a power cut.
         """
         self._prepare()
         with self._file.writing(forced=forced) as db:
