@@ -359,7 +359,7 @@ def test_what_is_held_back_is_listed_and_released_or_not(here: Here) -> None:
     assert f"{held}  injection_phrase  ignore all previous" in text
     assert (released["verdict"], released["by"]) == ("released", "Mia")
     assert [hit["id"] for hit in here.json("recall", "ferries")["hits"]] == [held]
-    assert "held back" in here.error("memory", "review", held, "--release", code=2)
+    assert "in quarantine" in here.error("memory", "review", held, "--release", code=2)
 
 
 # -- verify, keys --------------------------------------------------------------------------------

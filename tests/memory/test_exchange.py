@@ -200,7 +200,7 @@ def test_a_changed_byte_of_any_line_is_refused(source: SqliteMemory, target: Sql
         (lambda line: line["note"].update(importance=7), "importance"),
         (
             lambda line: line["note"].update(related_to=["018bcfe5-6800-7000-8000-" + "0" * 12]),
-            "not here",
+            "exists here",
         ),
         (lambda line: line["state"].update(importance=-1), "importance"),
         (lambda line: line["state"].update(deleted_at=5), "deleted_at"),

@@ -177,7 +177,7 @@ def test_a_review_is_of_a_held_note_and_by_somebody(tmp_path: Path) -> None:
     with open_memory(tmp_path) as memory:
         made = remember(memory, a_note("ordinary")).id
 
-        with pytest.raises(NoteInvalid, match="held back"):
+        with pytest.raises(NoteInvalid, match="in quarantine"):
             review(memory, made, Verdict.RELEASED, by="ada")
         with pytest.raises(NoteInvalid, match="by"):
             review(memory, made, Verdict.RELEASED, by=" ")
