@@ -1,9 +1,9 @@
-"""What programs call of skills: search, load, read a file, run a script.
+"""Serve the `skills.*` calls of programs: search, load, read a file, run a script.
 
-Rule 1: a skill that is not for models is not found by `search` and not loaded here; its user loads
-it (`--skill`), and what the user has put into the prompt is open to programs too.
-Rule 2: every touch is noted with the answer that it made, so that evidence follows from the record.
-Rule 3: nothing outside a skill's folder is read, and nothing of the process environment is told.
+Rule 1: a skill that is not for models is neither found by `search` nor loaded here; its user loads
+it (`--skill`). A skill that the user has put into the prompt is open to programs too.
+Rule 2: every use is noted together with its answer, so that evidence follows from the record.
+Rule 3: nothing outside a skill's folder is read, and nothing of the process environment is shown.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ _CHARS_PER_TOKEN = 4
 
 
 class SkillCalls:
-    """Serves the programs of one run."""
+    """The `skills.*` functions of one run.
+
+    `put` are the ids of skills that the user has put into the prompt: programs may use them even if
+    models may not load them.
+    """
 
     def __init__(
         self, skills: Skills, *, session_id: str, scripts: Scripts, put: Collection[str] = ()
@@ -45,7 +49,11 @@ class SkillCalls:
         self._scripts = scripts
 
     def functions(self) -> list[RunFunction]:
-        """Return what programs call. A script that could do something twice is an effect."""
+        """Return the `skills.*` functions that programs find.
+
+        `skills.run` and `skills.call` are effects if the run has a function with that policy, since
+        a script may call it; otherwise they are reads, like the rest.
+        """
         scripted: FunctionPolicy = "effect" if self._scripts.has_effects else "read"
         made: list[tuple[str, Callable[..., Any], bool, FunctionPolicy]] = [
             ("skills.search", self.search, True, "read"),
@@ -184,6 +192,12 @@ class SkillCalls:
         return result
 
     def _found(self, name: str) -> Skill:
+        """Return the skill of a name.
+
+        Raise `SkillArguments` if the name is not text, `SkillNotFound` or `SkillAmbiguous` if it
+        names no skill or several, and `SkillDisabled` if models may not load the skill and no user
+        has put it into the prompt.
+        """
         skill = self._skills.registry.find(_text(name, "a name"))
         if skill.id not in self._put:
             check_invocable(skill.card)
@@ -191,13 +205,17 @@ class SkillCalls:
 
 
 def _found(card: Card) -> dict[str, str]:
-    """What a search says of a skill, with the call that a weak model would not think of."""
+    """Return what a search says of a skill.
+
+    It includes the call that loads the skill, because a weak model would not think of it.
+    """
     when = {"when": card.when_to_use} if card.when_to_use else {}
     load = f"print(skills.load({card.id!r}))"
     return {"id": card.id, "description": card.description, **when, "load": load}
 
 
 def _text(value: object, what: str) -> str:
+    """Return the value if it is text; raise `SkillArguments`, which calls it `what`, if not."""
     if not isinstance(value, str):
         raise SkillArguments(f"{what} is text, not {type(value).__name__}")
     return value

@@ -1,23 +1,25 @@
-"""The catalog: the cards of a run's skills, fitted into a budget, and the evidence of it.
+"""Fit the cards of a run's skills into a budget: the text for the prompt, and the evidence of it.
 
 One function makes both, so they cannot disagree. Rules:
 
 1. The text is at most as long as the effective budget: the budget, or what it takes to say that
-   there are skills and how they are found, if that is more.
-2. Cards are wanted in this order: pinned, matched (the better first), recently used, by id.
+   there are skills and how to find them, if that is more.
+2. Cards are ranked in this order: pinned, matched (the better first), recently used, by id.
 3. A card that does not fit whole is shown short, then by name. Only names that do not fit are left
-   out, and how many those are is always said, with the way to reach them.
+   out. How many were left out is always said, with the way to reach them.
 4. A skill that models may not load is not in the text and takes no room.
 5. A card is one line, or two with its `when:`. Whatever its texts hold, it cannot begin a line.
 
-The room is given out so. A name for every card comes first, in order: a card of any length costs
-those after it no more than its name. What is left makes cards longer: the first three of those
-that are pinned or matched as full as they will go, one after the other; then every card short;
-then, if all are short, full in order. Where the names alone would take all the room, those three
-still get up to half of it for their words: with a thousand skills, eighty names tell a model less
-than forty names and the one description it needs. A line of more than 133 characters for the name
-alone, more than any conforming name takes with its namespace, waits behind all others, so that it
-cannot crowd them out either.
+The room is distributed as follows. A name for every card comes first, in order: however long a card
+is, those after it lose no more room than its name takes. The rest makes cards longer. First, up to
+three of the pinned or matched cards are made as full as possible, one after the other. Then every
+card is made short; then, if all are short, full in order.
+
+Where the names alone would take all the room, those three still get up to half of it for their
+words. With a thousand skills, eighty names tell a model less than forty names and the one
+description it needs. A line of more than 133 characters for the name alone is longer than any
+conforming name with its namespace. It waits until all others have their place, so that it cannot
+crowd them out either.
 
 Rejected: full cards in order until the room is used up, which hides the rest of the alphabet; names
 by whichever is shorter, which shows one card more but shows fewer when the budget grows.
@@ -58,24 +60,27 @@ _CHARS_PER_TOKEN = 4
 
 
 def tokens_of(length: int) -> int:
-    """Estimate the tokens in a text of this length."""
+    """Return the estimated tokens of a text of this many characters: a quarter, rounded up."""
     return -(-length // _CHARS_PER_TOKEN)
 
 
 def size_bytes(text: str) -> int:
-    """The bytes of a text. Halves of characters, which no file can hold, count three each."""
+    """Return the size of a text in bytes of UTF-8.
+
+    Half of a surrogate pair, which no file can hold, counts three bytes.
+    """
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 class Matched(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How well a skill fits what was asked, and by what."""
+    """The score of a skill that was matched with the task, and the reason for it."""
 
     score: float
     reason: str
 
 
 class ListedCard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One skill: what is known of it, whether its card was shown, and what became of it."""
+    """One skill of a catalog: its card, whether it was shown, and whether it was loaded or used."""
 
     id: str
     name: str
@@ -92,11 +97,11 @@ class ListedCard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CardEvidence(ListedCard, frozen=True, kw_only=True, gc=False):
-    """One skill of a catalog.
+    """The evidence of one skill in a catalog.
 
-    `char_estimate` is what its full form takes, `shown_chars` what it takes in the text; both
-    without the newline before it. `rank` is its place in the order of fitting, counted from 1; 0
-    if it took no part. `used_by` names what of it was opened, run or called.
+    `char_estimate` is the size of its full form, `shown_chars` the size of the form in the text;
+    both are without the newline before it. `rank` is its position in the order of fitting, counted
+    from 1; 0 if it took no part. `used_by` names what of it was opened, run or called.
     """
 
     byte_estimate: int
@@ -110,12 +115,12 @@ class CardEvidence(ListedCard, frozen=True, kw_only=True, gc=False):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What a catalog shows and what it leaves out, card by card in the order they were given.
+    """A catalog card by card, in the order they were given: what is shown, and what is left out.
 
     `shown` and `omitted` together hold every id. `eligible` are those beyond the catalog's limit,
-    `order` those that were fitted, the most wanted first. `reachable` says that every skill that a
-    model may load is listed, or is found by the search that the text tells of; `unreachable` are
-    those that neither a model nor a user can load.
+    `order` those that were fitted, the most wanted first. `reachable` is true if every skill that a
+    model may load is listed, or is found by the search that the text names; `unreachable` are those
+    that neither a model nor a user can load.
     """
 
     schema_version: int = 2
@@ -136,7 +141,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reachability_of(card: Card, *, selected: bool) -> Reachability:
-    """How a skill is come by, given whether it is listed."""
+    """Return the way to reach a skill; `selected` is true if the catalog lists it."""
     if selected:
         return "shown"
     if not card.disable_model_invocation:
@@ -162,7 +167,10 @@ _TAG = re.compile(r"<(?=[<>/!?|\[]|[^\W\d_])")
 
 
 def card_forms(card: Card) -> tuple[tuple[Form, str], ...]:
-    """The forms of a card from the least to the full one, each longer than the one before."""
+    """Return the forms of a card, each longer than the one before: the name alone to the full text.
+
+    A card without any text has one form, its name, which counts as full.
+    """
     name = f"- `{quoted_id(card.id)}`"
     brief = unmarked(flat(card.short))
     text = unmarked(flat(card.description)) or brief
@@ -179,7 +187,7 @@ def card_forms(card: Card) -> tuple[tuple[Form, str], ...]:
 
 
 def flat(text: str) -> str:
-    """A text as one line."""
+    """Return a text as one line, as `flattened` does, but quickly if it is one line already."""
     # Most texts are in order already, and this is asked of each of a thousand cards. In no version
     # of Unicode is white space printable, but for the space itself; and of what cannot be seen
     # only selectors are, all of which begin with these two bytes.
@@ -194,12 +202,18 @@ def flat(text: str) -> str:
 
 
 def unmarked(text: str) -> str:
-    """Return a text without marks: no code begins or ends in it, and no tag."""
+    """Return a text with backticks and the `<` of tags replaced.
+
+    So no code begins or ends in it, and no tag.
+    """
     return _TAG.sub("&lt;", text.replace("`", "'"))
 
 
 def shortened(text: str) -> str:
-    """The first sentence of a line that is long, or as many of its words as there is room for."""
+    """Return a line of at most 120 characters.
+
+    A longer one is cut after its first sentence, or else after a word, with an ellipsis.
+    """
     if len(text) <= _SHORT_CHARS_MAX:
         return text
     end = text.find(". ", _SENTENCE_CHARS_MIN, _SHORT_CHARS_MAX)
@@ -210,7 +224,7 @@ def shortened(text: str) -> str:
 
 
 def quoted_id(id: str) -> str:
-    """An id as it is written between the double quotes of a Python string."""
+    """Return an id as it is written between the double quotes of a Python string."""
     if id.isascii() and id.isprintable() and _ESCAPED.isdisjoint(id):
         return id
     return "".join(map(_quoted, id))
@@ -243,23 +257,24 @@ _NOT_USED: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
 class Catalog(msgspec.Struct, frozen=True, kw_only=True):
-    """The text for a prompt, empty if there is no skill to tell of; and its evidence."""
+    """The text for a prompt, empty if there is no skill to show, and the evidence of it."""
 
     rendered: str
     evidence: Evidence
 
 
 def suffix(omitted: int) -> str:
-    """The line that says how many skills are not listed, and how to find them."""
+    """Return the line that says how many skills are not listed, and how to find them."""
     are, them = ("skill is", "it") if omitted == 1 else ("skills are", "them")
     return f'\n... {omitted} more {are} not listed. print(skills.search("words")) finds {them}.'
 
 
 @dataclass(slots=True)
 class _Entry:
-    """A card while it is being fitted: its forms from the least, and which it has; -1 for none.
+    """A card while it is being fitted.
 
-    `preferred` is one of the few that may be full before others are short.
+    `forms` begin with the shortest; `level` is the index of the chosen one, -1 for none.
+    `preferred` marks the few that may be full before others are short.
     """
 
     card: Card
@@ -284,7 +299,7 @@ class _Entry:
         return self.forms[self.level] if self.level >= 0 else ("none", "")
 
     def grow(self, level: int, left: int) -> int:
-        """Take a longer form if there is room for it; say how much room is left."""
+        """Take the form of this level if it is longer and fits; return the room that is left."""
         level = min(level, len(self.forms) - 1)
         cost = len(self.forms[level][1]) - len(self.forms[self.level][1])
         if level <= self.level or cost > left:
@@ -304,11 +319,11 @@ def fit_catalog(
     loaded: Collection[str] = (),
     used: Mapping[str, tuple[str, ...]] = _NOT_USED,
 ) -> Catalog:
-    """Fit cards into a budget of characters.
+    """Fit cards into a budget of characters; return the text and its evidence.
 
     At most `catalog_limit` cards are listed, the most wanted. `recent` are ids, the latest first;
-    `used` says of an id what was opened, run or called. Ids have to be unique. What comes out
-    depends on the arguments alone.
+    `used` names, for an id, what was opened, run or called. The result depends on the arguments
+    alone. Raise `InvalidName` if an id is empty or not unique.
     """
     entries = _entries(cards)
     wanted = _ordered(entries, pinned=frozenset(pinned), matched=matched, recent=recent)
@@ -361,7 +376,10 @@ def _ordered(
     matched: Mapping[str, Match],
     recent: Sequence[str],
 ) -> list[_Entry]:
-    """The entries that a model may load, the most wanted first."""
+    """Return the entries that a model may load, the most wanted first.
+
+    The first of them that are pinned or matched are marked as preferred.
+    """
     latest = {id: place for place, id in reversed(list(enumerate(recent)))}
     never = len(recent)
 
@@ -410,7 +428,7 @@ def _fit(order: Sequence[_Entry], *, room: int, wanted: int) -> None:
 
 
 def _kept_for_words(order: Sequence[_Entry], room: int) -> int:
-    """What is kept for the words of the preferred cards: half of the room, if they need it."""
+    """Return the room kept for the words of the preferred cards: at most half, if they need it."""
     preferred = [entry for entry in order if entry.preferred and not entry.long_name]
     names = sum(entry.name_cost for entry in preferred)
     full = sum(entry.full_cost for entry in preferred)
@@ -418,7 +436,7 @@ def _kept_for_words(order: Sequence[_Entry], room: int) -> int:
 
 
 def _grow(listed: Sequence[_Entry], *, left: int) -> None:
-    """Give the room that names leave to the words of the cards."""
+    """Make cards longer with `left`, the room that their names leave."""
     for entry in listed:
         if entry.preferred:
             left = entry.grow(2, left)
@@ -441,7 +459,7 @@ def _rendered(order: Sequence[_Entry], *, wanted: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """What is known of a run's skills besides their cards."""
+    """The facts about a run's skills that are not on their cards."""
 
     ranks: Mapping[str, int]
     pinned: frozenset[str]

@@ -1,16 +1,16 @@
-"""What can go wrong with skills, sorted as in `tallystick.core.errors`.
+"""Errors of skills, sorted as in `tallystick.core.errors`.
 
 UsageError
 ├── SkillAmbiguous            a name that several skills of different namespaces have
-├── SkillArguments            arguments, or a path, that are none
+├── SkillArguments            arguments, or a path, that are not valid
 └── SkillNotFound             no skill of that name, or no file of it
 Refused
 ├── SkillDisabled             not for models to load; a user may
 ├── SkillPathRefused          a path that leaves the skill's folder, or is no ordinary file
-├── SkillSignatureInvalid     a SKILL.sig that is none
-└── SkillUntrusted            nobody trusts it yet, or its signature does not hold
+├── SkillSignatureInvalid     a SKILL.sig that is not a signature
+└── SkillUntrusted            not trusted yet, or its signature is not valid
 BackendError
-├── SkillFailed               a function of it raised, or returned what is no JSON
+├── SkillFailed               a function of it raised, or returned something other than JSON
 └── SkillUnreadable           its file cannot be read, or is not a skill
 """
 
@@ -36,7 +36,7 @@ class SkillNotFound(Facts, UsageError):
 
 
 class SkillAmbiguous(Facts, UsageError):
-    """A bare name that several skills have."""
+    """A bare name that belongs to several skills, whose ids are `ids`."""
 
     code = "usage.skill.ambiguous"
 
@@ -49,13 +49,13 @@ class SkillAmbiguous(Facts, UsageError):
 
 
 class SkillArguments(UsageError):
-    """What a skill was asked with is not what it takes."""
+    """The arguments of a call, or of a skill that a user puts into a prompt, are not valid."""
 
     code = "usage.skill.arguments"
 
 
 class SkillDisabled(Facts, Refused):
-    """A skill that says that models are not to load it."""
+    """The skill says that models may not load it."""
 
     code = "refused.skill.disabled"
 
@@ -79,13 +79,13 @@ class SkillPathRefused(Facts, Refused):
 
 
 class SkillSignatureInvalid(Refused):
-    """A file that should be a signature and is not. Says nothing of who signed."""
+    """A file that should be a signature and is not. It says nothing about who signed."""
 
     code = "refused.skill.signature"
 
 
 class SkillUntrusted(Facts, Refused):
-    """A skill that may not be used here yet."""
+    """A skill that may not be used here yet, or a file of it that changed since it was trusted."""
 
     code = "refused.skill.untrusted"
 
@@ -97,13 +97,13 @@ class SkillUntrusted(Facts, Refused):
 
 
 class SkillFailed(BackendError):
-    """A function of a skill gave nothing back."""
+    """A function of a skill returned nothing that can be passed on."""
 
     code = "backend.skill.failed"
 
 
 class SkillUnreadable(Facts, BackendError):
-    """A skill's file cannot be read, or says nothing that can be used."""
+    """A skill's file cannot be read, or holds nothing that can be used."""
 
     code = "backend.skill"
 
@@ -115,5 +115,6 @@ class SkillUnreadable(Facts, BackendError):
 
 
 def _shown(name: str) -> str:
+    """Return a name in quotes, cut to 80 characters."""
     cut = name if len(name) <= _SHOWN_CHARS_MAX else f"{name[:_SHOWN_CHARS_MAX]}…"
     return repr(cut)

@@ -1,7 +1,7 @@
-"""Skills on this machine: found and trusted, read by themselves, made new, copied.
+"""Manage skills on this machine: read, create and copy them, and admit those that are trusted.
 
 Rule 1: a copy has the ordinary files of a folder and nothing else; whatever is in them, nothing is
-run. What would be left out, such as a link, is a reason not to copy.
+run. An entry that would be left out, such as a link, is a reason not to copy.
 Rule 2: a folder appears under its name when it is whole, or not at all.
 """
 
@@ -57,7 +57,7 @@ Files beside this one are read when they are needed, with their paths from this 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """A skill that was copied: where it is, its files, and whether another stood there before."""
+    """A skill that was copied: where it is, its files, and whether it replaced another."""
 
     path: Path
     bundle: Bundle
@@ -65,9 +65,10 @@ class Installed:
 
 
 def skill_at(path: Path) -> Skill:
-    """The skill in a folder that somebody names.
+    """Return the skill in a folder that a user names.
 
-    Raises `SkillNotFound` if there is none, `SkillUnreadable` and `SkillPathRefused`.
+    Raise `SkillNotFound` if there is none, `SkillUnreadable` if it cannot be used, and
+    `SkillPathRefused` if its file is a link or the like.
     """
     folder = Folder(Path(os.path.realpath(path)))
     for file in SKILL_FILES:
@@ -84,7 +85,10 @@ def skill_at(path: Path) -> Skill:
 
 
 def new_skill(directory: Path, name: str) -> Path:
-    """Make a folder with a SKILL.md to go on from. Gives its path."""
+    """Make a folder with a SKILL.md to start from, and return its path.
+
+    Raise `UsageError` if the name is not valid or the folder exists already.
+    """
     if not _NAME.fullmatch(name) or len(name) > _NAME_CHARS_MAX:
         raise UsageError(
             f"{one_line(name)!r} is not a name for a skill: small letters and digits, with single "
@@ -99,7 +103,12 @@ def new_skill(directory: Path, name: str) -> Path:
 
 
 def install_skill(source: Folder, *, into: Path, name: str, force: bool = False) -> Installed:
-    """Copy a skill's folder under a directory. One that is there stays, unless `force`."""
+    """Copy a skill's folder into a directory. An existing one is replaced only with `force`.
+
+    Raise `UsageError` if the name cannot be a folder's, if the folder exists already or is the
+    source itself, and if the source has an entry that would not be copied. The errors of
+    `Folder.files` and `Folder.read` apply as well.
+    """
     if not name or name in {".", ".."} or "/" in name or "\0" in name:
         raise UsageError(f"{one_line(name)!r} cannot be the name of a folder")
     path = into / name
@@ -130,7 +139,11 @@ def install_skill(source: Folder, *, into: Path, name: str, force: bool = False)
 
 @contextmanager
 def _made_beside(directory: Path, name: str) -> Iterator[Path]:
-    """A folder on the same disk, out of the way of whoever looks for skills meanwhile."""
+    """Make a folder on the same disk, where no search for skills finds it; yield its path.
+
+    It is removed at the end, unless it was moved. Raise `UsageError` if `directory` is not one,
+    `StoreError` if the system fails.
+    """
     if os.path.lexists(directory) and not os.path.isdir(directory):
         raise UsageError(f"{one_line(str(directory))}: not a directory")
     with system_errors(one_line(str(directory)), StoreError):
@@ -145,7 +158,10 @@ def _made_beside(directory: Path, name: str) -> Iterator[Path]:
 
 
 def _put(made: Path, path: Path, *, force: bool) -> bool:
-    """Give a folder its name. True if another had it."""
+    """Move a folder to its path. Return True if it replaced another.
+
+    Raise `UsageError` if there is one and `force` is false, or if that one is not a skill.
+    """
     if not os.path.lexists(path):
         os.rename(made, path)
         return False
@@ -164,7 +180,11 @@ def _put(made: Path, path: Path, *, force: bool) -> bool:
 
 
 def _odd_entry(folder: Path) -> Path | None:
-    """The first entry that a folder does not give, and that is not left out anyway."""
+    """Return the first entry that would not be copied, or None.
+
+    Version control and compiled Python do not count. Raise `UsageError` for more than 20,000
+    entries.
+    """
     seen = 0
     for directory, names, files in os.walk(folder):
         names[:] = [each for each in names if each.casefold() not in _LEFT_OUT]
@@ -191,9 +211,10 @@ def admitted_skills(
     put: Sequence[str],
     say: Callable[[str], None],
 ) -> Skills | None:
-    """Return what runs may use of these layers; None if there is nothing. What may not be is said.
+    """Return the skills of these layers that are trusted; None if there are none.
 
-    Raises `SkillUntrusted` where a user puts a skill into the prompt that may not be used.
+    `say` is called with one line if some may not be used. Raise `SkillUntrusted` if `put`, the
+    skills for the prompt, names one of those.
     """
     admitted = SkillTrust(config_directory(environ), settings=settings).admitted(scan(found.layers))
     if admitted.refused:
@@ -217,7 +238,10 @@ def admitted_skills(
 
 
 def _check_put(put: Sequence[str], admitted: Admitted) -> None:
-    """Say of a skill that is asked for why it may not be used, rather than that there is none."""
+    """Raise `SkillUntrusted` for a skill in `put` that was found and is not trusted.
+
+    Otherwise the caller would be told that there is no such skill.
+    """
     whys: dict[str, str] = {}
     for each in admitted.refused:
         whys.setdefault(each.skill.id, each.why)

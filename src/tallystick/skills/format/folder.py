@@ -1,14 +1,14 @@
-"""Folders of skills: the one way to their files, and a walk for those that are called SKILL.md.
+"""Read the files of a skill's folder, and find the directories with a SKILL.md below a layer.
 
 Rule 1: every file is opened from the folder's own descriptor, a component at a time, and no
 component is followed if it is a link. So a path is refused by what is opened, not by how it looks,
 and a folder that is changed while it is read gives nothing of what is outside.
 Rule 2: what can be read is what is listed. Links, devices, pipes, version control, compiled Python
-and names that hide characters are neither; so a digest over the listing is one over everything.
+and names that hide characters are neither, so a digest over the listing covers everything.
 Rule 3: a listing is whole or refused, never cut.
 
-A hard link cannot be told from a file, and a mount not from a folder. Who can make either could
-have copied the file.
+A hard link cannot be distinguished from a file, and a mount not from a folder. Whoever can make
+either could have copied the file.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What is in a folder. `left_out` are paths that cannot be read: links, pipes and the like."""
+    """The entries of a folder. `left_out` are paths that cannot be read: links, pipes and such."""
 
     files: tuple[FileEntry, ...]
     left_out: tuple[str, ...]
@@ -73,13 +73,18 @@ class Folder:
     id: str = ""
 
     def read(self, relative: str, *, bytes_max: int = READ_BYTES_MAX) -> bytes:
-        """A file's bytes. Raises `SkillPathRefused`, `SkillNotFound` or `SkillUnreadable`."""
+        """Return a file's bytes.
+
+        Raise `SkillPathRefused` if the path leaves the folder, leads through a link, or is no
+        ordinary file of at most `bytes_max` bytes; `SkillNotFound` if there is none;
+        `SkillUnreadable` if it cannot be read.
+        """
         parts = self._parts(relative)
         with self._translated(relative), self._opened(parts[:-1]) as directory:
             return read_inside(directory, parts[-1], bytes_max=bytes_max)
 
     def exists(self, relative: str) -> bool:
-        """Whether there is an ordinary file or folder of that path, which is not refused."""
+        """Return True if the path is an ordinary file or directory that is not refused."""
         try:
             parts = self._parts(relative.rstrip("/"))
             with self._translated(relative), self._opened(parts[:-1]) as directory:
@@ -89,14 +94,15 @@ class Folder:
         return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
     def files(self) -> tuple[FileEntry, ...]:
-        """Every file that can be read, in order of their paths.
+        """Return every file that can be read, in order of their paths.
 
-        Raises `SkillUnreadable` for a folder with too many, or with one that cannot be listed.
+        Raise `SkillUnreadable` if there are more than 5,000 entries, if folders are too deep, or if
+        one cannot be listed.
         """
         return self.listing().files
 
     def listing(self) -> Listing:
-        """The files, and what is in the folder besides. Raises as `files` does."""
+        """Return the files, and the paths that cannot be read. Raise the errors of `files`."""
         found: list[FileEntry] = []
         left_out: list[str] = []
         with self._translated("."), self._opened(()) as directory:
@@ -132,7 +138,10 @@ class Folder:
         return sorted(names)
 
     def _parts(self, relative: str) -> tuple[str, ...]:
-        """The components of a path, or a refusal; no file is looked at."""
+        """Return the components of a path; raise `SkillPathRefused` if it cannot be one.
+
+        No file is opened.
+        """
         if "\0" in relative:
             self._refuse(relative, "has a NUL character")
         if relative.startswith("/"):
@@ -154,7 +163,7 @@ class Folder:
 
     @contextmanager
     def _opened(self, parts: tuple[str, ...]) -> Iterator[int]:
-        """A directory below this folder, opened step by step."""
+        """Open a directory below this folder, a component at a time; yield its descriptor."""
         start = self.path if self.root is None else self.root
         steps = () if self.root is None else self.path.relative_to(self.root).parts
         try:
@@ -169,6 +178,7 @@ class Folder:
 
     @contextmanager
     def _translated(self, relative: str) -> Iterator[None]:
+        """Raise errors of the system, and `NotInside`, as errors of this skill."""
         try:
             yield
         except NotInside as error:
@@ -191,7 +201,7 @@ class Folder:
 
 
 class NotInside(Exception):
-    """A link, a device, or whatever else is not an ordinary part of a folder, and what it is."""
+    """A link, a device, or another entry that is no ordinary part of a folder. `why` names it."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -200,9 +210,10 @@ class NotInside(Exception):
 
 @contextmanager
 def open_inside(directory: int, parts: tuple[str, ...]) -> Iterator[int]:
-    """Open a directory below another, a component at a time, following no link.
+    """Open a directory below another, a component at a time; yield its descriptor.
 
-    Raises `NotInside` and `OSError`, as `read_inside` does.
+    No link is followed. Raise `NotInside` for a link and for a component that leads out, `OSError`
+    if the system fails.
     """
     held = os.dup(directory)
     try:
@@ -223,7 +234,11 @@ def open_inside(directory: int, parts: tuple[str, ...]) -> Iterator[int]:
 
 
 def read_inside(directory: int, name: str, *, bytes_max: int) -> bytes:
-    """The bytes of an ordinary file in a directory that is open."""
+    """Return the bytes of an ordinary file in a directory that is open.
+
+    Raise `NotInside` if it is a link, a device or the like, or longer than `bytes_max`; `OSError`
+    if the system fails.
+    """
     # Look before opening: to open a device is already to do something with it.
     _check_ordinary(os.stat(name, dir_fd=directory, follow_symlinks=False), bytes_max)
     descriptor = os.open(name, _FILE, dir_fd=directory)
@@ -252,7 +267,7 @@ def _is_link(name: str, directory: int) -> bool:
 
 
 def _status(name: str, directory: int) -> os.stat_result | None:
-    """What is there, without following it; None if it has gone."""
+    """Return the status of an entry, without following a link; None if it has gone."""
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -260,7 +275,7 @@ def _status(name: str, directory: int) -> os.stat_result | None:
 
 
 def _refusal(name: str) -> str | None:
-    """Why a name is neither listed nor opened, if so."""
+    """Return why a name is neither listed nor opened; None if it may be."""
     if name == "..":
         return "leads out of the skill's folder"
     if name.casefold() in _NOT_BUNDLED:
@@ -306,7 +321,11 @@ _NOT_WALKED = frozenset({
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A SKILL.md: its folder, its namespace from the directories between, its name and bytes."""
+    """A SKILL.md that was found.
+
+    `namespace` is made of the directories between the root and its folder; `file` is its name as
+    written, `raw` its bytes.
+    """
 
     path: Path
     namespace: str
@@ -316,7 +335,7 @@ class Found:
 
 @dataclass(slots=True, kw_only=True)
 class Walk:
-    """What one directory gave. `root` is where it really is."""
+    """The result of searching one directory. `root` is its real path."""
 
     root: Path
     found: list[Found] = field(default_factory=list)
@@ -336,7 +355,10 @@ class _WalkedFolder:
     namespace: str | None = ""
 
     def below(self) -> str | None:
-        """The namespace of skills in the directories of this one."""
+        """Return the namespace of skills in the directories of this one.
+
+        It is None if no id can begin with it.
+        """
         if not self.parts or self.namespace is None:
             return self.namespace
         name = folder_name(self.parts[-1])
@@ -344,10 +366,12 @@ class _WalkedFolder:
 
 
 def walked(path: Path, *, within: Path | None, seen: set[tuple[int, int]], missed: bool) -> Walk:
-    """Go through a directory, breadth first and in order of names.
+    """Search a directory for skills, breadth first and in order of names.
 
-    `seen` are directories that were gone through, to which this one is added; `missed` says whether
-    it is a fault if there is none.
+    `seen` are device and inode of directories that were searched before: one that is among them is
+    not searched again, and this one is added. If `missed` is true, an absent directory is a
+    failure. Nothing is raised for what is in the directory: failures and cuts are in the result.
+    Raise `NotSupportedHere` on a system without POSIX directories.
     """
     walk = Walk(root=path)
     try:
@@ -372,7 +396,11 @@ def walked(path: Path, *, within: Path | None, seen: set[tuple[int, int]], misse
 
 @contextmanager
 def _opened_root(root: Path, within: Path | None) -> Iterator[int]:
-    """The directory of a layer. What has to lie within another is reached from there."""
+    """Open the directory of a layer; yield its descriptor.
+
+    With `within`, it is opened from there, a component at a time. Raise `NotInside` if a link leads
+    out of it.
+    """
     system.require_posix("a folder of skills")
     start = root if within is None else Path(os.path.realpath(within))
     if not root.is_relative_to(start):
@@ -403,7 +431,10 @@ def _go_through(top: int, walk: Walk) -> None:
 
 
 def _looked_at(directory: int, place: _WalkedFolder, walk: Walk) -> list[_WalkedFolder]:
-    """Take a directory's skill, if it is one; else say which directories to look at next."""
+    """Add a directory's skill to the walk; return the directories to look at next.
+
+    Below the root, a directory with a skill is not searched for others.
+    """
     with os.scandir(directory) as listing:
         entries = [each for _, each in zip(range(_ENTRIES_MAX + 1), listing, strict=False)]
         if len(entries) > _ENTRIES_MAX:
@@ -465,7 +496,7 @@ def _inner(
 
 
 def _link_told(directory: int, entry: os.DirEntry[str]) -> str:
-    """Why a link was passed by, if it may have been meant as a skill: it leads to a directory."""
+    """Return why a link was not followed, if it may have been meant as a skill; otherwise ""."""
     try:
         leads = stat.S_ISDIR(entry.stat().st_mode)
         target = os.readlink(entry.name, dir_fd=directory) if leads else ""

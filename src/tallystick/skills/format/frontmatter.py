@@ -1,6 +1,6 @@
-"""Frontmatter: the YAML at the head of a SKILL.md, told apart from the instructions below it.
+"""Separate the frontmatter of a SKILL.md, the YAML at its head, from the instructions below it.
 
-Rule 1: nothing in a file makes this raise. What is wrong comes out as problems.
+Rule 1: no file makes this module raise. Faults come out as problems.
 Rule 2: values are text, lists and mappings of text, or None (`tallystick.skills.format.yaml_head`).
 """
 
@@ -28,12 +28,12 @@ _QUOTED_CHARS_MAX = 60
 
 
 def hidden(text: str) -> bool:
-    """Whether a text has characters that are not seen where it is shown."""
+    """Return True if a text has characters that are not seen where it is shown."""
     return _HIDDEN.search(text) is not None
 
 
 def flattened(text: str) -> str:
-    """A text as one line: white space is one space, and what cannot be seen is left out."""
+    """Return a text as one line: white space is one space, and hidden characters are left out."""
     line = " ".join(text.split())
     if hidden(line):
         line = " ".join(_HIDDEN.sub("", line).split())
@@ -41,7 +41,7 @@ def flattened(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """A short piece of a text for a message, in quotes."""
+    """Return the first 60 characters of a text, on one line and in quotes, for a message."""
     line = flattened(text[: _QUOTED_CHARS_MAX * 4])
     cut = line if len(line) <= _QUOTED_CHARS_MAX else f"{line[:_QUOTED_CHARS_MAX]}…"
     return f"'{cut}'"
@@ -54,7 +54,7 @@ Level = Literal["error", "warning"]
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault. With an error a skill cannot be used; with a warning it can.
+    """One fault of a skill. With an error a skill cannot be used; with a warning it can.
 
     `code` is stable and dotted, `message` one line that is safe to print.
     """
@@ -81,9 +81,9 @@ _BREAKS = re.compile("[\x85\u2028\u2029]")
 class Split:
     """A file in its parts.
 
-    `fields` is None where there is no frontmatter, or none that can be read: an error among the
-    `problems` tells the second from the first. Its keys are spelled with underscores; `keys` has
-    them as written. `strict` are faults that matter to other clients and not to this one.
+    `fields` is None if there is no frontmatter, or if it cannot be read; in the second case there
+    is an error among the `problems`. Its keys are spelled with underscores; `keys` has them as
+    written. `strict` are faults that matter to other clients and not to this one.
     """
 
     fields: Mapping[str, object] | None
@@ -94,7 +94,12 @@ class Split:
 
 
 def split(raw: bytes) -> Split:
-    """Take a file apart. Line ends are told alike; a byte-order mark is left out."""
+    """Split a file into frontmatter and body.
+
+    All line ends become newlines; a byte-order mark is dropped.
+
+    Nothing is raised: faults are in `problems`. A file of more than 1,000,000 bytes is not read.
+    """
     if len(raw) > FILE_BYTES_MAX:
         why = f"the file has {len(raw):,} bytes; {FILE_BYTES_MAX:,} are read"
         return Split(fields=None, body="", problems=(_problem("error", "file.large", why),))
@@ -123,7 +128,10 @@ def split(raw: bytes) -> Split:
 
 
 def _closing(lines: list[str], start: int) -> int | None:
-    """The line that closes a frontmatter; one that only looks like it, if there is no other."""
+    """Return the index of the line that closes a frontmatter; None if there is none.
+
+    A line of more than three hyphens, or an indented one, closes it only if there is no exact one.
+    """
     within = range(start, len(lines))
     exact = next((at for at in within if _FENCE.fullmatch(lines[at])), None)
     if exact is not None:
@@ -133,6 +141,7 @@ def _closing(lines: list[str], start: int) -> int | None:
 
 def _with_fields(source: str, body: str, problems: list[Problem]) -> Split:
     # The library takes longer to import than most commands do without it.
+    """Read the frontmatter; return it with the body and all problems."""
     from tallystick.skills.format.yaml_head import Reading, Unusable, mended, parsed
 
     reading = Reading()
@@ -179,6 +188,7 @@ def _problem(level: Level, code: str, message: str) -> Problem:
 
 
 def _decoded(raw: bytes, problems: list[Problem]) -> str | None:
+    """Return a file's text with newlines as line ends; None, with an error, if it is binary."""
     if raw.startswith(_BOM):
         problems.append(_problem("warning", "encoding.bom", "it begins with a byte-order mark"))
         raw = raw.removeprefix(_BOM)

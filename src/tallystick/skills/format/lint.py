@@ -1,7 +1,7 @@
-"""Lint: a skill held against the public specification, strictly, and against what makes it useful.
+"""Check a skill strictly against the public specification, and against what makes it useful.
 
 Errors are what the reference validator, or the loader of this package, refuses; warnings are the
-rest. What the loader puts up with, such as a byte-order mark, is an error here: others will not.
+rest. What the loader tolerates, such as a byte-order mark, is an error here: other clients may not.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ _PATTERN = re.compile(r"[{}$*]|^[a-zA-Z][a-zA-Z0-9+.-]*:|^//")
 
 
 def lint(folder: Path) -> tuple[Problem, ...]:
-    """Everything that is wrong with the skill in a folder, errors first. Nothing is raised."""
+    """Return everything that is wrong with the skill in a folder, errors first.
+
+    Nothing is raised for a fault of the skill: an unreadable folder or file is a problem, too.
+    """
     opened = Folder(folder)
     try:
         if not os.path.isdir(folder):
@@ -151,9 +154,10 @@ def _about_name(parts: Split, directory: str) -> Iterator[Problem]:
 
 
 def _about_letters(name: str) -> Iterator[Problem]:
-    """Name letters that look like others, and letters of scripts that are not written together.
+    """Yield warnings of letters that look like others, or of scripts that are not written together.
 
-    The specification allows both, so they are warnings. Who lists skills by name cannot see them.
+    The specification allows both, so they are warnings. A reader of a list of names cannot see
+    them.
     """
     alike = [each for each in dict.fromkeys(name) if each in _LOOK_ALIKE]
     read_as = "".join(_LOOK_ALIKE.get(each, each) for each in name)
@@ -171,7 +175,7 @@ def _about_letters(name: str) -> Iterator[Problem]:
 
 
 def _script(letter: str) -> str | None:
-    """Return the script of a letter, None for those that are written beside any other."""
+    """Return the script of a letter; None for a script that is written beside any other."""
     script = unicodedata.name(letter, "").partition(" ")[0]
     return script if script in _ALPHABETS else None
 
@@ -181,7 +185,10 @@ def _told_letter(letter: str) -> str:
 
 
 def _about_hidden(parts: Split) -> Iterator[Problem]:
-    """Name what is not seen where a text is shown, and what Unicode's tag characters spell."""
+    """Yield a warning for each text that has hidden characters.
+
+    It says what Unicode's tag characters among them spell.
+    """
     fields = parts.fields or {}
     texts = [(key, value) for key, value in fields.items() if isinstance(value, str)]
     for where, text in [*texts, ("instructions", parts.body)]:
@@ -246,7 +253,10 @@ def _about_body(body: str, folder: Folder) -> Iterator[Problem]:
 
 
 def _links(body: str) -> Iterator[str]:
-    """Where the links of a Markdown text lead, as far as that is into the folder."""
+    """Yield the targets of the links in a Markdown text that lead to files, outside of code blocks.
+
+    Absolute paths, addresses with a scheme and patterns are left out.
+    """
     fenced = ""
     for line in body.split("\n"):
         mark = line.lstrip()[:3]

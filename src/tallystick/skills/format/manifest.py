@@ -1,4 +1,4 @@
-"""Manifests: what the frontmatter of a skill says, read leniently, and its card and name."""
+"""Read what the frontmatter of a skill says, leniently: its name, its manifest and its card."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RUN = re.compile(r"-{2,}")
 
 
 def usable_name(text: str) -> str | None:
-    """A name as it stands in an id, or None if it cannot.
+    """Return a name as it is written in an id, or None if it cannot be in one.
 
     Letters, marks and digits of any script, and inside also `-`, `_`, `.` and single spaces. So an
     id is one line, has no slash but that of its namespace, is no option of a command, and ends no
@@ -37,9 +37,9 @@ def usable_name(text: str) -> str | None:
 
 
 def folder_name(directory: str) -> str | None:
-    """The name that a folder gives to what is in it: strange characters become hyphens.
+    """Return the name that a folder gives to what is in it; strange characters become hyphens.
 
-    None for a folder whose name hides characters, or has none that can be used.
+    Return None for a folder whose name hides characters, or has none that can be used.
     """
     if hidden(directory):
         return None
@@ -56,7 +56,7 @@ def _stands(each: str) -> bool:
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """One skill as a catalog sees it.
+    """One skill as a catalog sees it, known without reading its instructions.
 
     `id` is `name`, or `namespace/name`. `source` is the layer it was found in. `short` is the text
     for a catalog with little room, `sha256` the digest of the file it was read from.
@@ -93,7 +93,10 @@ _TAG = re.compile(r"namespace:[^\s:()*,]+")
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of one frontmatter, and the problems that came up so far."""
+    """The fields of one frontmatter, and the problems that came up so far.
+
+    Each method that reads a field adds a problem for a value in another than the documented form.
+    """
 
     values: Mapping[str, object]
     problems: list[Problem]
@@ -108,7 +111,10 @@ class Fields:
         self.problems.append(Problem(level="error", code=code, message=message))
 
     def text(self, key: str, *, chars_max: int | None = None) -> str:
-        """Text; a list of texts is joined. What is no text counts as missing."""
+        """Return a field as text; a list of texts is joined.
+
+        A value that is not text counts as missing.
+        """
         value = self.values.get(key)
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
             self.warn(f"{_shown(key)}.type", f"{_shown(key)} is a list; it is read as one text")
@@ -123,14 +129,14 @@ class Fields:
         return text
 
     def hint(self, key: str) -> str:
-        """Text that is often written in brackets, and so comes as a list."""
+        """Return a text that is often written in brackets, and so comes as a list."""
         value = self.values.get(key)
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
             return f"[{', '.join(value)}]"
         return self.text(key)
 
     def flag(self, key: str, *, default: bool, closed: bool) -> bool:
-        """True or false; `closed` is what something unreadable counts as."""
+        """Return a field as true or false: `default` if absent, `closed` if it cannot be read."""
         if key not in self.values:
             return default
         value = self.values[key]
@@ -145,7 +151,10 @@ class Fields:
         return closed
 
     def words(self, key: str, *, closed: bool = False) -> tuple[str, ...]:
-        """Words: a list of them, or one text with spaces or commas between. `closed`: or fail."""
+        """Return words: a list of them, or one text with spaces or commas between.
+
+        With `closed`, a value that cannot be read is an error, and otherwise a warning.
+        """
         value = self.values.get(key)
         if value is None:
             return ()
@@ -154,7 +163,7 @@ class Fields:
         return self._kept(key, value, closed=closed)
 
     def patterns(self, key: str) -> tuple[str, ...]:
-        """Globs: a list of them, or one text with commas between; braces may hold commas."""
+        """Return globs: a list of them, or one text with commas between; braces may hold commas."""
         value = self.values.get(key)
         if value is None:
             return ()
@@ -163,7 +172,10 @@ class Fields:
         return self._kept(key, value)
 
     def tools(self, key: str) -> tuple[str, ...] | None:
-        """Names of tools. None if the key is absent, empty if it names nothing."""
+        """Return names of tools; None if the key is absent, empty if it names nothing.
+
+        A value that cannot be read is an error.
+        """
         if key not in self.values:
             return None
         value = self.values[key]
@@ -181,12 +193,12 @@ class Fields:
         return kept
 
     def json(self, key: str) -> str:
-        """Whatever it holds, as canonical JSON text."""
+        """Return a field as canonical JSON text; "" if it is absent."""
         value = self.values.get(key)
         return "" if value is None else canonical(value).decode("utf-8")
 
     def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
-        """Keys with texts; what is nested below them is JSON text."""
+        """Return at most 64 keys with texts; what is nested below them is JSON text."""
         value = self.values.get(key)
         if value is None:
             return ()
@@ -204,6 +216,7 @@ class Fields:
         )
 
     def _kept(self, key: str, value: object, *, closed: bool = False) -> tuple[str, ...]:
+        """Return at most 256 names of a list, each once; add a problem for each that is not one."""
         tell = self.fail if closed else self.warn
         if not isinstance(value, list):
             tell(f"{_shown(key)}.type", f"{_shown(key)} is no list of names")
@@ -232,7 +245,7 @@ def _flat(value: object) -> str:
 
 
 def _parted(text: str, *, separators: str, opening: str, closing: str) -> list[str]:
-    """Split at separators that are not inside brackets."""
+    """Split at separators that are not inside brackets; leave out empty parts."""
     parts, part, depth = [], "", 0
     for each in text:
         depth += (each == opening) - (each == closing and depth > 0)
@@ -270,7 +283,7 @@ _KEYS_TOLD_MAX = 8
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a skill says of itself.
+    """The statements of a skill about itself.
 
     `allowed_tools` are exact names, `namespace:<tag>` or `*`; None if it says nothing of tools, and
     empty if it is to have none. `hooks` is canonical JSON text and is never run. Texts may have
@@ -301,9 +314,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifest_of(split: Split, *, directory: str) -> tuple[Manifest | None, tuple[Problem, ...]]:
-    """The manifest of a file, or None if it cannot be used, with all that is wrong with it.
+    """Return the manifest of a file, None if it cannot be used, and all problems of the file.
 
-    `directory` is the name of the skill's folder, which stands in for a name that is missing.
+    `directory` is the name of the skill's folder, which is used if the name is missing or not
+    usable.
     """
     fields = Fields(split.fields or {}, list(split.problems))
     if fields.failed():
@@ -348,6 +362,10 @@ def _tell_unknown(found: Mapping[str, object], fields: Fields) -> None:
 
 
 def _name(fields: Fields, directory: str) -> str:
+    """Return the name of a skill, or of its folder if it has no usable one.
+
+    If the folder gives none either, add an error and return "".
+    """
     given = fields.text("name")
     name = usable_name(given)
     if name is not None:
@@ -370,7 +388,7 @@ def _name(fields: Fields, directory: str) -> str:
 
 
 def _description(fields: Fields) -> tuple[str, str]:
-    """The description and its short form; each stands in for the other."""
+    """Return the description and its short form; each is used for the other if that is missing."""
     description = fields.text("description", chars_max=_DESCRIPTION_CHARS_MAX)
     short = flattened(fields.text("short"))
     if not flattened(description):
@@ -394,7 +412,7 @@ _ABBREVIATIONS = ("e.g.", "i.e.", "etc.", "vs.", "cf.", "incl.", "approx.")
 
 
 def _shortened(line: str) -> str:
-    """The first sentence, or as many words as there is room for."""
+    """Return the first sentence, or as many words as fit, in at most 120 characters."""
     end = 0
     for at, each in enumerate(line[:_SHORT_CHARS_MAX]):
         following = line[at + 1 : at + 3]

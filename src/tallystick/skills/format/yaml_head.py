@@ -1,4 +1,4 @@
-"""The YAML of a frontmatter, read event by event: bounded, and with nothing resolved.
+"""Read the YAML of a frontmatter event by event: bounded, and with nothing resolved.
 
 Rule 1: values are text, lists and mappings of text, or None. A date, a number and a version stay as
 they were written, and no tag can construct anything.
@@ -23,7 +23,10 @@ _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 
 
 class Unusable(Exception):
-    """Frontmatter that is not taken, with the reason; `final` if mending would not help."""
+    """Frontmatter that cannot be used.
+
+    `final` says that putting its texts in quotes would not help.
+    """
 
     def __init__(self, code: str, why: str, *, final: bool = False) -> None:
         super().__init__(why)
@@ -34,7 +37,11 @@ class Unusable(Exception):
 
 @dataclass(slots=True)
 class Reading:
-    """What was seen while a frontmatter was read."""
+    """Facts about a frontmatter besides its values.
+
+    `keys` are as written, in order; `duplicates` are those that came twice; `flow` says that it has
+    lists or mappings in brackets.
+    """
 
     duplicates: list[str] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
@@ -46,6 +53,10 @@ class Reading:
 
 
 def parsed(source: str, reading: Reading) -> dict[str, object]:
+    """Return the fields of a frontmatter, keys with underscores.
+
+    Raise `Unusable` if it has a fault.
+    """
     reading.keys.clear()
     reading.duplicates.clear()
     reading.flow = False
@@ -95,7 +106,10 @@ def _value(event: yaml.Event, events: Iterator[yaml.Event], reading: Reading, de
 
 
 def _text(value: str) -> str:
-    """Without halves of pairs, which an escape can make and nothing can encode."""
+    """Return a text without halves of surrogate pairs, which nothing can encode.
+
+    An escape in a quoted scalar can make one.
+    """
     return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -121,7 +135,7 @@ def _mapping(events: Iterator[yaml.Event], reading: Reading, depth: int) -> dict
 
 
 def _normalized(value: dict[str, object], reading: Reading) -> dict[str, object]:
-    """Keys with underscores: a hyphen and an underscore are told alike."""
+    """Return the fields with underscores in their keys: a hyphen and an underscore count as one."""
     made: dict[str, object] = {}
     for key, each in value.items():
         name = key.replace("-", "_")
@@ -145,6 +159,11 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
 
 
 def mended(source: str, reading: Reading, first: Unusable) -> dict[str, object]:
+    """Read a frontmatter again with its texts in quotes, where they need them.
+
+    Raise `first`, the fault of the first reading, if that does not help; a final fault is raised as
+    it is.
+    """
     try:
         return parsed("\n".join(_mended_lines(_CONTROL.sub("", source))), reading)
     except Unusable as error:
@@ -169,12 +188,12 @@ def _mended_lines(source: str) -> Iterator[str]:
 
 
 def _is_bare(value: str) -> bool:
-    """Whether a value goes on in the lines below it that are indented, as bare text does."""
+    """Return True if indented lines below a value continue it, as they do bare text."""
     return value[0] not in "\"'|>[{#"
 
 
 def _with_quotes(value: str) -> str:
-    """A value, in quotes if it is text that is not read as text without them."""
+    """Return a value, in quotes if it is text that YAML does not read as text without them."""
     first, last = value[0], value.rstrip()[-1]
     if first in "\"'":
         ends = value.count(first) == 1 or (value.count(first) == 2 and last == first)
