@@ -70,6 +70,7 @@ class SkillCalls:
                 needs="",
                 local=local,
                 handed=name != "skills.search",
+                # A skill that names its tools restricts the others; it must not lock out skills.
                 narrowed=False,
             )
             for name, function, local, policy in made

@@ -41,19 +41,19 @@ from tallystick.skills.format.frontmatter import flattened, hidden
 from tallystick.skills.format.manifest import Card
 from tallystick.skills.match import Match
 
-# Evidence: why each skill stands in a catalog, or does not, and what became of it.
+# Evidence: why each skill is or is not in a catalog, and whether it was loaded or used.
 #
 # It is made by the function that fits the catalog, never read back from a prompt. Counts called
 # `chars` are characters, counts called `bytes` are bytes of UTF-8; tokens are estimated, four
 # characters each, rounded up.
 
 
-# How much of a card is shown. `full` is all there is of it, be that a name alone.
+# How much of a card is shown. `full` is the whole card, even if that is a name alone.
 Form = Literal["full", "short", "name", "none"]
 # `eligible`: a model may load it, but it had no part in this catalog.
 Lifecycle = Literal["eligible", "shown", "omitted", "loaded", "used"]
 OmittedReason = Literal["disable_model_invocation", "catalog_limit", "budget"]
-# How a skill is come by: it is listed; a program searches for it; a user names it; not at all.
+# The way to a skill: it is listed; a program searches for it; a user names it; there is none.
 Reachability = Literal["shown", "search", "user", "none"]
 
 _CHARS_PER_TOKEN = 4
@@ -151,18 +151,18 @@ def reachability_of(card: Card, *, selected: bool) -> Reachability:
 
 # A card as lines of a catalog: whole, short, or by name.
 #
-# Texts come from strangers. White space becomes one space and what cannot be seen is left out, so
+# Texts come from strangers. White space becomes one space and hidden characters are left out, so
 # that a text stays in its line. A backtick becomes an apostrophe, and the `<` of a tag `&lt;`: a
-# text can neither end the code that an id stands in, nor close a tag around the catalog, nor look
-# like the marks between the turns of a chat. An id is written as it stands in a Python string
-# between double quotes, with backticks and `<` escaped too: whatever it holds, it ends where its
-# backticks end, and what a model copies into `skills.load("...")` is that id.
+# text can neither end the code that holds an id, nor close a tag around the catalog, nor look
+# like the marks between the turns of a chat. An id is written as in a Python string between double
+# quotes, with backticks and `<` escaped too: whatever it holds, it ends where its backticks end,
+# and what a model copies into `skills.load("...")` is that id.
 
 
 _SHORT_CHARS_MAX = 120
 _SENTENCE_CHARS_MIN = 20
 _ESCAPED = frozenset('"\\`<')
-# What begins a tag, also one like <|im_end|>. "a < b" is none.
+# The beginning of a tag, also of one like <|im_end|>. "a < b" is not a tag.
 _TAG = re.compile(r"<(?=[<>/!?|\[]|[^\W\d_])")
 
 
@@ -188,9 +188,9 @@ def card_forms(card: Card) -> tuple[tuple[Form, str], ...]:
 
 def flat(text: str) -> str:
     """Return a text as one line, as `flattened` does, but quickly if it is one line already."""
-    # Most texts are in order already, and this is asked of each of a thousand cards. In no version
-    # of Unicode is white space printable, but for the space itself; and of what cannot be seen
-    # only selectors are, all of which begin with these two bytes.
+    # Most texts are one line already, and there may be a thousand cards. In every version of
+    # Unicode, no white space but the space itself is printable, and of the hidden characters only
+    # selectors are, which all begin with these two bytes.
     if (
         text.isprintable()
         and "  " not in text
@@ -248,7 +248,8 @@ HEADER = (
     "Skills are instructions for certain tasks. If one below fits the task, let your first block "
     'be print(skills.load("ID")), then do what it says. print(skills.search("words")) finds more.'
 )
-# What tells of the search: without it in the text, a skill that is not listed cannot be found.
+# The header and the suffix name the search by this text. Without it in the catalog, a model cannot
+# know how to find a skill that is not listed.
 _SEARCH = "skills.search("
 _LINE_CHARS_MAX = 133
 _PREFERRED_MAX = 3
@@ -443,7 +444,7 @@ def _grow(listed: Sequence[_Entry], *, left: int) -> None:
             left = entry.grow(1, left)
     for entry in listed:
         left = entry.grow(1, left)
-    # While some cards are without words, none that nobody asked for has all of its own.
+    # A card that is neither pinned nor matched becomes full only when every card has some words.
     if all(entry.level > 0 or len(entry.forms) == 1 for entry in listed):
         for entry in listed:
             left = entry.grow(2, left)
@@ -517,5 +518,5 @@ def _lifecycle(id: str, reason: OmittedReason | None, known: _Known) -> Lifecycl
 
 
 def _score(match: Match) -> float:
-    # A number that is none has no place in an order, nor in JSON.
+    # NaN and infinity cannot be sorted reliably, nor written as JSON.
     return match.score if math.isfinite(match.score) else 0.0

@@ -66,7 +66,7 @@ class SkillDisabled(Facts, Refused):
 
 
 class SkillPathRefused(Facts, Refused):
-    """A path that is not a file inside the skill's folder."""
+    """A path that is no readable ordinary file inside the skill's folder. `why` says more."""
 
     code = "refused.skill.path"
 

@@ -128,10 +128,10 @@ def install_skill(source: Folder, *, into: Path, name: str, force: bool = False)
             target = made / each.path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-            # Others that share the directory run scripts by their names.
+            # Other clients that share the directory run scripts by their names.
             if os.stat(source.path / each.path, follow_symlinks=False).st_mode & stat.S_IXUSR:
                 target.chmod(0o755)
-        # Of what was written, and not of what the source holds by now.
+        # Of the copy: the source may have changed meanwhile.
         bundle = bundle_of(Folder(made))
         replaced = _put(made, path, force=force)
     return Installed(path=path, bundle=bundle, replaced=replaced)
@@ -199,7 +199,7 @@ def _odd_entry(folder: Path) -> Path | None:
     return None
 
 
-# Of the layers that a command found: what is trusted, as one registry.
+# The trusted skills of the layers that a command found, as one registry.
 
 
 def admitted_skills(

@@ -1,4 +1,4 @@
-"""Why a skill was seen, loaded or used in a run, or was not, and whether it is another since."""
+"""Explain why a skill was or was not seen, loaded or used in a run, and find what changed since."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from tallystick.skills.errors import (
 from tallystick.skills.format.manifest import Card
 from tallystick.skills.skills import Skills, cards_again, catalog_of, read_evidence
 
-# Drift: skills that are not any more what a run saw of them.
+# Drift: skills that differ from what a run saw of them.
 
 
 class SkillDrift(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a skill that changed since a run. `now` is None where it is gone."""
+    """A file of a skill that changed since a run. `now` is None if it is gone."""
 
     id: str
     file: str
@@ -56,7 +56,7 @@ _GONE = (SkillAmbiguous, SkillNotFound, SkillPathRefused, SkillUnreadable, Skill
 
 
 def has_skills(ledger: Ledger, run: str) -> bool:
-    """Whether a run was given skills."""
+    """Return True if a run was given skills; False as well if its first record cannot be read."""
     try:
         first = next(iter(whole_records(ledger, run)), None)
     except LedgerError:
@@ -68,7 +68,7 @@ def has_skills(ledger: Ledger, run: str) -> bool:
 def drift_of(
     given: SkillsGiven, cards: Sequence[Card], records: Iterable[Record], now: Skills | None
 ) -> tuple[SkillDrift, ...]:
-    """What of the skills that a run saw, loaded and used is another now."""
+    """Return the files of skills that differ from what a run saw, loaded and used."""
     seen: dict[tuple[str, str], str] = {(each.id, ""): each.sha256 for each in cards}
     seen |= {(each.id, ""): each.sha256 for each in given.put}
     for record in records:
@@ -101,11 +101,14 @@ def _drift(id: str, file: str, recorded: str, skills: Skills | None) -> SkillDri
     return SkillDrift(id=id, file=shown, what=what, recorded=recorded, now=now)
 
 
-# Why a skill was seen, loaded or used in a run, or was not: in a sentence, from the record.
+# Why a skill was or was not seen, loaded or used in a run: in a sentence, from the record.
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a skill. `loaded` are turns, 0 for the user; `used` turns and what of it."""
+    """The explanation for one skill.
+
+    `loaded` are turns, 0 for the user; `used` are turns with what was used.
+    """
 
     skill: str
     sentence: str
@@ -118,7 +121,10 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
 def why_in_run(
     run: str, records: Sequence[Record], run_attachments: RunAttachments, name: str
 ) -> Why:
-    """What a run's record says of a skill. Raises `SkillNotFound` if the run had none of it."""
+    """Explain from a run's record what became of a skill; say so if the run was given no skills.
+
+    Raise `SkillNotFound` if the run had no such skill, `SkillAmbiguous` if several have the name.
+    """
     started = records[0] if records else None
     given = started.skills if isinstance(started, RunStarted) else None
     if given is None:
@@ -137,7 +143,10 @@ def why_in_run(
 
 
 def why_here(skills: Skills, name: str) -> Why:
-    """What would become of a skill in a run without a task, now."""
+    """Explain what would become of a skill now, in a run without a task.
+
+    Raise `SkillNotFound` or `SkillAmbiguous` if the name is not that of one skill.
+    """
     card = skills.registry.find(name).card
     given = SkillsGiven(
         cards=AttachmentRef(id="", media_type="application/json", byte_len=0),
@@ -164,7 +173,10 @@ def _card_of(cards: Sequence[Card], name: str) -> Card:
 
 
 def _first_evidence(records: Sequence[Record], run_attachments: RunAttachments) -> Evidence | None:
-    """Of the first prompt that had a catalog: what is listed stays so for the whole run."""
+    """Return the evidence of the first prompt with a catalog, or None.
+
+    What is listed stays the same for the whole run.
+    """
     for record in records:
         if isinstance(record, AskModel) and record.evidence is not None:
             return read_evidence(record.evidence, run_attachments)

@@ -29,8 +29,8 @@ from tallystick.skills.format.folder import Folder
 # Rule 1: the manifest of a folder has one spelling, its canonical bytes; two folders have the same
 # digest if, and only if, they hold the same bytes under the same names.
 # Rule 2: the signature is the one file that is left out, since it cannot sign itself.
-# Rule 3: what cannot be read whole has no digest. A file that was left out of a digest could be
-# changed by anybody, so a folder over its bounds is refused, never cut.
+# Rule 3: a folder that cannot be read whole has no digest. A file that was left out of a digest
+# could be changed unnoticed, so a folder over its bounds is refused, never cut.
 
 
 BUNDLE_FORMAT = "tallystick-bundle@1"

@@ -37,7 +37,7 @@ _PIECE_BYTES = 1 << 20
 # Compared without case, as some file systems do.
 _NOT_BUNDLED = frozenset({".git", ".hg", ".svn", ".bzr", ".jj", "cvs", "__pycache__"})
 _DIRECTORY = os.O_RDONLY | system.DIRECTORY | system.CLOEXEC
-# Nonblocking: a pipe that took the place of a file would wait for its writer for ever.
+# Nonblocking: to open a pipe that took the place of a file would wait for its writer for ever.
 _FILE = os.O_RDONLY | system.NOFOLLOW | system.NONBLOCK | system.NOCTTY | system.CLOEXEC
 
 
@@ -300,13 +300,13 @@ def _said(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-# Walks: a layer's directory gone through for files that are called SKILL.md.
+# Walks: find the directories with a SKILL.md below a layer's directory.
 #
 # Rule 1: every directory is opened from the one above it and no link is followed, so nothing
 # outside is read and there are no loops.
 # Rule 2: a folder with a SKILL.md belongs to that skill, and is not searched for others; but the
 # directory at the top is, so that a stray file there does not hide everything.
-# Rule 3: links and files that would be skills if they were followed or named rightly are told.
+# Rule 3: links, and files such as `Skill.md`, that the user may have meant as skills are reported.
 
 
 _WALK_DEPTH_MAX = 6

@@ -16,10 +16,11 @@ import msgspec
 # Lines: text of strangers made fit for one line of a catalog, a terminal or a message.
 
 
-# What is not seen, or turns what is seen around: control characters, marks of direction, breaks of
-# lines, characters without width, the tags and selectors that can spell hidden text, and halves of
-# pairs. The two joiners stay: Persian and emoji are written with them. The list is spelled out, not
-# asked of the interpreter's tables, so that every version of Python gives the same text.
+# Characters that are not seen, or that change the order of those that are: control characters,
+# marks of direction, line breaks, characters without width, the tags and selectors that can spell
+# hidden text, and halves of surrogate pairs. The two joiners stay: Persian and emoji are written
+# with them. The list is spelled out instead of taken from the interpreter's tables, so that every
+# version of Python gives the same text.
 _HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
     "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e01ef]"
@@ -47,7 +48,7 @@ def quoted(text: str) -> str:
     return f"'{cut}'"
 
 
-# Problems: what is wrong with a skill, as it is shown to whoever has to put it right.
+# Problems: the faults of a skill, as they are shown to its author or user.
 
 
 Level = Literal["error", "warning"]
@@ -64,7 +65,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-# Frontmatter: the YAML at the head of a SKILL.md, told apart from the instructions below it.
+# Frontmatter: the YAML at the head of a SKILL.md, separated from the instructions below it.
 
 
 FILE_BYTES_MAX = 1_000_000
@@ -122,7 +123,7 @@ def split(raw: bytes) -> Split:
     if not (_FENCE.fullmatch(lines[start]) and _FENCE.fullmatch(lines[end])):
         why = "it is not between two lines of three hyphens and nothing more"
         problems.append(_problem("warning", "frontmatter.fence", why))
-    # YAML 1.1 ends a line at these, and 1.2 does not: a key could hide behind one.
+    # YAML 1.1 ends a line at these, and 1.2 does not: a key could hide after one.
     source = "".join(f"{_BREAKS.sub(' ', line)}\n" for line in lines[start + 1 : end])
     return _with_fields(source, _trimmed("\n".join(lines[end + 1 :])), problems)
 

@@ -35,11 +35,11 @@ _BODY_TOKENS_MAX = 5_000
 _CHARS_PER_TOKEN = 4
 _TOLD_MAX = 20
 _LETTERS_TOLD_MAX = 5
-# Unicode repeats ASCII here, as characters that no font shows.
+# Unicode's tag characters: a copy of ASCII that no font shows.
 _TAGS = 0xE0000
 _ASCII = range(0x20, 0x7F)
-# Scripts whose letters are taken for one another. Those of East Asia stand beside Latin in plain
-# words, and are not among them.
+# Scripts whose letters look alike. Those of East Asia are written beside Latin in ordinary words,
+# and are not among them.
 _ALPHABETS = frozenset({
     "ARMENIAN", "CHEROKEE", "COPTIC", "CYRILLIC", "GEORGIAN", "GREEK", "HEBREW", "LATIN", "LISU",
 })  # fmt: skip
@@ -59,9 +59,9 @@ _LOOK_ALIKE = {
     for letter in letters
 }  # fmt: skip
 
-# What is said of these fields is said here, more strictly than by the loader.
+# Problems of these fields are reported here, more strictly than by the loader.
 _OWN = ("name.", "description.", "compatibility.long", "compatibility.type", "key.")
-# From the bracket on, and bounded: a file of brackets is not read over and over.
+# Begins at the closing bracket, and is bounded: a text of many opening brackets takes linear time.
 _LINK = re.compile(r"\]\(\s{0,8}<?([^()<>\s]{1,400})>?[^()]{0,200}\)")
 _PATTERN = re.compile(r"[{}$*]|^[a-zA-Z][a-zA-Z0-9+.-]*:|^//")
 

@@ -12,10 +12,10 @@ import msgspec
 from tallystick.core.json_text import canonical
 from tallystick.skills.format.frontmatter import Problem, Split, flattened, hidden, quoted
 
-# Names of skills: which may stand in an id, and what a folder's name gives.
+# Names of skills: which may be in an id, and the name that a folder gives.
 
 
-# The public limit is 64; what is longer is a fault of form. Beyond this it is no name.
+# The public limit is 64, and a longer name gets a warning. Beyond this one it cannot be used.
 NAME_CHARS_MAX = 128
 _OTHERS = "-_. "
 _RUN = re.compile(r"-{2,}")
@@ -52,7 +52,7 @@ def _stands(each: str) -> bool:
     return each.isalnum() or each in _OTHERS or unicodedata.category(each) in {"Mn", "Mc"}
 
 
-# Cards: what is known of a skill without reading its instructions.
+# Cards: the facts about a skill that are known without reading its instructions.
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 # Fields of a manifest: text, flags, words and tools, as they are met in practice.
 #
 # Frontmatter gives text, lists, mappings and None. Each kind of field takes the forms that are met
-# in practice, warns about those that are not the documented one, and says what it did.
+# in practice, and warns about those that are not the documented one, with how it read them.
 
 
 _WORDS_MAX = 256
@@ -257,15 +257,15 @@ def _parted(text: str, *, separators: str, opening: str, closing: str) -> list[s
     return [each.strip() for each in (*parts, part) if each.strip()]
 
 
-# Manifests: what the frontmatter of a skill says, read leniently.
+# Manifests: the statements of a skill's frontmatter, read leniently.
 #
-# Rule 1: a fault of form is a warning, and the skill loads. Only what has no description, no YAML
-# or no name that can be used does not.
-# Rule 2: what limits a skill fails closed. A flag that cannot be read counts as set to the safe
-# side, and tools or signers that cannot be read fail the skill.
+# Rule 1: a fault of form is a warning, and the skill loads. It does not if it has no description,
+# no readable YAML or no usable name.
+# Rule 2: fields that restrict a skill fail closed. A flag that cannot be read counts as set to the
+# safe side, and tools or signers that cannot be read fail the skill.
 
 
-# The keys of the public specification, and with those of clients, all that are read here.
+# The keys of the public specification; with the keys of other clients, all that are read here.
 SPEC_KEYS = frozenset(
     {"name", "description", "license", "compatibility", "metadata", "allowed_tools"}
 )

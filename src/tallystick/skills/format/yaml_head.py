@@ -48,7 +48,7 @@ class Reading:
     flow: bool = False
 
 
-# Composing nodes first, as the library does, would follow aliases and
+# Events are read one by one. Composing nodes first, as the library does, would follow aliases and
 # resolve scalars before anything could be refused.
 
 
@@ -151,8 +151,9 @@ def _reason(error: yaml.YAMLError) -> str:
     return quoted(str(error))
 
 
-# The usual fault is text that wants quotes: a colon inside a description, a pattern that begins
-# with a star. It is mended line by line, at the top level and in lists, and then read once more.
+# The usual fault is text that needs quotes: a colon inside a description, a pattern that begins
+# with a star. Quotes are added line by line, at the top level and in lists, and the result is read
+# once more.
 _KEYED = re.compile(r"([A-Za-z_][\w-]{0,63}):[ \t]+(\S.*)")
 _ITEM = re.compile(r"([ \t]*-[ \t]+)([*&!%@`].*)")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
