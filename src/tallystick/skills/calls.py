@@ -92,14 +92,14 @@ class SkillCalls:
             if not each.disable_model_invocation
         }
         found = search(tuple(cards.values()), query, k=k)
-        return [_found(cards[each.id]) for each in found]
+        return [_search_result(cards[each.id]) for each in found]
 
     def load(self, call: Call, name: str, *args: object) -> str:
         """The instructions of a skill; `args` are put in where they ask for them.
 
         Example: print(skills.load("invoice-check"))
         """
-        skill = self._found(name)
+        skill = self._find(name)
         card = skill.card
         arguments = [each if isinstance(each, str) else str(each) for each in args]
         body, sha256 = self._skills.instructions(skill)
@@ -123,7 +123,7 @@ class SkillCalls:
 
         Example: print(skills.read("invoice-check", "references/rates.csv"))
         """
-        skill = self._found(name)
+        skill = self._find(name)
         path = plain_path(_text(path, "a path"))
         data = self._skills.read(skill, path, bytes_max=_READ_BYTES_MAX)
         call.notes.append(
@@ -146,7 +146,7 @@ class SkillCalls:
         argv = [each if isinstance(each, str) else str(each) for each in args]
         path = plain_path(_text(path, "a path"))
         job = Job(path=path, argv=argv, stdin=_text(stdin, "stdin"))
-        result = await self._ran(call, name, job, how="script", what=path)
+        result = await self._run_script(call, name, job, how="script", what=path)
         return {"stdout": result.stdout, "stderr": result.stderr, "exit": result.exit}
 
     async def call(
@@ -163,7 +163,7 @@ class SkillCalls:
             raise SkillArguments("skills.call: bytes do not cross to a skill; pass JSON values")
         path = plain_path(path)
         job = Job(path=path, function=which, args=args, kwargs=kwargs)
-        result = await self._ran(call, name, job, how="function", what=f"{path}:{which}")
+        result = await self._run_script(call, name, job, how="function", what=f"{path}:{which}")
         if result.value is None:
             why = result.stderr[-1_500:] or f"it ended with {result.exit}"
             raise SkillFailed(f"{function[:80]} of skill {name[:80]!r}: {why}")
@@ -175,10 +175,10 @@ class SkillCalls:
             ) from error
         return value
 
-    async def _ran(
+    async def _run_script(
         self, call: Call, name: str, job: Job, *, how: Literal["script", "function"], what: str
     ) -> ScriptResult:
-        skill = self._found(name)
+        skill = self._find(name)
         result = await self._scripts.run(self._skills, skill, job, call)
         call.notes.append(
             SkillUsed(
@@ -192,7 +192,7 @@ class SkillCalls:
         )
         return result
 
-    def _found(self, name: str) -> Skill:
+    def _find(self, name: str) -> Skill:
         """Return the skill of a name.
 
         Raise `SkillArguments` if the name is not text, `SkillNotFound` or `SkillAmbiguous` if it
@@ -205,7 +205,7 @@ class SkillCalls:
         return skill
 
 
-def _found(card: Card) -> dict[str, str]:
+def _search_result(card: Card) -> dict[str, str]:
     """Return what a search says of a skill.
 
     It includes the call that loads the skill, because a weak model would not think of it.

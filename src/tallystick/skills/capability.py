@@ -22,7 +22,7 @@ from tallystick.runtime.calls.scope import CallScope
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.skills.calls import NO_SKILLS, SkillCalls
 from tallystick.skills.scripts import Scripts
-from tallystick.skills.skills import Skills, cards_again, evidence_keeper, given_skills
+from tallystick.skills.skills import Skills, evidence_keeper, make_skills_given, recorded_cards
 from tallystick.skills.why import drift_of
 
 
@@ -43,12 +43,12 @@ class SkillsCapability(CapabilityBase):
 
         Match the skills with the goal, fit the catalog, and load what the user puts into the
         prompt. The cards are kept as an attachment of the run. Raise `UsageError` if this client
-        has no skills; the errors of `given_skills` apply as well.
+        has no skills; the errors of `make_skills_given` apply as well.
         """
         if self._skills is None:
             put = asked.put_skills[0][:80] if asked.put_skills else ""
             raise UsageError(f"there are no skills here to load {put!r} from")
-        given = given_skills(
+        given = make_skills_given(
             self._skills,
             goal=asked.goal,
             put=asked.put_skills,
@@ -66,7 +66,7 @@ class SkillsCapability(CapabilityBase):
         started = history.started
         if started.skills is None or self._skills is None:
             return ()
-        cards = cards_again(started.skills, run_attachments)
+        cards = recorded_cards(started.skills, run_attachments)
         return drift_of(started.skills, cards, history.records, self._skills)
 
     def open(

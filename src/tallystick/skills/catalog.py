@@ -37,7 +37,7 @@ from typing import Literal
 import msgspec
 
 from tallystick.core.errors import InvalidName
-from tallystick.skills.format.frontmatter import flattened, hidden
+from tallystick.skills.format.frontmatter import flattened, has_hidden
 from tallystick.skills.format.manifest import Card
 from tallystick.skills.match import Match
 
@@ -172,15 +172,15 @@ def card_forms(card: Card) -> tuple[tuple[Form, str], ...]:
     A card without any text has one form, its name, which counts as full.
     """
     name = f"- `{quoted_id(card.id)}`"
-    brief = unmarked(flat(card.short))
-    text = unmarked(flat(card.description)) or brief
-    when = unmarked(flat(card.when_to_use))
+    brief = without_marks(flat(card.short))
+    text = without_marks(flat(card.description)) or brief
+    when = without_marks(flat(card.when_to_use))
     full = f"{name}: {text}" if text else name
     if when:
         full = f"{full}\n  when: {when}"
     if len(full) == len(name):
         return (("full", name),)
-    short = f"{name}: {shortened(brief or text or when)}"
+    short = f"{name}: {short_text(brief or text or when)}"
     if len(short) < len(full):
         return (("name", name), ("short", short), ("full", full))
     return (("name", name), ("full", full))
@@ -201,7 +201,7 @@ def flat(text: str) -> str:
     return flattened(text)
 
 
-def unmarked(text: str) -> str:
+def without_marks(text: str) -> str:
     """Return a text with backticks and the `<` of tags replaced.
 
     So no code begins or ends in it, and no tag.
@@ -209,7 +209,7 @@ def unmarked(text: str) -> str:
     return _TAG.sub("&lt;", text.replace("`", "'"))
 
 
-def shortened(text: str) -> str:
+def short_text(text: str) -> str:
     """Return a line of at most 120 characters.
 
     A longer one is cut after its first sentence, or else after a word, with an ellipsis.
@@ -227,13 +227,13 @@ def quoted_id(id: str) -> str:
     """Return an id as it is written between the double quotes of a Python string."""
     if id.isascii() and id.isprintable() and _ESCAPED.isdisjoint(id):
         return id
-    return "".join(map(_quoted, id))
+    return "".join(map(_escape, id))
 
 
-def _quoted(letter: str) -> str:
+def _escape(letter: str) -> str:
     if letter in '"\\':
         return f"\\{letter}"
-    if letter != " " and (letter in "`<" or letter.isspace() or hidden(letter)):
+    if letter != " " and (letter in "`<" or letter.isspace() or has_hidden(letter)):
         code = ord(letter)
         if code < 0x100:
             return f"\\x{code:02x}"
@@ -327,13 +327,13 @@ def fit_catalog(
     alone. Raise `InvalidName` if an id is empty or not unique.
     """
     entries = _entries(cards)
-    wanted = _ordered(entries, pinned=frozenset(pinned), matched=matched, recent=recent)
+    wanted = _in_order(entries, pinned=frozenset(pinned), matched=matched, recent=recent)
     order = wanted if catalog_limit is None else wanted[: max(catalog_limit, 0)]
     budget = max(budget_chars, 0)
     effective = max(budget, len(HEADER) + len(suffix(len(wanted)))) if wanted else budget
     _fit(order, room=effective - len(HEADER), wanted=len(wanted))
-    rendered = _rendered(order, wanted=len(wanted))
-    known = _Known(
+    rendered = _render(order, wanted=len(wanted))
+    known = _RunFacts(
         ranks={entry.card.id: rank for rank, entry in enumerate(order, 1)},
         pinned=frozenset(pinned),
         matched=dict(matched),
@@ -370,7 +370,7 @@ def _entries(cards: Sequence[Card]) -> list[_Entry]:
     return entries
 
 
-def _ordered(
+def _in_order(
     entries: Sequence[_Entry],
     *,
     pinned: frozenset[str],
@@ -411,12 +411,12 @@ def _fit(order: Sequence[_Entry], *, room: int, wanted: int) -> None:
     tail = len(suffix(wanted))
     names = sum(entry.name_cost for entry in order)
     whole = room - tail if len(order) < wanted else room
-    if names <= whole - _kept_for_words(order, whole):
+    if names <= whole - _room_for_words(order, whole):
         for entry in order:
             entry.level = 0
         _grow(order, left=whole - names)
         return
-    kept = _kept_for_words(order, room - tail)
+    kept = _room_for_words(order, room - tail)
     left = room - tail - kept
     listed = []
     for entry in sorted(order, key=lambda e: (e.long_name, e.name_cost if e.long_name else 0)):
@@ -428,7 +428,7 @@ def _fit(order: Sequence[_Entry], *, room: int, wanted: int) -> None:
     _grow([entry for entry in order if entry.level >= 0], left=kept)
 
 
-def _kept_for_words(order: Sequence[_Entry], room: int) -> int:
+def _room_for_words(order: Sequence[_Entry], room: int) -> int:
     """Return the room kept for the words of the preferred cards: at most half, if they need it."""
     preferred = [entry for entry in order if entry.preferred and not entry.long_name]
     names = sum(entry.name_cost for entry in preferred)
@@ -450,7 +450,7 @@ def _grow(listed: Sequence[_Entry], *, left: int) -> None:
             left = entry.grow(2, left)
 
 
-def _rendered(order: Sequence[_Entry], *, wanted: int) -> str:
+def _render(order: Sequence[_Entry], *, wanted: int) -> str:
     if not wanted:
         return ""
     lines = [entry.chosen[1] for entry in order if entry.level >= 0]
@@ -459,7 +459,7 @@ def _rendered(order: Sequence[_Entry], *, wanted: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
+class _RunFacts:
     """The facts about a run's skills that are not on their cards."""
 
     ranks: Mapping[str, int]
@@ -469,7 +469,7 @@ class _Known:
     used: Mapping[str, tuple[str, ...]]
 
 
-def _card_evidence(entry: _Entry, known: _Known) -> CardEvidence:
+def _card_evidence(entry: _Entry, known: _RunFacts) -> CardEvidence:
     card = entry.card
     form, shown = entry.chosen
     full = entry.forms[-1][1]
@@ -499,7 +499,7 @@ def _card_evidence(entry: _Entry, known: _Known) -> CardEvidence:
     )
 
 
-def _reason(entry: _Entry, known: _Known) -> OmittedReason | None:
+def _reason(entry: _Entry, known: _RunFacts) -> OmittedReason | None:
     if entry.card.disable_model_invocation:
         return "disable_model_invocation"
     if entry.card.id not in known.ranks:
@@ -507,7 +507,7 @@ def _reason(entry: _Entry, known: _Known) -> OmittedReason | None:
     return None if entry.level >= 0 else "budget"
 
 
-def _lifecycle(id: str, reason: OmittedReason | None, known: _Known) -> Lifecycle:
+def _lifecycle(id: str, reason: OmittedReason | None, known: _RunFacts) -> Lifecycle:
     if id in known.used:
         return "used"
     if id in known.loaded:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from tallystick.core.errors import BackendError, Facts, Refused, UsageError
 
-_SHOWN_CHARS_MAX = 80
+_NAME_CHARS_MAX = 80
 
 
 class SkillNotFound(Facts, UsageError):
@@ -32,7 +32,7 @@ class SkillNotFound(Facts, UsageError):
 
     def text(self) -> str:
         hint = f"; did you mean {', '.join(self.near)}?" if self.near else ""
-        return f"no {self.what} {_shown(self.name)}{hint}"
+        return f"no {self.what} {_short_repr(self.name)}{hint}"
 
 
 class SkillAmbiguous(Facts, UsageError):
@@ -45,7 +45,7 @@ class SkillAmbiguous(Facts, UsageError):
 
     def text(self) -> str:
         several = ", ".join(self.ids)
-        return f"{_shown(self.name)} is several skills: {several}; name one of them"
+        return f"{_short_repr(self.name)} is several skills: {several}; name one of them"
 
 
 class SkillArguments(UsageError):
@@ -62,7 +62,7 @@ class SkillDisabled(Facts, Refused):
     id: str
 
     def text(self) -> str:
-        return f"skill {_shown(self.id)} is not for models to load; a user can, by its name"
+        return f"skill {_short_repr(self.id)} is not for models to load; a user can, by its name"
 
 
 class SkillPathRefused(Facts, Refused):
@@ -75,7 +75,7 @@ class SkillPathRefused(Facts, Refused):
     why: str
 
     def text(self) -> str:
-        return f"skill {_shown(self.id)}: {_shown(self.path)} {self.why}"
+        return f"skill {_short_repr(self.id)}: {_short_repr(self.path)} {self.why}"
 
 
 class SkillSignatureInvalid(Refused):
@@ -93,7 +93,7 @@ class SkillUntrusted(Facts, Refused):
     why: str
 
     def text(self) -> str:
-        return f"skill {_shown(self.id)}: {self.why}"
+        return f"skill {_short_repr(self.id)}: {self.why}"
 
 
 class SkillFailed(BackendError):
@@ -111,10 +111,10 @@ class SkillUnreadable(Facts, BackendError):
     why: str
 
     def text(self) -> str:
-        return f"skill {_shown(self.id)}: {self.why}"
+        return f"skill {_short_repr(self.id)}: {self.why}"
 
 
-def _shown(name: str) -> str:
+def _short_repr(name: str) -> str:
     """Return a name in quotes, cut to 80 characters."""
-    cut = name if len(name) <= _SHOWN_CHARS_MAX else f"{name[:_SHOWN_CHARS_MAX]}…"
+    cut = name if len(name) <= _NAME_CHARS_MAX else f"{name[:_NAME_CHARS_MAX]}…"
     return repr(cut)

@@ -26,7 +26,7 @@ from tallystick.settings.settings import SkillSettings
 from tallystick.skills.errors import SkillNotFound, SkillUnreadable, SkillUntrusted
 from tallystick.skills.format.bundle import BUNDLE_BYTES_MAX, Bundle, bundle_of
 from tallystick.skills.format.folder import Folder
-from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, hidden
+from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, has_hidden
 from tallystick.skills.found import Recent
 from tallystick.skills.layers import Registry, Skill, scan, skill_of
 from tallystick.skills.places import FoundLayers
@@ -96,9 +96,9 @@ def new_skill(directory: Path, name: str) -> Path:
         )
     path = directory / name
     title = name.replace("-", " ").capitalize()
-    with _made_beside(directory, name) as made:
+    with _temporary_folder(directory, name) as made:
         (made / "SKILL.md").write_text(_PATTERN.format(name=name, title=title), encoding="utf-8")
-        _put(made, path, force=False)
+        _move_into_place(made, path, force=False)
     return path
 
 
@@ -122,7 +122,7 @@ def install_skill(source: Folder, *, into: Path, name: str, force: bool = False)
             f"{one_line(str(odd))} is a link, or no ordinary file, or its name hides characters; "
             f"a skill is copied without such"
         )
-    with _made_beside(into, name) as made:
+    with _temporary_folder(into, name) as made:
         for each in source.files():
             data = source.read(each.path, bytes_max=BUNDLE_BYTES_MAX)
             target = made / each.path
@@ -133,12 +133,12 @@ def install_skill(source: Folder, *, into: Path, name: str, force: bool = False)
                 target.chmod(0o755)
         # Of the copy: the source may have changed meanwhile.
         bundle = bundle_of(Folder(made))
-        replaced = _put(made, path, force=force)
+        replaced = _move_into_place(made, path, force=force)
     return Installed(path=path, bundle=bundle, replaced=replaced)
 
 
 @contextmanager
-def _made_beside(directory: Path, name: str) -> Iterator[Path]:
+def _temporary_folder(directory: Path, name: str) -> Iterator[Path]:
     """Make a folder on the same disk, where no search for skills finds it; yield its path.
 
     It is removed at the end, unless it was moved. Raise `UsageError` if `directory` is not one,
@@ -157,7 +157,7 @@ def _made_beside(directory: Path, name: str) -> Iterator[Path]:
             shutil.rmtree(beside, ignore_errors=True)
 
 
-def _put(made: Path, path: Path, *, force: bool) -> bool:
+def _move_into_place(made: Path, path: Path, *, force: bool) -> bool:
     """Move a folder to its path. Return True if it replaced another.
 
     Raise `UsageError` if there is one and `force` is false, or if that one is not a skill.
@@ -192,7 +192,7 @@ def _odd_entry(folder: Path) -> Path | None:
             seen += 1
             path = Path(directory, each)
             mode = os.lstat(path).st_mode
-            if hidden(each) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            if has_hidden(each) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 return path
             if seen > _ENTRIES_MAX:
                 raise UsageError(f"{one_line(str(folder))}: more than {_ENTRIES_MAX:,} entries")

@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tallystick.skills.errors import SkillAmbiguous, SkillNotFound
-from tallystick.skills.format.folder import Folder, Found, walked
+from tallystick.skills.format.folder import Folder, SkillFile, search_directory
 from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, Problem, flattened, split
 from tallystick.skills.format.manifest import Card, Manifest, manifest_of
 from tallystick.skills.places import LAYER_ORDER, Layer, LayerName
@@ -144,7 +144,7 @@ def scan(layers: Sequence[Layer]) -> Registry:
 
     A directory that two layers share is scanned once, for the higher one.
     """
-    scanned = _Scanned()
+    scanned = _ScanState()
     for layer in sorted(layers, key=lambda each: LAYER_ORDER.index(each.name)):
         _scan_layer(layer, scanned)
     return Registry(
@@ -177,7 +177,7 @@ def skill_of(
 
 
 @dataclass(slots=True)
-class _Scanned:
+class _ScanState:
     """The skills, failures and directories that the scan has found so far."""
 
     skills: dict[str, Skill] = field(default_factory=dict)
@@ -187,17 +187,19 @@ class _Scanned:
     roots: set[tuple[int, int]] = field(default_factory=set)
 
 
-def _scan_layer(layer: Layer, scanned: _Scanned) -> None:
-    walk = walked(layer.path, within=layer.within, seen=scanned.roots, missed=layer.name in _NAMED)
+def _scan_layer(layer: Layer, scanned: _ScanState) -> None:
+    walk = search_directory(
+        layer.path, within=layer.within, seen=scanned.roots, missed=layer.name in _NAMED
+    )
     scanned.failed += [
         Failed(path=path, layer=layer.name, why=flattened(why)) for path, why in walk.failed
     ]
     scanned.truncated += [f"{layer.name}: {note}" for note in walk.truncated]
     for found in walk.found:
-        _take(found, layer, walk.root, scanned)
+        _add_skill(found, layer, walk.root, scanned)
 
 
-def _take(found: Found, layer: Layer, root: Path, scanned: _Scanned) -> None:
+def _add_skill(found: SkillFile, layer: Layer, root: Path, scanned: _ScanState) -> None:
     namespace = "/".join(each for each in (layer.namespace.strip("/"), found.namespace) if each)
     made = skill_of(
         found.raw,

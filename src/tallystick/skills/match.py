@@ -72,17 +72,17 @@ def _one_matches(pattern: str, parts: Sequence[str]) -> bool:
     places = _places(_parts(f"{pattern}**" if pattern.endswith("/") else pattern))
     stays = {True: places.deep_runs, False: places.runs | places.deep_runs}
     passes: dict[str, int] = {}
-    at = _free(places, 1)
+    at = _add_free_places(places, 1)
     for letter in "/".join(parts) if deep else parts[-1]:
         if letter not in passes:
             passes[letter] = sum(1 << n for n, test in enumerate(places.tests) if test(letter))
-        at = _free(places, (at & passes[letter]) << 1, at & stays[letter == "/"])
+        at = _add_free_places(places, (at & passes[letter]) << 1, at & stays[letter == "/"])
         if not at:
             return False
     return bool(at >> len(places.tests))
 
 
-def _free(places: _Places, come: int, stayed: int = 0) -> int:
+def _add_free_places(places: _Places, come: int, stayed: int = 0) -> int:
     """Add the places that are reached without a character. No two runs follow each other."""
     # `**/` may be passed as a whole only at the beginning of a part: from places just reached, not
     # from those that stayed.
@@ -353,13 +353,13 @@ def _long_words(folded: str) -> list[str]:
 def _match_reason(hits: Sequence[str], *, named: bool, fit: Sequence[str]) -> str:
     said = ["name"] if named else []
     if hits:
-        said.append(f"words {_listed(hits)}")
+        said.append(f"words {_first_words(hits)}")
     if fit:
-        said.append(f"paths {_listed(fit)}")
+        said.append(f"paths {_first_words(fit)}")
     return "; ".join(said)
 
 
-def _listed(words: Sequence[str]) -> str:
+def _first_words(words: Sequence[str]) -> str:
     shown = ", ".join(word[:40] for word in words[:_REASONS_SHOWN])
     left = len(words) - _REASONS_SHOWN
     return f"{shown} and {left} more" if left > 0 else shown
@@ -410,7 +410,7 @@ def search(cards: Iterable[Card], query: str, *, k: int = 10) -> tuple[Match, ..
         (card for card in cards if not card.disable_model_invocation), key=lambda card: card.id
     )
     k = max(k, 0)
-    asked = _asked(query)
+    asked = _query_stems(query)
     whole = _plain(query)
     exact = any(whole in (_plain(each.id), _plain(each.name)) for each in invocable)
     if not whole or not (asked or exact):
@@ -418,7 +418,7 @@ def search(cards: Iterable[Card], query: str, *, k: int = 10) -> tuple[Match, ..
     scores: dict[int, float] = defaultdict(float)
     words: dict[int, list[str]] = defaultdict(list)
     known = 0
-    for said, scored in zip(asked.values(), _scored(invocable, list(asked)), strict=True):
+    for said, scored in zip(asked.values(), _word_scores(invocable, list(asked)), strict=True):
         known += bool(scored)
         for place, score in scored.items():
             scores[place] += score
@@ -436,14 +436,14 @@ def search(cards: Iterable[Card], query: str, *, k: int = 10) -> tuple[Match, ..
     return tuple(found[:k])
 
 
-def _scored(cards: Sequence[Card], asked: Sequence[str]) -> list[dict[int, float]]:
+def _word_scores(cards: Sequence[Card], asked: Sequence[str]) -> list[dict[int, float]]:
     """Return, for each word of a query, the cards that have it or a similar one, with their scores.
 
     Only words similar to those of the query are counted: most words of a thousand cards are not.
     """
     fields = [_fields(card) for card in cards]
     vocabulary = frozenset().union(*(words for card in fields for _, words in card))
-    alike = _alike(vocabulary, asked)
+    alike = _similar_words(vocabulary, asked)
     relevant = frozenset(alike)
     counts: dict[tuple[int, str, float], dict[int, float]] = defaultdict(dict)
     for place, card in enumerate(fields):
@@ -475,7 +475,9 @@ def _fields(card: Card) -> list[tuple[float, frozenset[str]]]:
     return fields
 
 
-def _alike(words: Iterable[str], asked: Sequence[str]) -> dict[str, list[tuple[int, str, float]]]:
+def _similar_words(
+    words: Iterable[str], asked: Sequence[str]
+) -> dict[str, list[tuple[int, str, float]]]:
     """Return the words that are similar to one of the query.
 
     Each is given with the index of the query's word, its own root, and the similarity.
@@ -486,14 +488,14 @@ def _alike(words: Iterable[str], asked: Sequence[str]) -> dict[str, list[tuple[i
         keys = [
             (which, root, share)
             for which, wanted in enumerate(asked)
-            if (share := _share(root, wanted)) > 0
+            if (share := _similarity(root, wanted)) > 0
         ]
         if keys:
             found[word] = keys
     return found
 
 
-def _share(root: str, wanted: str) -> float:
+def _similarity(root: str, wanted: str) -> float:
     if root == wanted:
         return 1.0
     if root.startswith(wanted):
@@ -509,7 +511,7 @@ def _likeness(one: str, other: str) -> float:
     return min(len(one), len(other)) / max(len(one), len(other))
 
 
-def _asked(query: str) -> dict[str, str]:
+def _query_stems(query: str) -> dict[str, str]:
     """Return the roots of the meaningful words of a query, at most 32, each with its word."""
     asked: dict[str, str] = {}
     for word in _folded_words(_HUMP.sub(" ", query[:_QUERY_CHARS_MAX])):

@@ -77,7 +77,8 @@ def find_layers(
     here = _working_directory(cwd)
     home = _home(environ)
     named = [
-        _named(each, home, here) for each in environ.get(SKILLS_VARIABLE, "").split(os.pathsep)
+        _directory_of(each, home, here)
+        for each in environ.get(SKILLS_VARIABLE, "").split(os.pathsep)
     ]
     users = _user_directories(environ)
     layers = [
@@ -86,13 +87,13 @@ def find_layers(
         *_project_layers(here, home, users),
         *(
             Layer(name="config", path=each)
-            for each in (_named(str(path), home, here) for path in settings_paths)
+            for each in (_directory_of(str(path), home, here) for path in settings_paths)
             if each is not None
         ),
         *(Layer(name="user", path=each) for each in users if os.path.isdir(each)),
         *package_layers(notes=notes),
     ]
-    return FoundLayers(layers=tuple(_each_once(layers)), notes=tuple(notes))
+    return FoundLayers(layers=tuple(_without_duplicates(layers)), notes=tuple(notes))
 
 
 def named_layers(paths: Sequence[Path]) -> FoundLayers:
@@ -100,7 +101,7 @@ def named_layers(paths: Sequence[Path]) -> FoundLayers:
 
     Raise `UsageError` if one does not exist.
     """
-    return FoundLayers(layers=tuple(_each_once([*_flag_layers(paths)])))
+    return FoundLayers(layers=tuple(_without_duplicates([*_flag_layers(paths)])))
 
 
 def user_skills_directory(environ: Mapping[str, str] = os.environ) -> Path:
@@ -116,7 +117,7 @@ def project_root(cwd: Path | None = None, environ: Mapping[str, str] = os.enviro
     here = _working_directory(cwd)
     if here is None:
         raise UsageError("the working directory is gone")
-    walked = list(_upward(here, _home(environ)))
+    walked = list(_directories_upward(here, _home(environ)))
     is_checkout = bool(walked) and os.path.lexists(walked[-1] / ".git")
     return walked[-1] if is_checkout else here
 
@@ -129,7 +130,7 @@ def _flag_layers(flags: Sequence[Path]) -> Iterator[Layer]:
 
 
 def _project_layers(here: Path | None, home: Path, users: Sequence[Path]) -> Iterator[Layer]:
-    walked = [] if here is None else list(_upward(here, home))
+    walked = [] if here is None else list(_directories_upward(here, home))
     own = {os.path.realpath(each) for each in users}
     # Without a checkout the end of a project is unknown: each directory is one by itself.
     root = walked[-1] if walked and os.path.lexists(walked[-1] / ".git") else None
@@ -140,7 +141,7 @@ def _project_layers(here: Path | None, home: Path, users: Sequence[Path]) -> Ite
                 yield Layer(name="project", path=path, within=root or directory)
 
 
-def _upward(here: Path, home: Path) -> Iterator[Path]:
+def _directories_upward(here: Path, home: Path) -> Iterator[Path]:
     """Yield the directories from here to the root of the checkout.
 
     A home ends them, and is left out.
@@ -159,7 +160,7 @@ def _user_directories(environ: Mapping[str, str]) -> list[Path]:
     return [config_directory(environ) / "skills", *(home / each for each in PROJECT_DIRECTORIES)]
 
 
-def _named(text: str, home: Path, here: Path | None) -> Path | None:
+def _directory_of(text: str, home: Path, here: Path | None) -> Path | None:
     """Return a directory as a person wrote it, whether it exists or not; None for an empty text."""
     if not text:
         return None
@@ -168,7 +169,7 @@ def _named(text: str, home: Path, here: Path | None) -> Path | None:
     return (here or Path("/")) / text
 
 
-def _each_once(layers: Sequence[Layer]) -> Iterator[Layer]:
+def _without_duplicates(layers: Sequence[Layer]) -> Iterator[Layer]:
     """Yield each layer whose real directory did not come before."""
     seen: set[str] = set()
     for each in layers:
@@ -208,7 +209,7 @@ def package_layers(
     said = [] if notes is None else notes
     found: dict[str, Path] = {}
     for directory in _site_directories() if directories is None else directories:
-        for package in _declared(directory):
+        for package in _declared_packages(directory):
             path = _package_directory(package, directory)
             if path is None:
                 said.append(
@@ -227,7 +228,7 @@ def _site_directories() -> list[str]:
     return list(dict.fromkeys(paths))
 
 
-def _declared(directory: str) -> Iterator[str]:
+def _declared_packages(directory: str) -> Iterator[str]:
     """Yield the packages that the distributions in a directory declare in the entry point group."""
     try:
         names = sorted(each for each in os.listdir(directory) if each.endswith(".dist-info"))

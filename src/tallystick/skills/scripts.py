@@ -172,8 +172,8 @@ class Scripts:
         outcome = _Outcome()
         tools = self._tools(skill, call)
         own = [
-            HostFunction(name=_RETURNED, function=outcome.returned, local=True),
-            HostFunction(name=_EXIT, function=outcome.exits, local=True),
+            HostFunction(name=_RETURNED, function=outcome.set_value, local=True),
+            HostFunction(name=_EXIT, function=outcome.set_exit, local=True),
         ]
         table = HostTable([*own, *(each.hosted() for each in tools)], granted=self._granted)
         values: dict[str, object] = {
@@ -192,7 +192,7 @@ class Scripts:
         # Calls of the program are numbered from 0: this one and those before it are already used.
         calls_max = call.scope.host_calls_left - (call.index + 1)
         host = _ScriptHost(table, values, files, calls_max=calls_max, call=call)
-        result = await self._executed(host, call.scope.times.ends_at)
+        result = await self._execute(host, call.scope.times.ends_at)
         call.scope.host_calls_left -= host.calls
         self._spend(Amount(fuel=result.charge.fuel, host_calls=host.calls))
         error = "" if result.error is None else result.error.traceback or result.error.message
@@ -217,7 +217,7 @@ class Scripts:
             if allows(allowed, each.name) and (not each.needs or each.needs in self._granted)
         ]
 
-    async def _executed(self, host: _ScriptHost, ends_at: float) -> ExecutionResult:
+    async def _execute(self, host: _ScriptHost, ends_at: float) -> ExecutionResult:
         left_ms = max(0, min(_SCRIPT_MS_MAX, round(1000 * (ends_at - time.monotonic()))))
         context = ExecutionContext(
             session_id=new_id(),
@@ -260,10 +260,10 @@ class _Outcome:
         self.value: str | None = None
         self.exit: int | None = None
 
-    def returned(self, value: object) -> None:
+    def set_value(self, value: object) -> None:
         self.value = value if isinstance(value, str) else None
 
-    def exits(self, code: object) -> None:
+    def set_exit(self, code: object) -> None:
         is_code = isinstance(code, int) and -_EXIT_MAX <= code < _EXIT_MAX
         self.exit = int(code) if isinstance(code, int) and is_code else 1
 
@@ -305,16 +305,16 @@ class _ScriptHost:
         with under_key(key):
             reply = self._table.serve(call, self._call.inside(key))
         if isinstance(reply, Blocking):
-            return Blocking(lambda: _done_under(key, reply))
-        return reply if isinstance(reply, bytes) else _awaited_under(key, reply)
+            return Blocking(lambda: _run_under(key, reply))
+        return reply if isinstance(reply, bytes) else _await_under(key, reply)
 
 
-def _done_under(key: str, work: Blocking) -> bytes:
+def _run_under(key: str, work: Blocking) -> bytes:
     with under_key(key):
         return work()
 
 
-async def _awaited_under(key: str, reply: Awaitable[bytes]) -> bytes:
+async def _await_under(key: str, reply: Awaitable[bytes]) -> bytes:
     with under_key(key):
         return await reply
 

@@ -57,7 +57,7 @@ _DIGITS = frozenset("0123456789")
 _DIGITS_MAX = 9
 
 
-def substituted(body: str, arguments: Sequence[str], *, variables: Mapping[str, str]) -> str:
+def substitute(body: str, arguments: Sequence[str], *, variables: Mapping[str, str]) -> str:
     """Put arguments and variables into a text, in time linear in its length."""
     pieces: list[str] = []
     copied = 0
@@ -205,7 +205,7 @@ class Skills:
         return split(raw).body, digest(raw)
 
 
-def given_skills(
+def make_skills_given(
     skills: Skills,
     *,
     goal: str,
@@ -229,27 +229,27 @@ def given_skills(
         host=skills.host,
         top_n=skills.top_n,
     )
-    loaded = tuple(_put(skills, each, session=session) for each in put)
+    loaded = tuple(_load_put(skills, each, session=session) for each in put)
     raw = canonical(cards)
     given = SkillsGiven(
         cards=run_attachments.keep(raw, media_type="application/json", label=CARDS_LABEL),
         rendered="",
         budget_chars=skills.budget_chars,
         limit=skills.limit,
-        pinned=_known(skills.pinned, cards),
-        recent=_known(skills.recent, cards),
+        pinned=_known_ids(skills.pinned, cards),
+        recent=_known_ids(skills.recent, cards),
         strategy=matching.strategy,
-        candidates=tuple(_noted(each) for each in matching.candidates[:_CANDIDATES_MAX]),
+        candidates=tuple(_skill_match(each) for each in matching.candidates[:_CANDIDATES_MAX]),
         matched=tuple(each.id for each in matching.matched),
         put=loaded,
         roots=skills.roots,
     )
     catalog = catalog_of(given, cards)
-    begin = _begin(matching.matched, catalog, goal=goal, has_data=bool(files))
+    begin = _first_block(matching.matched, catalog, goal=goal, has_data=bool(files))
     return msgspec.structs.replace(given, rendered=catalog.rendered, begin="" if loaded else begin)
 
 
-def _begin(matched: Sequence[Match], catalog: Catalog, *, goal: str, has_data: bool) -> str:
+def _first_block(matched: Sequence[Match], catalog: Catalog, *, goal: str, has_data: bool) -> str:
     """Return the block to suggest first: load a skill that surely fits, or search for one.
 
     With data, only a skill that is named in the task is surer than a look at the data. If every
@@ -265,7 +265,7 @@ def _begin(matched: Sequence[Match], catalog: Catalog, *, goal: str, has_data: b
     return f"print(skills.search({' '.join(goal.split())[:_GOAL_CHARS_MAX]!r}))"
 
 
-def cards_again(given: SkillsGiven, run_attachments: RunAttachments) -> tuple[Card, ...]:
+def recorded_cards(given: SkillsGiven, run_attachments: RunAttachments) -> tuple[Card, ...]:
     """Return the cards that a run recorded. Their bytes are read by their digest."""
     return msgspec.json.decode(run_attachments.read(given.cards), type=tuple[Card, ...])
 
@@ -301,7 +301,7 @@ def catalog_of(
 def filled_in(skills: Skills, id: str, body: str, arguments: Sequence[str], *, session: str) -> str:
     """Return instructions with the arguments put in. Nothing of the environment is put in."""
     own = dict(zip(_VARIABLES, (id, id, session), strict=True))
-    return substituted(body, arguments, variables={**skills.variables, **own})
+    return substitute(body, arguments, variables={**skills.variables, **own})
 
 
 def words_of(asked: str) -> tuple[str, list[str]]:
@@ -323,7 +323,7 @@ def root_text(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def _put(skills: Skills, asked: str, *, session: str) -> PutSkill:
+def _load_put(skills: Skills, asked: str, *, session: str) -> PutSkill:
     """Load a skill that the user names, with arguments after the name.
 
     The flag that models may not load it does not count. Raise `SkillArguments` if users may not
@@ -352,11 +352,11 @@ def _put(skills: Skills, asked: str, *, session: str) -> PutSkill:
     )
 
 
-def _noted(match: Match) -> SkillMatch:
+def _skill_match(match: Match) -> SkillMatch:
     return SkillMatch(id=match.id, score=match.score, reason=match.reason)
 
 
-def _known(ids: Sequence[str], cards: Sequence[Card]) -> tuple[str, ...]:
+def _known_ids(ids: Sequence[str], cards: Sequence[Card]) -> tuple[str, ...]:
     there = {each.id for each in cards}
     return tuple(each for each in dict.fromkeys(ids) if each in there)
 
@@ -412,7 +412,7 @@ def evidence_keeper(
         if is_direct(state):
             return None
         if not held:
-            held.extend(cards_again(given, run_attachments))
+            held.extend(recorded_cards(given, run_attachments))
         key = (state.skills.loaded, state.skills.used)
         if key not in made:
             evidence = evidence_of(given, held, state.skills)

@@ -353,7 +353,7 @@ class _Judge:
         if not required and not self._needs_trust(skill.layer):
             return Verdict(usable=True, why=f"it is of the layer {skill.layer}")
         try:
-            verdict = self._signed(skill) if required else self._trusted(skill)
+            verdict = self._signature_verdict(skill) if required else self._trust_verdict(skill)
         except _UNREADABLE as error:
             return Verdict(usable=False, why=f"its files cannot be told: {one_line(str(error))}")
         file = verdict.bundle.find(skill.file) if verdict.bundle is not None else None
@@ -364,7 +364,7 @@ class _Judge:
     def _needs_trust(self, layer: LayerName) -> bool:
         return layer == "project" or (layer == "config" and self._settings.of_project)
 
-    def _trusted(self, skill: Skill) -> Verdict:
+    def _trust_verdict(self, skill: Skill) -> Verdict:
         name = one_line(skill.id)
         has_signature = skill.folder.exists(SIGNATURE_NAME)
         # A skill that is neither trusted nor signed is refused without reading its files.
@@ -389,7 +389,7 @@ class _Judge:
             bundle=bundle,
         )
 
-    def _signed(self, skill: Skill) -> Verdict:
+    def _signature_verdict(self, skill: Skill) -> Verdict:
         own = not self._settings.require_signature
         asks = "it asks for a signature itself" if own else "skills_require_signature is set"
         if not signing_available():

@@ -32,7 +32,7 @@ from tallystick.skills.errors import (
     SkillUntrusted,
 )
 from tallystick.skills.format.manifest import Card
-from tallystick.skills.skills import Skills, cards_again, catalog_of, read_evidence
+from tallystick.skills.skills import Skills, catalog_of, read_evidence, recorded_cards
 
 # Drift: skills that differ from what a run saw of them.
 
@@ -129,16 +129,16 @@ def why_in_run(
     given = started.skills if isinstance(started, RunStarted) else None
     if given is None:
         return Why(skill=name, run=run, sentence=f"Run {run} was given no skills.")
-    card = _card_of(cards_again(given, run_attachments), name)
+    card = _card_of(recorded_cards(given, run_attachments), name)
     evidence = _first_evidence(records, run_attachments)
-    loaded, used = _touches(records, given, card.id)
+    loaded, used = _turns_of_use(records, given, card.id)
     if evidence is None:
         told = "was not listed: no prompt of the run had a catalog"
         entry = None
     else:
         entry = next(each for each in evidence.cards if each.id == card.id)
-        told = f"{_listed(entry, evidence)}; {_matched(entry)}"
-    sentence = f"{card.id} ({card.source}) {told}; {_lived(loaded, used)}."
+        told = f"{_listing_text(entry, evidence)}; {_match_text(entry)}"
+    sentence = f"{card.id} ({card.source}) {told}; {_use_text(loaded, used)}."
     return Why(skill=card.id, run=run, sentence=sentence, card=entry, loaded=loaded, used=used)
 
 
@@ -158,7 +158,7 @@ def why_here(skills: Skills, name: str) -> Why:
     )
     evidence = catalog_of(given, skills.registry.cards()).evidence
     entry = next(each for each in evidence.cards if each.id == card.id)
-    sentence = f"{card.id} ({card.source}) {_listed(entry, evidence, now=True)}."
+    sentence = f"{card.id} ({card.source}) {_listing_text(entry, evidence, now=True)}."
     return Why(skill=card.id, sentence=sentence, card=entry)
 
 
@@ -183,7 +183,7 @@ def _first_evidence(records: Sequence[Record], run_attachments: RunAttachments) 
     return None
 
 
-def _touches(
+def _turns_of_use(
     records: Sequence[Record], given: SkillsGiven, id: str
 ) -> tuple[tuple[int, ...], tuple[tuple[int, str], ...]]:
     turns: dict[int, int] = {}
@@ -203,7 +203,7 @@ def _touches(
     return tuple(dict.fromkeys(loaded)), tuple(dict.fromkeys(used))
 
 
-def _listed(card: CardEvidence, evidence: Evidence, *, now: bool = False) -> str:
+def _listing_text(card: CardEvidence, evidence: Evidence, *, now: bool = False) -> str:
     was, could = ("is", "can") if now else ("was", "could")
     budget = f"{evidence.effective_budget_chars:,} characters"
     match card.omitted_reason:
@@ -234,13 +234,13 @@ def _listed(card: CardEvidence, evidence: Evidence, *, now: bool = False) -> str
             )
 
 
-def _matched(card: CardEvidence) -> str:
+def _match_text(card: CardEvidence) -> str:
     if card.matched is None:
         return "it was not among those that fit the task best"
     return f"it fits the task with a score of {card.matched.score:.2f} ({card.matched.reason})"
 
 
-def _lived(loaded: Sequence[int], used: Sequence[tuple[int, str]]) -> str:
+def _use_text(loaded: Sequence[int], used: Sequence[tuple[int, str]]) -> str:
     said = []
     if 0 in loaded:
         said.append("the user put it into the prompt")

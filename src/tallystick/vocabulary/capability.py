@@ -107,9 +107,9 @@ class VocabularyCapability(CapabilityBase):
             ref = started.vocabulary.thesaurus
             raw, skills = None if ref is None else files.read(ref), ()
             if started.skills is not None:
-                from tallystick.skills.skills import cards_again
+                from tallystick.skills.skills import recorded_cards
 
-                skills = tuple(each.id for each in cards_again(started.skills, files))
+                skills = tuple(each.id for each in recorded_cards(started.skills, files))
         return _VocabularyOfRun(started, raw, skills)
 
 

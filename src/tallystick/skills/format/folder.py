@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tallystick.skills.errors import SkillNotFound, SkillPathRefused, SkillUnreadable
-from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, flattened, hidden, quoted
+from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, flattened, has_hidden, quote
 from tallystick.skills.format.manifest import folder_name
 from tallystick.storage import system
 
@@ -80,14 +80,14 @@ class Folder:
         `SkillUnreadable` if it cannot be read.
         """
         parts = self._parts(relative)
-        with self._translated(relative), self._opened(parts[:-1]) as directory:
+        with self._skill_errors(relative), self._open(parts[:-1]) as directory:
             return read_inside(directory, parts[-1], bytes_max=bytes_max)
 
     def exists(self, relative: str) -> bool:
         """Return True if the path is an ordinary file or directory that is not refused."""
         try:
             parts = self._parts(relative.rstrip("/"))
-            with self._translated(relative), self._opened(parts[:-1]) as directory:
+            with self._skill_errors(relative), self._open(parts[:-1]) as directory:
                 mode = os.stat(parts[-1], dir_fd=directory, follow_symlinks=False).st_mode
         except (SkillPathRefused, SkillNotFound, SkillUnreadable):
             return False
@@ -105,7 +105,7 @@ class Folder:
         """Return the files, and the paths that cannot be read. Raise the errors of `files`."""
         found: list[FileEntry] = []
         left_out: list[str] = []
-        with self._translated("."), self._opened(()) as directory:
+        with self._skill_errors("."), self._open(()) as directory:
             self._list(directory, "", found, left_out)
         return Listing(
             files=tuple(sorted(found, key=lambda entry: entry.path)), left_out=tuple(left_out)
@@ -162,14 +162,14 @@ class Folder:
         return parts
 
     @contextmanager
-    def _opened(self, parts: tuple[str, ...]) -> Iterator[int]:
+    def _open(self, parts: tuple[str, ...]) -> Iterator[int]:
         """Open a directory below this folder, a component at a time; yield its descriptor."""
         start = self.path if self.root is None else self.root
         steps = () if self.root is None else self.path.relative_to(self.root).parts
         try:
             top = os.open(start, _DIRECTORY)
         except OSError as error:
-            raise SkillUnreadable(id=self._id, why=f"its folder: {_said(error)}") from error
+            raise SkillUnreadable(id=self._id, why=f"its folder: {_reason(error)}") from error
         try:
             with open_inside(top, (*steps, *parts)) as directory:
                 yield directory
@@ -177,7 +177,7 @@ class Folder:
             os.close(top)
 
     @contextmanager
-    def _translated(self, relative: str) -> Iterator[None]:
+    def _skill_errors(self, relative: str) -> Iterator[None]:
         """Raise errors of the system, and `NotInside`, as errors of this skill."""
         try:
             yield
@@ -186,11 +186,11 @@ class Folder:
         except OSError as error:
             if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}:
                 raise SkillNotFound(
-                    name=relative, what=f"file in skill {quoted(self._id)}:"
+                    name=relative, what=f"file in skill {quote(self._id)}:"
                 ) from error
             if error.errno in {errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV}:
                 self._refuse(relative, "is not an ordinary file")
-            raise SkillUnreadable(id=self._id, why=f"{relative!r}: {_said(error)}") from error
+            raise SkillUnreadable(id=self._id, why=f"{relative!r}: {_reason(error)}") from error
 
     def _refuse(self, relative: str, why: str) -> NoReturn:
         raise SkillPathRefused(id=self._id, path=relative, why=why)
@@ -244,7 +244,7 @@ def read_inside(directory: int, name: str, *, bytes_max: int) -> bytes:
     descriptor = os.open(name, _FILE, dir_fd=directory)
     try:
         _check_ordinary(os.fstat(descriptor), bytes_max)
-        data = _all_of(descriptor, bytes_max + 1)
+        data = _read_at_most(descriptor, bytes_max + 1)
     finally:
         os.close(descriptor)
     if len(data) > bytes_max:
@@ -280,14 +280,14 @@ def _refusal(name: str) -> str | None:
         return "leads out of the skill's folder"
     if name.casefold() in _NOT_BUNDLED:
         return "is in a folder that is no part of the skill"
-    if hidden(name):
+    if has_hidden(name):
         return "has a name with hidden characters"
     if len(name.encode("utf-8", "replace")) > _NAME_BYTES_MAX:
         return "has a name that is too long"
     return None
 
 
-def _all_of(descriptor: int, bytes_max: int) -> bytes:
+def _read_at_most(descriptor: int, bytes_max: int) -> bytes:
     pieces = []
     left = bytes_max
     while left > 0 and (piece := os.read(descriptor, min(left, _PIECE_BYTES))):
@@ -296,7 +296,7 @@ def _all_of(descriptor: int, bytes_max: int) -> bytes:
     return b"".join(pieces)
 
 
-def _said(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
@@ -320,7 +320,7 @@ _NOT_WALKED = frozenset({
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SkillFile:
     """A SKILL.md that was found.
 
     `namespace` is made of the directories between the root and its folder; `file` is its name as
@@ -338,14 +338,14 @@ class Walk:
     """The result of searching one directory. `root` is its real path."""
 
     root: Path
-    found: list[Found] = field(default_factory=list)
+    found: list[SkillFile] = field(default_factory=list)
     failed: list[tuple[Path, str]] = field(default_factory=list)
     truncated: list[str] = field(default_factory=list)
     directories: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class _WalkedFolder:
+class _WalkedDirectory:
     """A directory on the way: its components from the root, and the namespace of a skill in it.
 
     The namespace is None below a directory whose name cannot be in an id.
@@ -365,7 +365,9 @@ class _WalkedFolder:
         return None if name is None else f"{self.namespace}/{name}".lstrip("/")
 
 
-def walked(path: Path, *, within: Path | None, seen: set[tuple[int, int]], missed: bool) -> Walk:
+def search_directory(
+    path: Path, *, within: Path | None, seen: set[tuple[int, int]], missed: bool
+) -> Walk:
     """Search a directory for skills, breadth first and in order of names.
 
     `seen` are device and inode of directories that were searched before: one that is among them is
@@ -376,12 +378,12 @@ def walked(path: Path, *, within: Path | None, seen: set[tuple[int, int]], misse
     walk = Walk(root=path)
     try:
         walk.root = Path(os.path.realpath(path))
-        with _opened_root(walk.root, within) as top:
+        with _open_root(walk.root, within) as top:
             status = os.fstat(top)
             if (status.st_dev, status.st_ino) in seen:
                 return walk
             seen.add((status.st_dev, status.st_ino))
-            _go_through(top, walk)
+            _search(top, walk)
     except FileNotFoundError:
         if missed:
             walk.failed.append((path, "there is no such directory"))
@@ -395,7 +397,7 @@ def walked(path: Path, *, within: Path | None, seen: set[tuple[int, int]], misse
 
 
 @contextmanager
-def _opened_root(root: Path, within: Path | None) -> Iterator[int]:
+def _open_root(root: Path, within: Path | None) -> Iterator[int]:
     """Open the directory of a layer; yield its descriptor.
 
     With `within`, it is opened from there, a component at a time. Raise `NotInside` if a link leads
@@ -413,8 +415,8 @@ def _opened_root(root: Path, within: Path | None) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _go_through(top: int, walk: Walk) -> None:
-    waiting = [_WalkedFolder()]
+def _search(top: int, walk: Walk) -> None:
+    waiting = [_WalkedDirectory()]
     for place in waiting:
         if walk.directories >= _DIRECTORIES_MAX:
             note = f"{walk.root} has more than {_DIRECTORIES_MAX:,} directories"
@@ -423,14 +425,14 @@ def _go_through(top: int, walk: Walk) -> None:
         walk.directories += 1
         try:
             with open_inside(top, place.parts) as directory:
-                waiting += _looked_at(directory, place, walk)
+                waiting += _visit(directory, place, walk)
         except NotInside as error:
             _fail(walk, place.parts, error.why)
         except OSError as error:
             _fail(walk, place.parts, f"it cannot be read: {error.strerror or error}")
 
 
-def _looked_at(directory: int, place: _WalkedFolder, walk: Walk) -> list[_WalkedFolder]:
+def _visit(directory: int, place: _WalkedDirectory, walk: Walk) -> list[_WalkedDirectory]:
     """Add a directory's skill to the walk; return the directories to look at next.
 
     Below the root, a directory with a skill is not searched for others.
@@ -446,17 +448,17 @@ def _looked_at(directory: int, place: _WalkedFolder, walk: Walk) -> list[_Walked
     names = {each.name for each in entries}
     file = next((name for name in _FILES if name in names), None)
     if file is not None:
-        _read(directory, file, place, walk)
+        _read_skill_file(directory, file, place, walk)
     else:
         near = next((name for name in sorted(names) if name.lower() == "skill.md"), None)
         if near is not None:
-            _fail(walk, place.parts, f"has {quoted(near)}; the file is called SKILL.md")
+            _fail(walk, place.parts, f"has {quote(near)}; the file is called SKILL.md")
     if file is not None and place.parts:
         return []
-    return _inner(directory, entries, place, walk)
+    return _subdirectories(directory, entries, place, walk)
 
 
-def _read(directory: int, file: str, place: _WalkedFolder, walk: Walk) -> None:
+def _read_skill_file(directory: int, file: str, place: _WalkedDirectory, walk: Walk) -> None:
     if place.namespace is None:
         _fail(walk, place.parts, "a folder above it has a name that cannot be in an id")
         return
@@ -469,12 +471,12 @@ def _read(directory: int, file: str, place: _WalkedFolder, walk: Walk) -> None:
         _fail(walk, place.parts, f"its {file} cannot be read: {error.strerror or error}")
         return
     path = walk.root.joinpath(*place.parts)
-    walk.found.append(Found(path=path, namespace=place.namespace, file=file, raw=raw))
+    walk.found.append(SkillFile(path=path, namespace=place.namespace, file=file, raw=raw))
 
 
-def _inner(
-    directory: int, entries: list[os.DirEntry[str]], place: _WalkedFolder, walk: Walk
-) -> list[_WalkedFolder]:
+def _subdirectories(
+    directory: int, entries: list[os.DirEntry[str]], place: _WalkedDirectory, walk: Walk
+) -> list[_WalkedDirectory]:
     inner = []
     namespace = place.below()
     for entry in entries:
@@ -482,7 +484,7 @@ def _inner(
         if entry.name.casefold() in _NOT_WALKED:
             continue
         if entry.is_symlink():
-            why = _link_told(directory, entry)
+            why = _link_fault(directory, entry)
             if why:
                 _fail(walk, parts, why)
         elif entry.is_dir(follow_symlinks=False):
@@ -491,11 +493,11 @@ def _inner(
                 note = f"{where} is {_WALK_DEPTH_MAX} deep; what is below it was not seen"
                 walk.truncated.append(flattened(note))
                 break
-            inner.append(_WalkedFolder(parts, namespace))
+            inner.append(_WalkedDirectory(parts, namespace))
     return inner
 
 
-def _link_told(directory: int, entry: os.DirEntry[str]) -> str:
+def _link_fault(directory: int, entry: os.DirEntry[str]) -> str:
     """Return why a link was not followed, if it may have been meant as a skill; otherwise ""."""
     try:
         leads = stat.S_ISDIR(entry.stat().st_mode)
@@ -504,7 +506,7 @@ def _link_told(directory: int, entry: os.DirEntry[str]) -> str:
         return "is a link that leads nowhere"
     except OSError as error:
         return f"is a link that cannot be followed: {error.strerror or error}"
-    told = f"is a link to {quoted(target)}; links are not followed, name its directory instead"
+    told = f"is a link to {quote(target)}; links are not followed, name its directory instead"
     return told if leads else ""
 
 

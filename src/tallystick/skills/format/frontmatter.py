@@ -28,7 +28,7 @@ _HIDDEN = re.compile(
 _QUOTED_CHARS_MAX = 60
 
 
-def hidden(text: str) -> bool:
+def has_hidden(text: str) -> bool:
     """Return True if a text has characters that are not seen where it is shown."""
     return _HIDDEN.search(text) is not None
 
@@ -36,12 +36,12 @@ def hidden(text: str) -> bool:
 def flattened(text: str) -> str:
     """Return a text as one line: white space is one space, and hidden characters are left out."""
     line = " ".join(text.split())
-    if hidden(line):
+    if has_hidden(line):
         line = " ".join(_HIDDEN.sub("", line).split())
     return line
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Return the first 60 characters of a text, on one line and in quotes, for a message."""
     line = flattened(text[: _QUOTED_CHARS_MAX * 4])
     cut = line if len(line) <= _QUOTED_CHARS_MAX else f"{line[:_QUOTED_CHARS_MAX]}…"
@@ -105,18 +105,18 @@ def split(raw: bytes) -> Split:
         why = f"the file has {len(raw):,} bytes; {FILE_BYTES_MAX:,} are read"
         return Split(fields=None, body="", problems=(_problem("error", "file.large", why),))
     problems: list[Problem] = []
-    text = _decoded(raw, problems)
+    text = _decode(raw, problems)
     if text is None:
         return Split(fields=None, body="", problems=tuple(problems))
     lines = text.split("\n")
     start = next((at for at, line in enumerate(lines) if line.strip()), 0)
     if not _OPENING.fullmatch(lines[start]):
         problems.append(_problem("warning", "frontmatter.missing", "it does not begin with ---"))
-        return Split(fields=None, body=_trimmed(text), problems=tuple(problems))
-    end = _closing(lines, start + 1)
+        return Split(fields=None, body=_trim(text), problems=tuple(problems))
+    end = _closing_line(lines, start + 1)
     if end is None:
         problems.append(_problem("error", "frontmatter.unclosed", "no second --- closes it"))
-        return Split(fields=None, body=_trimmed(text), problems=tuple(problems))
+        return Split(fields=None, body=_trim(text), problems=tuple(problems))
     if start:
         why = "there are blank lines above the first ---"
         problems.append(_problem("warning", "frontmatter.late", why))
@@ -125,10 +125,10 @@ def split(raw: bytes) -> Split:
         problems.append(_problem("warning", "frontmatter.fence", why))
     # YAML 1.1 ends a line at these, and 1.2 does not: a key could hide after one.
     source = "".join(f"{_BREAKS.sub(' ', line)}\n" for line in lines[start + 1 : end])
-    return _with_fields(source, _trimmed("\n".join(lines[end + 1 :])), problems)
+    return _read_fields(source, _trim("\n".join(lines[end + 1 :])), problems)
 
 
-def _closing(lines: list[str], start: int) -> int | None:
+def _closing_line(lines: list[str], start: int) -> int | None:
     """Return the index of the line that closes a frontmatter; None if there is none.
 
     A line of more than three hyphens, or an indented one, closes it only if there is no exact one.
@@ -140,10 +140,10 @@ def _closing(lines: list[str], start: int) -> int | None:
     return next((at for at in within if _LIKE_FENCE.fullmatch(lines[at])), None)
 
 
-def _with_fields(source: str, body: str, problems: list[Problem]) -> Split:
+def _read_fields(source: str, body: str, problems: list[Problem]) -> Split:
     # The library takes longer to import than most commands do without it.
     """Read the frontmatter; return it with the body and all problems."""
-    from tallystick.skills.format.yaml_head import Reading, Unusable, mended, parsed
+    from tallystick.skills.format.yaml_head import Reading, Unusable, parse, quote_texts
 
     reading = Reading()
     try:
@@ -151,18 +151,18 @@ def _with_fields(source: str, body: str, problems: list[Problem]) -> Split:
             why = f"the frontmatter has more than {FRONTMATTER_BYTES_MAX:,} bytes"
             raise Unusable("frontmatter.large", why, final=True)
         try:
-            fields = parsed(source, reading)
+            fields = parse(source, reading)
         except Unusable as first:
             if first.final:
                 raise
-            fields = mended(source, reading, first)
+            fields = quote_texts(source, reading, first)
             why = f"not YAML as written ({first.why}); read as if the text were in quotes"
             problems.append(_problem("warning", "yaml.mended", why))
     except Unusable as error:
         problems.append(_problem("error", error.code, error.why))
         return Split(fields=None, body=body, problems=tuple(problems))
     problems += [
-        _problem("warning", "yaml.duplicate", f"{quoted(key)} is there twice; the last one counts")
+        _problem("warning", "yaml.duplicate", f"{quote(key)} is there twice; the last one counts")
         for key in reading.duplicates[:5]
     ]
     strict = []
@@ -188,7 +188,7 @@ def _problem(level: Level, code: str, message: str) -> Problem:
     return Problem(level=level, code=code, message=message)
 
 
-def _decoded(raw: bytes, problems: list[Problem]) -> str | None:
+def _decode(raw: bytes, problems: list[Problem]) -> str | None:
     """Return a file's text with newlines as line ends; None, with an error, if it is binary."""
     if raw.startswith(_BOM):
         problems.append(_problem("warning", "encoding.bom", "it begins with a byte-order mark"))
@@ -206,5 +206,5 @@ def _decoded(raw: bytes, problems: list[Problem]) -> str | None:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _trimmed(body: str) -> str:
+def _trim(body: str) -> str:
     return body.strip("\n").rstrip()

@@ -21,8 +21,8 @@ from tallystick.skills.format.frontmatter import (
     Problem,
     Split,
     flattened,
-    hidden,
-    quoted,
+    has_hidden,
+    quote,
     split,
 )
 from tallystick.skills.format.manifest import KNOWN_KEYS, SPEC_KEYS, manifest_of
@@ -33,8 +33,8 @@ _COMPATIBILITY_CHARS_MAX = 500
 _BODY_LINES_MAX = 500
 _BODY_TOKENS_MAX = 5_000
 _CHARS_PER_TOKEN = 4
-_TOLD_MAX = 20
-_LETTERS_TOLD_MAX = 5
+_REPORTED_MAX = 20
+_LETTERS_REPORTED_MAX = 5
 # Unicode's tag characters: a copy of ASCII that no font shows.
 _TAGS = 0xE0000
 _ASCII = range(0x20, 0x7F)
@@ -84,7 +84,7 @@ def lint(folder: Path) -> tuple[Problem, ...]:
     found = [*_problems(parts, Path(os.path.abspath(folder)).name)]
     if name != "SKILL.md":
         found.append(_warning("file.case", f"the file is called {name}; some look for SKILL.md"))
-    found += [*_about_body(parts.body, opened), *_about_files(opened)]
+    found += [*_body_problems(parts.body, opened), *_file_problems(opened)]
     return tuple(sorted(dict.fromkeys(found), key=lambda each: each.level != "error"))
 
 
@@ -109,35 +109,35 @@ def _problems(parts: Split, directory: str) -> Iterator[Problem]:
     yield from parts.strict
     if parts.fields is None:
         return
-    yield from _about_keys(parts.keys)
-    yield from _about_name(parts, directory)
-    yield from _about_texts(parts)
-    yield from _about_hidden(parts)
+    yield from _key_problems(parts.keys)
+    yield from _name_problems(parts, directory)
+    yield from _text_problems(parts)
+    yield from _hidden_text_problems(parts)
     _, loading = manifest_of(parts, directory=directory)
     for each in loading:
         if each not in parts.problems and not each.code.startswith(_OWN):
             yield each
 
 
-def _about_keys(keys: tuple[str, ...]) -> Iterator[Problem]:
-    for key in dict.fromkeys(keys[: _TOLD_MAX * 5]):
+def _key_problems(keys: tuple[str, ...]) -> Iterator[Problem]:
+    for key in dict.fromkeys(keys[: _REPORTED_MAX * 5]):
         normal = key.replace("-", "_")
         if normal in SPEC_KEYS and key == normal.replace("_", "-"):
             continue
         if normal in KNOWN_KEYS:
-            why = f"{quoted(key)} is read here; it is not a key of the specification"
+            why = f"{quote(key)} is read here; it is not a key of the specification"
             yield _warning("key.extra", why)
         else:
-            yield _error("key.unknown", f"{quoted(key)} is not a key of the specification")
+            yield _error("key.unknown", f"{quote(key)} is not a key of the specification")
 
 
-def _about_name(parts: Split, directory: str) -> Iterator[Problem]:
+def _name_problems(parts: Split, directory: str) -> Iterator[Problem]:
     given = (parts.fields or {}).get("name")
     if not isinstance(given, str) or not given.strip():
         yield _error("name.missing", "the name has to be text, and not empty")
         return
     name = unicodedata.normalize("NFKC", given.strip())
-    shown = quoted(name)
+    shown = quote(name)
     if len(name) > _NAME_CHARS_MAX:
         yield _error("name.long", f"the name has {len(name)} characters; {_NAME_CHARS_MAX} may")
     if name != name.lower():
@@ -148,12 +148,12 @@ def _about_name(parts: Split, directory: str) -> Iterator[Problem]:
         yield _error("name.hyphen", f"the name {shown} has two hyphens in a row")
     if not all(each.isalnum() or each == "-" for each in name):
         yield _error("name.characters", f"the name {shown} has more than letters, digits, hyphens")
-    yield from _about_letters(name)
+    yield from _letter_problems(name)
     if unicodedata.normalize("NFKC", directory) != name:
-        yield _error("name.folder", f"the name {shown} is not the folder's, {quoted(directory)}")
+        yield _error("name.folder", f"the name {shown} is not the folder's, {quote(directory)}")
 
 
-def _about_letters(name: str) -> Iterator[Problem]:
+def _letter_problems(name: str) -> Iterator[Problem]:
     """Yield warnings of letters that look like others, or of scripts that are not written together.
 
     The specification allows both, so they are warnings. A reader of a list of names cannot see
@@ -162,16 +162,16 @@ def _about_letters(name: str) -> Iterator[Problem]:
     alike = [each for each in dict.fromkeys(name) if each in _LOOK_ALIKE]
     read_as = "".join(_LOOK_ALIKE.get(each, each) for each in name)
     if alike and read_as.isascii():
-        which = ", ".join(_told_letter(each) for each in alike[:_LETTERS_TOLD_MAX])
-        why = f"the name {quoted(name)} looks like {quoted(read_as)}, and is another: {which}"
+        which = ", ".join(_letter_name(each) for each in alike[:_LETTERS_REPORTED_MAX])
+        why = f"the name {quote(name)} looks like {quote(read_as)}, and is another: {which}"
         yield _warning("name.lookalike", why)
     scripts: dict[str, str] = {}
     for each in name:
         if each.isalpha() and (script := _script(each)) is not None:
             scripts.setdefault(script, each)
     if len(scripts) > 1:
-        which = ", ".join(map(_told_letter, scripts.values()))
-        yield _warning("name.scripts", f"the name {quoted(name)} mixes scripts: {which}")
+        which = ", ".join(map(_letter_name, scripts.values()))
+        yield _warning("name.scripts", f"the name {quote(name)} mixes scripts: {which}")
 
 
 def _script(letter: str) -> str | None:
@@ -180,11 +180,11 @@ def _script(letter: str) -> str | None:
     return script if script in _ALPHABETS else None
 
 
-def _told_letter(letter: str) -> str:
+def _letter_name(letter: str) -> str:
     return f"U+{ord(letter):04X} {unicodedata.name(letter, 'without a name')}"
 
 
-def _about_hidden(parts: Split) -> Iterator[Problem]:
+def _hidden_text_problems(parts: Split) -> Iterator[Problem]:
     """Yield a warning for each text that has hidden characters.
 
     It says what Unicode's tag characters among them spell.
@@ -192,21 +192,21 @@ def _about_hidden(parts: Split) -> Iterator[Problem]:
     fields = parts.fields or {}
     texts = [(key, value) for key, value in fields.items() if isinstance(value, str)]
     for where, text in [*texts, ("instructions", parts.body)]:
-        unseen = [each for each in text if each not in "\n\r\t" and hidden(each)]
+        unseen = [each for each in text if each not in "\n\r\t" and has_hidden(each)]
         if not unseen:
             continue
         which = ", ".join(
-            f"U+{ord(each):04X}" for each in [*dict.fromkeys(unseen)][:_LETTERS_TOLD_MAX]
+            f"U+{ord(each):04X}" for each in [*dict.fromkeys(unseen)][:_LETTERS_REPORTED_MAX]
         )
         count = "1 character" if len(unseen) == 1 else f"{len(unseen):,} characters"
         why = f"{where.replace('_', '-')}: {count} cannot be seen: {which}"
         spelled = "".join(chr(ord(each) - _TAGS) for each in unseen if ord(each) - _TAGS in _ASCII)
         if spelled:
-            why = f"{why}; Unicode tag characters among them spell {quoted(spelled)}"
+            why = f"{why}; Unicode tag characters among them spell {quote(spelled)}"
         yield _warning("text.hidden", why)
 
 
-def _about_texts(parts: Split) -> Iterator[Problem]:
+def _text_problems(parts: Split) -> Iterator[Problem]:
     fields = parts.fields or {}
     description = fields.get("description")
     if not isinstance(description, str) or not description.strip():
@@ -228,7 +228,7 @@ def _about_texts(parts: Split) -> Iterator[Problem]:
         yield _warning("allowed-tools.list", why)
 
 
-def _about_body(body: str, folder: Folder) -> Iterator[Problem]:
+def _body_problems(body: str, folder: Folder) -> Iterator[Problem]:
     if not body.strip():
         yield _warning("body.empty", "there are no instructions below the frontmatter")
     lines = body.count("\n") + 1
@@ -239,17 +239,17 @@ def _about_body(body: str, folder: Folder) -> Iterator[Problem]:
     if tokens > _BODY_TOKENS_MAX:
         why = f"the instructions have about {tokens:,} tokens; {_BODY_TOKENS_MAX:,} are advised"
         yield _warning("body.long", why)
-    told = 0
+    reported = 0
     for target in dict.fromkeys(_links(body)):
-        if told == _TOLD_MAX:
+        if reported == _REPORTED_MAX:
             return
         if ".." in PurePosixPath(target).parts:
-            yield _warning("link.outside", f"the link {quoted(target)} leads out of the folder")
+            yield _warning("link.outside", f"the link {quote(target)} leads out of the folder")
         elif not folder.exists(target):
-            yield _warning("link.missing", f"the link {quoted(target)} leads to no file")
+            yield _warning("link.missing", f"the link {quote(target)} leads to no file")
         else:
             continue
-        told += 1
+        reported += 1
 
 
 def _links(body: str) -> Iterator[str]:
@@ -269,20 +269,18 @@ def _links(body: str) -> Iterator[str]:
                     yield target
 
 
-def _about_files(folder: Folder) -> Iterator[Problem]:
+def _file_problems(folder: Folder) -> Iterator[Problem]:
     try:
         listing = folder.listing()
     except TallystickError as error:
         yield _error("files.refused", flattened(str(error)))
         return
-    for path in listing.left_out[:_TOLD_MAX]:
-        yield _warning(
-            "files.left_out", f"{quoted(path)} is no part of the skill: it is never read"
-        )
+    for path in listing.left_out[:_REPORTED_MAX]:
+        yield _warning("files.left_out", f"{quote(path)} is no part of the skill: it is never read")
     scripts = [each.path for each in listing.files if each.path.startswith("scripts/")]
     others = [path for path in scripts if PurePosixPath(path).suffix in _OTHER_LANGUAGES]
-    for path in others[:_TOLD_MAX]:
-        yield _warning("script.language", f"{quoted(path)} is not Python, and cannot be run here")
+    for path in others[:_REPORTED_MAX]:
+        yield _warning("script.language", f"{quote(path)} is not Python, and cannot be run here")
 
 
 _OTHER_LANGUAGES = frozenset({

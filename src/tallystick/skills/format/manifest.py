@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from tallystick.core.json_text import canonical
-from tallystick.skills.format.frontmatter import Problem, Split, flattened, hidden, quoted
+from tallystick.skills.format.frontmatter import Problem, Split, flattened, has_hidden, quote
 
 # Names of skills: which may be in an id, and the name that a folder gives.
 
@@ -28,12 +28,12 @@ def usable_name(text: str) -> str | None:
     id is one line, has no slash but that of its namespace, is no option of a command, and ends no
     quotes wherever it is put.
     """
-    if hidden(text.strip()):
+    if has_hidden(text.strip()):
         return None
     name = " ".join(unicodedata.normalize("NFKC", text).split())
     if not name or len(name) > NAME_CHARS_MAX or not (name[0].isalnum() or name[0] == "_"):
         return None
-    return name if all(_stands(each) for each in name) else None
+    return name if all(_is_allowed(each) for each in name) else None
 
 
 def folder_name(directory: str) -> str | None:
@@ -41,14 +41,14 @@ def folder_name(directory: str) -> str | None:
 
     Return None for a folder whose name hides characters, or has none that can be used.
     """
-    if hidden(directory):
+    if has_hidden(directory):
         return None
     normal = unicodedata.normalize("NFKC", directory)
-    made = "".join(each if _stands(each) else "-" for each in normal)
+    made = "".join(each if _is_allowed(each) else "-" for each in normal)
     return usable_name(directory) or usable_name(_RUN.sub("-", made).strip("-. ")[:NAME_CHARS_MAX])
 
 
-def _stands(each: str) -> bool:
+def _is_allowed(each: str) -> bool:
     return each.isalnum() or each in _OTHERS or unicodedata.category(each) in {"Mn", "Mc"}
 
 
@@ -101,7 +101,7 @@ class Fields:
     values: Mapping[str, object]
     problems: list[Problem]
 
-    def failed(self) -> bool:
+    def has_errors(self) -> bool:
         return any(each.level == "error" for each in self.problems)
 
     def warn(self, code: str, message: str) -> None:
@@ -117,15 +117,17 @@ class Fields:
         """
         value = self.values.get(key)
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
-            self.warn(f"{_shown(key)}.type", f"{_shown(key)} is a list; it is read as one text")
+            self.warn(
+                f"{_key_name(key)}.type", f"{_key_name(key)} is a list; it is read as one text"
+            )
             value = ", ".join(value)
         if isinstance(value, list | dict):
-            self.warn(f"{_shown(key)}.type", f"{_shown(key)} is not text; it is left out")
+            self.warn(f"{_key_name(key)}.type", f"{_key_name(key)} is not text; it is left out")
             return ""
         text = str(value or "").strip()
         if chars_max is not None and len(text) > chars_max:
-            why = f"{_shown(key)} has {len(text):,} characters; {chars_max:,} may"
-            self.warn(f"{_shown(key)}.long", why)
+            why = f"{_key_name(key)} has {len(text):,} characters; {chars_max:,} may"
+            self.warn(f"{_key_name(key)}.long", why)
         return text
 
     def hint(self, key: str) -> str:
@@ -144,10 +146,10 @@ class Fields:
         if word in {"true", "false"}:
             return word == "true"
         if word in _YES or word in _NO:
-            self.warn(f"{_shown(key)}.flag", f"{_shown(key)} is {word}; write true or false")
+            self.warn(f"{_key_name(key)}.flag", f"{_key_name(key)} is {word}; write true or false")
             return word in _YES
-        why = f"{_shown(key)} is neither true nor false; it is taken as {str(closed).lower()}"
-        self.warn(f"{_shown(key)}.flag", why)
+        why = f"{_key_name(key)} is neither true nor false; it is taken as {str(closed).lower()}"
+        self.warn(f"{_key_name(key)}.flag", why)
         return closed
 
     def words(self, key: str, *, closed: bool = False) -> tuple[str, ...]:
@@ -160,7 +162,7 @@ class Fields:
             return ()
         if isinstance(value, str):
             value = _WORD.findall(value)
-        return self._kept(key, value, closed=closed)
+        return self._names(key, value, closed=closed)
 
     def patterns(self, key: str) -> tuple[str, ...]:
         """Return globs: a list of them, or one text with commas between; braces may hold commas."""
@@ -168,8 +170,8 @@ class Fields:
         if value is None:
             return ()
         if isinstance(value, str):
-            value = _parted(value, separators=",\n", opening="{", closing="}")
-        return self._kept(key, value)
+            value = _split_outside_brackets(value, separators=",\n", opening="{", closing="}")
+        return self._names(key, value)
 
     def tools(self, key: str) -> tuple[str, ...] | None:
         """Return names of tools; None if the key is absent, empty if it names nothing.
@@ -180,16 +182,18 @@ class Fields:
             return None
         value = self.values[key]
         if value is None:
-            self.warn(f"{_shown(key)}.empty", f"{_shown(key)} names no tool, so none is allowed")
+            self.warn(
+                f"{_key_name(key)}.empty", f"{_key_name(key)} names no tool, so none is allowed"
+            )
             return ()
         if isinstance(value, str):
-            value = _parted(value, separators=", \t\n", opening="(", closing=")")
-        kept = self._kept(key, value, closed=True)
+            value = _split_outside_brackets(value, separators=", \t\n", opening="(", closing=")")
+        kept = self._names(key, value, closed=True)
         for each in kept:
             # A colon inside brackets is a pattern for the tool before them, as in `Bash(git:*)`.
             if ":" in each.partition("(")[0] and not _TAG.fullmatch(each):
-                why = f"{_shown(key)}: {quoted(each)} is no tool; write namespace:<tag>"
-                self.fail(f"{_shown(key)}.colon", why)
+                why = f"{_key_name(key)}: {quote(each)} is no tool; write namespace:<tag>"
+                self.fail(f"{_key_name(key)}.colon", why)
         return kept
 
     def json(self, key: str) -> str:
@@ -203,38 +207,41 @@ class Fields:
         if value is None:
             return ()
         if not isinstance(value, dict):
-            self.warn(f"{_shown(key)}.type", f"{_shown(key)} is no mapping; it is left out")
+            self.warn(f"{_key_name(key)}.type", f"{_key_name(key)} is no mapping; it is left out")
             return ()
         if len(value) > _PAIRS_MAX:
-            why = f"{_shown(key)} has {len(value)} keys; the first {_PAIRS_MAX} are kept"
-            self.warn(f"{_shown(key)}.long", why)
+            why = f"{_key_name(key)} has {len(value)} keys; the first {_PAIRS_MAX} are kept"
+            self.warn(f"{_key_name(key)}.long", why)
         nested = [name for name, each in value.items() if isinstance(each, list | dict)]
         if nested:
-            self.warn(f"{_shown(key)}.type", f"{_shown(key)}: {quoted(nested[0])} is not text")
+            self.warn(f"{_key_name(key)}.type", f"{_key_name(key)}: {quote(nested[0])} is not text")
         return tuple(
             (flattened(name), _flat(each)) for name, each in list(value.items())[:_PAIRS_MAX]
         )
 
-    def _kept(self, key: str, value: object, *, closed: bool = False) -> tuple[str, ...]:
+    def _names(self, key: str, value: object, *, closed: bool = False) -> tuple[str, ...]:
         """Return at most 256 names of a list, each once; add a problem for each that is not one."""
         tell = self.fail if closed else self.warn
         if not isinstance(value, list):
-            tell(f"{_shown(key)}.type", f"{_shown(key)} is no list of names")
+            tell(f"{_key_name(key)}.type", f"{_key_name(key)} is no list of names")
             return ()
         kept = []
         for each in value:
             if each is None:
                 continue
-            if not isinstance(each, str) or hidden(each.strip()) or len(each) > _WORD_CHARS_MAX:
-                tell(f"{_shown(key)}.type", f"{_shown(key)}: {quoted(str(each))} is no name")
+            if not isinstance(each, str) or has_hidden(each.strip()) or len(each) > _WORD_CHARS_MAX:
+                tell(f"{_key_name(key)}.type", f"{_key_name(key)}: {quote(str(each))} is no name")
             elif each.strip():
                 kept.append(flattened(each))
         if len(kept) > _WORDS_MAX:
-            tell(f"{_shown(key)}.long", f"{_shown(key)} has {len(kept)} entries; {_WORDS_MAX} may")
+            tell(
+                f"{_key_name(key)}.long",
+                f"{_key_name(key)} has {len(kept)} entries; {_WORDS_MAX} may",
+            )
         return tuple(dict.fromkeys(kept[:_WORDS_MAX]))
 
 
-def _shown(key: str) -> str:
+def _key_name(key: str) -> str:
     return key.replace("_", "-") if key != "when_to_use" else key
 
 
@@ -244,7 +251,7 @@ def _flat(value: object) -> str:
     return value if isinstance(value, str) else canonical(value).decode("utf-8")
 
 
-def _parted(text: str, *, separators: str, opening: str, closing: str) -> list[str]:
+def _split_outside_brackets(text: str, *, separators: str, opening: str, closing: str) -> list[str]:
     """Split at separators that are not inside brackets; leave out empty parts."""
     parts, part, depth = [], "", 0
     for each in text:
@@ -279,7 +286,7 @@ _NAME_CHARS_MAX = 64
 _DESCRIPTION_CHARS_MAX = 1_024
 _COMPATIBILITY_CHARS_MAX = 500
 _SHORT_CHARS_MAX = 120
-_KEYS_TOLD_MAX = 8
+_KEYS_REPORTED_MAX = 8
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -320,9 +327,9 @@ def manifest_of(split: Split, *, directory: str) -> tuple[Manifest | None, tuple
     usable.
     """
     fields = Fields(split.fields or {}, list(split.problems))
-    if fields.failed():
+    if fields.has_errors():
         return None, tuple(fields.problems)
-    _tell_unknown(split.fields or {}, fields)
+    _warn_of_unknown(split.fields or {}, fields)
     name = _name(fields, directory)
     description, short = _description(fields)
     manifest = Manifest(
@@ -350,15 +357,15 @@ def manifest_of(split: Split, *, directory: str) -> tuple[Manifest | None, tuple
         compatibility=fields.text("compatibility", chars_max=_COMPATIBILITY_CHARS_MAX),
         metadata=fields.pairs("metadata"),
     )
-    return None if fields.failed() else manifest, tuple(fields.problems)
+    return None if fields.has_errors() else manifest, tuple(fields.problems)
 
 
-def _tell_unknown(found: Mapping[str, object], fields: Fields) -> None:
+def _warn_of_unknown(found: Mapping[str, object], fields: Fields) -> None:
     unknown = [key for key in found if key not in KNOWN_KEYS]
-    for key in unknown[:_KEYS_TOLD_MAX]:
-        fields.warn("key.unknown", f"{quoted(key)} is no key that is known here")
-    if len(unknown) > _KEYS_TOLD_MAX:
-        fields.warn("key.unknown", f"and {len(unknown) - _KEYS_TOLD_MAX} more unknown keys")
+    for key in unknown[:_KEYS_REPORTED_MAX]:
+        fields.warn("key.unknown", f"{quote(key)} is no key that is known here")
+    if len(unknown) > _KEYS_REPORTED_MAX:
+        fields.warn("key.unknown", f"and {len(unknown) - _KEYS_REPORTED_MAX} more unknown keys")
 
 
 def _name(fields: Fields, directory: str) -> str:
@@ -372,18 +379,18 @@ def _name(fields: Fields, directory: str) -> str:
         if len(name) > _NAME_CHARS_MAX:
             fields.warn("name.long", f"the name has {len(name)} characters; {_NAME_CHARS_MAX} may")
         if name != folder_name(directory):
-            why = f"the name {quoted(name)} is not that of its folder, {quoted(directory)}"
+            why = f"the name {quote(name)} is not that of its folder, {quote(directory)}"
             fields.warn("name.folder", why)
         return name
     fallback = folder_name(directory)
     if fallback is None:
-        fields.fail("name.unusable", f"no name, and the folder {quoted(directory)} gives none")
+        fields.fail("name.unusable", f"no name, and the folder {quote(directory)} gives none")
         return ""
     if given:
-        why = f"{quoted(given)} cannot be a name; that of the folder is taken, {quoted(fallback)}"
+        why = f"{quote(given)} cannot be a name; that of the folder is taken, {quote(fallback)}"
         fields.warn("name.unusable", why)
     else:
-        fields.warn("name.missing", f"no name; that of the folder is taken, {quoted(fallback)}")
+        fields.warn("name.missing", f"no name; that of the folder is taken, {quote(fallback)}")
     return fallback
 
 
@@ -397,13 +404,13 @@ def _description(fields: Fields) -> tuple[str, str]:
         else:
             fields.warn("description.missing", "no description; `short` is taken for it")
         return short, short
-    return description, short or _shortened(flattened(description))
+    return description, short or _short_form(flattened(description))
 
 
 def _context(fields: Fields) -> str:
     context = fields.text("context")
     if context not in {"", "fork"}:
-        fields.warn("context.unknown", f"context {quoted(context)} is not known; it may be 'fork'")
+        fields.warn("context.unknown", f"context {quote(context)} is not known; it may be 'fork'")
     return context
 
 
@@ -411,7 +418,7 @@ _FULL_STOPS = "\u3002\uff01\uff1f"
 _ABBREVIATIONS = ("e.g.", "i.e.", "etc.", "vs.", "cf.", "incl.", "approx.")
 
 
-def _shortened(line: str) -> str:
+def _short_form(line: str) -> str:
     """Return the first sentence, or as many words as fit, in at most 120 characters."""
     end = 0
     for at, each in enumerate(line[:_SHORT_CHARS_MAX]):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from tallystick.skills.format.frontmatter import flattened, quoted
+from tallystick.skills.format.frontmatter import flattened, quote
 
 _DEPTH_MAX = 12
 _LOADER: type[yaml.SafeLoader] | type[yaml.CSafeLoader] = getattr(
@@ -52,7 +52,7 @@ class Reading:
 # resolve scalars before anything could be refused.
 
 
-def parsed(source: str, reading: Reading) -> dict[str, object]:
+def parse(source: str, reading: Reading) -> dict[str, object]:
     """Return the fields of a frontmatter, keys with underscores.
 
     Raise `Unusable` if it has a fault.
@@ -76,7 +76,7 @@ def parsed(source: str, reading: Reading) -> dict[str, object]:
         return {}
     if not isinstance(value, dict):
         raise Unusable("yaml.mapping", "the frontmatter is not a mapping of keys to values")
-    return _normalized(value, reading)
+    return _with_underscores(value, reading)
 
 
 def _content(source: str) -> Iterator[yaml.Event]:
@@ -87,13 +87,13 @@ def _content(source: str) -> Iterator[yaml.Event]:
 
 def _value(event: yaml.Event, events: Iterator[yaml.Event], reading: Reading, depth: int) -> object:
     if isinstance(event, yaml.AliasEvent):
-        raise Unusable("yaml.alias", f"an alias, {quoted(f'*{event.anchor}')}")
+        raise Unusable("yaml.alias", f"an alias, {quote(f'*{event.anchor}')}")
     if not isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent):
         raise Unusable("yaml.invalid", "it ends too early")
     if event.anchor is not None:
-        raise Unusable("yaml.anchor", f"an anchor, {quoted(f'&{event.anchor}')}", final=True)
+        raise Unusable("yaml.anchor", f"an anchor, {quote(f'&{event.anchor}')}", final=True)
     if event.tag is not None:
-        raise Unusable("yaml.tag", f"a tag, {quoted(event.tag)}", final=True)
+        raise Unusable("yaml.tag", f"a tag, {quote(event.tag)}", final=True)
     if isinstance(event, yaml.ScalarEvent):
         plain = event.implicit[0]
         return None if plain and event.value in _NULL else _text(event.value)
@@ -134,7 +134,7 @@ def _mapping(events: Iterator[yaml.Event], reading: Reading, depth: int) -> dict
     return made
 
 
-def _normalized(value: dict[str, object], reading: Reading) -> dict[str, object]:
+def _with_underscores(value: dict[str, object], reading: Reading) -> dict[str, object]:
     """Return the fields with underscores in their keys: a hyphen and an underscore count as one."""
     made: dict[str, object] = {}
     for key, each in value.items():
@@ -148,7 +148,7 @@ def _normalized(value: dict[str, object], reading: Reading) -> dict[str, object]
 def _reason(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return flattened(f"line {error.problem_mark.line + 2}: {error.problem}")
-    return quoted(str(error))
+    return quote(str(error))
 
 
 # The usual fault is text that needs quotes: a colon inside a description, a pattern that begins
@@ -159,19 +159,19 @@ _ITEM = re.compile(r"([ \t]*-[ \t]+)([*&!%@`].*)")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
 
 
-def mended(source: str, reading: Reading, first: Unusable) -> dict[str, object]:
+def quote_texts(source: str, reading: Reading, first: Unusable) -> dict[str, object]:
     """Read a frontmatter again with its texts in quotes, where they need them.
 
     Raise `first`, the fault of the first reading, if that does not help; a final fault is raised as
     it is.
     """
     try:
-        return parsed("\n".join(_mended_lines(_CONTROL.sub("", source))), reading)
+        return parse("\n".join(_quoted_lines(_CONTROL.sub("", source))), reading)
     except Unusable as error:
         raise (error if error.final else first) from None
 
 
-def _mended_lines(source: str) -> Iterator[str]:
+def _quoted_lines(source: str) -> Iterator[str]:
     lines = [_spaces_for_tabs(line) for line in source.split("\n")]
     at = 0
     while at < len(lines):
