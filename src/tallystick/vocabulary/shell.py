@@ -1,4 +1,4 @@
-"""What a shell command line uses: the commands in it, found without running it."""
+"""Find the commands in a shell command line, without running it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tallystick.vocabulary.program import (
     too_long,
 )
 
-# A shell text and how far it was read; and what ends the reading before its end.
+# A shell text and the position in it; and the error that ends the reading early.
 
 
 DEPTH_MAX = 32
@@ -25,7 +25,7 @@ _BLANKS = frozenset(" \t\r")
 
 
 class Unreadable(Exception):
-    """The text does not end what it begins, or is nested too deep."""
+    """The text does not end what it begins, or is nested too deep. `problem` says which."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.why)
@@ -33,7 +33,7 @@ class Unreadable(Exception):
 
 
 class Cursor:
-    """A place in a text. What is nested in it is one deeper."""
+    """A position in a text. `depth` counts what it is nested in."""
 
     def __init__(self, text: str, *, depth: int) -> None:
         self.text = text
@@ -53,7 +53,7 @@ class Cursor:
         return self.text.startswith(begins, self.at)
 
     def sees_word(self) -> bool:
-        """Whether a word begins here: no blank and no operator, but for `<(` and `>(`."""
+        """Return True if a word begins here: no blank and no operator, except `<(` and `>(`."""
         return not self.ended and (self.here not in ENDS_WORD or self.sees("<(", ">("))
 
     def blanks(self) -> None:
@@ -77,22 +77,23 @@ class Cursor:
             self.blanks()
 
     def deeper(self) -> None:
+        """Count one level more; raise `Unreadable` beyond 32."""
         self.depth += 1
         if self.depth > DEPTH_MAX:
             why = f"it is nested deeper than {DEPTH_MAX} levels"
             raise Unreadable(Problem("unread", why))
 
     def need(self, what: str) -> None:
-        """End the reading if there is nothing more, and so no `what`."""
+        """Raise `Unreadable` at the end of the text, where `what` would be needed."""
         if self.ended:
             line = self.text.count("\n") + 1
             raise Unreadable(Problem("unread", f"line {line:,}: {what} is missing"))
 
 
-# Words of a shell text: what each is once its quotes are gone, if that can be known.
+# Words of a shell text, and their values without quotes, if those can be known.
 #
-# The commands inside of a word are read where they stand: by `commands`, up to a `)`, or by
-# `script` for what has to be unquoted first.
+# The commands inside of a word are read in place: by `commands`, up to a `)`, or by `script` if
+# they have to be unquoted first.
 
 
 _PLAIN = re.compile(r"[^ \t\r\n;&|<>()'\"\\$`]+")
@@ -107,7 +108,7 @@ _ASSIGNS = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """A word as it stands there, and as the shell reads it; None if only a shell can know."""
+    """A word as it is written, and as the shell reads it: None if only a shell can know."""
 
     raw: str
     literal: str | None
@@ -119,7 +120,11 @@ class Word:
 
 
 class WordReader:
-    """Reads words where the cursor stands."""
+    """Reads words at the cursor.
+
+    Commands inside of a word are passed on: `commands` reads them at the cursor up to a `)`, and
+    `script` takes those that have to be unquoted first.
+    """
 
     def __init__(
         self, cursor: Cursor, *, commands: Callable[[], None], script: Callable[[str], None]
@@ -129,7 +134,7 @@ class WordReader:
         self._script = script
 
     def word(self) -> Word:
-        """A word, up to a blank or an operator. There is one if `Cursor.sees_word`."""
+        """Read a word, up to a blank or an operator. There is one if `Cursor.sees_word`."""
         cursor = self._cursor
         start = cursor.at
         parts: list[str | None] = []
@@ -156,7 +161,10 @@ class WordReader:
         return Word(raw=cursor.text[start : cursor.at], literal=literal, quoted=quoted)
 
     def part_in_quotes(self) -> str | None:
-        """The next part of a text in which only `$`, backquotes and backslashes count."""
+        """Read the next part of a text in which only `$`, backquotes and backslashes count.
+
+        Return it as the shell reads it, None if only a shell can know.
+        """
         cursor = self._cursor
         if (plain := _QUOTED.match(cursor.text, cursor.at)) is not None:
             cursor.at = plain.end()
@@ -173,7 +181,7 @@ class WordReader:
         return escaped if escaped in ("$", "`", '"', "\\") else f"\\{escaped}"
 
     def arithmetic(self) -> None:
-        """Pass over what is computed, up to its `))`, and read the commands in it."""
+        """Pass over an arithmetic expression, up to its `))`, and read the commands in it."""
         self._until("))")
 
     def _quotes(self) -> str | None:
@@ -187,7 +195,7 @@ class WordReader:
         return self._whole(_SINGLE, "'")[1]
 
     def _double_quotes(self) -> str | None:
-        """What stands between double quotes; None if something in it is computed."""
+        """Return the text between double quotes; None if something in it is computed."""
         cursor = self._cursor
         cursor.at += 1
         parts: list[str | None] = []
@@ -199,7 +207,10 @@ class WordReader:
         return "".join(known) if len(known) == len(parts) else None
 
     def _expansion(self, *, quoted: bool = False) -> str | None:
-        """Pass over what begins with `$` or a backquote. A lone `$` stands for itself."""
+        """Pass over what begins with `$` or a backquote.
+
+        Return "$" for a lone `$`, which is literal, and None for all else.
+        """
         cursor = self._cursor
         if cursor.sees("`"):
             self._script(_UNQUOTED.sub(r"\1", self._whole(_BACKQUOTED, "`")[1]))
@@ -226,7 +237,10 @@ class WordReader:
         self._cursor.at += 1
 
     def _values(self) -> None:
-        """The values of an array, or a pattern: up to `)`, and none of them is a command."""
+        """Pass over the values of an array, or a pattern, up to its `)`.
+
+        None of them is a command.
+        """
         cursor = self._cursor
         cursor.deeper()
         cursor.at += 1
@@ -266,7 +280,10 @@ class WordReader:
         cursor.depth -= 1
 
     def _whole(self, pattern: re.Pattern[str], end: str) -> re.Match[str]:
-        """Pass over a part that has an end, which has to be there."""
+        """Pass over a part that matches `pattern`, and return the match.
+
+        Raise `Unreadable` if its end is missing.
+        """
         cursor = self._cursor
         found = pattern.match(cursor.text, cursor.at)
         if found is None:
@@ -283,7 +300,7 @@ class WordReader:
 _BINARY = re.compile(r"/(?:usr/)?(?:local/)?s?bin/([^/]+)")
 _SHELLS = frozenset({"ash", "bash", "dash", "ksh", "sh", "zsh"})
 _EXEC = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
-# What starts another command, with its options that take a value in a word of their own.
+# Commands that start another, each with its options that take a value in a word of their own.
 _STARTERS: dict[str, frozenset[str]] = {
     "builtin": frozenset(),
     "command": frozenset(),
@@ -303,7 +320,10 @@ _STARTERS: dict[str, frozenset[str]] = {
 
 
 def plain_name(word: Word) -> str:
-    """The name of a command: of one in a system's directory of programs, the last part."""
+    """Return the name of a command.
+
+    For one in a system's directory of programs, this is the last part.
+    """
     if word.literal is None:
         return word.raw
     binary = _BINARY.fullmatch(word.literal)
@@ -311,7 +331,7 @@ def plain_name(word: Word) -> str:
 
 
 def script_of(name: str, words: Sequence[Word]) -> Word | None:
-    """The word that a command runs as a script, if it has one."""
+    """Return the word that a command runs as a script, or None."""
     if name in _SHELLS:
         for place, word in enumerate(words):
             options = word.literal or ""
@@ -331,7 +351,7 @@ def script_of(name: str, words: Sequence[Word]) -> Word | None:
 
 
 def inner_commands(name: str, words: Sequence[Word]) -> list[tuple[Word, ...]]:
-    """The words of each command that this one starts."""
+    """Return the words of each command that this one starts."""
     if name == "find":
         places = [place for place, word in enumerate(words) if word.literal in _EXEC]
         return [tuple(words[place + 1 : after]) for place, after in pairwise((*places, len(words)))]
@@ -347,36 +367,36 @@ def inner_commands(name: str, words: Sequence[Word]) -> list[tuple[Word, ...]]:
     return [tuple(words[place:])]
 
 
-# What a shell command line uses: the commands in it, found without running it.
+# The commands of a shell command line, found without running it.
 #
 # The names are the first words of all simple commands: in pipelines and lists, in loops, branches
-# and functions, in `$(…)`, backquotes, `<(…)` and here-documents, also inside double quotes; behind
-# those that start another (`sudo`, `env`, `xargs`, `timeout`, `find -exec`); and in what `sh -c`,
-# `eval` or `trap` is given as a literal. `/usr/bin/git` is `git`; any other path is a name as it
-# stands there. A command that only a running shell can know (`$tool`) is a name as it is written,
+# and functions, in `$(…)`, backquotes, `<(…)` and here-documents, also inside double quotes; after
+# those that start another (`sudo`, `env`, `xargs`, `timeout`, `find -exec`); and in the literal
+# argument of `sh -c`, `eval` or `trap`. `/usr/bin/git` is `git`; any other path is a name as it is
+# written. A command that only a running shell can know (`$tool`) is also a name as it is written,
 # so it is never a known one.
 #
-# What the shell itself has (`cd`, `echo`) is `standard`; functions that the text defines are `own`.
-# Words behind a command are data. Aliases and files that are sourced are not followed.
+# Commands of the shell itself (`cd`, `echo`) are `standard`; functions that the text defines are
+# `own`. Words after a command are data. Aliases and files that are sourced are not followed.
 #
-# Reading is one pass: what is nested is read where it stands. A text that does not end what it
-# begins or is nested too deep is not read, whatever stands before: a shell runs a text line by
-# line.
+# Reading is one pass: nested commands are read in place. A text that does not end what it begins,
+# or is nested too deep, counts as not read, even if its first lines were: a shell would run them.
 
 
-# Words that begin or go on with something, behind which a command comes; and those that end it.
+# Keywords that are followed by a command; and those that end a compound command.
 _LEADS_ON = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "{", "coproc"})
 _ENDS = frozenset({"fi", "done", "esac", "}"})
 _REDIRECTION = re.compile(r"<<<|<<-?|&>>?|<>|[<>]&|>>|>\||[<>]")
 _NO_PARAMETERS = re.compile(r"\([ \t]*\)")
 _ESAC = re.compile(r"esac(?=[ \t\r\n;&|<>()]|\Z)")
 
-# Behind a redirection, as behind an assignment, `if` is a command like any other.
+# Stands for a redirection among the words of a command. It looks like an assignment, because after
+# either of them `if` is no keyword but a command like any other.
 _REDIRECTED = Word(raw="_=", literal="_=")
 
 
 def read_shell(source: str) -> Program:
-    """Read a command line or a script; never raises."""
+    """Read a command line or a script; nothing is raised, a fault is the `problem`."""
     problem = too_long(source)
     if problem is None:
         found = _Found()
@@ -394,10 +414,14 @@ class _Found:
     def __init__(self) -> None:
         self.commands: dict[str, None] = {}
         self.functions: set[str] = set()
-        # Scripts in scripts are read again and again, so that all of them have one limit.
+        # A script in a script in a script is read at each level, so all of them share one limit.
         self._chars_left = PROGRAM_CHARS_MAX
 
     def pay(self, text: str) -> None:
+        """Count the characters of a nested script.
+
+        Raise `Unreadable` if nested scripts have too many in all.
+        """
         self._chars_left -= len(text)
         if self._chars_left < 0:
             why = f"the scripts in it have more than {PROGRAM_CHARS_MAX:,} characters"
@@ -440,9 +464,10 @@ class _Reader:
     # -- lists and commands ------------------------------------------------------------------------
 
     def _list(self, closer: str) -> None:
-        """Commands up to `closer`: `)`, `;;` (or `esac`), or, if it is empty, the end of the text.
+        """Read commands up to `closer`, or to the end of the text if `closer` is empty.
 
-        What closes them is left to the caller.
+        It may be `)` or `;;`, in place of which `;&` and `esac` count as well. The caller passes
+        over it. Raise `Unreadable` if it is missing.
         """
         cursor = self._cursor
         cursor.deeper()
@@ -473,14 +498,14 @@ class _Reader:
         return closer == ")" and cursor.here == ")"
 
     def _separator(self, words: list[Word]) -> None:
-        """The end of a line, `;`, `&`, `|`, or a `)` that closes nothing."""
+        """End a command at the end of a line, `;`, `&`, `|`, or a `)` that closes nothing."""
         self._command(words)
         self._cursor.at += 1
         if self._cursor.text[self._cursor.at - 1] == "\n":
             self._read_documents()
 
     def _take(self, words: list[Word]) -> None:
-        """A word of a command, or one that leads to or ends commands."""
+        """Read a word of a command, or one that leads to or ends commands."""
         cursor = self._cursor
         word = self._words.word()
         keyword = "" if words or word.quoted else word.raw
@@ -494,11 +519,11 @@ class _Reader:
         elif keyword in _LEADS_ON or keyword in _ENDS:
             return
         elif not (word.raw.isdigit() and cursor.sees("<", ">")):
-            # Digits before a redirection are the stream it is of.
+            # Digits before a redirection name its stream, as in `2>file`.
             words.append(word)
 
     def _command(self, words: list[Word]) -> None:
-        """The end of a simple command: note it, and what it starts."""
+        """End a simple command: note it, and what it starts."""
         if not words:
             return
         waiting = [(tuple(words), 0)]
@@ -519,7 +544,7 @@ class _Reader:
             waiting.extend((each, level + 1) for each in inner_commands(name, rest))
 
     def _check_level(self, level: int) -> None:
-        """A command that starts one that starts one … is nested, too."""
+        """Raise `Unreadable` if commands start each other more levels deep than may be nested."""
         cursor = self._cursor
         depth, cursor.depth = cursor.depth, cursor.depth + level - 1
         cursor.deeper()
@@ -539,7 +564,7 @@ class _Reader:
             cursor.at += 1
 
     def _case(self) -> None:
-        """From behind `case` to behind its `esac`."""
+        """Read from after `case` to after its `esac`."""
         cursor = self._cursor
         cursor.deeper()
         while self._pattern_word() != "in":
@@ -557,7 +582,7 @@ class _Reader:
         cursor.depth -= 1
 
     def _pattern_word(self) -> str:
-        """The next word, or sign, where there are no commands; empty at the end."""
+        """Read the next word, or sign, where there are no commands. Return it; empty at the end."""
         cursor = self._cursor
         cursor.space()
         if cursor.sees_word():
@@ -566,7 +591,7 @@ class _Reader:
         return cursor.text[cursor.at - 1 : cursor.at]
 
     def _test(self) -> None:
-        """Between `[[` and `]]`, where `<`, `&&` and parentheses compare and group."""
+        """Pass over a test up to its `]]`; in it, `<`, `&&` and parentheses compare and group."""
         while self._pattern_word() != "]]":
             self._cursor.need("]]")
 
@@ -585,7 +610,7 @@ class _Reader:
             self._documents.append((end, target.quoted, sign[0] == "<<-"))
 
     def _read_documents(self) -> None:
-        """The here-documents that were announced on the line before."""
+        """Read the here-documents that were announced on the line before."""
         cursor = self._cursor
         waiting, self._documents = self._documents, []
         for end, quoted, indented in waiting:

@@ -1,4 +1,4 @@
-"""The terms of a run: host functions, tools, skills, and what a user's thesaurus adds."""
+"""Hold the terms that programs may use: functions, tools, skills, and a user's thesaurus."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Literal
 from tallystick.core.errors import Facts, UsageError
 from tallystick.core.json_text import read_json, shown
 
-# What can go wrong with a vocabulary, sorted as in `tallystick.core.errors`.
+# Errors of vocabularies, sorted as in `tallystick.core.errors`.
 #
 # UsageError
-# └── ThesaurusInvalid          a thesaurus file that is none, or contradicts itself
+# └── ThesaurusInvalid          a thesaurus file that cannot be read, or contradicts itself
 
 
 class ThesaurusInvalid(Facts, UsageError):
-    """A thesaurus that cannot be used. `line` is where, 0 for the file as a whole."""
+    """A thesaurus that cannot be used. `line` is that of the fault, 0 for the file as a whole."""
 
     code = "usage.thesaurus"
 
@@ -72,13 +72,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thesaurus:
-    """What a file says, free of contradictions if `read_thesaurus` made it."""
+    """The entries of a file, free of contradictions if `read_thesaurus` made it."""
 
     entries: tuple[Entry, ...] = ()
 
 
 class _Fault(ValueError):
-    """Why a line cannot be used, before it is known which file it is of."""
+    """A fault of a line, before it is known which file has it."""
 
     def __init__(self, why: str, line: int = 0) -> None:
         super().__init__(why)
@@ -86,19 +86,20 @@ class _Fault(ValueError):
 
 
 def normal(term: str) -> str:
-    """A term as it is kept, in the form that Python gives to its names."""
+    """Return a term as it is kept, in the form that Python gives to its names."""
     return term if term.isascii() else unicodedata.normalize("NFKC", term)
 
 
 def folded(term: str) -> str:
-    """A term as it is compared where case does not count."""
+    """Return a term as it is compared without regard to case."""
     return normal(normal(term).casefold())
 
 
 def read_thesaurus(data: bytes, *, name: str) -> Thesaurus:
-    """Read a file's bytes. Raises `ThesaurusInvalid`, whose line says where; `name` is the file's.
+    """Read the bytes of a thesaurus file, whose name is `name`.
 
-    Whoever reads the file need not read more than `FILE_BYTES_MAX` and one byte.
+    Raise `ThesaurusInvalid`, with the line, at the first fault. The caller need not read more than
+    `FILE_BYTES_MAX` and one byte.
     """
     try:
         entries = tuple(_entries(_decoded(data)))
@@ -176,6 +177,7 @@ def _term(value: object, key: str) -> str:
 
 
 def _check_meanings(entries: tuple[Entry, ...]) -> None:
+    """Raise `_Fault` if a name has two meanings, or leads to one that is denied."""
     meanings: dict[str, tuple[str, int]] = {}
     for entry in entries:
         own = "denied" if entry.denied else "a term"
@@ -199,33 +201,34 @@ def _check_meanings(entries: tuple[Entry, ...]) -> None:
                 )
 
 
-# Closeness: which known terms a model may have meant by one that is not known.
+# Closeness: the known terms that a model may have meant by an unknown one.
 #
-# Terms are compared by the pairs of neighbouring characters that they share. Which terms are
-# compared at all, some dozens of ten thousand, is found by the rarest runs of three characters of
-# what was written: a slip spoils at most four of them, and more than that are always asked for. Of
-# the terms compared, those that are few slips away come first (a slip is a character too many,
+# Terms are compared by the pairs of neighbouring characters that they share. Only some dozens of
+# ten thousand terms are compared: those that have the rarest runs of three characters of the
+# unknown term. A slip spoils at most four of these runs, and more than that are always looked up.
+# Of the terms compared, those that are few slips away come first (a slip is a character too many,
 # missing, wrong, or swapped with its neighbour), then those that share at least half of their
-# pairs. A term whose last part is the whole of what was written comes before both: `load` means
+# pairs. A term whose last part is the whole unknown term comes before both: `load` means
 # `skills.load`. Ties are in the order of the terms.
 
 
 _CHARS_MAX = 64
 _ALIKE_MIN = 0.5
-# How many runs are asked for at least, and how many terms they may name before no more are.
+# The least number of runs that are looked up, and the number of terms after which no more are.
 _RUNS_MIN, _NAMED_MAX = 6, 1_000
 _LOOKED_AT_MAX, _COMPARED_MAX = 32, 6
 
 
 class Closeness:
-    """An index of terms by what they look like."""
+    """An index of terms by the runs of characters in them."""
 
     def __init__(self, terms: Iterable[str]) -> None:
         self._terms = sorted(set(terms))
         self._folded = [folded(term)[:_CHARS_MAX] for term in self._terms]
         self._places: defaultdict[str, list[int]] = defaultdict(list)
         self._tails: defaultdict[str, list[int]] = defaultdict(list)
-        # The pairs of each term as bits of a number: what two share is counted in one step.
+        # The pairs of each term as bits of a number: the pairs that two share are counted in one
+        # step.
         self._bits: dict[str, int] = {}
         self._masks: list[int] = []
         for place, text in enumerate(self._folded):
@@ -239,7 +242,7 @@ class Closeness:
                 self._tails[text.rpartition(".")[2]].append(place)
 
     def near(self, term: str, *, count: int = 3) -> tuple[str, ...]:
-        """At most `count` terms that look like this one, the closest first."""
+        """Return at most `count` terms that look like this one, the closest first."""
         text = folded(term[:_CHARS_MAX])[:_CHARS_MAX]
         ranked = [((-1, 0.0), place) for place in self._tails.get(text, ())]
         taken = {place for _, place in ranked}
@@ -254,11 +257,12 @@ class Closeness:
         return tuple(self._terms[place] for _, place in ranked[:count])
 
     def _compared(self, text: str) -> list[tuple[float, int]]:
-        """The terms that share the most pairs, each with the share that it does not."""
+        """Return the terms that share the most pairs, each with the share of pairs that differ."""
         pairs = _runs(text, 2)
         asked_for = (self._places.get(run) for run in _runs(text, 3))
         found = [places for places in asked_for if places is not None]
-        # By length and then by what they hold: the order of a set is another in each process.
+        # By length and then by content: `_runs` returns a set, whose order differs between
+        # processes, and the suggestions must not.
         found.sort(key=lambda places: (len(places), places))
         named: Counter[int] = Counter()
         total = 0
@@ -283,7 +287,7 @@ class Closeness:
 
 
 def slips(one: str, other: str, *, most: int) -> int:
-    """How many slips lead from one text to the other; `most` + 1 if it is more than `most`."""
+    """Return how many slips lead from one text to the other, `most` + 1 if more than `most`."""
     one, other = _differing(one, other)
     if abs(len(one) - len(other)) > most:
         return most + 1
@@ -291,7 +295,7 @@ def slips(one: str, other: str, *, most: int) -> int:
     last = list(range(len(other) + 1))
     for i, a in enumerate(one, start=1):
         row = [i] + [most + 1] * len(other)
-        # Further from the diagonal than `most` there is nothing of at most that many slips.
+        # A cell further than `most` from the diagonal costs more than `most` slips.
         for j in range(max(1, i - most), min(len(other), i + most) + 1):
             b = other[j - 1]
             cost = last[j - 1] if a == b else 1 + min(last[j - 1], last[j], row[j - 1])
@@ -305,7 +309,7 @@ def slips(one: str, other: str, *, most: int) -> int:
 
 
 def _differing(one: str, other: str) -> tuple[str, str]:
-    """Two texts without what they begin and end with in common, which costs no slips."""
+    """Return two texts without their common beginning and end, which cost no slips."""
     shorter = min(len(one), len(other))
     start = 0
     while start < shorter and one[start] == other[start]:
@@ -317,7 +321,7 @@ def _differing(one: str, other: str) -> tuple[str, str]:
 
 
 def _runs(text: str, length: int) -> set[str]:
-    """The runs of so many characters; also the beginning and the end are in as many."""
+    """Return the runs of `length` characters in a text, padded so that its ends are in as many."""
     edge = "\0" * (length - 1)
     padded = f"{edge}{text}{edge}"
     return {padded[place : place + length] for place in range(len(padded) - length + 1)}
@@ -329,8 +333,8 @@ def _runs(text: str, length: int) -> set[str]:
 # and the words in arguments are compared without regard to case.
 # Rule 2: a path is known if it, or what it begins with up to a dot, is: with `pandas` known,
 # `pandas.read_csv` is. The longest beginning counts.
-# Rule 3: what the thesaurus denies is denied whoever else knows it, and with it all that begins
-# with it and a dot.
+# Rule 3: a term that the thesaurus denies is denied even if it is also a function, a tool or a
+# skill, and so is every path that begins with it and a dot.
 # Rule 4: a term that is known stays known when others are added.
 #
 # Look-up is by hash, one for each part of a path; phrases are found in a text by one walk over its
@@ -353,7 +357,7 @@ class Phrase:
 
 
 class _Node:
-    """A place in the tree of phrases: what ends here, and which words lead on."""
+    """A node in the tree of phrases: the term that ends here, and the words that lead on."""
 
     __slots__ = ("next", "term")
 
@@ -363,7 +367,7 @@ class _Node:
 
 
 class Vocabulary:
-    """What programs may use. It does not change after it was made."""
+    """The terms that programs may use. It does not change after it was made."""
 
     def __init__(
         self,
@@ -394,7 +398,7 @@ class Vocabulary:
         return len(self._kinds)
 
     def find(self, path: str) -> str | None:
-        """The term that a name of a program is, or begins with; None if it is not known."""
+        """Return the term that a name of a program is, or begins with; None if it is not known."""
         while True:
             if path in self._kinds:
                 return path
@@ -405,11 +409,15 @@ class Vocabulary:
                 return None
 
     def find_word(self, word: str) -> str | None:
-        """The term that a whole text is, without regard to case."""
+        """Return the term that a whole text is, without regard to case; None if there is none."""
         return word if word in self._kinds else self._words.get(folded(word))
 
     def denied(self, path: str) -> str | None:
-        """The denied term that a name is, or begins with; `module.*` is all that it has."""
+        """Return the denied term that a name is, or begins with; None if there is none.
+
+        `module.*` uses everything in the module: it is returned itself if a term of that module is
+        denied.
+        """
         if not self._denied:
             return None
         path, star = path.removesuffix(".*"), path.endswith(".*")
@@ -428,15 +436,18 @@ class Vocabulary:
         return self._kinds.get(term) == "tool"
 
     def is_known(self, term: str) -> bool:
-        """Whether a term may be used under this very name."""
+        """Return True if a term may be used under exactly this name."""
         return term in self._kinds and self.denied(term) is None
 
     def group(self, term: str) -> str | None:
-        """The name of all that is related to a term, however far; None if nothing is."""
+        """Return the name of the group that a term is connected with, or None.
+
+        A group is all terms that relations lead to, through any number of other terms.
+        """
         return self._groups.get(term)
 
     def phrases(self, words: Sequence[str]) -> Iterator[Phrase]:
-        """Every term that stands in the words of a text, also inside of another."""
+        """Yield every term in the words of a text, also one inside of another."""
         for start in range(len(words)):
             node = self._tree
             for end in range(start, len(words)):
@@ -448,7 +459,10 @@ class Vocabulary:
                     yield Phrase(node.term, tuple(words[start : end + 1]))
 
     def near(self, term: str, *, count: int = 3) -> tuple[str, ...]:
-        """Known terms that may have been meant: what a denied term names first, then by looks."""
+        """Return at most `count` known terms that may have been meant.
+
+        The replacements that a denied term names come first, then terms that look alike.
+        """
         instead = [each for each in map(normal, self._denied.get(term, ())) if self.is_known(each)]
         looks = self._closeness.near(term, count=count)
         return tuple(dict.fromkeys((*instead, *looks)))[:count]
@@ -463,7 +477,7 @@ class Vocabulary:
         tree = _Node()
         for text, term in self._words.items():
             words = words_of(text)
-            # A word of one or two letters stands in a text by chance.
+            # A word of one or two letters is in a text by chance.
             if not 0 < len(words) <= _PHRASE_WORDS_MAX or len(text) <= 2:
                 continue
             node = tree
@@ -477,7 +491,10 @@ class Vocabulary:
         return Closeness(term for term in self._kinds if self.denied(term) is None)
 
     def _grouped(self, entries: Sequence[Entry]) -> Mapping[str, str]:
-        """For each term that is related to another, the first by name of all it leads to."""
+        """Return the group of each term that is related to another.
+
+        A group is named by the first of its terms.
+        """
         edges: defaultdict[str, set[str]] = defaultdict(set)
         for entry in entries:
             for name in entry.related:
@@ -500,12 +517,12 @@ class Vocabulary:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text as they are compared: runs of letters, digits, `_` and `-`."""
+    """Return the words of a text as they are compared: runs of letters, digits, `_` and `-`."""
     return _WORD.findall(folded(text))
 
 
 def _loose(entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
-    """Terms and synonyms of a thesaurus as they are compared, each with its term."""
+    """Yield terms and synonyms of a thesaurus as they are compared, each with its term."""
     for entry in entries:
         if not entry.denied:
             for name in (entry.term, *entry.synonyms):
