@@ -58,7 +58,7 @@ def test_a_path_is_known_by_its_longest_beginning(path: str, term: str | None) -
 def test_what_is_denied_is_denied_with_all_that_begins_with_it(
     path: str, denied: str | None
 ) -> None:
-    assert WORDS.denied(path) == denied
+    assert WORDS.find_denied(path) == denied
 
 
 def test_a_denied_term_is_not_known_even_if_it_is_a_function() -> None:

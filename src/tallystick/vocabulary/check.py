@@ -82,25 +82,25 @@ class ValidationResult:
         """Return the text for the model: a line for each fact, the last without a newline."""
         lines = ["Command validation warning:"]
         if self.unknown_terms:
-            lines.append(f"  Unknown terms: {quoted_list(self.unknown_terms)}")
+            lines.append(f"  Unknown terms: {quote_list(self.unknown_terms)}")
         if self.matched_terms:
-            lines.append(f"  Known terms you could use: {quoted_list(self.matched_terms)}")
+            lines.append(f"  Known terms you could use: {quote_list(self.matched_terms)}")
         for term, alternatives in sorted(self.suggestions.items()):
             if alternatives:
                 shown = "".join(_visible(each) for each in term)
-                lines.append(f"  Instead of '{shown}', consider: {quoted_list(alternatives)}")
+                lines.append(f"  Instead of '{shown}', consider: {quote_list(alternatives)}")
         if self.message:
             lines.append(f"  {self.message}")
         lines.append("Please rephrase to use only known domain terminology.")
         return "\n".join(lines)
 
 
-def quoted_list(terms: Iterable[str]) -> str:
+def quote_list(terms: Iterable[str]) -> str:
     """Return a list as `["a", "b"]`."""
-    return f"[{', '.join(quoted(term) for term in terms)}]"
+    return f"[{', '.join(quote(term) for term in terms)}]"
 
 
-def quoted(term: str) -> str:
+def quote(term: str) -> str:
     """Return a term in double quotes, on one line whatever it holds."""
     return '"' + "".join(_ESCAPES.get(each) or _visible(each) for each in term) + '"'
 
@@ -161,7 +161,7 @@ def rules_of(strictness: Strictness) -> Rules:
 
 
 @dataclass(slots=True)
-class _Found:
+class _ProgramTerms:
     """The terms of a program, by the names and words that were found, so that each counts once."""
 
     names: dict[str, str] = field(default_factory=dict)
@@ -178,8 +178,8 @@ class _Found:
     def unknown(self) -> list[str]:
         return list(dict.fromkeys((*self.denied, *self.unknown_names, *self.unknown_words)))
 
-    def take_name(self, name: Name, vocabulary: Vocabulary) -> None:
-        if vocabulary.denied(name.path) is not None:
+    def add_name(self, name: Name, vocabulary: Vocabulary) -> None:
+        if vocabulary.find_denied(name.path) is not None:
             self.denied[name.path] = None
         elif name.origin == "own":
             return
@@ -188,7 +188,7 @@ class _Found:
         elif name.origin == "free":
             self.unknown_names[name.path] = None
 
-    def take_text(self, text: str, vocabulary: Vocabulary) -> None:
+    def add_text(self, text: str, vocabulary: Vocabulary) -> None:
         words = words_of(text)
         denied = [each for each in (text, *words) if vocabulary.is_denied_word(each)]
         self.denied.update(dict.fromkeys(denied))
@@ -216,17 +216,19 @@ def validate(
     `retry_count` programs before it were refused.
     """
     if program.problem is not None:
-        return _unread(program, rules, retry_count)
-    found = _found(program, vocabulary)
+        return _unread_verdict(program, rules, retry_count)
+    found = _terms_of(program, vocabulary)
     matched, unknown = found.matched, found.unknown
-    apart = _apart(matched, vocabulary) if rules.connected else []
-    fails = _fails(found, vocabulary, rules, apart)
+    apart = _disconnected(matched, vocabulary) if rules.connected else []
+    fails = _breaks_rules(found, vocabulary, rules, apart)
     escalates = fails and retry_count >= rules.retries_max
-    said = _said(found, unknown, apart, program, rules, fails=fails, escalates=escalates)
+    said = _message_sentences(
+        found, unknown, apart, program, rules, fails=fails, escalates=escalates
+    )
     return ValidationResult(
         is_valid=not fails,
-        matched_terms=_shown(matched),
-        unknown_terms=_shown(unknown),
+        matched_terms=_cut_terms(matched),
+        unknown_terms=_cut_terms(unknown),
         suggestions=_suggestions(unknown, vocabulary) if fails and not escalates else {},
         strictness=rules.strictness,
         message=" ".join(said),
@@ -235,17 +237,19 @@ def validate(
     )
 
 
-def _found(program: Program, vocabulary: Vocabulary) -> _Found:
-    found = _Found()
+def _terms_of(program: Program, vocabulary: Vocabulary) -> _ProgramTerms:
+    found = _ProgramTerms()
     for name in program.names:
-        found.take_name(name, vocabulary)
+        found.add_name(name, vocabulary)
     for argument in program.arguments:
         if (term := found.names.get(argument.path)) is not None and vocabulary.is_tool(term):
-            found.take_text(argument.text, vocabulary)
+            found.add_text(argument.text, vocabulary)
     return found
 
 
-def _fails(found: _Found, vocabulary: Vocabulary, rules: Rules, apart: Sequence[str]) -> bool:
+def _breaks_rules(
+    found: _ProgramTerms, vocabulary: Vocabulary, rules: Rules, apart: Sequence[str]
+) -> bool:
     """Return True if the terms of a program break the rules. See the table of the module."""
     if rules.strictness == "permissive":
         return False
@@ -261,7 +265,7 @@ def _fails(found: _Found, vocabulary: Vocabulary, rules: Rules, apart: Sequence[
     return not matched or found.ratio(arguments=rules.arguments) < rules.ratio_min
 
 
-def _apart(matched: Sequence[str], vocabulary: Vocabulary) -> list[str]:
+def _disconnected(matched: Sequence[str], vocabulary: Vocabulary) -> list[str]:
     """Return the terms that are not connected with the largest group of the others.
 
     Of groups of one size, the first by name is the largest.
@@ -276,15 +280,15 @@ def _apart(matched: Sequence[str], vocabulary: Vocabulary) -> list[str]:
     return [term for term in matched if vocabulary.group(term) not in (None, largest)]
 
 
-def _said(
-    found: _Found, unknown: Sequence[str], apart: Sequence[str], program: Program, rules: Rules,
-    *, fails: bool, escalates: bool,
+def _message_sentences(
+    found: _ProgramTerms, unknown: Sequence[str], apart: Sequence[str], program: Program,
+    rules: Rules, *, fails: bool, escalates: bool,
 ) -> Iterator[str]:  # fmt: skip
     """Yield the sentences of a verdict's message."""
     if found.denied:
-        yield f"Denied here: {quoted_list(_shown(list(found.denied)))}."
+        yield f"Denied here: {quote_list(_cut_terms(list(found.denied)))}."
     if apart:
-        yield f"Not connected with the other terms: {quoted_list(_shown(apart))}."
+        yield f"Not connected with the other terms: {quote_list(_cut_terms(apart))}."
     if len(unknown) > TERMS_SHOWN_MAX:
         yield f"There are {len(unknown) - TERMS_SHOWN_MAX:,} more unknown terms."
     if escalates:
@@ -296,7 +300,7 @@ def _said(
             yield _BREAK_DOWN
 
 
-def _unread(program: Program, rules: Rules, retry_count: int) -> ValidationResult:
+def _unread_verdict(program: Program, rules: Rules, retry_count: int) -> ValidationResult:
     """Return the verdict on a program that was not read.
 
     It fails if the check is strict, unless the program is no Python and would fail by itself.
@@ -328,7 +332,7 @@ def _suggestions(unknown: Sequence[str], vocabulary: Vocabulary) -> dict[str, tu
     return {_cut(term): near for term, near in found.items() if near}
 
 
-def _shown(terms: Sequence[str]) -> tuple[str, ...]:
+def _cut_terms(terms: Sequence[str]) -> tuple[str, ...]:
     return tuple(_cut(term) for term in terms[:TERMS_SHOWN_MAX])
 
 

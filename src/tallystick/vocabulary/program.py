@@ -221,13 +221,13 @@ class _Reader:
             node, self._depth, inside = waiting.pop()
             if self._depth > DEPTH_MAX:
                 raise _TooDeep
-            look = _LOOKS.get(type(node))
-            if look is None:
-                self._then(_children(node), inside)
+            visit = _VISITORS.get(type(node))
+            if visit is None:
+                self._visit_next(_children(node), inside)
             else:
-                look(self, node, inside)
-        names = [*map(_imported, self._imports), *map(self._named, self._uses)]
-        texts = [Argument(self._named(path).path, text) for path, text in self._texts]
+                visit(self, node, inside)
+        names = [*map(_module_name, self._imports), *map(self._resolve, self._uses)]
+        texts = [Argument(self._resolve(path).path, text) for path, text in self._texts]
         return Program(
             chars=chars,
             names=tuple(dict.fromkeys(names)),
@@ -235,19 +235,19 @@ class _Reader:
             kept=self._kept,
         )
 
-    def _then(self, parts: Iterable[ast.AST], inside: bool) -> None:
+    def _visit_next(self, parts: Iterable[ast.AST], inside: bool) -> None:
         """Visit these nodes next, in their order, one level deeper."""
         depth = self._depth + 1
         # Literals hold no names, and there are many.
         found = [(part, depth, inside) for part in parts if type(part) is not ast.Constant]
         self._waiting.extend(found[::-1])
 
-    def _named(self, path: str) -> Name:
+    def _resolve(self, path: str) -> Name:
         """Return a path as a name with its origin, by what its first part is bound to."""
         root, dot, rest = path.partition(".")
         if origin := self._from.get(root) or self._given.get(root):
             whole = f"{origin}{dot}{rest}"
-            return Name(whole, "own") if root in self._bound else _imported(whole)
+            return Name(whole, "own") if root in self._bound else _module_name(whole)
         if root in self._bound or root in self._given:
             return Name(path, "own")
         return Name(path, "standard" if is_standard(root) else "free")
@@ -268,7 +268,7 @@ class _Reader:
     def attribute(self, node: ast.Attribute, inside: bool) -> None:
         path, root = _path(node)
         if path is None:
-            self._then((root,), inside)
+            self._visit_next((root,), inside)
         else:
             self._uses[path] = None
 
@@ -278,13 +278,13 @@ class _Reader:
         if path is not None:
             for text in (text for each in given for text in _literals(each)):
                 self._texts[path, text] = None
-        self._then((node.func, *given), inside)
+        self._visit_next((node.func, *given), inside)
 
     def import_(self, node: ast.Import, inside: bool) -> None:
         for each in node.names:
             self._imports[each.name] = None
             root = each.name.partition(".")[0]
-            self._came(each.asname or root, each.name if each.asname else root, inside)
+            self._bind_import(each.asname or root, each.name if each.asname else root, inside)
 
     def import_from(self, node: ast.ImportFrom, inside: bool) -> None:
         for each in node.names:
@@ -295,9 +295,9 @@ class _Reader:
                 continue
             self._imports[path] = None
             if each.name != "*":
-                self._came(bound, path, inside)
+                self._bind_import(bound, path, inside)
 
-    def _came(self, name: str, path: str, inside: bool) -> None:
+    def _bind_import(self, name: str, path: str, inside: bool) -> None:
         self._from[name] = path
         if not inside:
             self._kept[name] = path
@@ -306,20 +306,20 @@ class _Reader:
         """Visit a function, class or lambda. Its name is bound here; what it binds is its own."""
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             self._bind(node.name, inside)
-        self._then(_children(node), True)
+        self._visit_next(_children(node), True)
 
     def comprehension(self, node: ast.comprehension, inside: bool) -> None:
-        self._then((node.iter, *node.ifs), inside)
-        self._then((node.target,), True)
+        self._visit_next((node.iter, *node.ifs), inside)
+        self._visit_next((node.target,), True)
 
     def parameter(self, node: ast.arg, inside: bool) -> None:
         self._bind(node.arg, True)
-        self._then(_children(node), inside)
+        self._visit_next(_children(node), inside)
 
     def handler(self, node: ast.ExceptHandler, inside: bool) -> None:
         if node.name is not None:
             self._bind(node.name, True)
-        self._then(_children(node), inside)
+        self._visit_next(_children(node), inside)
 
     def global_(self, node: ast.Global, inside: bool) -> None:
         for name in node.names:
@@ -330,10 +330,10 @@ class _Reader:
         name = getattr(node, "rest" if isinstance(node, ast.MatchMapping) else "name", None)
         if isinstance(name, str):
             self._bind(name, inside)
-        self._then(_children(node), inside)
+        self._visit_next(_children(node), inside)
 
 
-_LOOKS: dict[type[ast.AST], Callable[..., None]] = {
+_VISITORS: dict[type[ast.AST], Callable[..., None]] = {
     ast.Name: _Reader.name,
     ast.Attribute: _Reader.attribute,
     ast.Call: _Reader.call,
@@ -361,7 +361,7 @@ _FIELDS: dict[type[ast.AST], tuple[str, ...]] = {
 # Type parameters: Python has them since 3.12, and we support 3.11.
 for _newer in ("TypeVar", "ParamSpec", "TypeVarTuple"):
     if hasattr(ast, _newer):
-        _LOOKS[getattr(ast, _newer)] = _Reader.pattern
+        _VISITORS[getattr(ast, _newer)] = _Reader.pattern
 
 
 def _children(node: ast.AST) -> list[ast.AST]:
@@ -404,7 +404,7 @@ def _literals(node: ast.expr) -> Iterator[str]:
             yield each.value
 
 
-def _imported(path: str) -> Name:
+def _module_name(path: str) -> Name:
     """Return the path of a module, or of a part of one, as a name."""
     root = path.partition(".")[0]
     return Name(path, "standard" if root in MODULES or root == "__future__" else "free")

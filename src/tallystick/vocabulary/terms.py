@@ -85,14 +85,14 @@ class _Fault(ValueError):
         self.line = line
 
 
-def normal(term: str) -> str:
+def normalize(term: str) -> str:
     """Return a term as it is kept, in the form that Python gives to its names."""
     return term if term.isascii() else unicodedata.normalize("NFKC", term)
 
 
-def folded(term: str) -> str:
+def fold(term: str) -> str:
     """Return a term as it is compared without regard to case."""
-    return normal(normal(term).casefold())
+    return normalize(normalize(term).casefold())
 
 
 def read_thesaurus(data: bytes, *, name: str) -> Thesaurus:
@@ -102,14 +102,14 @@ def read_thesaurus(data: bytes, *, name: str) -> Thesaurus:
     `FILE_BYTES_MAX` and one byte.
     """
     try:
-        entries = tuple(_entries(_decoded(data)))
+        entries = tuple(_entries(_decode(data)))
         _check_meanings(entries)
     except _Fault as fault:
         raise ThesaurusInvalid(name=name, line=fault.line, why=str(fault)) from None
     return Thesaurus(entries=entries)
 
 
-def _decoded(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     if len(data) > FILE_BYTES_MAX:
         raise _Fault(f"it has more than {FILE_BYTES_MAX:,} bytes")
     try:
@@ -166,7 +166,7 @@ def _terms(value: object, key: str) -> tuple[str, ...]:
 def _term(value: object, key: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{key}: {shown(value)} is no text")
-    term = normal(value)
+    term = normalize(value)
     if not term or len(term) > TERM_CHARS_MAX:
         raise ValueError(
             f"{key}: {shown(value)} has {len(term):,} characters, not 1 to {TERM_CHARS_MAX}"
@@ -183,7 +183,7 @@ def _check_meanings(entries: tuple[Entry, ...]) -> None:
         own = "denied" if entry.denied else "a term"
         other = f"a synonym of {shown(entry.term)}"
         for name, meaning in ((entry.term, own), *((each, other) for each in entry.synonyms)):
-            if (first := meanings.setdefault(folded(name), (meaning, entry.line))) != (
+            if (first := meanings.setdefault(fold(name), (meaning, entry.line))) != (
                 meaning,
                 entry.line,
             ):
@@ -191,10 +191,10 @@ def _check_meanings(entries: tuple[Entry, ...]) -> None:
                     f"{shown(name)} is {meaning} here and {first[0]} on line {first[1]:,}",
                     entry.line,
                 )
-    denied = {folded(entry.term): entry.line for entry in entries if entry.denied}
+    denied = {fold(entry.term): entry.line for entry in entries if entry.denied}
     for entry in entries:
         for name in (*entry.related, *entry.instead):
-            if (line := denied.get(folded(name))) is not None:
+            if (line := denied.get(fold(name))) is not None:
                 raise _Fault(
                     f"{shown(entry.term)} leads to {shown(name)}, which is denied on line {line:,}",
                     entry.line,
@@ -224,7 +224,7 @@ class Closeness:
 
     def __init__(self, terms: Iterable[str]) -> None:
         self._terms = sorted(set(terms))
-        self._folded = [folded(term)[:_CHARS_MAX] for term in self._terms]
+        self._folded = [fold(term)[:_CHARS_MAX] for term in self._terms]
         self._places: defaultdict[str, list[int]] = defaultdict(list)
         self._tails: defaultdict[str, list[int]] = defaultdict(list)
         # The pairs of each term as bits of a number: the pairs that two share are counted in one
@@ -243,11 +243,11 @@ class Closeness:
 
     def near(self, term: str, *, count: int = 3) -> tuple[str, ...]:
         """Return at most `count` terms that look like this one, the closest first."""
-        text = folded(term[:_CHARS_MAX])[:_CHARS_MAX]
+        text = fold(term[:_CHARS_MAX])[:_CHARS_MAX]
         ranked = [((-1, 0.0), place) for place in self._tails.get(text, ())]
         taken = {place for _, place in ranked}
         most = 1 if len(text) <= 4 else 2 if len(text) <= 8 else 3
-        for unlike, place in self._compared(text):
+        for unlike, place in self._candidates(text):
             if place in taken:
                 continue
             away = slips(text, self._folded[place], most=most)
@@ -256,7 +256,7 @@ class Closeness:
         ranked.sort()
         return tuple(self._terms[place] for _, place in ranked[:count])
 
-    def _compared(self, text: str) -> list[tuple[float, int]]:
+    def _candidates(self, text: str) -> list[tuple[float, int]]:
         """Return the terms that share the most pairs, each with the share of pairs that differ."""
         pairs = _runs(text, 2)
         asked_for = (self._places.get(run) for run in _runs(text, 3))
@@ -288,7 +288,7 @@ class Closeness:
 
 def slips(one: str, other: str, *, most: int) -> int:
     """Return how many slips lead from one text to the other, `most` + 1 if more than `most`."""
-    one, other = _differing(one, other)
+    one, other = _without_common_ends(one, other)
     if abs(len(one) - len(other)) > most:
         return most + 1
     before: list[int] = []
@@ -308,7 +308,7 @@ def slips(one: str, other: str, *, most: int) -> int:
     return min(last[len(other)], most + 1)
 
 
-def _differing(one: str, other: str) -> tuple[str, str]:
+def _without_common_ends(one: str, other: str) -> tuple[str, str]:
     """Return two texts without their common beginning and end, which cost no slips."""
     shorter = min(len(one), len(other))
     start = 0
@@ -387,12 +387,12 @@ class Vocabulary:
         )  # fmt: skip
         for kind, names in named:
             for name in names:
-                self._kinds.setdefault(normal(name), kind)
+                self._kinds.setdefault(normalize(name), kind)
         self._loose = dict(_loose(entries))
-        self._denied = {normal(each.term): each.instead for each in entries if each.denied}
-        self._denied_words = {folded(term) for term in self._denied}
+        self._denied = {normalize(each.term): each.instead for each in entries if each.denied}
+        self._denied_words = {fold(term) for term in self._denied}
         self._denied_modules = {term.rpartition(".")[0] for term in self._denied} - {""}
-        self._groups = self._grouped(entries)
+        self._groups = self._group_names(entries)
 
     def __len__(self) -> int:
         return len(self._kinds)
@@ -402,7 +402,7 @@ class Vocabulary:
         while True:
             if path in self._kinds:
                 return path
-            if (term := self._loose.get(folded(path))) is not None:
+            if (term := self._loose.get(fold(path))) is not None:
                 return term
             path, dot, _ = path.rpartition(".")
             if not dot:
@@ -410,9 +410,9 @@ class Vocabulary:
 
     def find_word(self, word: str) -> str | None:
         """Return the term that a whole text is, without regard to case; None if there is none."""
-        return word if word in self._kinds else self._words.get(folded(word))
+        return word if word in self._kinds else self._words.get(fold(word))
 
-    def denied(self, path: str) -> str | None:
+    def find_denied(self, path: str) -> str | None:
         """Return the denied term that a name is, or begins with; None if there is none.
 
         `module.*` uses everything in the module: it is returned itself if a term of that module is
@@ -430,14 +430,14 @@ class Vocabulary:
         return path
 
     def is_denied_word(self, word: str) -> bool:
-        return bool(self._denied) and folded(word) in self._denied_words
+        return bool(self._denied) and fold(word) in self._denied_words
 
     def is_tool(self, term: str) -> bool:
         return self._kinds.get(term) == "tool"
 
     def is_known(self, term: str) -> bool:
         """Return True if a term may be used under exactly this name."""
-        return term in self._kinds and self.denied(term) is None
+        return term in self._kinds and self.find_denied(term) is None
 
     def group(self, term: str) -> str | None:
         """Return the name of the group that a term is connected with, or None.
@@ -463,14 +463,16 @@ class Vocabulary:
 
         The replacements that a denied term names come first, then terms that look alike.
         """
-        instead = [each for each in map(normal, self._denied.get(term, ())) if self.is_known(each)]
+        instead = [
+            each for each in map(normalize, self._denied.get(term, ())) if self.is_known(each)
+        ]
         looks = self._closeness.near(term, count=count)
         return tuple(dict.fromkeys((*instead, *looks)))[:count]
 
     @cached_property
     def _words(self) -> Mapping[str, str]:
         """Every term by its folded form; in a clash, the thesaurus, then the first by name."""
-        return {**{folded(term): term for term in sorted(self._kinds, reverse=True)}, **self._loose}
+        return {**{fold(term): term for term in sorted(self._kinds, reverse=True)}, **self._loose}
 
     @cached_property
     def _tree(self) -> _Node:
@@ -488,9 +490,9 @@ class Vocabulary:
 
     @cached_property
     def _closeness(self) -> Closeness:
-        return Closeness(term for term in self._kinds if self.denied(term) is None)
+        return Closeness(term for term in self._kinds if self.find_denied(term) is None)
 
-    def _grouped(self, entries: Sequence[Entry]) -> Mapping[str, str]:
+    def _group_names(self, entries: Sequence[Entry]) -> Mapping[str, str]:
         """Return the group of each term that is related to another.
 
         A group is named by the first of its terms.
@@ -498,7 +500,7 @@ class Vocabulary:
         edges: defaultdict[str, set[str]] = defaultdict(set)
         for entry in entries:
             for name in entry.related:
-                other = self._exactly(name)
+                other = self._known_term(name)
                 if other is not None and other != entry.term:
                     edges[entry.term].add(other)
                     edges[other].add(entry.term)
@@ -512,13 +514,13 @@ class Vocabulary:
                     waiting.extend(edges[term])
         return groups
 
-    def _exactly(self, name: str) -> str | None:
-        return name if name in self._kinds else self._loose.get(folded(name))
+    def _known_term(self, name: str) -> str | None:
+        return name if name in self._kinds else self._loose.get(fold(name))
 
 
 def words_of(text: str) -> list[str]:
     """Return the words of a text as they are compared: runs of letters, digits, `_` and `-`."""
-    return _WORD.findall(folded(text))
+    return _WORD.findall(fold(text))
 
 
 def _loose(entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
@@ -526,4 +528,4 @@ def _loose(entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
     for entry in entries:
         if not entry.denied:
             for name in (entry.term, *entry.synonyms):
-                yield folded(name), entry.term
+                yield fold(name), entry.term
