@@ -1,8 +1,8 @@
-"""The door behind the bridge: a question from outside becomes a model call of the run.
+"""Turn a question that arrives over the bridge into a model call of the run.
 
-It is asked as the run's `Queries` ask: reserved before it is written, written before it is sent,
-settled and recorded as any `llm_query`, as a host call of the program, of its own. What the door
-cannot do as asked it refuses by name.
+It is asked as the run's `Queries` ask: reserved before it is recorded, recorded before it is sent,
+settled and recorded as any `llm_query`, as a host call of the program. A question that the door
+cannot ask as it is gets a refusal with a name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tallystick.runtime.spend.scopes import RunScopes
 from tallystick.sandbox.host import encoded_reply, error_reply
 
 _NAME = "llm_query"
-# The record itself failed, or is another: that is not the program's to handle.
+# Errors of the record itself: a program cannot handle those, so they end the run.
 _NOT_THE_PROGRAMS = (LedgerError, ReplayDiverged, ResumeRefused, RunInDoubt)
 _KINDS = {
     "InDoubt": "ExecutionFailed",
@@ -37,11 +37,12 @@ _DIMENSIONS = {"wall_ms": "TimeBudgetExceeded", "depth": "RecursionDepthExceeded
 
 
 class BridgeDoor:
-    """Asks the models of one run for a program outside. `ask` is what a token is given.
+    """Asks the models of one run for a program outside. `ask` is the function behind a token.
 
     The calls that the program still has, its limits and its time are those of `scope`. A question
-    that names another temperature than the run's is refused. What breaks the record is kept in the
-    scope as `failed`: the program cannot handle that, and the caller that runs it raises it.
+    that names another temperature than the run's is refused. An error that breaks the record is
+    kept in the scope as `failed`: the program cannot handle it, and the caller that runs it raises
+    it.
     """
 
     def __init__(
@@ -64,12 +65,16 @@ class BridgeDoor:
         self._indexes = itertools.count()
 
     def left(self) -> BridgeLeft:
-        """What the run has left to spend."""
+        """Return the tokens and the time that the run has left."""
         seconds = max(0.0, self._scope.times.ends_at - self._clock())
         return BridgeLeft(tokens=self._run_scopes.remaining().tokens, time_ms=int(seconds * 1000))
 
     async def ask(self, query: BridgeQuery) -> BridgeAnswer:
-        """Ask one question. Raises `BridgeRefused`; a cancel is written down and raised."""
+        """Ask one question and return the answer.
+
+        Raise `BridgeRefused` if it is refused or fails. A cancel is recorded as the end of the call
+        and raised again; so is any other error.
+        """
         cap = self._cap(query)
         self._check_temperature(query.temperature)
         if self._calls_left < 1:
@@ -100,14 +105,14 @@ class BridgeDoor:
             await self._end(call, error_reply(error))
             raise self._problem(error, heard) from error
         except (Exception, asyncio.CancelledError) as error:
-            # The program may continue, and ask again.
+            # The call needs an end in the record: the program may continue, and ask again.
             await self._end(call, error_reply(error))
             raise
         await self._end(call, encoded_reply(text))
         return self._answer(str(text), heard)
 
     async def _end(self, call: Call, reply: bytes) -> None:
-        """Note the answer. No sandbox counts the call."""
+        """Record the answer, and charge one host call: no sandbox counts this one."""
         ref = None
         if len(reply) > INLINE_BYTES_MAX:
             ref = self._run_attachments.keep(reply, label=f"answer of {_NAME}")
@@ -128,7 +133,10 @@ class BridgeDoor:
         await writing.done()
 
     def _cap(self, query: BridgeQuery) -> int:
-        """How long the reply may be: a maximum that is not to be had is refused, not lowered."""
+        """Return how many tokens the reply may have.
+
+        A wish for more than the run allows is refused, not lowered.
+        """
         most = self._scope.limits.reply_tokens
         if query.max_tokens is not None and query.max_tokens > most:
             said = f"max_tokens: {query.max_tokens:,}; at most {most:,} in this run"
@@ -176,7 +184,7 @@ class BridgeDoor:
 
 
 class _Heard:
-    """Keeps what was settled for one question."""
+    """Collects what was settled for one question, over all its attempts."""
 
     def __init__(self) -> None:
         self.tokens_used = 0
@@ -185,7 +193,7 @@ class _Heard:
         self.refusal: QueryRefused | None = None
 
     def hear(self, event: QueryOutcome) -> None:
-        """Hear of one attempt."""
+        """Add one attempt."""
         if isinstance(event, QueryRefused):
             self.refusal = event
             return
@@ -198,7 +206,7 @@ class _Heard:
 
 
 def _request(query: BridgeQuery) -> bytes:
-    """The question as a host call would have it."""
+    """Return the question as a host call would encode it."""
     given = {
         "model": query.model,
         "temperature": query.temperature,

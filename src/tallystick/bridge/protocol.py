@@ -1,7 +1,8 @@
-"""What goes over the bridge: requests read in one spelling, replies and errors written in one.
+"""Read and write what goes over the bridge: requests in one spelling only, replies and errors.
 
-A head is taken only as we would write it ourselves: one length, given as a number, no chunks, no
-folded lines. Whatever could be read in two ways is refused, and the connection ends with it.
+The head of a request is accepted only as we would write it ourselves: one length, given as a
+number, no chunks, no folded lines. A head that could be read in two ways is refused, and the
+connection ends with it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ _STATUSES: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeQuery:
-    """One question. What is None is left to the run. `cap` is what its token allows a reply."""
+    """One question.
+
+    The run decides about fields that are None. `cap` is the token's limit of a reply.
+    """
 
     prompt: str
     model: str | None = None
@@ -68,7 +72,10 @@ class _Batch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeLeft:
-    """What the run has left to spend; None where it has no limit."""
+    """The tokens and the time that the run has left.
+
+    A field is None if the run has no such limit, or if what is left is unknown.
+    """
 
     tokens: int | None = None
     time_ms: int | None = None
@@ -76,9 +83,9 @@ class BridgeLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeAnswer:
-    """What a model said.
+    """The answer of a model.
 
-    `tokens_used` is what the run was charged, attempts that failed included; `figures` says where
+    `tokens_used` is what the run was charged, including attempts that failed; `figures` says where
     that comes from. `usage` is the provider's report of the reply as it came.
     """
 
@@ -91,9 +98,9 @@ class BridgeAnswer:
 
 
 class BridgeRefused(TallystickError):
-    """A request that got no answer, as its row of the table of errors and an HTTP status.
+    """A request that got no answer, with its row of the table of errors and an HTTP status.
 
-    `tokens_used` is what was charged all the same. `left` is told where it is known.
+    `tokens_used` is what was charged all the same. `left` is None where it is not known.
     """
 
     code = "refused.bridge"
@@ -117,7 +124,7 @@ class BridgeRefused(TallystickError):
 
 
 def refused_by(error: BaseException) -> BridgeRefused:
-    """Any error as it is told. Of one that is not ours only the class is said."""
+    """Return any error as a refusal. Of an error that is not ours, only the class is shown."""
     if isinstance(error, BridgeRefused):
         return error
     entry = entry_of(error)
@@ -141,12 +148,15 @@ class BridgeHead:
     expects: bool
 
     def __repr__(self) -> str:
-        """Without the token."""
+        """Return the request line without the token."""
         return f"BridgeHead({self.method} {self.path})"
 
 
 def parse_head(raw: bytes) -> BridgeHead:
-    """Read a head up to its empty line, without that."""
+    """Read a head up to its empty line, which is left out.
+
+    Raise `BridgeRefused` if it is malformed, ambiguous or too long, or needs what is not supported.
+    """
     if raw.count(b"\r\n") > _HEADERS_MAX:
         raise BridgeRefused("ConfigError", f"at most {_HEADERS_MAX} headers", status=431)
     try:
@@ -165,7 +175,7 @@ def _bridge_head(head: RequestHead) -> BridgeHead:
     return BridgeHead(
         method=head.method,
         path=head.target,
-        # Two tokens are none: nobody could say which one counts.
+        # Two tokens count as none: it is unknown which one is meant.
         token=tokens[0].decode("latin-1") if len(tokens) == 1 else None,
         length=head.length(),
         keep_alive=head.is_http_1_1 and b"close" not in connection,
@@ -174,18 +184,25 @@ def _bridge_head(head: RequestHead) -> BridgeHead:
 
 
 def _is_expecting(given: Sequence[bytes]) -> bool:
+    """Return True if the client waits for `100 Continue`.
+
+    Raise `BridgeRefused` for any other expectation.
+    """
     if any(each.lower() != b"100-continue" for each in given):
         raise BridgeRefused("NotSupported", "Expect: only 100-continue is known")
     return bool(given)
 
 
 def read_query(body: bytes) -> BridgeQuery:
-    """The body of a `/query`."""
+    """Read the body of a `/query`. Raise `BridgeRefused` if it is not valid."""
     return _checked(_decoded(body, _query), "")
 
 
 def read_batch(body: bytes, *, most: int) -> list[BridgeQuery]:
-    """The body of a `/query_batched`, of at most so many."""
+    """Read the body of a `/query_batched`.
+
+    Raise `BridgeRefused` if it is not valid, or has more than `most` queries.
+    """
     queries = _decoded(body, _batch).queries
     if len(queries) > most:
         raise BridgeRefused(
@@ -229,7 +246,7 @@ def _checked(query: _Query, where: str) -> BridgeQuery:
 def reply_bytes(
     status: int, body: Mapping[str, object], *, keep_alive: bool, retry_after_ms: int | None = None
 ) -> bytes:
-    """A whole reply."""
+    """Return a whole reply. `retry_after_ms` is rounded up to seconds, as HTTP has it."""
     raw = msgspec.json.encode(body)
     head = [
         f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}",
@@ -243,7 +260,7 @@ def reply_bytes(
 
 
 def query_body(answer: BridgeAnswer, *, time_ms: int) -> dict[str, object]:
-    """The reply to a `/query`."""
+    """Return the body of the reply to a `/query`."""
     return {
         "response": answer.response,
         "tokens_used": answer.tokens_used,
@@ -258,9 +275,9 @@ def query_body(answer: BridgeAnswer, *, time_ms: int) -> dict[str, object]:
 def batch_body(
     outcomes: Sequence[tuple[BridgeAnswer | BridgeRefused, int]], left: BridgeLeft, *, time_ms: int
 ) -> dict[str, object]:
-    """The reply to a `/query_batched`: what came of each, in order, with how long it took.
+    """Return the body of the reply to a `/query_batched`: each outcome in order, with its time.
 
-    `Err` is a text, as the protocol has it; the same place of `errors` has its kind.
+    `Err` is a text, as the protocol has it; the same index of `errors` has its kind.
     """
     responses: list[dict[str, object]] = []
     errors: list[dict[str, object] | None] = []
@@ -281,7 +298,7 @@ def batch_body(
 
 
 def error_body(error: BridgeRefused) -> dict[str, object]:
-    """The reply to a request that was refused or failed."""
+    """Return the body of the reply to a request that was refused or failed."""
     told: dict[str, object] = {"error": _error(error)}
     if error.left is not None:
         told |= _left(error.left)

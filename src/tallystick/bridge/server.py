@@ -1,11 +1,11 @@
-"""The bridge: a server by which programs outside our process ask models, within limits.
+"""Serve model queries to programs outside our process, within limits.
 
-It asks no model itself. Each token has its own way to ask, given by whoever issued it, and that way
-goes through the run's one door: `tallystick.bridge.door`. Everything here is on one event
-loop, the one that the door belongs to.
+The bridge asks no model itself. Each token has its own function to ask, given by the caller that
+issued it, and that goes through the run's one door: `tallystick.bridge.door`. Everything here is on
+one event loop, the one that the door belongs to.
 
-A client may be hostile. What it sends is bounded before it is read, and what it makes us wait for
-has a time. Nothing is logged: a log is where tokens get lost.
+A client may be hostile. The size of what it sends is limited before it is read, and each wait for
+it has a time limit. Nothing is logged: a log is where tokens get lost.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tallystick.bridge.sockets import Listener, tcp_listener, unix_listener
 from tallystick.bridge.tokens import TTL_MS, Grant, IssuedToken, TokenBook, TokenScope
 from tallystick.core.errors import InvalidLimit, UsageError
 
-# What a client of the bridge may use of us: sizes, times, and how often it asks.
+# Limits of a client: sizes, times, and how often it asks.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,8 @@ class BridgeLimits:
     """Limits of one bridge. `connections` is for each place it listens, the next four for a token.
 
     `request_ms` counts from the end of the head to the reply. `queries_per_second` is the pace at
-    which `burst` queries are given back; a batch takes one for each that it holds.
+    which `burst` queries are given back; a batch takes one for each query in it. Raise
+    `InvalidLimit` for a value below 1, or a `burst` smaller than a batch.
     """
 
     connections: int = 64
@@ -79,7 +80,7 @@ class BridgeLimits:
 
 
 class Pace:
-    """How often may be asked: so many at once, and then so many in a second."""
+    """A limit on how often a token may ask: `burst` queries at once, then so many in a second."""
 
     def __init__(self, *, per_second: int, burst: int, clock: Callable[[], float]) -> None:
         self._per_second = per_second
@@ -89,7 +90,10 @@ class Pace:
         self._at = clock()
 
     def take(self, count: int) -> None:
-        """Take for so many queries, or refuse and take nothing."""
+        """Take `count` queries off the allowance.
+
+        Raise `BridgeRefused` with the time to wait, and take nothing, if fewer are left.
+        """
         now = self._clock()
         self._held = min(self._burst, self._held + (now - self._at) * self._per_second)
         self._at = now
@@ -104,9 +108,9 @@ class Pace:
         self._held -= count
 
 
-# How a request of the bridge is asked: within its token, side by side, and not longer than it may.
+# The queries of a request: within the rights of its token, in parallel, and with a time limit.
 #
-# The bridge tells whoever waits; what is asked writes down by itself how it ended.
+# The bridge only answers the client. Each query records its own end, even if nobody waits for it.
 
 
 Ask = Callable[[BridgeQuery], Awaitable[BridgeAnswer]]
@@ -117,7 +121,7 @@ _ENDED = "the run was cancelled, or the token revoked"
 
 @dataclass(eq=False, kw_only=True)
 class Asking:
-    """How the holders of one token ask, and what they have under way."""
+    """The queries of one token: the function that asks, its limits, and the tasks in progress."""
 
     scope: TokenScope
     ask: Ask | None
@@ -126,7 +130,7 @@ class Asking:
     tasks: set[_Task] = field(default_factory=set)
 
     def check(self) -> None:
-        """Raise what is in the way of any request."""
+        """Raise `BridgeRefused` if no request is possible: too deep, or without a model."""
         scope = self.scope
         if scope.depth > scope.depth_max:
             said = f"{scope.depth} runs stand above this one; at most {scope.depth_max} may"
@@ -135,12 +139,15 @@ class Asking:
             raise BridgeRefused("LlmNotConfigured", "there is no model to ask here")
 
     def leave(self) -> None:
-        """Cancel what is under way."""
+        """Cancel the tasks in progress."""
         for task in tuple(self.tasks):
             task.cancel()
 
     async def enter(self, *, ends_at: float) -> None:
-        """Wait for a place among the requests that the token has under way."""
+        """Wait for a place among the requests that the token may have in progress.
+
+        Raise `BridgeRefused` if there is none before `ends_at`, in the loop's time.
+        """
         try:
             async with asyncio.timeout_at(ends_at):
                 await self.slots.acquire()
@@ -151,9 +158,12 @@ class Asking:
     async def asked(
         self, queries: Sequence[BridgeQuery], *, ends_at: float, tasks: list[_Task]
     ) -> tuple[list[tuple[Outcome, int]], BridgeLeft]:
-        """What came of each, in order, with its milliseconds; and what the last to end had left.
+        """Ask all queries; return the outcomes in order with their milliseconds, and what is left.
 
-        Those before it still counted what was held for it. `tasks` gets what is begun.
+        A query without an answer at `ends_at` is cancelled. What is left is what the last query to
+        end had left: those before it still counted its reservation. Tasks are added to `tasks` as
+        they begin, so that the caller can pass them to `exit` if this raises. Raise `BridgeRefused`
+        if the pace does not allow the queries.
         """
         self.pace.take(len(queries))
         loop = asyncio.get_running_loop()
@@ -179,13 +189,17 @@ class Asking:
         return found, left
 
     def exit(self, tasks: Sequence[_Task]) -> None:
-        """Give the place back, once all have ended: one that cannot be left still takes it."""
+        """Give the place back when all tasks have ended.
+
+        A task that does not end when it is cancelled still uses it.
+        """
         pending = set(tasks)
 
         def ended(task: _Task) -> None:
             pending.discard(task)
             if not task.cancelled():
-                # Whoever asked was told already, or is gone.
+                # Retrieve it, or asyncio logs it as never retrieved. The client was answered
+                # already, or is gone.
                 task.exception()
             if not pending:
                 self.slots.release()
@@ -216,10 +230,10 @@ def _outcome(task: _Task) -> Outcome:
     return task.result() if error is None else refused_by(error)
 
 
-# The bridge: a server by which programs outside our process ask models.
+# The bridge: a server of model queries for programs outside our process.
 
 
-# What a program inside finds in its environment.
+# Variables in the environment of the program that asks.
 ADDRESS, TOKEN = "TALLYSTICK_BRIDGE", "TALLYSTICK_BRIDGE_TOKEN"
 _ROUTES = {"/health": "GET", "/query": "POST", "/query_batched": "POST"}
 _PAUSE_SECONDS = 0.05
@@ -227,7 +241,7 @@ _READ_BYTES = 65_536
 
 
 def environment_of(address: str, token: IssuedToken) -> dict[str, str]:
-    """What a program is given so that the client in it finds the bridge."""
+    """Return the variables by which the client inside a program finds the bridge."""
     return {ADDRESS: address, TOKEN: token.text}
 
 
@@ -245,7 +259,7 @@ class _Exchange:
         self.reader = reader
         self.writer = writer
         self.ends_at = ends_at
-        # A POST without a length may have a body all the same.
+        # A POST without a length may have a body all the same, so its rest is unknown.
         self.clean = head.length == 0 or (head.length is None and head.method == "GET")
 
 
@@ -282,7 +296,10 @@ class Bridge:
         ttl_ms: int = TTL_MS,
         parent: Grant | None = None,
     ) -> IssuedToken:
-        """Make a token that asks by `ask`; with None its holder is told `LlmNotConfigured`."""
+        """Make a token that asks by `ask`; with None, its holder gets `LlmNotConfigured`.
+
+        Raise `UsageError` or `InvalidLimit` if its scope is not valid.
+        """
         issued = self._tokens.issue(scope, ttl_ms=ttl_ms, parent=parent)
         self._asking[issued.grant] = Asking(
             scope=issued.grant.scope,
@@ -293,7 +310,7 @@ class Bridge:
         return issued
 
     def revoke(self, grant: Grant) -> None:
-        """End a token and those under it, and cancel what they have under way."""
+        """End a token and those under it, and cancel their queries in progress."""
         for each in {grant, *self._tokens.revoke(grant)}:
             asking = self._asking.get(each)
             if asking is not None:
@@ -311,36 +328,54 @@ class Bridge:
     def listen_unix(self, path: Path, *, session: str | None, uid: int | None = None) -> Listener:
         """Listen on a socket of mode 0600 in a private directory, which is made if missing.
 
-        With a session, only its tokens are taken. `uid` gives both to another user.
+        With a session, only its tokens are accepted. `uid` makes another user the owner of both.
+        Raise `UsageError` if the bridge is closed or the socket cannot be made.
         """
         self._check_open()
         return self._listen(unix_listener(path, session=session, uid=uid))
 
     def listen_tcp(self, *, session: str | None, port: int = 0) -> Listener:
-        """Listen on 127.0.0.1, where everybody on this machine can connect. Port 0 is any."""
+        """Listen on 127.0.0.1, where everybody on this machine can connect. Port 0 is any free one.
+
+        Raise `UsageError` if the bridge is closed or the port is taken.
+        """
         self._check_open()
         return self._listen(tcp_listener(session=session, port=port))
 
     def listen_on(self, sock: socket.socket, *, session: str | None) -> Listener:
-        """Listen on a socket that listens already, an inherited one perhaps. It is ours then."""
+        """Listen on a socket that listens already, perhaps an inherited one.
+
+        The bridge owns it from then.
+
+        Raise `UsageError` if the bridge is closed.
+        """
         self._check_open()
         return self._listen(Listener(sock=sock, session=session))
 
     def serve(self, sock: socket.socket, *, session: str | None) -> None:
-        """Serve one socket that is connected already. It is ours then, and may be idle."""
+        """Serve one socket that is connected already. The bridge owns it from then; it may be idle.
+
+        Raise `UsageError` if the bridge is closed.
+        """
         self._check_open()
         sock.setblocking(False)
         self._begin(sock, session, idle_ms=None)
 
     def pair(self, *, session: str | None) -> socket.socket:
-        """One end of a connection that is served, for one process to inherit."""
+        """Return one end of a connection that is served, for one process to inherit.
+
+        Raise `UsageError` if the bridge is closed.
+        """
         self._check_open()
         ours, theirs = socket.socketpair()
         self.serve(ours, session=session)
         return theirs
 
     async def close(self) -> None:
-        """End all connections and what is under way. Closing twice is harmless."""
+        """End all connections and queries in progress. Closing twice is harmless.
+
+        Tasks that do not end within `close_ms` are left to themselves.
+        """
         self._closed = True
         held: list[asyncio.Future[None] | asyncio.Future[BridgeAnswer]] = [*self._connections]
         held += [each.task for each in self._listeners if each.task is not None]
@@ -348,7 +383,7 @@ class Bridge:
         for task in held:
             task.cancel()
         if held:
-            # Each writes down how it ended. One that does not let itself be left is left.
+            # Give each the time to record its end. One that resists its cancel is not waited for.
             await asyncio.wait(held, timeout=self.limits.close_ms / 1000)
         for listener in self._listeners:
             listener.close()
@@ -367,7 +402,10 @@ class Bridge:
     # -- connections ---------------------------------------------------------------------------
 
     async def _accept(self, listener: Listener) -> None:
-        """Take as many connections as may be open. The others wait where they cost nothing."""
+        """Accept as many connections as may be open.
+
+        Others wait in the socket's backlog, at no cost to us.
+        """
         loop = asyncio.get_running_loop()
         free = asyncio.Semaphore(self.limits.connections)
         while True:
@@ -375,7 +413,8 @@ class Bridge:
             try:
                 sock, _ = await loop.sock_accept(listener.sock)
             except OSError:
-                # No descriptor is free, or whoever connected is gone.
+                # No descriptor is free, or the client is gone. Without a pause, the first would
+                # make this loop spin.
                 free.release()
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
@@ -395,7 +434,7 @@ class Bridge:
         writer: asyncio.StreamWriter | None = None
         try:
             reader, writer = await asyncio.open_connection(sock=sock, limit=self.limits.head_bytes)
-            # Then whatever is written has left when `drain` returns.
+            # With a limit of 0, all that is written has left this process when `drain` returns.
             writer.transport.set_write_buffer_limits(high=0)
             while True:
                 if not await self._request(reader, writer, session, idle_ms):
@@ -403,7 +442,7 @@ class Bridge:
                 # A client that sends many at once does not keep the others waiting.
                 await asyncio.sleep(0)
         except (OSError, EOFError, TimeoutError):
-            # It went away, or kept us waiting.
+            # The client went away, or took too long.
             pass
         finally:
             if writer is None:
@@ -418,7 +457,7 @@ class Bridge:
         session: str | None,
         idle_ms: int | None,
     ) -> bool:
-        """Serve one request. Returns whether another one may come on the connection."""
+        """Serve one request. Return True if another one may come on the connection."""
         async with asyncio.timeout(None if idle_ms is None else idle_ms / 1000):
             begun = await reader.read(1)
         if not begun:
@@ -441,7 +480,10 @@ class Bridge:
         return goes_on
 
     async def _linger(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Let the reply arrive: to close on a client that still sends could take it away."""
+        """Read what the client still sends, for a short time, so that the reply arrives.
+
+        To close a connection with unread data resets it, and the client could lose the reply.
+        """
         left = self.limits.body_bytes
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.limits.linger_ms / 1000):
@@ -487,7 +529,12 @@ class Bridge:
     # -- requests ------------------------------------------------------------------------------
 
     async def _answered(self, exchange: _Exchange, session: str | None) -> dict[str, object]:
-        """What a request is answered. Its body is not read before its token is known."""
+        """Return the body of the reply to a request.
+
+        Its body is not read before its token is known.
+
+        Raise `BridgeRefused` if the path, the method or the token is not valid.
+        """
         head = exchange.head
         method = _ROUTES.get(head.path)
         if method is None:
@@ -521,7 +568,7 @@ class Bridge:
         single = exchange.head.path == "/query"
         queries = [read_query(body)] if single else read_batch(body, most=self.limits.batch_max)
         if not grant.holds(self._clock()):
-            # It ended while the body came.
+            # The token expired or was revoked while the body arrived.
             raise BridgeRefused("InvalidSessionToken", "X-Session-Token: it has just ended")
         loop = asyncio.get_running_loop()
         began = loop.time()
