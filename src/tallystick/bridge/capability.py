@@ -66,10 +66,10 @@ class ShellBridge(RunCapability):
         """
         if scope.program.kind != "bash":
             return nullcontext({})
-        return self._opened(scope, state.started.temperature)
+        return self._open_bridge(scope, state.started.temperature)
 
     @contextlib.asynccontextmanager
-    async def _opened(
+    async def _open_bridge(
         self, scope: CallScope, temperature: float | None
     ) -> AsyncIterator[Mapping[str, str]]:
         door = self._services.door

@@ -64,7 +64,7 @@ class BridgeDoor:
         self._clock = clock
         self._indexes = itertools.count()
 
-    def left(self) -> BridgeLeft:
+    def remaining(self) -> BridgeLeft:
         """Return the tokens and the time that the run has left."""
         seconds = max(0.0, self._scope.times.ends_at - self._clock())
         return BridgeLeft(tokens=self._run_scopes.remaining().tokens, time_ms=int(seconds * 1000))
@@ -75,20 +75,20 @@ class BridgeDoor:
         Raise `BridgeRefused` if it is refused or fails. A cancel is recorded as the end of the call
         and raised again; so is any other error.
         """
-        cap = self._cap(query)
+        cap = self._reply_tokens(query)
         self._check_temperature(query.temperature)
         if self._calls_left < 1:
-            raise self._refused("TokenBudgetExceeded", "host_calls: the program has none left")
+            raise self._refusal("TokenBudgetExceeded", "host_calls: the program has none left")
         ends_at = self._scope.times.ends_at
         if self._clock() >= ends_at:
-            raise self._refused("TimeBudgetExceeded", "wall_ms: the run's time is over")
+            raise self._refusal("TimeBudgetExceeded", "wall_ms: the run's time is over")
         self._calls_left -= 1
         try:
             call = self._scope.call(_NAME, _request(query), index=next(self._indexes))
         except _NOT_THE_PROGRAMS as error:
             self._scope.failed = error
             raise
-        heard = _Heard()
+        heard = _Settlements()
         try:
             async with asyncio.timeout(ends_at - self._clock()):
                 text = await self._queries.alone(
@@ -96,14 +96,14 @@ class BridgeDoor:
                     query.prompt,
                     model=query.model,
                     tokens_out_max=cap,
-                    heard=heard.hear,
+                    heard=heard.add,
                 )
         except _NOT_THE_PROGRAMS as error:
             self._scope.failed = error
             raise
         except (QueryProblem, UsageError, TimeoutError) as error:
             await self._end(call, error_reply(error))
-            raise self._problem(error, heard) from error
+            raise self._refusal_of(error, heard) from error
         except (Exception, asyncio.CancelledError) as error:
             # The call needs an end in the record: the program may continue, and ask again.
             await self._end(call, error_reply(error))
@@ -132,7 +132,7 @@ class BridgeDoor:
         )
         await writing.done()
 
-    def _cap(self, query: BridgeQuery) -> int:
+    def _reply_tokens(self, query: BridgeQuery) -> int:
         """Return how many tokens the reply may have.
 
         A wish for more than the run allows is refused, not lowered.
@@ -140,7 +140,7 @@ class BridgeDoor:
         most = self._scope.limits.reply_tokens
         if query.max_tokens is not None and query.max_tokens > most:
             said = f"max_tokens: {query.max_tokens:,}; at most {most:,} in this run"
-            raise self._refused("ConfigError", said)
+            raise self._refusal("ConfigError", said)
         return min(each for each in (query.max_tokens, query.cap, most) if each is not None)
 
     def _check_temperature(self, temperature: float | None) -> None:
@@ -148,9 +148,9 @@ class BridgeDoor:
         if temperature is not None and temperature != self._temperature:
             own = "the model's own" if self._temperature is None else f"{self._temperature}"
             said = f"temperature: this run asks with {own}, and not with {temperature}"
-            raise self._refused("NotSupported", said)
+            raise self._refusal("NotSupported", said)
 
-    def _answer(self, text: str, heard: _Heard) -> BridgeAnswer:
+    def _answer(self, text: str, heard: _Settlements) -> BridgeAnswer:
         reply = heard.reply
         assert reply is not None, "a text was replied"
         figures = heard.figures
@@ -159,31 +159,31 @@ class BridgeDoor:
         return BridgeAnswer(
             response=text,
             tokens_used=heard.tokens_used,
-            left=self.left(),
+            left=self.remaining(),
             usage=reply.usage,
             figures=figures,
             cut=reply.cut,
         )
 
-    def _problem(
-        self, error: QueryProblem | UsageError | TimeoutError, heard: _Heard
+    def _refusal_of(
+        self, error: QueryProblem | UsageError | TimeoutError, heard: _Settlements
     ) -> BridgeRefused:
         if isinstance(error, TimeoutError):
-            return self._refused("TimeBudgetExceeded", "wall_ms: the run's time is over", heard)
+            return self._refusal("TimeBudgetExceeded", "wall_ms: the run's time is over", heard)
         if isinstance(error, UsageError):
-            return self._refused("ConfigError", str(error), heard)
+            return self._refusal("ConfigError", str(error), heard)
         name = _KINDS.get(error.kind)
         if name is None:
             dimension = "" if heard.refusal is None else heard.refusal.dimension
             name = _DIMENSIONS.get(dimension, "TokenBudgetExceeded")
-        return self._refused(name, str(error), heard)
+        return self._refusal(name, str(error), heard)
 
-    def _refused(self, name: str, message: str, heard: _Heard | None = None) -> BridgeRefused:
+    def _refusal(self, name: str, message: str, heard: _Settlements | None = None) -> BridgeRefused:
         used = 0 if heard is None else heard.tokens_used
-        return BridgeRefused(name, message, tokens_used=used, left=self.left())
+        return BridgeRefused(name, message, tokens_used=used, left=self.remaining())
 
 
-class _Heard:
+class _Settlements:
     """Collects what was settled for one question, over all its attempts."""
 
     def __init__(self) -> None:
@@ -192,7 +192,7 @@ class _Heard:
         self.reply: QueryReplied | None = None
         self.refusal: QueryRefused | None = None
 
-    def hear(self, event: QueryOutcome) -> None:
+    def add(self, event: QueryOutcome) -> None:
         """Add one attempt."""
         if isinstance(event, QueryRefused):
             self.refusal = event

@@ -123,7 +123,7 @@ class BridgeRefused(TallystickError):
         self.left = left
 
 
-def refused_by(error: BaseException) -> BridgeRefused:
+def refusal_of(error: BaseException) -> BridgeRefused:
     """Return any error as a refusal. Of an error that is not ours, only the class is shown."""
     if isinstance(error, BridgeRefused):
         return error
@@ -195,7 +195,7 @@ def _is_expecting(given: Sequence[bytes]) -> bool:
 
 def read_query(body: bytes) -> BridgeQuery:
     """Read the body of a `/query`. Raise `BridgeRefused` if it is not valid."""
-    return _checked(_decoded(body, _query), "")
+    return _check_query(_decode(body, _query), "")
 
 
 def read_batch(body: bytes, *, most: int) -> list[BridgeQuery]:
@@ -203,12 +203,12 @@ def read_batch(body: bytes, *, most: int) -> list[BridgeQuery]:
 
     Raise `BridgeRefused` if it is not valid, or has more than `most` queries.
     """
-    queries = _decoded(body, _batch).queries
+    queries = _decode(body, _batch).queries
     if len(queries) > most:
         raise BridgeRefused(
             "BatchSizeTooLarge", f"{len(queries):,} queries in a batch; at most {most:,}"
         )
-    return [_checked(each, f"queries[{number}].") for number, each in enumerate(queries)]
+    return [_check_query(each, f"queries[{number}].") for number, each in enumerate(queries)]
 
 
 _query = msgspec.json.Decoder(_Query)
@@ -216,7 +216,7 @@ _batch = msgspec.json.Decoder(_Batch)
 _Body = TypeVar("_Body", _Query, _Batch)
 
 
-def _decoded(body: bytes, decoder: msgspec.json.Decoder[_Body]) -> _Body:
+def _decode(body: bytes, decoder: msgspec.json.Decoder[_Body]) -> _Body:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -226,7 +226,7 @@ def _decoded(body: bytes, decoder: msgspec.json.Decoder[_Body]) -> _Body:
         raise BridgeRefused("CommandParseFailed", f"the body is not JSON: {said}") from None
 
 
-def _checked(query: _Query, where: str) -> BridgeQuery:
+def _check_query(query: _Query, where: str) -> BridgeQuery:
     given = query.temperature
     if given is not None and not (math.isfinite(given) and given >= 0):
         raise BridgeRefused("ConfigError", f"{where}temperature: a number from 0 up, not {given}")
@@ -265,7 +265,7 @@ def query_body(answer: BridgeAnswer, *, time_ms: int) -> dict[str, object]:
         "response": answer.response,
         "tokens_used": answer.tokens_used,
         "time_ms": time_ms,
-        **_left(answer.left),
+        **_left_fields(answer.left),
         "figures": answer.figures,
         "cut": answer.cut,
         "usage": answer.usage,
@@ -292,7 +292,7 @@ def batch_body(
         "responses": responses,
         "total_tokens_used": sum(each.tokens_used for each, _ in outcomes),
         "total_time_ms": time_ms,
-        **_left(left),
+        **_left_fields(left),
         "errors": errors,
     }
 
@@ -301,7 +301,7 @@ def error_body(error: BridgeRefused) -> dict[str, object]:
     """Return the body of the reply to a request that was refused or failed."""
     told: dict[str, object] = {"error": _error(error)}
     if error.left is not None:
-        told |= _left(error.left)
+        told |= _left_fields(error.left)
     return told
 
 
@@ -319,5 +319,5 @@ def _error(error: BridgeRefused) -> dict[str, object]:
     return told
 
 
-def _left(left: BridgeLeft) -> dict[str, object]:
+def _left_fields(left: BridgeLeft) -> dict[str, object]:
     return {"tokens_remaining": left.tokens, "time_remaining_ms": left.time_ms}

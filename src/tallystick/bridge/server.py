@@ -32,7 +32,7 @@ from tallystick.bridge.protocol import (
     query_body,
     read_batch,
     read_query,
-    refused_by,
+    refusal_of,
     reply_bytes,
 )
 from tallystick.bridge.sockets import Listener, tcp_listener, unix_listener
@@ -120,7 +120,7 @@ _ENDED = "the run was cancelled, or the token revoked"
 
 
 @dataclass(eq=False, kw_only=True)
-class Asking:
+class TokenQueries:
     """The queries of one token: the function that asks, its limits, and the tasks in progress."""
 
     scope: TokenScope
@@ -138,7 +138,7 @@ class Asking:
         if self.ask is None:
             raise BridgeRefused("LlmNotConfigured", "there is no model to ask here")
 
-    def leave(self) -> None:
+    def cancel_tasks(self) -> None:
         """Cancel the tasks in progress."""
         for task in tuple(self.tasks):
             task.cancel()
@@ -155,7 +155,7 @@ class Asking:
             said = "as many requests are under way with this token as may be"
             raise BridgeRefused("LlmCallFailed", said, status=429, retry_after_ms=1_000) from None
 
-    async def asked(
+    async def ask_all(
         self, queries: Sequence[BridgeQuery], *, ends_at: float, tasks: list[_Task]
     ) -> tuple[list[tuple[Outcome, int]], BridgeLeft]:
         """Ask all queries; return the outcomes in order with their milliseconds, and what is left.
@@ -227,7 +227,7 @@ def _outcome(task: _Task) -> Outcome:
     if task.cancelled():
         return BridgeRefused("Cancelled", _ENDED)
     error = task.exception()
-    return task.result() if error is None else refused_by(error)
+    return task.result() if error is None else refusal_of(error)
 
 
 # The bridge: a server of model queries for programs outside our process.
@@ -275,7 +275,7 @@ class Bridge:
         self.limits = BridgeLimits() if limits is None else limits
         self._clock = clock
         self._tokens = TokenBook(clock=clock)
-        self._asking: weakref.WeakKeyDictionary[Grant, Asking] = weakref.WeakKeyDictionary()
+        self._asking: weakref.WeakKeyDictionary[Grant, TokenQueries] = weakref.WeakKeyDictionary()
         self._listeners: list[Listener] = []
         self._connections: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -301,7 +301,7 @@ class Bridge:
         Raise `UsageError` or `InvalidLimit` if its scope is not valid.
         """
         issued = self._tokens.issue(scope, ttl_ms=ttl_ms, parent=parent)
-        self._asking[issued.grant] = Asking(
+        self._asking[issued.grant] = TokenQueries(
             scope=issued.grant.scope,
             ask=ask,
             pace=self.limits.pace(self._clock),
@@ -314,7 +314,7 @@ class Bridge:
         for each in {grant, *self._tokens.revoke(grant)}:
             asking = self._asking.get(each)
             if asking is not None:
-                asking.leave()
+                asking.cancel_tasks()
 
     def revoke_all(
         self, *, session: str, run: str | None = None, program: int | None = None
@@ -468,7 +468,7 @@ class Bridge:
             head = await self._head(begun, reader)
             ends_at = asyncio.get_running_loop().time() + self.limits.request_ms / 1000
             exchange = _Exchange(head, reader, writer, ends_at)
-            body = await self._answered(exchange, session)
+            body = await self._answer(exchange, session)
         except BridgeRefused as error:
             status, body, retry_after_ms = error.status, error_body(error), error.retry_after_ms
         goes_on = exchange is not None and exchange.clean and exchange.head.keep_alive
@@ -528,7 +528,7 @@ class Bridge:
 
     # -- requests ------------------------------------------------------------------------------
 
-    async def _answered(self, exchange: _Exchange, session: str | None) -> dict[str, object]:
+    async def _answer(self, exchange: _Exchange, session: str | None) -> dict[str, object]:
         """Return the body of the reply to a request.
 
         Its body is not read before its token is known.
@@ -553,15 +553,15 @@ class Bridge:
         await asking.enter(ends_at=exchange.ends_at)
         tasks: list[asyncio.Future[BridgeAnswer]] = []
         try:
-            return await self._asked(exchange, grant, asking, tasks)
+            return await self._answer_queries(exchange, grant, asking, tasks)
         finally:
             asking.exit(tasks)
 
-    async def _asked(
+    async def _answer_queries(
         self,
         exchange: _Exchange,
         grant: Grant,
-        asking: Asking,
+        asking: TokenQueries,
         tasks: list[asyncio.Future[BridgeAnswer]],
     ) -> dict[str, object]:
         body = await self._body(exchange)
@@ -572,7 +572,7 @@ class Bridge:
             raise BridgeRefused("InvalidSessionToken", "X-Session-Token: it has just ended")
         loop = asyncio.get_running_loop()
         began = loop.time()
-        outcomes, left = await asking.asked(queries, ends_at=exchange.ends_at, tasks=tasks)
+        outcomes, left = await asking.ask_all(queries, ends_at=exchange.ends_at, tasks=tasks)
         time_ms = round((loop.time() - began) * 1000)
         if not single:
             return batch_body(outcomes, left, time_ms=time_ms)

@@ -106,7 +106,7 @@ class TokenBook:
         if parent is not None:
             if not parent.holds(now):
                 raise UsageError("a token under one that is not valid any more")
-            scope = _narrowed(scope, parent.scope)
+            scope = _narrow(scope, parent.scope)
             expires_at = min(expires_at, parent.expires_at)
         text = secrets.token_urlsafe(TOKEN_BYTES)
         grant = Grant(scope=scope, expires_at=expires_at, digest=_digest(text), parent=parent)
@@ -152,7 +152,7 @@ class TokenBook:
         self._grants = {key: each for key, each in self._grants.items() if each.holds(now)}
 
 
-def _narrowed(scope: TokenScope, above: TokenScope) -> TokenScope:
+def _narrow(scope: TokenScope, above: TokenScope) -> TokenScope:
     """Return a scope restricted to what the scope above it allows, one level deeper."""
     if scope.session != above.session:
         raise UsageError("a token under another is of the same session")

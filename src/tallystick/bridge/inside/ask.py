@@ -65,7 +65,7 @@ def query(
 
     Raise `BridgeError` if there is no answer.
     """
-    return _asked("/query", _question(prompt, model, temperature, max_tokens))
+    return _ask("/query", _question(prompt, model, temperature, max_tokens))
 
 
 def llm_query_batched(
@@ -82,7 +82,7 @@ def llm_query_batched(
     questions = [_question(each, model, temperature, max_tokens) for each in prompts]
     found: list[str | BridgeError] = []
     for first in range(0, len(questions), _BATCH_MAX):
-        told = _asked("/query_batched", {"queries": questions[first : first + _BATCH_MAX]})
+        told = _ask("/query_batched", {"queries": questions[first : first + _BATCH_MAX]})
         for each, error in zip(told["responses"], told["errors"]):  # noqa: B905 (old Pythons too)
             found.append(each["Ok"]["response"] if error is None else BridgeError(error, told))
     return found
@@ -100,13 +100,13 @@ def _question(
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _asked(path: str, body: dict[str, Any]) -> dict[str, Any]:
+def _ask(path: str, body: dict[str, Any]) -> dict[str, Any]:
     """Ask, and ask again after a pause when the bridge says that it was asked too often.
 
     Raise `BridgeError` for any other refusal, or after 20 pauses.
     """
     for waited in range(_WAITS_MAX + 1):
-        status, told = _sent(path, json.dumps(body).encode())
+        status, told = _send(path, json.dumps(body).encode())
         if status == 200:
             return told
         error = BridgeError(told.get("error", {}), told)
@@ -144,7 +144,7 @@ _inherited: dict[str, _Connection] = {}
 _guard = threading.Lock()
 
 
-def _sent(path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+def _send(path: str, body: bytes) -> tuple[int, dict[str, Any]]:
     """Send a request; return the status and the body of the reply.
 
     Raise `BridgeError` if there is no bridge, or if it cannot be used.
@@ -156,18 +156,18 @@ def _sent(path: str, body: bytes) -> tuple[int, dict[str, Any]]:
         if not address.startswith("fd:"):
             connection = _Connection(address)
             try:
-                return _exchanged(connection, path, body, token)
+                return _exchange(connection, path, body, token)
             finally:
                 connection.close()
         with _guard:
-            return _exchanged(
+            return _exchange(
                 _inherited.setdefault(address, _Connection(address)), path, body, token
             )
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise _unusable(f"the bridge cannot be used: {type(error).__name__}: {error}") from error
 
 
-def _exchanged(
+def _exchange(
     connection: _Connection, path: str, body: bytes, token: str
 ) -> tuple[int, dict[str, Any]]:
     headers = {"X-Session-Token": token, "Content-Type": "application/json"}
