@@ -1,4 +1,4 @@
-"""Logs of the rlms package as runs of ours: to be read, listed, compared and exported."""
+"""Import logs of the rlms package as runs of ours: to be read, listed, compared and exported."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from tallystick.ledger.transfer import FORMAT_ALONE
 from tallystick.runtime.runs.history import RLMS_TEMPLATE
 from tallystick.storage.clock import now_ms
 
-# How deep runs may stand inside each other, and how many entries a log may come to.
+# The deepest nesting of runs, and the largest number of entries that a log may give.
 DEPTH_MAX = 16
 ENTRIES_MAX = 250_000
 _DAY_MS = 86_400_000
@@ -68,7 +68,7 @@ _NOTHING = Charge()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A run that is to be adopted."""
+    """A finished chain of a run, ready to be added to the ledger."""
 
     run: str
     head: Head
@@ -88,7 +88,7 @@ class Chain:
 
 @dataclass(slots=True, kw_only=True)
 class Log:
-    """What was read so far. `line` is where it stands."""
+    """The state of reading one log. `line` is the number of the current line, 0 for none."""
 
     name: str
     source: ContextRef
@@ -101,11 +101,15 @@ class Log:
     completions: list[tuple[str, int]] = field(default_factory=list)
 
     def refused(self, why: str) -> TransferRefused:
+        """Return the error for a fault in the current line."""
         where = f"line {self.line}: " if self.line else ""
         return TransferRefused(file=self.name, why=f"{where}{why}; nothing was imported")
 
     def add(self, read: Metadata | Iteration | str) -> None:
-        """Go on with the next line."""
+        """Add the next line, as it was read; text is the reason why it could not be.
+
+        Raise `TransferRefused` for a line that cannot be read or does not fit those before it.
+        """
         if isinstance(read, str):
             raise self.refused(read)
         if isinstance(read, Metadata):
@@ -122,14 +126,17 @@ class Log:
         self.open.add(read)
 
     def close(self) -> None:
-        """The completion that is open has no more iterations."""
+        """End the open completion: it has no more iterations. Without one, do nothing."""
         if self.open is not None:
             self.open.close(None)
             self.completions.append((self.open.run, self.open.children))
             self.open = None
 
     def sealed(self, run: str, drafts: list[Draft]) -> Head:
-        """Make the chain of a run that is whole. Its salts are its own."""
+        """Make the chain of a run that is complete; return its head.
+
+        Salts follow from the log's bytes.
+        """
         places = iter(range(len(drafts)))
 
         def salts(count: int) -> bytes:
@@ -141,7 +148,7 @@ class Log:
         return head
 
     def id_at(self, place: str, *, depth: int, time_ms: int) -> str:
-        """The id of a run of this log. Runs inside sort before the one that they are of."""
+        """Return the id of a run of this log. Child runs sort before their parent."""
         made = hashlib.sha256(f"{self.source.sha256} {place}".encode()).digest()
         entropy = bytes([0xFF - depth]) + made[: ENTROPY_BYTES - 1]
         return ulid(time_ms=time_ms, entropy=entropy)
@@ -149,7 +156,7 @@ class Log:
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
-    """A run as it is read: its records so far."""
+    """A run while it is read: its records so far."""
 
     log: Log
     run: str
@@ -175,7 +182,10 @@ class _Run:
         goal: str | None = None,
         time_ms: int | None = None,
     ) -> _Run:
-        """Begin a run with its first iteration. The time of that is when it ended."""
+        """Begin a run with its first iteration, whose timestamp is when it ended.
+
+        Raise `TransferRefused` if that is not a time, or more than a day ahead.
+        """
         ended_at = moment(first.timestamp)
         if ended_at is None or ended_at > now_ms() + _DAY_MS:
             raise log.refused("its timestamp is no time, or one to come")
@@ -208,6 +218,7 @@ class _Run:
         return made
 
     def write(self, *records: Record) -> None:
+        """Add records. Raise `TransferRefused` if they are too many, or one is too long."""
         for record in records:
             self.log.entries += 1
             if self.log.entries > ENTRIES_MAX:
@@ -218,7 +229,7 @@ class _Run:
             self.drafts.append(Draft(tag=tag_of(record), intent=intent_of(record), body=body))
 
     def add(self, iteration: Iteration) -> None:
-        """One turn more."""
+        """Add one turn. Raise `TransferRefused` if it is not the next one, or does not fit."""
         expected = 1 if self.last is None else self.last.iteration + 1
         if iteration.iteration != expected:
             raise self.log.refused(f"iteration {iteration.iteration} where {expected} is due")
@@ -236,11 +247,15 @@ class _Run:
             for call in block.result.rlm_calls:
                 self._call(call, program=intent)
             self.write(ended)
-        # What is needed of it later is short.
+        # Only short fields of it are needed later. Its prompt and blocks repeat the whole context.
         self.last = msgspec.structs.replace(iteration, prompt=msgspec.Raw(), code_blocks=[])
 
     def close(self, used: Charge | None) -> tuple[Head, RunEnded | None]:
-        """Nothing more comes of it. `used` is what the log says that all of it used."""
+        """End the run and make its chain; return its head and its end.
+
+        `used` is what the log says that all of it used. The end is None without a final answer.
+        Raise `TransferRefused` if figures add up to more than a record can hold.
+        """
         assert self.last is not None
         ended = None
         if self.last.final_answer is not None:
@@ -323,21 +338,24 @@ class _Run:
 #
 # Rule 1: a log has no chain. One is made here, so what it proves is what was imported, not that it
 # happened. The start of each run has the digest of the log.
-# Rule 2: nothing is kept before all of the log was read and fits. Then each run is adopted, as a
-# copy is: nobody goes on with it. Runs inside others come first, so that who names them finds them.
+# Rule 2: nothing is written before all of the log was read and fits. Then each run is adopted as a
+# copy, which cannot be resumed. Child runs come first, so that a parent finds the runs it names.
 # Rule 3: the same log gives the same runs, entries and hashes everywhere. Ids and salts are made
-# from its bytes; only who has those can make the salts again.
-# Rule 4: what the log does not say is not made up. Requests have no digest of ours: they have that
-# of the prompt as the log has it, marked `rlms:`. Usage of turns is missing, and said to be.
+# from its bytes; only somebody who has those can compute the salts again.
+# Rule 4: facts that the log does not have are not invented. Requests have no digest of ours: they
+# have that of the prompt as the log has it, marked `rlms:`. Usage of turns is recorded as missing.
 
 
 _PIECE_BYTES = 1 << 20
-# Every byte that does not begin a character.
+# The bytes of UTF-8 that do not begin a character. Without them, bytes count as characters.
 _CONTINUED = bytes(range(0x80, 0xC0))
 
 
 class ImportedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A completion of the log, and how many runs are inside it. `new` is False if it was here."""
+    """A completion of the log, and how many runs are inside it.
+
+    `new` is false if the ledger had the run already.
+    """
 
     run: str
     children: int
@@ -345,15 +363,18 @@ class ImportedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportedLog(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a log, in its order."""
+    """The result of importing a log: its completions in order."""
 
     runs: tuple[ImportedRun, ...]
 
 
 def import_rlms_log(ledger: TransferLedger, file: BinaryIO, *, name: str) -> ImportedLog:
-    """Take in every completion of a log as a run. What does not fit is refused, and nothing kept.
+    """Import every completion of a log as a run.
 
-    A log that is here already is left as it is. `file` is read from where it stands.
+    Nothing is written before all of it was read and fits.
+
+    Runs that the ledger has already are left as they are. `file` is read from its current position.
+    Raise `TransferRefused`, with the line, for anything that cannot be imported.
     """
     with _seekable(file) as source:
         log = _measured(source, name)
@@ -383,7 +404,7 @@ def import_rlms_log(ledger: TransferLedger, file: BinaryIO, *, name: str) -> Imp
 
 @contextmanager
 def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
-    """The file, or a copy of what can be read once only. It is read twice."""
+    """Yield the file, or a temporary copy if it can be read only once. The log is read twice."""
     if file.seekable():
         yield file
         return
@@ -397,7 +418,10 @@ def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
 
 
 def _measured(file: BinaryIO, name: str) -> Log:
-    """Read a log for its digests and its size, and go back."""
+    """Read a log for its digests and its size, and go back.
+
+    Raise `TransferRefused` if it is too large.
+    """
     start = file.tell()
     plain, salted = hashlib.sha256(), hashlib.blake2b(person=b"tally rlms salts")
     size = chars = 0

@@ -1,4 +1,4 @@
-"""A run as trajectory events, from its records alone, and as a file with its children."""
+"""Export a run as trajectory events, made from its records alone, with those of its children."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ _SPENT, _LAST = "spent:", "last"
 
 
 def turn_asked(at: At, record: AskModel, *, model: str) -> Iterator[BudgetWarning | LlmCall]:
-    """An attempt of a turn, after what its prompt tells the model of its budget."""
-    # What is listed again, or was told before, is no news.
+    """Yield an attempt of a turn, after the warning about the budget that its prompt newly has."""
+    # Only the last part is new to the model: the others were in an earlier prompt.
     for part in [name.split("+")[-1] for name in record.added[-1:]]:
         share = part.removeprefix(_SPENT)
         if part == _LAST:
@@ -113,7 +113,7 @@ def turn_asked(at: At, record: AskModel, *, model: str) -> Iterator[BudgetWarnin
 
 
 def query_asked(at: At, record: QueryAsked, shown: Shown) -> LlmCall:
-    """An attempt at a call of a program."""
+    """Return the event of an attempt at a call of a program."""
     return LlmCall(
         **at,
         call="query",
@@ -128,7 +128,7 @@ def query_asked(at: At, record: QueryAsked, shown: Shown) -> LlmCall:
 
 
 def replied(at: At, record: ModelReplied | QueryReplied, shown: Shown) -> LlmResponse:
-    """What a model said."""
+    """Return the event of a model's reply."""
     query = record if isinstance(record, QueryReplied) else None
     figures = record.settled or record.usage
     return LlmResponse(
@@ -151,7 +151,7 @@ def replied(at: At, record: ModelReplied | QueryReplied, shown: Shown) -> LlmRes
 def parsed(
     at: At, record: ModelReplied, reply: Reply, shown: Shown
 ) -> Iterator[CommandParsed | CommandParseFailed]:
-    """What was read from a reply, and what was not."""
+    """Yield an event for each command that was read from a reply, and one for what was not read."""
     for part, command in enumerate(reply.commands):
         yield CommandParsed(
             **at,
@@ -166,7 +166,7 @@ def parsed(
 
 
 def failed(at: At, record: ModelFailed | QueryFailed, shown: Shown) -> ErrorSeen:
-    """An attempt that gave no reply."""
+    """Return the event of an attempt that gave no reply."""
     query = record if isinstance(record, QueryFailed) else None
     return ErrorSeen(
         **at,
@@ -182,7 +182,10 @@ def failed(at: At, record: ModelFailed | QueryFailed, shown: Shown) -> ErrorSeen
 
 
 def refused(at: At, record: ModelRefused | QueryRefused, shown: Shown) -> BudgetWarning | ErrorSeen:
-    """A call that was never made: no budget pays for it, or its model is not for programs."""
+    """Return the event of a call that was never made.
+
+    Either no budget pays for it, or its model is not for programs.
+    """
     if record.dimension == _MODEL:
         said = shown.content(record.message)
         return ErrorSeen(
@@ -200,7 +203,7 @@ def refused(at: At, record: ModelRefused | QueryRefused, shown: Shown) -> Budget
 def executed(
     at: At, record: ProgramFinished, program: RunProgram | None, shown: Shown
 ) -> CommandExecuted:
-    """What came of a program; `program` is how it was begun, if that is in the records."""
+    """Return the event of a program's end. `program` is its start, if that is in the records."""
     failure = record.failure
     return CommandExecuted(
         **at,
@@ -225,7 +228,7 @@ def executed(
 
 
 def _argument(command: Command) -> str:
-    """What a command is about, as it was read."""
+    """Return the text that a command holds."""
     match command:
         case Code():
             return command.source
@@ -245,20 +248,20 @@ def _argument(command: Command) -> str:
 
 # A run as trajectory events, from its records alone.
 #
-# Rule 1: an event is made from one entry, and names it. What no record says is in no event.
-# Rule 2: the events of a child stand where its parent began it. A chain is told once, whoever names
-# it and however often, so a ledger that lies makes them neither endless nor many.
+# Rule 1: an event is made from one entry, and names it. A fact that is in no record is in no event.
+# Rule 2: the events of a child are where its parent began it. A chain is shown once, however often
+# it is named, so a forged ledger makes them neither endless nor many.
 # Rule 3: content goes through `Shown`, where it is cut or left out, and through nothing else.
 
 
-# Deeper than any run of ours stands; a ledger that lies ends here.
+# Deeper than any run of ours; a forged ledger ends here.
 DEPTH_MAX = 64
 _SHOWN = Shown()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A record and the entry that holds it."""
+    """A record, and the entry that holds it."""
 
     run: str
     seq: int
@@ -273,13 +276,16 @@ Chains = Callable[[str], Iterable[Placed] | None]
 def trajectory_of(
     entries: Iterable[Placed], *, children: Chains = lambda run: None, shown: Shown = _SHOWN
 ) -> Iterator[TrajectoryEvent]:
-    """The events of a run, in the order of its entries; those of its children inside it."""
+    """Yield the events of a run, in the order of its entries; those of its children are inside it.
+
+    Where `children` returns None for a child, its parent's records of it are used.
+    """
     yield from _Told(children, shown).chain(entries, parent=None, depth=0)
 
 
 @dataclass(slots=True)
 class _Run:
-    """What the events of one run need of the records before."""
+    """The facts from earlier records that the events of one run need."""
 
     parent: str | None
     depth: int
@@ -304,7 +310,7 @@ class _Run:
 
 
 class _Told:
-    """Tells chains, each of them once."""
+    """The events of chains, each of them once."""
 
     def __init__(self, children: Chains, shown: Shown) -> None:
         self._children = children
@@ -314,6 +320,7 @@ class _Told:
     def chain(
         self, entries: Iterable[Placed], *, parent: str | None, depth: int
     ) -> Iterator[TrajectoryEvent]:
+        """Yield the events of a chain, and the end of the session for the outermost one."""
         run = _Run(parent, depth, outermost=parent is None)
         for place in entries:
             self._seen.add(place.run)
@@ -501,20 +508,23 @@ class _Told:
 # A run of a ledger as a file of trajectory events: with its children, and what it shares.
 
 
-# Longer than any text that a run of ours keeps apart; one that was imported may say anything.
+# Longer than any text that a run of ours stores apart; an imported record may name any length.
 _TEXT_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written. `erased` counts entries whose bodies are gone: they have no events."""
+    """The result of an export.
+
+    `erased` counts entries whose bodies are gone: they have no events.
+    """
 
     events: int
     erased: int
 
 
 class _Source:
-    """The chains of a ledger, and the texts that are kept apart from them."""
+    """The chains of a ledger, and the texts that are stored apart from them."""
 
     def __init__(self, ledger: Ledger, store: Store) -> None:
         self._ledger = ledger
@@ -522,13 +532,16 @@ class _Source:
         self.erased = 0
 
     def whole(self, run: str) -> Iterator[Placed]:
-        """The entries of a run, behind those that it shares with the runs it grew from."""
+        """Yield the entries of a run, after those that it shares with its ancestors.
+
+        The ancestors are the runs that it was forked from.
+        """
         for ancestor in ancestors_of(self._ledger, run):
             yield from self._placed(ancestor.run, ancestor.count)
         yield from self._placed(run, None)
 
     def child(self, run: str) -> Iterable[Placed] | None:
-        """The entries of a child; None if its chain is not here."""
+        """Return the entries of a child; None if its chain is not here."""
         try:
             next(self._ledger.read(run, stop=1), None)
         except (RunNotFound, InvalidName):
@@ -536,7 +549,10 @@ class _Source:
         return self._placed(run, None)
 
     def text_of(self, ref: AttachmentRef) -> str | None:
-        """A text that is kept apart; None if its bytes are gone or damaged, or too many."""
+        """Return a text that is stored as an attachment.
+
+        It is None if the bytes are gone, damaged, not UTF-8, or more than 64 MiB.
+        """
         if ref.byte_len > _TEXT_BYTES_MAX:
             return None
         try:
@@ -565,7 +581,9 @@ def export_trajectory(
 ) -> Exported:
     """Write the events of a run as JSON lines, to a new file or to an open one.
 
-    Raises `UsageError` for a chain of steps, and for a run of which nothing is left to tell.
+    `redact` leaves texts out; without `full`, long texts are cut. Raise `UsageError` for a chain of
+    steps, and for a run without any content left or yet; `TransferRefused` if the file exists or
+    cannot be written.
     """
     first = [decode_record(each.body) for each in ledger.read(run, stop=1) if each.body is not None]
     if holds_steps(first):
@@ -573,7 +591,7 @@ def export_trajectory(
         raise UsageError(f"{run} holds steps, which have no trajectory; name a run: {inside}")
     source = _Source(ledger, store)
     events = _events(source, run, redact=redact, full=full)
-    # AskedRun for before a file is made: what cannot be told leaves none behind.
+    # Take the first event before the file is made: a run without events then leaves no file.
     begun = next(events, None)
     if begun is None:
         why = "was pruned: its content is gone" if source.erased else "has no entries yet"
@@ -594,7 +612,11 @@ def _events(source: _Source, run: str, *, redact: bool, full: bool) -> Iterator[
 
 @contextmanager
 def _opened(target: Path | BinaryIO) -> Iterator[BinaryIO]:
-    """A new file, private to the user; taken away again if it does not become whole."""
+    """Open a new file, private to the user; remove it again if the export fails.
+
+    A file that is open already is yielded as it is, and flushed. Raise `TransferRefused` if the new
+    file exists or cannot be written.
+    """
     if not isinstance(target, Path):
         yield target
         target.flush()
