@@ -471,7 +471,7 @@ def test_what_is_kept_apart_is_read_only_if_it_is_shown(redact: bool, text: str)
         read.append(asked)
         return "kept apart"
 
-    content = Shown(redact=redact, text_of=text_of).kept("", ref)
+    content = Shown(redact=redact, text_of=text_of).stored_content("", ref)
 
     assert (content.text, content.bytes, content.sha256) == (text, 10, ref.id)
     assert read == ([] if redact else [ref])

@@ -169,7 +169,7 @@ def entry_of(error: BaseException) -> ErrorCode:
     if isinstance(dimension, str) and error.code.startswith(("refused.budget", "budget.")):
         return ERROR_CODES[_DIMENSIONS.get(dimension, "TokenBudgetExceeded")]
     named = next((each.__name__ for each in type(error).__mro__ if each.__name__ in _NAMES), None)
-    return ERROR_CODES[named or _mapped(error.code)]
+    return ERROR_CODES[named or _name_of_code(error.code)]
 
 
 def entry_of_stop(stop: StopReason) -> ErrorCode | None:
@@ -194,7 +194,7 @@ def told_error(error: BaseException) -> ToldError:
 _NAMES = frozenset(ERROR_CODES)
 
 
-def _mapped(code: str) -> str:
+def _name_of_code(code: str) -> str:
     """Return the name in the table for the longest known beginning of a code."""
     parts = code.split(".")
     for length in range(len(parts), 0, -1):

@@ -42,14 +42,14 @@ from tallystick.interop.rlms_format import (
     goal_in,
     limits_of,
     lines_of,
+    milliseconds,
     model_of,
-    moment,
-    ms,
+    moment_of,
     program_records,
     prompt_digest,
     query_records,
     read_line,
-    run_ended,
+    run_end,
     text_in,
     turn_records,
 )
@@ -100,7 +100,7 @@ class Log:
     chains: list[Chain] = field(default_factory=list)
     completions: list[tuple[str, int]] = field(default_factory=list)
 
-    def refused(self, why: str) -> TransferRefused:
+    def refusal(self, why: str) -> TransferRefused:
         """Return the error for a fault in the current line."""
         where = f"line {self.line}: " if self.line else ""
         return TransferRefused(file=self.name, why=f"{where}{why}; nothing was imported")
@@ -111,18 +111,18 @@ class Log:
         Raise `TransferRefused` for a line that cannot be read or does not fit those before it.
         """
         if isinstance(read, str):
-            raise self.refused(read)
+            raise self.refusal(read)
         if isinstance(read, Metadata):
             self.close()
             self.metadata = read
             return
         if self.metadata is None:
-            raise self.refused("it does not begin with its metadata")
+            raise self.refusal("it does not begin with its metadata")
         if read.iteration == 1:
             self.close()
         if self.open is None:
             number = len(self.completions)
-            self.open = _Run.begun(self, self.metadata, read, place=f"{number}")
+            self.open = _Run.begin(self, self.metadata, read, place=f"{number}")
         self.open.add(read)
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class Log:
             self.completions.append((self.open.run, self.open.children))
             self.open = None
 
-    def sealed(self, run: str, drafts: list[Draft]) -> Head:
+    def seal(self, run: str, drafts: list[Draft]) -> Head:
         """Make the chain of a run that is complete; return its head.
 
         Salts follow from the log's bytes.
@@ -171,7 +171,7 @@ class _Run:
     charge: Charge = _NOTHING
 
     @classmethod
-    def begun(
+    def begin(
         cls,
         log: Log,
         metadata: RunMetadata,
@@ -186,10 +186,10 @@ class _Run:
 
         Raise `TransferRefused` if that is not a time, or more than a day ahead.
         """
-        ended_at = moment(first.timestamp)
+        ended_at = moment_of(first.timestamp)
         if ended_at is None or ended_at > now_ms() + _DAY_MS:
-            raise log.refused("its timestamp is no time, or one to come")
-        started_at = max(0, ended_at - ms(first.iteration_time))
+            raise log.refusal("its timestamp is no time, or one to come")
+        started_at = max(0, ended_at - milliseconds(first.iteration_time))
         time_ms = started_at if time_ms is None else time_ms
         depth = 0 if caller is None else caller.depth
         run = log.id_at(place, depth=depth, time_ms=time_ms)
@@ -222,30 +222,32 @@ class _Run:
         for record in records:
             self.log.entries += 1
             if self.log.entries > ENTRIES_MAX:
-                raise self.log.refused(f"it comes to more than {ENTRIES_MAX:,} entries")
+                raise self.log.refusal(f"it comes to more than {ENTRIES_MAX:,} entries")
             body = encode_record(record)
             if len(body) > BODY_BYTES_MAX:
-                raise self.log.refused("a text in it is too long to be kept")
+                raise self.log.refusal("a text in it is too long to be kept")
             self.drafts.append(Draft(tag=tag_of(record), intent=intent_of(record), body=body))
 
     def add(self, iteration: Iteration) -> None:
         """Add one turn. Raise `TransferRefused` if it is not the next one, or does not fit."""
         expected = 1 if self.last is None else self.last.iteration + 1
         if iteration.iteration != expected:
-            raise self.log.refused(f"iteration {iteration.iteration} where {expected} is due")
+            raise self.log.refusal(f"iteration {iteration.iteration} where {expected} is due")
         if self.last is not None and self.last.final_answer is not None:
-            raise self.log.refused("an iteration after the final answer")
-        asked, replied = turn_records(iteration, intent=self._intent())
+            raise self.log.refusal("an iteration after the final answer")
+        asked, replied = turn_records(iteration, intent=self._next_intent())
         self.write(asked, replied)
-        self.charge += Charge(turns=1, model_calls=1, wall_ms=ms(iteration.iteration_time))
+        self.charge += Charge(
+            turns=1, model_calls=1, wall_ms=milliseconds(iteration.iteration_time)
+        )
         for part, block in enumerate(iteration.code_blocks):
-            intent = self._intent()
+            intent = self._next_intent()
             begun, ended = program_records(
                 block, intent=intent, turn=iteration.iteration, part=part
             )
             self.write(begun)
             for call in block.result.rlm_calls:
-                self._call(call, program=intent)
+                self._add_call(call, program=intent)
             self.write(ended)
         # Only short fields of it are needed later. Its prompt and blocks repeat the whole context.
         self.last = msgspec.structs.replace(iteration, prompt=msgspec.Raw(), code_blocks=[])
@@ -269,20 +271,20 @@ class _Run:
                     model_calls=used.model_calls,
                 )
             if any((each or 0) > FIGURE_MAX for each in msgspec.structs.astuple(charge)):
-                raise self.log.refused("its figures add up to more than can be kept")
-            ended = run_ended(self.last, self.metadata, charge)
+                raise self.log.refusal("its figures add up to more than can be kept")
+            ended = run_end(self.last, self.metadata, charge)
             self.write(ended)
-        return self.log.sealed(self.run, self.drafts), ended
+        return self.log.seal(self.run, self.drafts), ended
 
-    def _intent(self) -> int:
+    def _next_intent(self) -> int:
         self.intents += 1
         return self.intents
 
-    def _call(self, call: Call, *, program: int) -> None:
+    def _add_call(self, call: Call, *, program: int) -> None:
         self.charge += Charge(host_calls=1)
-        intent = self._intent()
+        intent = self._next_intent()
         if call.metadata is not None:
-            self._child(call, call.metadata, intent=intent, program=program)
+            self._add_child(call, call.metadata, intent=intent, program=program)
             return
         same = call.root_model == self.metadata.root_model
         model = model_of(self.metadata) if same else call.root_model
@@ -290,13 +292,13 @@ class _Run:
         self.write(asked, ended)
         self.charge += charge_of(ended)
 
-    def _child(self, call: Call, inside: Trajectory, *, intent: int, program: int) -> None:
+    def _add_child(self, call: Call, inside: Trajectory, *, intent: int, program: int) -> None:
         depth = self.depth + 1
         if depth > DEPTH_MAX:
-            raise self.log.refused(f"runs stand more than {DEPTH_MAX} deep inside each other")
+            raise self.log.refusal(f"runs stand more than {DEPTH_MAX} deep inside each other")
         if not inside.iterations:
-            raise self.log.refused("a run inside it has no iteration")
-        child = _Run.begun(
+            raise self.log.refusal("a run inside it has no iteration")
+        child = _Run.begin(
             self.log,
             inside.run_metadata,
             inside.iterations[0],
@@ -309,7 +311,7 @@ class _Run:
             child.add(iteration)
         head, ended = child.close(charge_in(call.usage_summary))
         if ended is None:
-            raise self.log.refused("a run inside it has no final answer")
+            raise self.log.refusal("a run inside it has no final answer")
         self.children += 1 + child.children
         begun = ChildBegun(
             intent=intent,
@@ -377,7 +379,7 @@ def import_rlms_log(ledger: TransferLedger, file: BinaryIO, *, name: str) -> Imp
     Raise `TransferRefused`, with the line, for anything that cannot be imported.
     """
     with _seekable(file) as source:
-        log = _measured(source, name)
+        log = _measure(source, name)
         again = hashlib.sha256()
         for number, line in enumerate(lines_of(source), start=1):
             again.update(line)
@@ -387,9 +389,9 @@ def import_rlms_log(ledger: TransferLedger, file: BinaryIO, *, name: str) -> Imp
     log.close()
     log.line = 0
     if again.hexdigest() != log.source.sha256:
-        raise log.refused("it changed while it was read")
+        raise log.refusal("it changed while it was read")
     if not log.completions:
-        raise log.refused("it has no iteration")
+        raise log.refusal("it has no iteration")
     before = {chain.run for chain in log.chains if ledger.row(chain.run) is not None}
     for chain in log.chains:
         if chain.run not in before:
@@ -417,7 +419,7 @@ def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
         yield spool
 
 
-def _measured(file: BinaryIO, name: str) -> Log:
+def _measure(file: BinaryIO, name: str) -> Log:
     """Read a log for its digests and its size, and go back.
 
     Raise `TransferRefused` if it is too large.

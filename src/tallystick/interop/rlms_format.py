@@ -170,7 +170,7 @@ def read_line(line: bytes) -> Metadata | Iteration | str:
         read = _decode(line)
     except _UNREADABLE as error:
         if b"NaN" not in line and b"Infinity" not in line:
-            return _told(error)
+            return _reason(error)
     else:
         return read
     if line.count(b"NaN") + line.count(b"Infinity") > CONSTANTS_MAX:
@@ -178,7 +178,7 @@ def read_line(line: bytes) -> Metadata | Iteration | str:
     try:
         read = _decode(_without_constants(line))
     except _UNREADABLE as error:
-        return _told(error)
+        return _reason(error)
     return read
 
 
@@ -200,7 +200,7 @@ def _without_constants(line: bytes) -> bytes:
     return b"".join([*pieces, line[at:]])
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """Return the reason of an error in at most 160 printable characters."""
     said = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
     shown = said[:_SHOWN_CHARS_MAX]
@@ -229,16 +229,16 @@ def goal_in(prompt: msgspec.Raw) -> str | None:
     return None if found is None else found[1]
 
 
-def moment(timestamp: str) -> int | None:
+def moment_of(timestamp: str) -> int | None:
     """Return a time in milliseconds since 1970; None if it is not a time.
 
     Without a zone it is UTC.
     """
     try:
-        ms = moment_ms(timestamp)
+        time_ms = moment_ms(timestamp)
     except UsageError:
         return None
-    return ms if ms >= 0 else None
+    return time_ms if time_ms >= 0 else None
 
 
 # A log of the rlms package as records of ours. Facts that it does not have are marked as missing.
@@ -278,7 +278,7 @@ def model_of(metadata: RunMetadata) -> str:
     return f"{metadata.backend}:{metadata.root_model}" if metadata.backend else metadata.root_model
 
 
-def ms(seconds: float | None) -> int:
+def milliseconds(seconds: float | None) -> int:
     """Return seconds as milliseconds; 0 if the log has no time."""
     return 0 if seconds is None else round(seconds * 1000)
 
@@ -304,7 +304,7 @@ def turn_records(iteration: Iteration, *, intent: int) -> tuple[AskModel, ModelR
         turn=iteration.iteration,
         text=iteration.response,
         usage=ModelUsage(tokens_in=0, tokens_out=0, reported=False),
-        wall_ms=ms(waited),
+        wall_ms=milliseconds(waited),
         settled=_MISSING,
     )
     return asked, replied
@@ -341,7 +341,7 @@ def program_records(
         fuel=0,
         host_calls=len(result.rlm_calls),
         truncated=False,
-        wall_ms=ms(result.execution_time),
+        wall_ms=milliseconds(result.execution_time),
     )
     return begun, ended
 
@@ -375,7 +375,7 @@ def query_records(
             usd=charge.usd,
         )
         usage = ModelUsage(tokens_in=charge.tokens_in, tokens_out=charge.tokens_out, reported=True)
-    wall_ms = ms(call.execution_time)
+    wall_ms = milliseconds(call.execution_time)
     if call.error is not None:
         return asked, QueryFailed(
             intent=intent,
@@ -412,7 +412,7 @@ def charge_in(summary: UsageSummary | None) -> Charge | None:
     )
 
 
-def run_ended(last: Iteration, metadata: RunMetadata, charge: Charge) -> RunEnded:
+def run_end(last: Iteration, metadata: RunMetadata, charge: Charge) -> RunEnded:
     """Return the end of a run whose last iteration has the answer.
 
     After all its turns a run of rlms asks once more, and takes any reply for the answer. Such an

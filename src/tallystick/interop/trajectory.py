@@ -58,11 +58,11 @@ from tallystick.core.records import (
 from tallystick.core.views.receipt import holds_steps
 from tallystick.interop.trajectory_events import (
     CHARS_MAX,
-    At,
     BudgetWarning,
     CommandExecuted,
     CommandParsed,
     CommandParseFailed,
+    EntryPosition,
     ErrorSeen,
     GivenText,
     LlmCall,
@@ -90,9 +90,11 @@ _MODEL = "model"
 _SPENT, _LAST = "spent:", "last"
 
 
-def turn_asked(at: At, record: AskModel, *, model: str) -> Iterator[BudgetWarning | LlmCall]:
+def turn_events(
+    at: EntryPosition, record: AskModel, *, model: str
+) -> Iterator[BudgetWarning | LlmCall]:
     """Yield an attempt of a turn, after the warning about the budget that its prompt newly has."""
-    # Only the last part is new to the model: the others were in an earlier prompt.
+    # Only the last part is news: the others are listed again, or were shown before.
     for part in [name.split("+")[-1] for name in record.added[-1:]]:
         share = part.removeprefix(_SPENT)
         if part == _LAST:
@@ -112,7 +114,7 @@ def turn_asked(at: At, record: AskModel, *, model: str) -> Iterator[BudgetWarnin
     )
 
 
-def query_asked(at: At, record: QueryAsked, shown: Shown) -> LlmCall:
+def query_event(at: EntryPosition, record: QueryAsked, shown: Shown) -> LlmCall:
     """Return the event of an attempt at a call of a program."""
     return LlmCall(
         **at,
@@ -123,11 +125,13 @@ def query_asked(at: At, record: QueryAsked, shown: Shown) -> LlmCall:
         model=record.model,
         request_sha256=record.request_sha256,
         tokens_out_max=record.tokens_out_max,
-        prompt=shown.kept(record.prompt, record.prompt_ref),
+        prompt=shown.stored_content(record.prompt, record.prompt_ref),
     )
 
 
-def replied(at: At, record: ModelReplied | QueryReplied, shown: Shown) -> LlmResponse:
+def response_event(
+    at: EntryPosition, record: ModelReplied | QueryReplied, shown: Shown
+) -> LlmResponse:
     """Return the event of a model's reply."""
     query = record if isinstance(record, QueryReplied) else None
     figures = record.settled or record.usage
@@ -136,7 +140,7 @@ def replied(at: At, record: ModelReplied | QueryReplied, shown: Shown) -> LlmRes
         call="turn" if query is None else "query",
         intent=record.intent,
         item=0 if query is None else query.item,
-        text=shown.kept(record.text, None if query is None else query.text_ref),
+        text=shown.stored_content(record.text, None if query is None else query.text_ref),
         tokens_in=figures.tokens_in,
         tokens_out=figures.tokens_out,
         reported=record.usage.reported,
@@ -148,8 +152,8 @@ def replied(at: At, record: ModelReplied | QueryReplied, shown: Shown) -> LlmRes
     )
 
 
-def parsed(
-    at: At, record: ModelReplied, reply: Reply, shown: Shown
+def command_events(
+    at: EntryPosition, record: ModelReplied, reply: Reply, shown: Shown
 ) -> Iterator[CommandParsed | CommandParseFailed]:
     """Yield an event for each command that was read from a reply, and one for what was not read."""
     for part, command in enumerate(reply.commands):
@@ -165,7 +169,7 @@ def parsed(
         yield CommandParseFailed(**at, intent=record.intent, problem=problem)
 
 
-def failed(at: At, record: ModelFailed | QueryFailed, shown: Shown) -> ErrorSeen:
+def failure_event(at: EntryPosition, record: ModelFailed | QueryFailed, shown: Shown) -> ErrorSeen:
     """Return the event of an attempt that gave no reply."""
     query = record if isinstance(record, QueryFailed) else None
     return ErrorSeen(
@@ -181,7 +185,9 @@ def failed(at: At, record: ModelFailed | QueryFailed, shown: Shown) -> ErrorSeen
     )
 
 
-def refused(at: At, record: ModelRefused | QueryRefused, shown: Shown) -> BudgetWarning | ErrorSeen:
+def refusal_event(
+    at: EntryPosition, record: ModelRefused | QueryRefused, shown: Shown
+) -> BudgetWarning | ErrorSeen:
     """Return the event of a call that was never made.
 
     Either no budget pays for it, or its model is not for programs.
@@ -200,8 +206,8 @@ def refused(at: At, record: ModelRefused | QueryRefused, shown: Shown) -> Budget
     )
 
 
-def executed(
-    at: At, record: ProgramFinished, program: RunProgram | None, shown: Shown
+def program_event(
+    at: EntryPosition, record: ProgramFinished, program: RunProgram | None, shown: Shown
 ) -> CommandExecuted:
     """Return the event of a program's end. `program` is its start, if that is in the records."""
     failure = record.failure
@@ -280,7 +286,7 @@ def trajectory_of(
 
     Where `children` returns None for a child, its parent's records of it are used.
     """
-    yield from _Told(children, shown).chain(entries, parent=None, depth=0)
+    yield from _ChainEvents(children, shown).chain(entries, parent=None, depth=0)
 
 
 @dataclass(slots=True)
@@ -299,8 +305,8 @@ class _Run:
     elsewhere: set[str] = field(default_factory=set)
     ended: tuple[Placed, RunEnded] | None = None
 
-    def at(self, place: Placed, *, deeper: int = 0) -> At:
-        return At(
+    def at(self, place: Placed, *, deeper: int = 0) -> EntryPosition:
+        return EntryPosition(
             run=place.run,
             seq=place.seq,
             hash=place.hash,
@@ -309,7 +315,7 @@ class _Run:
         )
 
 
-class _Told:
+class _ChainEvents:
     """The events of chains, each of them once."""
 
     def __init__(self, children: Chains, shown: Shown) -> None:
@@ -325,27 +331,27 @@ class _Told:
         for place in entries:
             self._seen.add(place.run)
             run.turn = getattr(place.record, "turn", run.turn)
-            yield from self._entry(run, place)
+            yield from self._entry_events(run, place)
         if run.outermost and run.ended is not None:
             place, ended = run.ended
             yield SessionEnd(
                 **run.at(place), session_id=run.session_id, stop=ended.stop, charge=ended.charge
             )
 
-    def _entry(self, run: _Run, place: Placed) -> Iterator[TrajectoryEvent]:
+    def _entry_events(self, run: _Run, place: Placed) -> Iterator[TrajectoryEvent]:
         match place.record:
             case RunStarted() as record:
-                yield from self._started(run, place, record)
+                yield from self._start_events(run, place, record)
             case RunResumed() | RunForked() as record:
-                yield self._continued(run, place, record)
+                yield self._continuation_event(run, place, record)
             case ChildBegun() | ChildEnded() as record:
-                yield from self._child(run, place, record)
+                yield from self._child_events(run, place, record)
             case RunEnded() as record:
-                yield from self._ended(run, place, record)
+                yield from self._end_events(run, place, record)
             case RunProgram() as record:
                 run.programs[record.intent] = record
             case ProgramFinished() as record:
-                yield self._executed(run, place, record)
+                yield self._program_event(run, place, record)
             case CallHost() | HostAnswered() | SnapshotTaken() | ReceiptIssued() | RunPruned():
                 pass
             case StepEntered() | StepLeft() | SkillMatched() | ProgramChecked():
@@ -353,9 +359,9 @@ class _Told:
             case FilesKept() | NetworkAttempted():
                 pass
             case _:
-                yield from self._call(run, place, place.record)
+                yield from self._call_events(run, place, place.record)
 
-    def _call(
+    def _call_events(
         self,
         run: _Run,
         place: Placed,
@@ -371,26 +377,28 @@ class _Told:
         at, shown = run.at(place), self._shown
         match record:
             case AskModel():
-                yield from turn_asked(at, record, model=run.model)
+                yield from turn_events(at, record, model=run.model)
             case QueryAsked():
-                yield query_asked(at, record, shown)
+                yield query_event(at, record, shown)
             case ModelReplied():
-                yield replied(at, record, shown)
+                yield response_event(at, record, shown)
                 reply = parse_reply(record.text, cut=record.cut)
                 run.commands, run.variable = reply.commands, None
-                yield from parsed(at, record, reply, shown)
+                yield from command_events(at, record, reply, shown)
             case QueryReplied():
-                yield replied(at, record, shown)
+                yield response_event(at, record, shown)
             case ModelFailed() | QueryFailed():
-                yield failed(at, record, shown)
+                yield failure_event(at, record, shown)
             case ModelRefused() | QueryRefused():
-                yield refused(at, record, shown)
+                yield refusal_event(at, record, shown)
             case _:
                 assert_never(record)
 
     # -- beginnings and ends -------------------------------------------------------------------
 
-    def _started(self, run: _Run, place: Placed, record: RunStarted) -> Iterator[TrajectoryEvent]:
+    def _start_events(
+        self, run: _Run, place: Placed, record: RunStarted
+    ) -> Iterator[TrajectoryEvent]:
         run.model, run.session_id, run.ended = record.model, record.session_id, None
         if run.outermost:
             caller = record.caller
@@ -420,7 +428,9 @@ class _Told:
             contexts=tuple(given),
         )
 
-    def _continued(self, run: _Run, place: Placed, record: RunResumed | RunForked) -> QueryStart:
+    def _continuation_event(
+        self, run: _Run, place: Placed, record: RunResumed | RunForked
+    ) -> QueryStart:
         run.ended, model = None, None
         if isinstance(record, RunForked):
             model, run.session_id = record.model, record.session_id
@@ -435,7 +445,7 @@ class _Told:
             limits=record.limits,
         )
 
-    def _ended(self, run: _Run, place: Placed, record: RunEnded) -> Iterator[TrajectoryEvent]:
+    def _end_events(self, run: _Run, place: Placed, record: RunEnded) -> Iterator[TrajectoryEvent]:
         run.ended = place, record
         answered = record.stop == "answered"
         variable = run.variable if answered else None
@@ -457,13 +467,13 @@ class _Told:
             charge=record.charge,
         )
 
-    def _child(
+    def _child_events(
         self, run: _Run, place: Placed, record: ChildBegun | ChildEnded
     ) -> Iterator[TrajectoryEvent]:
         if isinstance(record, ChildEnded):
             if record.run in run.elsewhere:
                 # Its chain is not here, but its parent knows how it ended.
-                yield self._ended_elsewhere(run, place, record)
+                yield self._absent_end_event(run, place, record)
             return
         if record.run in self._seen:
             return
@@ -481,7 +491,7 @@ class _Told:
             parent_query=place.run,
         )
 
-    def _ended_elsewhere(self, run: _Run, place: Placed, record: ChildEnded) -> QueryComplete:
+    def _absent_end_event(self, run: _Run, place: Placed, record: ChildEnded) -> QueryComplete:
         return QueryComplete(
             **run.at(place, deeper=1),
             query=record.run,
@@ -491,18 +501,18 @@ class _Told:
             termination_reason=termination_of(record.stop, record.detail),
             success=record.stop == "answered",
             partial=record.partial,
-            result=self._shown.kept(record.answer, record.answer_ref),
+            result=self._shown.stored_content(record.answer, record.answer_ref),
             charge=record.charge,
         )
 
     # -- programs ------------------------------------------------------------------------------
 
-    def _executed(self, run: _Run, place: Placed, record: ProgramFinished) -> CommandExecuted:
+    def _program_event(self, run: _Run, place: Placed, record: ProgramFinished) -> CommandExecuted:
         program = run.programs.pop(record.intent, None)
         part = 0 if program is None else program.part
         command = run.commands[part] if 0 <= part < len(run.commands) else None
         run.variable = command.name if isinstance(command, FinalVar) else None
-        return executed(run.at(place), record, program, self._shown)
+        return program_event(run.at(place), record, program, self._shown)
 
 
 # A run of a ledger as a file of trajectory events: with its children, and what it shares.
@@ -531,22 +541,22 @@ class _Source:
         self._store = store
         self.erased = 0
 
-    def whole(self, run: str) -> Iterator[Placed]:
+    def with_ancestors(self, run: str) -> Iterator[Placed]:
         """Yield the entries of a run, after those that it shares with its ancestors.
 
         The ancestors are the runs that it was forked from.
         """
         for ancestor in ancestors_of(self._ledger, run):
-            yield from self._placed(ancestor.run, ancestor.count)
-        yield from self._placed(run, None)
+            yield from self._entries_of(ancestor.run, ancestor.count)
+        yield from self._entries_of(run, None)
 
-    def child(self, run: str) -> Iterable[Placed] | None:
+    def child_entries(self, run: str) -> Iterable[Placed] | None:
         """Return the entries of a child; None if its chain is not here."""
         try:
             next(self._ledger.read(run, stop=1), None)
         except (RunNotFound, InvalidName):
             return None
-        return self._placed(run, None)
+        return self._entries_of(run, None)
 
     def text_of(self, ref: AttachmentRef) -> str | None:
         """Return a text that is stored as an attachment.
@@ -561,7 +571,7 @@ class _Source:
         except (AttachmentError, InvalidName, UnicodeDecodeError):
             return None
 
-    def _placed(self, run: str, stop: int | None) -> Iterator[Placed]:
+    def _entries_of(self, run: str, stop: int | None) -> Iterator[Placed]:
         for seq, sealed in enumerate(self._ledger.read(run, stop=stop)):
             if sealed.body is None:
                 self.erased += 1
@@ -597,7 +607,7 @@ def export_trajectory(
         why = "was pruned: its content is gone" if source.erased else "has no entries yet"
         raise UsageError(f"run {run} {why}; there is nothing to tell")
     count = 1
-    with _opened(target) as file:
+    with _open_target(target) as file:
         file.write(encode_event(begun) + b"\n")
         for event in events:
             file.write(encode_event(event) + b"\n")
@@ -607,11 +617,11 @@ def export_trajectory(
 
 def _events(source: _Source, run: str, *, redact: bool, full: bool) -> Iterator[TrajectoryEvent]:
     shown = Shown(redact=redact, chars_max=None if full else CHARS_MAX, text_of=source.text_of)
-    return trajectory_of(source.whole(run), children=source.child, shown=shown)
+    return trajectory_of(source.with_ancestors(run), children=source.child_entries, shown=shown)
 
 
 @contextmanager
-def _opened(target: Path | BinaryIO) -> Iterator[BinaryIO]:
+def _open_target(target: Path | BinaryIO) -> Iterator[BinaryIO]:
     """Open a new file, private to the user; remove it again if the export fails.
 
     A file that is open already is yielded as it is, and flushed. Raise `TransferRefused` if the new

@@ -39,7 +39,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     cut: bool = False
 
 
-def _nowhere(ref: AttachmentRef) -> str | None:
+def _no_text(ref: AttachmentRef) -> str | None:
     return None
 
 
@@ -53,7 +53,7 @@ class Shown:
 
     redact: bool = False
     chars_max: int | None = CHARS_MAX
-    text_of: Callable[[AttachmentRef], str | None] = _nowhere
+    text_of: Callable[[AttachmentRef], str | None] = _no_text
 
     def content(self, text: str) -> Content:
         """Return a text as content."""
@@ -70,7 +70,7 @@ class Shown:
         """Return a text as content; None for None."""
         return None if text is None else self.content(text)
 
-    def kept(self, text: str, ref: AttachmentRef | None) -> Content:
+    def stored_content(self, text: str, ref: AttachmentRef | None) -> Content:
         """Return a text as content; if there is a reference to it, the stored one."""
         if ref is None:
             return self.content(text)
@@ -154,7 +154,7 @@ class GivenText(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
-class At(TypedDict):
+class EntryPosition(TypedDict):
     """The position that every event names."""
 
     run: str
