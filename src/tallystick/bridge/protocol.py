@@ -169,7 +169,10 @@ def _bridge_head(head: RequestHead) -> BridgeHead:
     if not head.target.startswith("/") or len(head.target) > _PATH_CHARS_MAX:
         raise MalformedHead("the request line is malformed")
     if head.values(b"transfer-encoding"):
-        raise BridgeRefused("NotSupported", "a body comes whole, with its Content-Length")
+        raise BridgeRefused(
+            "NotSupported",
+            "Transfer-Encoding is not supported; send the body with its Content-Length",
+        )
     tokens = head.values(b"x-session-token")
     connection = b",".join(head.values(b"connection")).lower()
     return BridgeHead(

@@ -133,7 +133,7 @@ class TokenQueries:
         """Raise `BridgeRefused` if no request is possible: too deep, or without a model."""
         scope = self.scope
         if scope.depth > scope.depth_max:
-            said = f"{scope.depth} runs stand above this one; at most {scope.depth_max} may"
+            said = f"{scope.depth} runs are above this one; at most {scope.depth_max} are allowed"
             raise BridgeRefused("RecursionDepthExceeded", said)
         if self.ask is None:
             raise BridgeRefused("LlmNotConfigured", "there is no model to ask here")
@@ -152,7 +152,7 @@ class TokenQueries:
             async with asyncio.timeout_at(ends_at):
                 await self.slots.acquire()
         except TimeoutError:
-            said = "as many requests are under way with this token as may be"
+            said = "this token has the largest number of requests in progress already"
             raise BridgeRefused("LlmCallFailed", said, status=429, retry_after_ms=1_000) from None
 
     async def ask_all(
@@ -569,7 +569,10 @@ class Bridge:
         queries = [read_query(body)] if single else read_batch(body, most=self.limits.batch_max)
         if not grant.holds(self._clock()):
             # The token expired or was revoked while the body arrived.
-            raise BridgeRefused("InvalidSessionToken", "X-Session-Token: it has just ended")
+            raise BridgeRefused(
+                "InvalidSessionToken",
+                "X-Session-Token: it expired or was revoked while the body arrived",
+            )
         loop = asyncio.get_running_loop()
         began = loop.time()
         outcomes, left = await asking.ask_all(queries, ends_at=exchange.ends_at, tasks=tasks)

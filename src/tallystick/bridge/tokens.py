@@ -105,7 +105,7 @@ class TokenBook:
         expires_at = now + ttl_ms / 1000
         if parent is not None:
             if not parent.holds(now):
-                raise UsageError("a token under one that is not valid any more")
+                raise UsageError("the token above the new one is not valid any more")
             scope = _narrow(scope, parent.scope)
             expires_at = min(expires_at, parent.expires_at)
         text = secrets.token_urlsafe(TOKEN_BYTES)
@@ -155,7 +155,7 @@ class TokenBook:
 def _narrow(scope: TokenScope, above: TokenScope) -> TokenScope:
     """Return a scope restricted to what the scope above it allows, one level deeper."""
     if scope.session != above.session:
-        raise UsageError("a token under another is of the same session")
+        raise UsageError("a token under another must have the same session")
     models = scope.models
     if above.models is not None:
         models = above.models if models is None else models & above.models
@@ -171,7 +171,7 @@ def _narrow(scope: TokenScope, above: TokenScope) -> TokenScope:
 
 def _check(scope: TokenScope, ttl_ms: int) -> None:
     if not scope.session:
-        raise UsageError("a token is of a session")
+        raise UsageError("a token needs a session")
     least: dict[str, tuple[object, int]] = {
         "ttl_ms": (ttl_ms, 1),
         "depth": (scope.depth, 0),

@@ -188,7 +188,7 @@ class _Run:
         """
         ended_at = moment_of(first.timestamp)
         if ended_at is None or ended_at > now_ms() + _DAY_MS:
-            raise log.refusal("its timestamp is no time, or one to come")
+            raise log.refusal("its timestamp is not a time, or is in the future")
         started_at = max(0, ended_at - milliseconds(first.iteration_time))
         time_ms = started_at if time_ms is None else time_ms
         depth = 0 if caller is None else caller.depth
@@ -222,7 +222,7 @@ class _Run:
         for record in records:
             self.log.entries += 1
             if self.log.entries > ENTRIES_MAX:
-                raise self.log.refusal(f"it comes to more than {ENTRIES_MAX:,} entries")
+                raise self.log.refusal(f"it would make more than {ENTRIES_MAX:,} entries")
             body = encode_record(record)
             if len(body) > BODY_BYTES_MAX:
                 raise self.log.refusal("a text in it is too long to be kept")
@@ -232,7 +232,7 @@ class _Run:
         """Add one turn. Raise `TransferRefused` if it is not the next one, or does not fit."""
         expected = 1 if self.last is None else self.last.iteration + 1
         if iteration.iteration != expected:
-            raise self.log.refusal(f"iteration {iteration.iteration} where {expected} is due")
+            raise self.log.refusal(f"iteration {iteration.iteration} where {expected} was expected")
         if self.last is not None and self.last.final_answer is not None:
             raise self.log.refusal("an iteration after the final answer")
         asked, replied = turn_records(iteration, intent=self._next_intent())
@@ -295,7 +295,7 @@ class _Run:
     def _add_child(self, call: Call, inside: Trajectory, *, intent: int, program: int) -> None:
         depth = self.depth + 1
         if depth > DEPTH_MAX:
-            raise self.log.refusal(f"runs stand more than {DEPTH_MAX} deep inside each other")
+            raise self.log.refusal(f"runs are nested more than {DEPTH_MAX} deep")
         if not inside.iterations:
             raise self.log.refusal("a run inside it has no iteration")
         child = _Run.begin(

@@ -605,7 +605,7 @@ def export_trajectory(
     begun = next(events, None)
     if begun is None:
         why = "was pruned: its content is gone" if source.erased else "has no entries yet"
-        raise UsageError(f"run {run} {why}; there is nothing to tell")
+        raise UsageError(f"run {run} {why}; there is nothing to export")
     count = 1
     with _open_target(target) as file:
         file.write(encode_event(begun) + b"\n")

@@ -171,7 +171,7 @@ class SkillCalls:
             value: object = msgspec.json.decode(result.value)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise SkillFailed(
-                f"{function[:80]} of skill {name[:80]!r} returned what is no JSON: {error}"
+                f"{function[:80]} of skill {name[:80]!r} returned a value that is not JSON: {error}"
             ) from error
         return value
 

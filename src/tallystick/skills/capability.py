@@ -47,7 +47,10 @@ class SkillsCapability(CapabilityBase):
         """
         if self._skills is None:
             put = asked.put_skills[0][:80] if asked.put_skills else ""
-            raise UsageError(f"there are no skills here to load {put!r} from")
+            raise UsageError(
+                f"skill {put!r} cannot be loaded: there are no skills here; --skills names a directory "
+                f"of them"
+            )
         given = make_skills_given(
             self._skills,
             goal=asked.goal,

@@ -115,7 +115,7 @@ def install_skill(source: Folder, *, into: Path, name: str, force: bool = False)
     if os.path.lexists(path) and not force:
         raise UsageError(f"{one_line(str(path))} is there already; --force replaces it")
     if os.path.realpath(path) == os.path.realpath(source.path):
-        raise UsageError(f"{one_line(str(path))} is where it is already")
+        raise UsageError(f"{one_line(str(path))} is the skill's folder already")
     odd = _odd_entry(source.path)
     if odd is not None:
         raise UsageError(
@@ -168,7 +168,7 @@ def _move_into_place(made: Path, path: Path, *, force: bool) -> bool:
     if not force:
         raise UsageError(f"{one_line(str(path))} is there already")
     if not (path / "SKILL.md").is_file() and not (path / "skill.md").is_file():
-        raise UsageError(f"{one_line(str(path))} is there, and is no skill; take it away yourself")
+        raise UsageError(f"{one_line(str(path))} exists and is not a skill; remove it yourself")
     old = made.with_name(f"{made.name}.old")
     os.rename(path, old)
     try:

@@ -314,7 +314,7 @@ def words_of(asked: str) -> tuple[str, list[str]]:
     except ValueError as error:
         raise SkillArguments(f"skill {asked[:80]!r}: {error}") from error
     if not words:
-        raise SkillArguments("a skill is put into a prompt by its name, and there is none")
+        raise SkillArguments("the name of a skill for the prompt is empty")
     return words[0], words[1:]
 
 
@@ -333,7 +333,9 @@ def _load_put(skills: Skills, asked: str, *, session: str) -> PutSkill:
     skill = skills.registry.find(name)
     card = skill.card
     if not card.user_invocable:
-        raise SkillArguments(f"skill {card.id!r} says that it is not for users to load")
+        raise SkillArguments(
+            f"skill {card.id!r} cannot be loaded by users: it says user-invocable: false"
+        )
     body, sha256 = skills.instructions(skill)
     text = filled_in(skills, card.id, body, arguments, session=session)
     if len(text) > _PUT_CHARS_MAX:

@@ -110,7 +110,7 @@ def check_signature(
     try:
         now = bundle if bundle is not None else bundle_of(folder)
     except (SkillNotFound, SkillPathRefused, SkillUnreadable) as error:
-        return SignatureReport(state="bad", why=f"its files cannot be told: {one_line(str(error))}")
+        return SignatureReport(state="bad", why=f"its files cannot be read: {one_line(str(error))}")
     signer, signed_at = document.signer_fingerprint, document.signed_at
     found = differences(document.bundle, now)
     key = keys.get(signer)
@@ -141,7 +141,7 @@ def write_signature(skill: Skill, key: SigningKey, *, at_ms: int) -> SkillSignat
     bundle = bundle_of(skill.folder)
     file = bundle.find(skill.file)
     if file is None or file.sha256 != skill.sha256:
-        raise SkillUnreadable(id=skill.id, why=f"its {skill.file} changed while it was looked at")
+        raise SkillUnreadable(id=skill.id, why=f"its {skill.file} changed while it was read")
     bare = signature_for(bundle, signer_fingerprint=key.id, skill_sha256=skill.sha256, at_ms=at_ms)
     document = with_signature(bare, key.sign(signed_bytes(bare)))
     path = skill.folder.path / SIGNATURE_NAME
@@ -355,10 +355,10 @@ class _Judge:
         try:
             verdict = self._signature_verdict(skill) if required else self._trust_verdict(skill)
         except _UNREADABLE as error:
-            return Verdict(usable=False, why=f"its files cannot be told: {one_line(str(error))}")
+            return Verdict(usable=False, why=f"its files cannot be read: {one_line(str(error))}")
         file = verdict.bundle.find(skill.file) if verdict.bundle is not None else None
         if verdict.usable and (file is None or file.sha256 != skill.sha256):
-            return Verdict(usable=False, why=f"its {skill.file} changed while it was looked at")
+            return Verdict(usable=False, why=f"its {skill.file} changed while it was read")
         return verdict
 
     def _needs_trust(self, layer: LayerName) -> bool:
@@ -371,13 +371,13 @@ class _Judge:
         if skill.folder.path not in self._noted and not has_signature:
             return Verdict(
                 usable=False,
-                why=f"nobody trusts it yet; to see and trust it: tally skills trust {name}",
+                why=f"it is not trusted yet; to see and trust it: tally skills trust {name}",
             )
         bundle = bundle_of(skill.folder)
         state = self._noted.state(skill.folder.path, bundle.sha256)
         if state == "trusted":
             return Verdict(usable=True, why="its files are those that were trusted", bundle=bundle)
-        what = "it changed since it was trusted" if state == "changed" else "nobody trusts it yet"
+        what = "it changed since it was trusted" if state == "changed" else "it is not trusted yet"
         if has_signature and signing_available():
             report = self._report(skill, bundle)
             if report.ok:

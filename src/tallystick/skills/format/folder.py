@@ -258,7 +258,7 @@ def _check_ordinary(status: os.stat_result, bytes_max: int) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise NotInside("is not an ordinary file")
     if status.st_size > bytes_max:
-        raise NotInside(f"has {status.st_size:,} bytes; {bytes_max:,} may")
+        raise NotInside(f"has {status.st_size:,} bytes; at most {bytes_max:,} are read")
 
 
 def _is_link(name: str, directory: int) -> bool:
@@ -452,7 +452,7 @@ def _visit(directory: int, place: _WalkedDirectory, walk: Walk) -> list[_WalkedD
     else:
         near = next((name for name in sorted(names) if name.lower() == "skill.md"), None)
         if near is not None:
-            _fail(walk, place.parts, f"has {quote(near)}; the file is called SKILL.md")
+            _fail(walk, place.parts, f"has {quote(near)}; rename it to SKILL.md")
     if file is not None and place.parts:
         return []
     return _subdirectories(directory, entries, place, walk)
@@ -514,4 +514,4 @@ def _fail(walk: Walk, parts: tuple[str, ...], why: str) -> None:
     if len(walk.failed) < _FAILED_MAX:
         walk.failed.append((walk.root.joinpath(*parts), why))
     elif len(walk.failed) == _FAILED_MAX:
-        walk.failed.append((walk.root, f"more than {_FAILED_MAX:,} failed; the rest is not told"))
+        walk.failed.append((walk.root, f"more than {_FAILED_MAX:,} failed; the rest is not listed"))

@@ -139,7 +139,10 @@ def _name_problems(parts: Split, directory: str) -> Iterator[Problem]:
     name = unicodedata.normalize("NFKC", given.strip())
     shown = quote(name)
     if len(name) > _NAME_CHARS_MAX:
-        yield _error("name.long", f"the name has {len(name)} characters; {_NAME_CHARS_MAX} may")
+        yield _error(
+            "name.long",
+            f"the name has {len(name)} characters; at most {_NAME_CHARS_MAX} are allowed",
+        )
     if name != name.lower():
         yield _error("name.case", f"the name {shown} has to be in lower case")
     if name[0] == "-" or name[-1] == "-":
@@ -147,7 +150,9 @@ def _name_problems(parts: Split, directory: str) -> Iterator[Problem]:
     if "--" in name:
         yield _error("name.hyphen", f"the name {shown} has two hyphens in a row")
     if not all(each.isalnum() or each == "-" for each in name):
-        yield _error("name.characters", f"the name {shown} has more than letters, digits, hyphens")
+        yield _error(
+            "name.characters", f"the name {shown} may have only letters, digits and hyphens"
+        )
     yield from _letter_problems(name)
     if unicodedata.normalize("NFKC", directory) != name:
         yield _error("name.folder", f"the name {shown} is not the folder's, {quote(directory)}")
@@ -212,7 +217,8 @@ def _text_problems(parts: Split) -> Iterator[Problem]:
     if not isinstance(description, str) or not description.strip():
         yield _error("description.missing", "the description has to be text, and not empty")
     elif len(description) > _DESCRIPTION_CHARS_MAX:
-        why = f"the description has {len(description):,} characters; {_DESCRIPTION_CHARS_MAX:,} may"
+        count = f"the description has {len(description):,} characters"
+        why = f"{count}; at most {_DESCRIPTION_CHARS_MAX:,} are allowed"
         yield _error("description.long", why)
     if "compatibility" in fields:
         text = fields["compatibility"]

@@ -126,7 +126,9 @@ class Fields:
             return ""
         text = str(value or "").strip()
         if chars_max is not None and len(text) > chars_max:
-            why = f"{_key_name(key)} has {len(text):,} characters; {chars_max:,} may"
+            why = (
+                f"{_key_name(key)} has {len(text):,} characters; at most {chars_max:,} are allowed"
+            )
             self.warn(f"{_key_name(key)}.long", why)
         return text
 
@@ -236,7 +238,7 @@ class Fields:
         if len(kept) > _WORDS_MAX:
             tell(
                 f"{_key_name(key)}.long",
-                f"{_key_name(key)} has {len(kept)} entries; {_WORDS_MAX} may",
+                f"{_key_name(key)} has {len(kept)} entries; at most {_WORDS_MAX} are allowed",
             )
         return tuple(dict.fromkeys(kept[:_WORDS_MAX]))
 
@@ -377,7 +379,10 @@ def _name(fields: Fields, directory: str) -> str:
     name = usable_name(given)
     if name is not None:
         if len(name) > _NAME_CHARS_MAX:
-            fields.warn("name.long", f"the name has {len(name)} characters; {_NAME_CHARS_MAX} may")
+            fields.warn(
+                "name.long",
+                f"the name has {len(name)} characters; at most {_NAME_CHARS_MAX} are allowed",
+            )
         if name != folder_name(directory):
             why = f"the name {quote(name)} is not that of its folder, {quote(directory)}"
             fields.warn("name.folder", why)
@@ -400,7 +405,7 @@ def _description(fields: Fields) -> tuple[str, str]:
     short = flattened(fields.text("short"))
     if not flattened(description):
         if not short:
-            fields.fail("description.missing", "no description: nobody can say when to use it")
+            fields.fail("description.missing", "no description: a model cannot know when to use it")
         else:
             fields.warn("description.missing", "no description; `short` is taken for it")
         return short, short
