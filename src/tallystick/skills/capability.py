@@ -48,8 +48,8 @@ class SkillsCapability(CapabilityBase):
         if self._skills is None:
             put = asked.put_skills[0][:80] if asked.put_skills else ""
             raise UsageError(
-                f"skill {put!r} cannot be loaded: there are no skills here; --skills names a directory "
-                f"of them"
+                f"skill {put!r} cannot be loaded: there are no skills here; --skills names a "
+                f"directory of them"
             )
         given = make_skills_given(
             self._skills,

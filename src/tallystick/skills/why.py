@@ -133,12 +133,12 @@ def why_in_run(
     evidence = _first_evidence(records, run_attachments)
     loaded, used = _turns_of_use(records, given, card.id)
     if evidence is None:
-        told = "was not listed: no prompt of the run had a catalog"
+        listing = "was not listed: no prompt of the run had a catalog"
         entry = None
     else:
         entry = next(each for each in evidence.cards if each.id == card.id)
-        told = f"{_listing_text(entry, evidence)}; {_match_text(entry)}"
-    sentence = f"{card.id} ({card.source}) {told}; {_use_text(loaded, used)}."
+        listing = f"{_listing_text(entry, evidence)}; {_match_text(entry)}"
+    sentence = f"{card.id} ({card.source}) {listing}; {_use_text(loaded, used)}."
     return Why(skill=card.id, run=run, sentence=sentence, card=entry, loaded=loaded, used=used)
 
 
