@@ -81,6 +81,7 @@ class ShellBridge(RunCapability):
             self._services.run_attachments,
             temperature=temperature,
         )
+        # Only the random end of an id, because the path of a socket has to be short.
         sockets = self._folder / new_id()[-10:]
         try:
             async with Bridge() as bridge:

@@ -275,6 +275,7 @@ class Bridge:
         self.limits = BridgeLimits() if limits is None else limits
         self._clock = clock
         self._tokens = TokenBook(clock=clock)
+        # Weak keys: when the book forgets an expired grant, its queries are forgotten, too.
         self._asking: weakref.WeakKeyDictionary[Grant, TokenQueries] = weakref.WeakKeyDictionary()
         self._listeners: list[Listener] = []
         self._connections: set[asyncio.Task[None]] = set()

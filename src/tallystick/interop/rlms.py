@@ -76,6 +76,7 @@ class Chain:
 
     @property
     def header(self) -> ExportHeader:
+        """The header with which the ledger adopts the chain."""
         return ExportHeader(
             format=FORMAT_ALONE,
             run=self.run,
@@ -150,6 +151,7 @@ class Log:
     def id_at(self, place: str, *, depth: int, time_ms: int) -> str:
         """Return the id of a run of this log. Child runs sort before their parent."""
         made = hashlib.sha256(f"{self.source.sha256} {place}".encode()).digest()
+        # All runs of a completion have one time. The deeper a run, the smaller this first byte.
         entropy = bytes([0xFF - depth]) + made[: ENTROPY_BYTES - 1]
         return ulid(time_ms=time_ms, entropy=entropy)
 

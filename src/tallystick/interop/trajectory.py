@@ -100,6 +100,7 @@ def turn_events(
         if part == _LAST:
             yield BudgetWarning(**at, kind="last_turn")
         elif share != part and share.isdecimal():
+            # A share has at most three digits; a forged record may have any number of them.
             yield BudgetWarning(**at, kind="share", share=int(share[:3]))
     yield LlmCall(
         **at,

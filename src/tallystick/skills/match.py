@@ -59,7 +59,8 @@ class _Places:
 def path_matches(pattern: str, path: str) -> bool:
     """Return True if a pattern fits a path.
 
-    It is False if the pattern has more than 256 characters, or the path more than 4,096.
+    It is False for an empty one, a pattern of more than 256 characters and a path of more than
+    4,096.
     """
     if not pattern or len(pattern) > _PATTERN_CHARS_MAX or len(path) > _PATH_CHARS_MAX:
         return False

@@ -261,9 +261,11 @@ class _Outcome:
         self.exit: int | None = None
 
     def set_value(self, value: object) -> None:
+        """Keep the JSON text that a function returned; None for anything but text."""
         self.value = value if isinstance(value, str) else None
 
     def set_exit(self, code: object) -> None:
+        """Keep the exit code. One that is no 32-bit number counts as 1."""
         is_code = isinstance(code, int) and -_EXIT_MAX <= code < _EXIT_MAX
         self.exit = int(code) if isinstance(code, int) and is_code else 1
 
@@ -296,6 +298,10 @@ class _ScriptHost:
         )
 
     def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
+        """Return the reply to a call of the script, or an awaitable of it.
+
+        Beyond `calls_max`, the reply is an error.
+        """
         if call.name in (_RETURNED, _EXIT):
             return self._table.serve(call)
         if self.calls >= self.calls_max:

@@ -266,7 +266,7 @@ def _first_block(matched: Sequence[Match], catalog: Catalog, *, goal: str, has_d
 
 
 def recorded_cards(given: SkillsGiven, run_attachments: RunAttachments) -> tuple[Card, ...]:
-    """Return the cards that a run recorded. Their bytes are read by their digest."""
+    """Return the cards that a run recorded, checked against their digest."""
     return msgspec.json.decode(run_attachments.read(given.cards), type=tuple[Card, ...])
 
 

@@ -349,6 +349,10 @@ class _Judge:
         self._signers: Signers | None = None
 
     def verdict(self, skill: Skill) -> Verdict:
+        """Return whether a skill may be used, and why.
+
+        A skill that needs neither trust nor a signature may be used without reading its files.
+        """
         required = self._settings.require_signature or skill.manifest.require_signature
         if not required and not self._needs_trust(skill.layer):
             return Verdict(usable=True, why=f"it is of the layer {skill.layer}")
@@ -390,6 +394,7 @@ class _Judge:
         )
 
     def _signature_verdict(self, skill: Skill) -> Verdict:
+        """Decide on a skill that has to be signed."""
         own = not self._settings.require_signature
         asks = "it asks for a signature itself" if own else "skills_require_signature is set"
         if not signing_available():
@@ -404,6 +409,10 @@ class _Judge:
         return Verdict(usable=False, why=f"{asks}, and {report.why}", bundle=bundle)
 
     def _report(self, skill: Skill, bundle: Bundle) -> SignatureReport:
+        """Check the signature with the user's keys, but only with those that the skill allows.
+
+        If no such key made it, the report says what to do.
+        """
         if self._signers is None:
             self._signers = read_signers(self._signers_path)
         known = self._signers.keys

@@ -179,6 +179,7 @@ class _ProgramTerms:
         return list(dict.fromkeys((*self.denied, *self.unknown_names, *self.unknown_words)))
 
     def add_name(self, name: Name, vocabulary: Vocabulary) -> None:
+        """Count a name: as denied, as a known term, or as unknown if it is free."""
         if vocabulary.find_denied(name.path) is not None:
             self.denied[name.path] = None
         elif name.origin == "own":
@@ -189,6 +190,7 @@ class _ProgramTerms:
             self.unknown_names[name.path] = None
 
     def add_text(self, text: str, vocabulary: Vocabulary) -> None:
+        """Count the terms in a text, and the text itself if it is one unknown word."""
         words = words_of(text)
         denied = [each for each in (text, *words) if vocabulary.is_denied_word(each)]
         self.denied.update(dict.fromkeys(denied))

@@ -42,6 +42,7 @@ class Cursor:
 
     @property
     def ended(self) -> bool:
+        """True at the end of the text."""
         return self.at >= len(self.text)
 
     @property
@@ -50,6 +51,7 @@ class Cursor:
         return self.text[self.at : self.at + 1]
 
     def at_any(self, *begins: str) -> bool:
+        """Return True if one of these texts begins at the cursor."""
         return self.text.startswith(begins, self.at)
 
     def at_word(self) -> bool:

@@ -302,6 +302,7 @@ def slips(one: str, other: str, *, most: int) -> int:
             if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
                 cost = min(cost, before[j - 2] + 1)
             row[j] = cost
+        # A swap reaches back two rows, so the search may stop only when both rows are too far.
         if min(row) > most and i > 1 and min(last) > most:
             return most + 1
         before, last = last, row
@@ -430,9 +431,11 @@ class Vocabulary:
         return path
 
     def is_denied_word(self, word: str) -> bool:
+        """Return True if a word is a denied term, without regard to case."""
         return bool(self._denied) and fold(word) in self._denied_words
 
     def is_tool(self, term: str) -> bool:
+        """Return True if a term is that of a tool."""
         return self._kinds.get(term) == "tool"
 
     def is_known(self, term: str) -> bool:

@@ -131,6 +131,7 @@ class Folder:
                 raise SkillUnreadable(id=self._id, why=f"it has more than {FILES_MAX:,} files")
 
     def _names(self, directory: int) -> list[str]:
+        # One entry more than allowed is enough to know that there are too many.
         with os.scandir(directory) as entries:
             names = [each.name for _, each in zip(range(FILES_MAX + 1), entries, strict=False)]
         if len(names) > FILES_MAX:
@@ -215,6 +216,7 @@ def open_inside(directory: int, parts: tuple[str, ...]) -> Iterator[int]:
     No link is followed. Raise `NotInside` for a link and for a component that leads out, `OSError`
     if the system fails.
     """
+    # A copy: each step closes the descriptor of the one before, and the caller keeps its own.
     held = os.dup(directory)
     try:
         for part in parts:
@@ -243,6 +245,7 @@ def read_inside(directory: int, name: str, *, bytes_max: int) -> bytes:
     _check_ordinary(os.stat(name, dir_fd=directory, follow_symlinks=False), bytes_max)
     descriptor = os.open(name, _FILE, dir_fd=directory)
     try:
+        # Look again: another file may have taken the name between the two calls.
         _check_ordinary(os.fstat(descriptor), bytes_max)
         data = _read_at_most(descriptor, bytes_max + 1)
     finally:
@@ -511,6 +514,7 @@ def _link_fault(directory: int, entry: os.DirEntry[str]) -> str:
 
 
 def _fail(walk: Walk, parts: tuple[str, ...], why: str) -> None:
+    """Note a failure. After 1,000 of them, note only that there were more."""
     if len(walk.failed) < _FAILED_MAX:
         walk.failed.append((walk.root.joinpath(*parts), why))
     elif len(walk.failed) == _FAILED_MAX:
