@@ -200,6 +200,7 @@ def _scan_layer(layer: Layer, scanned: _ScanState) -> None:
 
 
 def _add_skill(found: SkillFile, layer: Layer, root: Path, scanned: _ScanState) -> None:
+    """Add a skill that was found; as shadowed if its id is taken, as failed if it has a fault."""
     namespace = "/".join(each for each in (layer.namespace.strip("/"), found.namespace) if each)
     made = skill_of(
         found.raw,

@@ -209,7 +209,8 @@ def _require_own(path: Path) -> None:
 def add_signer(directory: Path, path: Path) -> PublicKey:
     """Copy a key to those of the signers whom the user trusts; return it.
 
-    Raise `StoreError` if the directory may be written by others, or the file cannot be written.
+    Raise `StoreError` if the directory may be written by others, or the file cannot be written; the
+    errors of `read_public_key` apply as well.
     """
     key = read_public_key(path)
     target = directory / f"{key.id}.pub"
@@ -319,11 +320,17 @@ class SkillTrust:
         return judge.verdict(skill)
 
     def note(self, bundles: Mapping[Path, Bundle]) -> None:
-        """Trust these files at these folders, as they were read and shown."""
+        """Trust these files at these folders, as they were read and shown.
+
+        Raise `StoreError` if the note cannot be written.
+        """
         self._store.note({path: each.sha256 for path, each in bundles.items()})
 
     def forget(self, path: Path) -> bool:
-        """Withdraw trust in a folder. Return False if there was none."""
+        """Withdraw trust in a folder. Return False if there was none.
+
+        Raise `StoreError` if the note cannot be written.
+        """
         return self._store.untrust(path)
 
     def signers(self) -> Signers:
@@ -340,7 +347,10 @@ class SkillTrust:
 
 
 class _Judge:
-    """One decision over many skills: notes of trust are read once before, and keys at most once."""
+    """One decision over many skills.
+
+    The notes of trust are read once, by the caller; keys are read once, if a signature is checked.
+    """
 
     def __init__(self, settings: SkillSettings, noted: Noted, signers: Path) -> None:
         self._settings = settings
@@ -369,6 +379,7 @@ class _Judge:
         return layer == "project" or (layer == "config" and self._settings.of_project)
 
     def _trust_verdict(self, skill: Skill) -> Verdict:
+        """Decide on a skill that needs its user's trust, or a signature by a key that they keep."""
         name = one_line(skill.id)
         has_signature = skill.folder.exists(SIGNATURE_NAME)
         # A skill that is neither trusted nor signed is refused without reading its files.

@@ -187,6 +187,10 @@ def _first_evidence(records: Sequence[Record], run_attachments: RunAttachments) 
 def _turns_of_use(
     records: Sequence[Record], given: SkillsGiven, id: str
 ) -> tuple[tuple[int, ...], tuple[tuple[int, str], ...]]:
+    """Return the turns in which a skill was loaded, and those in which it was used.
+
+    The latter are given with what was used of it.
+    """
     turns: dict[int, int] = {}
     loaded = [0] if any(each.id == id for each in given.put) else []
     used: list[tuple[int, str]] = []

@@ -114,6 +114,10 @@ class Folder:
     def _list(
         self, directory: int, prefix: str, found: list[FileEntry], left_out: list[str]
     ) -> None:
+        """Add the entries of an open directory, and of those below it, under `prefix`.
+
+        Raise `SkillUnreadable` if they are too many or too deep.
+        """
         if prefix.count("/") > _SKILL_DEPTH_MAX:
             raise SkillUnreadable(
                 id=self._id, why=f"its folders are deeper than {_SKILL_DEPTH_MAX}"
