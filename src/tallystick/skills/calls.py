@@ -195,9 +195,9 @@ class SkillCalls:
     def _find(self, name: str) -> Skill:
         """Return the skill of a name.
 
-        Raise `SkillArguments` if the name is not text, `SkillNotFound` or `SkillAmbiguous` if it
-        names no skill or several, and `SkillDisabled` if models may not load the skill and no user
-        has put it into the prompt.
+        Raise `SkillArguments` if the name is not text, `SkillNotFound` if no skill has it, and
+        `SkillAmbiguous` if several do. Raise `SkillDisabled` if models may not load the skill,
+        unless a user has put it into the prompt.
         """
         skill = self._skills.registry.find(_text(name, "a name"))
         if skill.id not in self._put:

@@ -189,8 +189,8 @@ def card_forms(card: Card) -> tuple[tuple[Form, str], ...]:
 def flat(text: str) -> str:
     """Return a text as one line, as `flattened` does, but quickly if it is one line already."""
     # Most texts are one line already, and there may be a thousand cards. In every version of
-    # Unicode, no white space but the space itself is printable, and of the hidden characters only
-    # selectors are, which all begin with these two bytes.
+    # Unicode, the space itself is the only printable white space. Of the hidden characters only
+    # selectors are printable, and all of them begin with these two bytes.
     if (
         text.isprintable()
         and "  " not in text

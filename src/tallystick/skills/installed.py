@@ -105,8 +105,8 @@ def new_skill(directory: Path, name: str) -> Path:
 def install_skill(source: Folder, *, into: Path, name: str, force: bool = False) -> Installed:
     """Copy a skill's folder into a directory. An existing one is replaced only with `force`.
 
-    Raise `UsageError` if the name cannot be a folder's, if the folder exists already or is the
-    source itself, and if the source has an entry that would not be copied. The errors of
+    Raise `UsageError` if the name cannot be a folder's, or if the folder exists already or is the
+    source itself. Raise it too if the source has an entry that would not be copied. The errors of
     `Folder.files` and `Folder.read` apply as well.
     """
     if not name or name in {".", ".."} or "/" in name or "\0" in name:

@@ -20,7 +20,7 @@ from tallystick.skills.format.manifest import Card
 #
 # Patterns come from strangers. They are never turned into regular expressions, which can be made to
 # backtrack for ever. All places of the pattern that a match may have reached are kept at once, as
-# the bits of one number, and each character of the path moves them on: the time is linear in the
+# the bits of one number. Each character of the path moves them on, so the time is linear in the
 # path.
 
 

@@ -1,14 +1,14 @@
 """Read the files of a skill's folder, and find the directories with a SKILL.md below a layer.
 
 Rule 1: every file is opened from the folder's own descriptor, a component at a time, and no
-component is followed if it is a link. So a path is refused by what is opened, not by how it looks,
-and a folder that is changed while it is read gives nothing of what is outside.
+component is followed if it is a link. So a path is refused by what is opened, not by how it looks.
+A folder that is changed while it is read gives nothing of what is outside.
 Rule 2: what can be read is what is listed. Links, devices, pipes, version control, compiled Python
 and names that hide characters are neither, so a digest over the listing covers everything.
 Rule 3: a listing is whole or refused, never cut.
 
-A hard link cannot be distinguished from a file, and a mount not from a folder. Whoever can make
-either could have copied the file.
+A hard link cannot be distinguished from a file, and a mount not from a folder. Somebody who can
+make either could have copied the file.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ _RUN = re.compile(r"-{2,}")
 def usable_name(text: str) -> str | None:
     """Return a name as it is written in an id, or None if it cannot be in one.
 
-    Letters, marks and digits of any script, and inside also `-`, `_`, `.` and single spaces. So an
-    id is one line, has no slash but that of its namespace, is no option of a command, and ends no
-    quotes wherever it is put.
+    Letters, marks and digits of any script are allowed, and inside also `-`, `_`, `.` and single
+    spaces. So an id is one line and has no slash but those of its namespace. It is no option of a
+    command, and ends no quotes wherever it is put.
     """
     if has_hidden(text.strip()):
         return None
