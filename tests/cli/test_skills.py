@@ -279,7 +279,7 @@ def test_install_overwrites_only_if_it_is_told_to_and_only_skills(here: Here) ->
     assert here.json("install", str(source), "--force")["replaced"]
     assert not (target / "old.txt").exists()
     (target / "SKILL.md").unlink()
-    assert "is no skill" in here.error("install", str(source), "--force")
+    assert "is not a skill" in here.error("install", str(source), "--force")
     assert "is the skill's folder already" in here.error(
         "install", str(here.add("own")), "--project", "--force"
     )

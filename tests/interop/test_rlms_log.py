@@ -490,7 +490,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         "line 2: ",
     ),
     "a long name": (log(metadata(root_model="x" * 1_001)), "line 1: Expected"),
-    "a turn left out": (log(metadata(), iteration(1), iteration(3)), "3: iteration 3 where 2 is"),
+    "a turn left out": (
+        log(metadata(), iteration(1), iteration(3)),
+        "3: iteration 3 where 2 was expected",
+    ),
     "a turn before the first": (
         log(metadata(), iteration(0)),
         "2: iteration 0 where 1 was expected",
