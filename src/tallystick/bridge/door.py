@@ -72,8 +72,9 @@ class BridgeDoor:
     async def ask(self, query: BridgeQuery) -> BridgeAnswer:
         """Ask one question and return the answer.
 
-        Raise `BridgeRefused` if it is refused or fails. A cancel is recorded as the end of the call
-        and raised again; so is any other error.
+        Raise `BridgeRefused` if it is refused or fails. A cancel, or another error, is recorded as
+        the end of the call and raised again. An error of the record is kept in the scope as
+        `failed`, and raised.
         """
         cap = self._reply_tokens(query)
         self._check_temperature(query.temperature)

@@ -195,7 +195,7 @@ class TokenQueries:
         """
         pending = set(tasks)
 
-        def ended(task: _Task) -> None:
+        def on_end(task: _Task) -> None:
             pending.discard(task)
             if not task.cancelled():
                 # Retrieve it, or asyncio logs it as never retrieved. The client was answered
@@ -207,7 +207,7 @@ class TokenQueries:
         if not pending:
             self.slots.release()
         for each in tasks:
-            each.add_done_callback(ended)
+            each.add_done_callback(on_end)
 
     async def _one(self, query: BridgeQuery) -> BridgeAnswer:
         assert self.ask is not None

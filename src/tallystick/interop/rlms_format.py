@@ -261,7 +261,10 @@ _RAISED_LAST = re.compile(
 
 
 def limits_of(metadata: RunMetadata) -> RunLimits:
-    """Return the limits that are in the log. All others get the largest figure."""
+    """Return the limits of a run: turns and depth from the log, no retries.
+
+    All others have the largest figure, because the log has none.
+    """
     return RunLimits(
         turns=metadata.max_iterations,
         tokens=FIGURE_MAX,

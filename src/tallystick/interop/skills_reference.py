@@ -17,7 +17,7 @@ import msgspec
 from tallystick.skills.catalog import (
     Lifecycle,
     ListedCard,
-    Matched,
+    MatchEvidence,
     OmittedReason,
     size_bytes,
     tokens_of,
@@ -173,5 +173,5 @@ def _card(
         char_estimate=size,
         token_estimate=tokens_of(size),
         lifecycle=runtime or ("shown" if reason is None else "omitted"),
-        matched=Matched(score=match.score, reason=match.reason) if match else None,
+        matched=MatchEvidence(score=match.score, reason=match.reason) if match else None,
     )

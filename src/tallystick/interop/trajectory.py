@@ -267,7 +267,7 @@ _SHOWN = Shown()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class ChainEntry:
     """A record, and the entry that holds it."""
 
     run: str
@@ -277,11 +277,11 @@ class Placed:
 
 
 # The entries of a chain by its name; None if it is not here.
-Chains = Callable[[str], Iterable[Placed] | None]
+Chains = Callable[[str], Iterable[ChainEntry] | None]
 
 
 def trajectory_of(
-    entries: Iterable[Placed], *, children: Chains = lambda run: None, shown: Shown = _SHOWN
+    entries: Iterable[ChainEntry], *, children: Chains = lambda run: None, shown: Shown = _SHOWN
 ) -> Iterator[TrajectoryEvent]:
     """Yield the events of a run, in the order of its entries; those of its children are inside it.
 
@@ -304,13 +304,13 @@ class _Run:
     variable: str | None = None
     programs: dict[int, RunProgram] = field(default_factory=dict)
     elsewhere: set[str] = field(default_factory=set)
-    ended: tuple[Placed, RunEnded] | None = None
+    ended: tuple[ChainEntry, RunEnded] | None = None
 
-    def at(self, place: Placed, *, deeper: int = 0) -> EntryPosition:
+    def at(self, entry: ChainEntry, *, deeper: int = 0) -> EntryPosition:
         return EntryPosition(
-            run=place.run,
-            seq=place.seq,
-            hash=place.hash,
+            run=entry.run,
+            seq=entry.seq,
+            hash=entry.hash,
             iteration=self.turn,
             depth=self.depth + deeper,
         )
@@ -325,34 +325,34 @@ class _ChainEvents:
         self._seen: set[str] = set()
 
     def chain(
-        self, entries: Iterable[Placed], *, parent: str | None, depth: int
+        self, entries: Iterable[ChainEntry], *, parent: str | None, depth: int
     ) -> Iterator[TrajectoryEvent]:
         """Yield the events of a chain, and the end of the session for the outermost one."""
         run = _Run(parent, depth, outermost=parent is None)
-        for place in entries:
-            self._seen.add(place.run)
-            run.turn = getattr(place.record, "turn", run.turn)
-            yield from self._entry_events(run, place)
+        for entry in entries:
+            self._seen.add(entry.run)
+            run.turn = getattr(entry.record, "turn", run.turn)
+            yield from self._entry_events(run, entry)
         if run.outermost and run.ended is not None:
-            place, ended = run.ended
+            entry, ended = run.ended
             yield SessionEnd(
-                **run.at(place), session_id=run.session_id, stop=ended.stop, charge=ended.charge
+                **run.at(entry), session_id=run.session_id, stop=ended.stop, charge=ended.charge
             )
 
-    def _entry_events(self, run: _Run, place: Placed) -> Iterator[TrajectoryEvent]:
-        match place.record:
+    def _entry_events(self, run: _Run, entry: ChainEntry) -> Iterator[TrajectoryEvent]:
+        match entry.record:
             case RunStarted() as record:
-                yield from self._start_events(run, place, record)
+                yield from self._start_events(run, entry, record)
             case RunResumed() | RunForked() as record:
-                yield self._continuation_event(run, place, record)
+                yield self._continuation_event(run, entry, record)
             case ChildBegun() | ChildEnded() as record:
-                yield from self._child_events(run, place, record)
+                yield from self._child_events(run, entry, record)
             case RunEnded() as record:
-                yield from self._end_events(run, place, record)
+                yield from self._end_events(run, entry, record)
             case RunProgram() as record:
                 run.programs[record.intent] = record
             case ProgramFinished() as record:
-                yield self._program_event(run, place, record)
+                yield self._program_event(run, entry, record)
             case CallHost() | HostAnswered() | SnapshotTaken() | ReceiptIssued() | RunPruned():
                 pass
             case StepEntered() | StepLeft() | SkillMatched() | ProgramChecked():
@@ -360,12 +360,12 @@ class _ChainEvents:
             case FilesKept() | NetworkAttempted():
                 pass
             case _:
-                yield from self._call_events(run, place, place.record)
+                yield from self._call_events(run, entry, entry.record)
 
     def _call_events(
         self,
         run: _Run,
-        place: Placed,
+        entry: ChainEntry,
         record: AskModel
         | ModelReplied
         | ModelFailed
@@ -375,7 +375,7 @@ class _ChainEvents:
         | QueryFailed
         | QueryRefused,
     ) -> Iterator[TrajectoryEvent]:
-        at, shown = run.at(place), self._shown
+        at, shown = run.at(entry), self._shown
         match record:
             case AskModel():
                 yield from turn_events(at, record, model=run.model)
@@ -398,14 +398,14 @@ class _ChainEvents:
     # -- beginnings and ends -------------------------------------------------------------------
 
     def _start_events(
-        self, run: _Run, place: Placed, record: RunStarted
+        self, run: _Run, entry: ChainEntry, record: RunStarted
     ) -> Iterator[TrajectoryEvent]:
         run.model, run.session_id, run.ended = record.model, record.session_id, None
         if run.outermost:
             caller = record.caller
             run.parent, run.depth = (None, 0) if caller is None else (caller.run, caller.depth)
             yield SessionStart(
-                **run.at(place),
+                **run.at(entry),
                 at=record.started_at,
                 session_id=record.session_id,
                 model=record.model,
@@ -418,9 +418,9 @@ class _ChainEvents:
         given = [GivenText(name=each.name, sha256=each.sha256, bytes=each.bytes)
                  for each in record.contexts]  # fmt: skip
         yield QueryStart(
-            **run.at(place),
+            **run.at(entry),
             at=record.started_at,
-            query=place.run,
+            query=entry.run,
             begun="started",
             parent_query=run.parent,
             goal=self._shown.content(record.goal),
@@ -430,33 +430,35 @@ class _ChainEvents:
         )
 
     def _continuation_event(
-        self, run: _Run, place: Placed, record: RunResumed | RunForked
+        self, run: _Run, entry: ChainEntry, record: RunResumed | RunForked
     ) -> QueryStart:
         run.ended, model = None, None
         if isinstance(record, RunForked):
             model, run.session_id = record.model, record.session_id
         run.model = model or run.model
         return QueryStart(
-            **run.at(place),
+            **run.at(entry),
             at=record.at,
-            query=place.run,
+            query=entry.run,
             begun="forked" if isinstance(record, RunForked) else "resumed",
             parent_query=run.parent,
             model=model,
             limits=record.limits,
         )
 
-    def _end_events(self, run: _Run, place: Placed, record: RunEnded) -> Iterator[TrajectoryEvent]:
-        run.ended = place, record
+    def _end_events(
+        self, run: _Run, entry: ChainEntry, record: RunEnded
+    ) -> Iterator[TrajectoryEvent]:
+        run.ended = entry, record
         answered = record.stop == "answered"
         variable = run.variable if answered else None
         reason = termination_of(record.stop, record.detail, variable=variable)
         detail = self._shown.content(record.detail)
         if reason == "Error":
-            yield ErrorSeen(**run.at(place), of="run", reason=record.stop, message=detail)
+            yield ErrorSeen(**run.at(entry), of="run", reason=record.stop, message=detail)
         yield QueryComplete(
-            **run.at(place),
-            query=place.run,
+            **run.at(entry),
+            query=entry.run,
             parent_query=run.parent,
             stop=record.stop,
             detail=detail,
@@ -469,12 +471,12 @@ class _ChainEvents:
         )
 
     def _child_events(
-        self, run: _Run, place: Placed, record: ChildBegun | ChildEnded
+        self, run: _Run, entry: ChainEntry, record: ChildBegun | ChildEnded
     ) -> Iterator[TrajectoryEvent]:
         if isinstance(record, ChildEnded):
             if record.run in run.elsewhere:
                 # Its chain is not here, but its parent knows how it ended.
-                yield self._absent_end_event(run, place, record)
+                yield self._absent_end_event(run, entry, record)
             return
         if record.run in self._seen:
             return
@@ -482,21 +484,21 @@ class _ChainEvents:
         depth = run.depth + 1
         entries = self._children(record.run) if depth <= DEPTH_MAX else None
         if entries is not None:
-            yield from self.chain(entries, parent=place.run, depth=depth)
+            yield from self.chain(entries, parent=entry.run, depth=depth)
             return
         run.elsewhere.add(record.run)
         yield QueryStart(
-            **run.at(place, deeper=1),
+            **run.at(entry, deeper=1),
             query=record.run,
             begun="elsewhere",
-            parent_query=place.run,
+            parent_query=entry.run,
         )
 
-    def _absent_end_event(self, run: _Run, place: Placed, record: ChildEnded) -> QueryComplete:
+    def _absent_end_event(self, run: _Run, entry: ChainEntry, record: ChildEnded) -> QueryComplete:
         return QueryComplete(
-            **run.at(place, deeper=1),
+            **run.at(entry, deeper=1),
             query=record.run,
-            parent_query=place.run,
+            parent_query=entry.run,
             stop=record.stop,
             detail=self._shown.content(record.detail),
             termination_reason=termination_of(record.stop, record.detail),
@@ -508,12 +510,14 @@ class _ChainEvents:
 
     # -- programs ------------------------------------------------------------------------------
 
-    def _program_event(self, run: _Run, place: Placed, record: ProgramFinished) -> CommandExecuted:
+    def _program_event(
+        self, run: _Run, entry: ChainEntry, record: ProgramFinished
+    ) -> CommandExecuted:
         program = run.programs.pop(record.intent, None)
         part = 0 if program is None else program.part
         command = run.commands[part] if 0 <= part < len(run.commands) else None
         run.variable = command.name if isinstance(command, FinalVar) else None
-        return program_event(run.at(place), record, program, self._shown)
+        return program_event(run.at(entry), record, program, self._shown)
 
 
 # A run of a ledger as a file of trajectory events: with its children, and what it shares.
@@ -542,7 +546,7 @@ class _Source:
         self._store = store
         self.erased = 0
 
-    def with_ancestors(self, run: str) -> Iterator[Placed]:
+    def with_ancestors(self, run: str) -> Iterator[ChainEntry]:
         """Yield the entries of a run, after those that it shares with its ancestors.
 
         The ancestors are the runs that it was forked from.
@@ -551,7 +555,7 @@ class _Source:
             yield from self._entries_of(ancestor.run, ancestor.count)
         yield from self._entries_of(run, None)
 
-    def child_entries(self, run: str) -> Iterable[Placed] | None:
+    def child_entries(self, run: str) -> Iterable[ChainEntry] | None:
         """Return the entries of a child; None if its chain is not here."""
         try:
             next(self._ledger.read(run, stop=1), None)
@@ -572,13 +576,13 @@ class _Source:
         except (AttachmentError, InvalidName, UnicodeDecodeError):
             return None
 
-    def _entries_of(self, run: str, stop: int | None) -> Iterator[Placed]:
+    def _entries_of(self, run: str, stop: int | None) -> Iterator[ChainEntry]:
         for seq, sealed in enumerate(self._ledger.read(run, stop=stop)):
             if sealed.body is None:
                 self.erased += 1
                 continue
             record = decode_record(sealed.body)
-            yield Placed(run=run, seq=seq, hash=sealed.hash, record=record)
+            yield ChainEntry(run=run, seq=seq, hash=sealed.hash, record=record)
 
 
 def export_trajectory(

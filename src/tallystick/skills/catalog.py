@@ -72,7 +72,7 @@ def size_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-class Matched(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class MatchEvidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The score of a skill that was matched with the task, and the reason for it."""
 
     score: float
@@ -93,7 +93,7 @@ class ListedCard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     char_estimate: int
     token_estimate: int
     lifecycle: Lifecycle
-    matched: Matched | None
+    matched: MatchEvidence | None
 
 
 class CardEvidence(ListedCard, frozen=True, kw_only=True, gc=False):
@@ -487,7 +487,7 @@ def _card_evidence(entry: _Entry, known: _RunFacts) -> CardEvidence:
         char_estimate=len(full),
         token_estimate=tokens_of(len(full)),
         lifecycle=_lifecycle(card.id, reason, known),
-        matched=Matched(score=_score(match), reason=match.reason) if match else None,
+        matched=MatchEvidence(score=_score(match), reason=match.reason) if match else None,
         byte_estimate=size_bytes(full),
         form=form,
         shown_chars=len(shown),

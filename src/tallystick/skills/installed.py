@@ -87,7 +87,8 @@ def skill_at(path: Path) -> Skill:
 def new_skill(directory: Path, name: str) -> Path:
     """Make a folder with a SKILL.md to start from, and return its path.
 
-    Raise `UsageError` if the name is not valid or the folder exists already.
+    Raise `UsageError` if the name is not valid or the folder exists already, `StoreError` if it
+    cannot be written.
     """
     if not _NAME.fullmatch(name) or len(name) > _NAME_CHARS_MAX:
         raise UsageError(
@@ -106,8 +107,9 @@ def install_skill(source: Folder, *, into: Path, name: str, force: bool = False)
     """Copy a skill's folder into a directory. An existing one is replaced only with `force`.
 
     Raise `UsageError` if the name cannot be a folder's, or if the folder exists already or is the
-    source itself. Raise it too if the source has an entry that would not be copied. The errors of
-    `Folder.files` and `Folder.read` apply as well.
+    source itself. Raise it too if the source has an entry that would not be copied. Raise
+    `StoreError` if the copy cannot be written. The errors of `Folder.files` and `Folder.read` apply
+    as well.
     """
     if not name or name in {".", ".."} or "/" in name or "\0" in name:
         raise UsageError(f"{one_line(name)!r} cannot be the name of a folder")

@@ -204,7 +204,7 @@ def package_layers(
 ) -> tuple[Layer, ...]:
     """Return the layers of installed packages, in the order of their names. Import none of them.
 
-    A sentence for each package that is left out is added to `notes`.
+    A sentence for each package that is left out is added to `notes`, if that is given.
     """
     said = [] if notes is None else notes
     found: dict[str, Path] = {}

@@ -168,7 +168,7 @@ class Scripts:
         if not job.path.endswith(".py"):
             why = "is no Python file; only those are run"
             raise SkillPathRefused(id=skill.id, path=job.path, why=why)
-        files = _texts(skills, skill)
+        files = _text_files(skills, skill)
         outcome = _Outcome()
         tools = self._tools(skill, call)
         own = [
@@ -325,7 +325,7 @@ async def _await_under(key: str, reply: Awaitable[bytes]) -> bytes:
         return await reply
 
 
-def _texts(skills: Skills, skill: Skill) -> dict[str, str]:
+def _text_files(skills: Skills, skill: Skill) -> dict[str, str]:
     """Return the text files of a skill by path: at most 500 files and 4 MB."""
     found: dict[str, str] = {}
     room = _FILES_BYTES_MAX

@@ -163,7 +163,7 @@ def read_signers(directory: Path) -> Signers:
     notes: list[str] = []
     for path in _signer_files(directory, notes):
         try:
-            _require_own(path)
+            _check_ownership(path)
             key = read_public_key(path)
         except (StoreError, UsageError) as error:
             notes.append(one_line(str(error)))
@@ -183,7 +183,7 @@ def signers_of(path: Path) -> Signers:
 
 def _signer_files(directory: Path, notes: list[str]) -> Sequence[Path]:
     try:
-        _require_own(directory)
+        _check_ownership(directory)
         paths = sorted(each for each in directory.iterdir() if each.suffix == ".pub")
     except FileNotFoundError:
         return []
@@ -198,7 +198,7 @@ def _signer_files(directory: Path, notes: list[str]) -> Sequence[Path]:
     return paths[:_SIGNERS_MAX]
 
 
-def _require_own(path: Path) -> None:
+def _check_ownership(path: Path) -> None:
     """Raise `StoreError` if another user could write a file or directory, or replace it."""
     status = path.stat()
     is_plain = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
@@ -216,7 +216,7 @@ def add_signer(directory: Path, path: Path) -> PublicKey:
     target = directory / f"{key.id}.pub"
     with system_errors(one_line(str(target)), StoreError):
         make_private(directory)
-        _require_own(directory)
+        _check_ownership(directory)
         _write_public(target, path.read_bytes())
     return key
 
@@ -290,7 +290,7 @@ class SkillTrust:
 
         Raise `StoreError` if the notes of trust cannot be read, or if others may write them.
         """
-        judge = _Judge(self._settings, self._store.noted(), self._directory / SIGNERS_NAME)
+        check = _TrustCheck(self._settings, self._store.noted(), self._directory / SIGNERS_NAME)
         kept: dict[str, Skill] = {}
         shadowed: list[Shadowed] = []
         refused: list[RefusedSkill] = []
@@ -299,7 +299,7 @@ class SkillTrust:
             if skill.id in kept:
                 shadowed.append(Shadowed(skill=skill, by=kept[skill.id]))
                 continue
-            verdict = judge.verdict(skill)
+            verdict = check.verdict(skill)
             if not verdict.usable:
                 refused.append(RefusedSkill(skill=skill, why=verdict.why))
                 continue
@@ -316,8 +316,8 @@ class SkillTrust:
 
     def verdict(self, skill: Skill) -> Verdict:
         """Return whether a skill may be used, and why. Raise as `admitted` does."""
-        judge = _Judge(self._settings, self._store.noted(), self._directory / SIGNERS_NAME)
-        return judge.verdict(skill)
+        check = _TrustCheck(self._settings, self._store.noted(), self._directory / SIGNERS_NAME)
+        return check.verdict(skill)
 
     def note(self, bundles: Mapping[Path, Bundle]) -> None:
         """Trust these files at these folders, as they were read and shown.
@@ -346,7 +346,7 @@ class SkillTrust:
         return remove_signer(self._directory / SIGNERS_NAME, fingerprint)
 
 
-class _Judge:
+class _TrustCheck:
     """One decision over many skills.
 
     The notes of trust are read once, by the caller; keys are read once, if a signature is checked.

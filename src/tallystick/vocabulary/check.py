@@ -221,7 +221,7 @@ def validate(
         return _unread_verdict(program, rules, retry_count)
     found = _terms_of(program, vocabulary)
     matched, unknown = found.matched, found.unknown
-    apart = _disconnected(matched, vocabulary) if rules.connected else []
+    apart = _terms_apart(matched, vocabulary) if rules.connected else []
     fails = _breaks_rules(found, vocabulary, rules, apart)
     escalates = fails and retry_count >= rules.retries_max
     said = _message_sentences(
@@ -267,7 +267,7 @@ def _breaks_rules(
     return not matched or found.ratio(arguments=rules.arguments) < rules.ratio_min
 
 
-def _disconnected(matched: Sequence[str], vocabulary: Vocabulary) -> list[str]:
+def _terms_apart(matched: Sequence[str], vocabulary: Vocabulary) -> list[str]:
     """Return the terms that are not connected with the largest group of the others.
 
     Of groups of one size, the first by name is the largest.

@@ -250,7 +250,7 @@ class Closeness:
         for unlike, place in self._candidates(text):
             if place in taken:
                 continue
-            away = slips(text, self._folded[place], most=most)
+            away = count_slips(text, self._folded[place], most=most)
             if away <= most or unlike <= 1 - _ALIKE_MIN:
                 ranked.append(((away, unlike), place))
         ranked.sort()
@@ -286,7 +286,7 @@ class Closeness:
         return 1 - 2 * (mask & other).bit_count() / (size + other.bit_count())
 
 
-def slips(one: str, other: str, *, most: int) -> int:
+def count_slips(one: str, other: str, *, most: int) -> int:
     """Return how many slips lead from one text to the other, `most` + 1 if more than `most`."""
     one, other = _without_common_ends(one, other)
     if abs(len(one) - len(other)) > most:

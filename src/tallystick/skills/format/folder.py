@@ -97,7 +97,8 @@ class Folder:
         """Return every file that can be read, in order of their paths.
 
         Raise `SkillUnreadable` if there are more than 5,000 entries, if folders are too deep, or if
-        one cannot be listed.
+        one cannot be listed. Raise `SkillNotFound` or `SkillPathRefused` if a folder is gone, or is
+        a link, when it is opened.
         """
         return self.listing().files
 
