@@ -250,6 +250,7 @@ _MISSING = Settled(figures="reserved", tokens_in=0, tokens_out=0, flags=("usage_
 # Nothing was reserved; costs are those that the log states.
 _RESERVED = Reserved(tokens_in=0, tokens_out=0, price="as the log says")
 _NANO = 10**9
+# Only so much of the end of stderr is searched for the line of an exception.
 _LAST_CHARS_MAX = 10_000
 # If a block raised, its stderr ends with a line of its own, with the kind and the text of the
 # exception. If that is all of the stream, any kind counts; otherwise it must look like an error's

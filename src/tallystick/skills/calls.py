@@ -104,6 +104,8 @@ class SkillCalls:
         arguments = [each if isinstance(each, str) else str(each) for each in args]
         body, sha256 = self._skills.instructions(skill)
         text = filled_in(self._skills, card.id, body, arguments, session=self._session_id)
+        # A long answer is stored apart from its record. The prompt is made from records alone, so
+        # the note then has the beginning of the text that the model is shown.
         is_long = len(text.encode("utf-8", "surrogatepass")) >= INLINE_BYTES_MAX
         call.notes.append(
             SkillLoaded(

@@ -239,6 +239,7 @@ def _without_ending(word: str) -> str:
 # they are, zero and below too. Where it fails, the words decide.
 
 
+# So many hits give half a point: hits / (hits + 1.5).
 _HALF_HITS = 1.5
 _NAME_SCORE = 2.0
 _PATH_SCORE = 1.5
@@ -379,6 +380,7 @@ _QUERY_CHARS_MAX = 2_000
 _QUERY_WORDS_MAX = 32
 _TEXT_CHARS_MAX = 4_000
 _WORDS_SHOWN = 5
+# A text of up to so many different words counts fully, a longer one less.
 _WORDS_USUAL = 60
 # How much one word counts in each field; a second time it counts less and less.
 _NAME, _SHORT, _WHEN, _DESCRIPTION = 3.0, 1.5, 1.5, 1.0

@@ -53,6 +53,7 @@ _EXIT_MAX = 2**31
 _RETURNED, _EXIT, _JOB, _FILES = (
     f"_tallystick_{each}" for each in ("returned", "exit", "job", "files")
 )
+# The sandbox counts our own calls, too, so its limit has room for some of them.
 _OUR_CALLS_MAX = 10
 
 # Runs in the guest. The script's namespace has the functions that it may call, but not our names.

@@ -202,6 +202,7 @@ def _check_ownership(path: Path) -> None:
     """Raise `StoreError` if another user could write a file or directory, or replace it."""
     status = path.stat()
     is_plain = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
+    # Owner 0 is root, who can write anything; 0o022 are the write bits of the group and of others.
     if not is_plain or status.st_uid not in (0, system.user_id()) or status.st_mode & 0o022:
         raise StoreError(f"{one_line(str(path))} may be written by others; close it: chmod go-w")
 

@@ -212,7 +212,9 @@ def _check_meanings(entries: tuple[Entry, ...]) -> None:
 # `skills.load`. Ties are in the order of the terms.
 
 
+# Only the beginning of a longer term is compared.
 _CHARS_MAX = 64
+# The least share of pairs in common, unless the terms are few slips apart.
 _ALIKE_MIN = 0.5
 # The least number of runs that are looked up, and the number of terms after which no more are.
 _RUNS_MIN, _NAMED_MAX = 6, 1_000

@@ -41,6 +41,7 @@ _DIRECTORY = os.O_RDONLY | system.DIRECTORY | system.CLOEXEC
 _FILE = os.O_RDONLY | system.NOFOLLOW | system.NONBLOCK | system.NOCTTY | system.CLOEXEC
 
 
+# Systems differ in the error that they give for a link which must not be followed.
 _LINK_ERRORS = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})
 
 

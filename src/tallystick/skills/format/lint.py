@@ -27,6 +27,7 @@ from tallystick.skills.format.frontmatter import (
 )
 from tallystick.skills.format.manifest import KNOWN_KEYS, SPEC_KEYS, manifest_of
 
+# Limits of the public specification; those of the body are its advice.
 _NAME_CHARS_MAX = 64
 _DESCRIPTION_CHARS_MAX = 1_024
 _COMPATIBILITY_CHARS_MAX = 500

@@ -284,6 +284,7 @@ KNOWN_KEYS = SPEC_KEYS | {
     "argument_hint", "requires_mcp",
 }  # fmt: skip
 
+# Limits of the public specification. Beyond them there is a warning, and the skill loads.
 _NAME_CHARS_MAX = 64
 _DESCRIPTION_CHARS_MAX = 1_024
 _COMPATIBILITY_CHARS_MAX = 500
