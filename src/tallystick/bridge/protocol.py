@@ -302,24 +302,24 @@ def batch_body(
 
 def error_body(error: BridgeRefused) -> dict[str, object]:
     """Return the body of the reply to a request that was refused or failed."""
-    told: dict[str, object] = {"error": _error(error)}
+    body: dict[str, object] = {"error": _error(error)}
     if error.left is not None:
-        told |= _left_fields(error.left)
-    return told
+        body |= _left_fields(error.left)
+    return body
 
 
 def _error(error: BridgeRefused) -> dict[str, object]:
-    told: dict[str, object] = {
+    body: dict[str, object] = {
         "type": error.entry.name,
         "code": error.entry.code,
         "message": str(error)[:_MESSAGE_CHARS_MAX],
         "retryable": error.entry.retryable,
     }
     if error.tokens_used:
-        told["tokens_used"] = error.tokens_used
+        body["tokens_used"] = error.tokens_used
     if error.retry_after_ms is not None:
-        told["retry_after_ms"] = error.retry_after_ms
-    return told
+        body["retry_after_ms"] = error.retry_after_ms
+    return body
 
 
 def _left_fields(left: BridgeLeft) -> dict[str, object]:

@@ -18,6 +18,7 @@ from tallystick.core.errors import InvalidLimit, UsageError
 TOKEN_BYTES = 32
 # 30 minutes, as long as a session lasts by default.
 TTL_MS = 1_800_000
+# The default depth of a run.
 _DEPTH_MAX = 10
 # All tokens have one length; a text longer than this is not hashed.
 _TEXT_CHARS_MAX = 256

@@ -31,12 +31,12 @@ _WAITS_MAX = 20
 class BridgeError(Exception):
     """The bridge gave no answer. `type` and `code` say why; `retryable` if it may later."""
 
-    def __init__(self, told: dict[str, Any], left: dict[str, Any] | None = None) -> None:
-        super().__init__(str(told.get("message", "")))
-        self.type = str(told.get("type", "Internal"))
-        self.code = int(told.get("code", -32000))
-        self.retryable = bool(told.get("retryable", False))
-        self.retry_after_ms = told.get("retry_after_ms")
+    def __init__(self, error: dict[str, Any], left: dict[str, Any] | None = None) -> None:
+        super().__init__(str(error.get("message", "")))
+        self.type = str(error.get("type", "Internal"))
+        self.code = int(error.get("code", -32000))
+        self.retryable = bool(error.get("retryable", False))
+        self.retry_after_ms = error.get("retry_after_ms")
         self.tokens_remaining = (left or {}).get("tokens_remaining")
         self.time_remaining_ms = (left or {}).get("time_remaining_ms")
 
@@ -82,9 +82,9 @@ def llm_query_batched(
     questions = [_question(each, model, temperature, max_tokens) for each in prompts]
     found: list[str | BridgeError] = []
     for first in range(0, len(questions), _BATCH_MAX):
-        told = _ask("/query_batched", {"queries": questions[first : first + _BATCH_MAX]})
-        for each, error in zip(told["responses"], told["errors"]):  # noqa: B905 (old Pythons too)
-            found.append(each["Ok"]["response"] if error is None else BridgeError(error, told))
+        reply = _ask("/query_batched", {"queries": questions[first : first + _BATCH_MAX]})
+        for each, error in zip(reply["responses"], reply["errors"]):  # noqa: B905 (old Pythons too)
+            found.append(each["Ok"]["response"] if error is None else BridgeError(error, reply))
     return found
 
 
@@ -106,10 +106,10 @@ def _ask(path: str, body: dict[str, Any]) -> dict[str, Any]:
     Raise `BridgeError` for any other refusal, or after 20 pauses.
     """
     for waited in range(_WAITS_MAX + 1):
-        status, told = _send(path, json.dumps(body).encode())
+        status, reply = _send(path, json.dumps(body).encode())
         if status == 200:
-            return told
-        error = BridgeError(told.get("error", {}), told)
+            return reply
+        error = BridgeError(reply.get("error", {}), reply)
         if status != 429 or waited == _WAITS_MAX:
             raise error
         time.sleep((error.retry_after_ms or 1_000) / 1000)
@@ -174,11 +174,11 @@ def _exchange(
     # The bridge may refuse a request by its head, before the body is sent. Its reply says why.
     with contextlib.suppress(BrokenPipeError):
         connection.request("POST", path, body, headers)
-    reply = connection.getresponse()
-    told = json.loads(reply.read())
-    if not isinstance(told, dict):
+    response = connection.getresponse()
+    reply = json.loads(response.read())
+    if not isinstance(reply, dict):
         raise ValueError("the reply is no object")
-    return reply.status, told
+    return response.status, reply
 
 
 def _unusable(message: str) -> BridgeError:
