@@ -1,8 +1,9 @@
-"""An interpreter that comes back: the live instance, its last checkpoint, and the journal since.
+"""Keep the state of one interpreter, and rebuild it after a program was stopped from outside.
 
-The instance is the namespace. It is dropped whenever a program is ended from outside, and made
-again when it is next needed: from the checkpoint if there is one, else from the guest's image, then
-by the journal. Everything here runs in a program thread, one call at a time.
+The instance holds the variables. A program that is stopped from outside leaves it in an unknown
+state, so the instance is discarded. The next use loads the last checkpoint, or else the guest's
+image. Then it runs the programs since then again, on their recorded answers (the journal).
+Everything here runs in a program thread, one call at a time.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 
-# Which pages of a guest's memory differ from its image, and putting them back.
+# Find the pages of a guest's memory that differ from its image, and write pages back.
 #
-# On Linux the kernel says which pages of a private mapping were written: those that are present and
-# no longer backed by the file. Only they are compared. Elsewhere, or where the kernel does not say,
-# all pages are. Either way what is stored is what differs, so both give the same snapshot.
+# On Linux the kernel tells which pages of a private mapping were written: those that are present or
+# swapped out, and no longer backed by the file. Only these are compared. On other systems, or if
+# the kernel does not tell, all pages are compared. Only pages that differ are stored, so the
+# snapshot is the same in both cases.
 
 
 _PRESENT, _SWAPPED, _OF_FILE = 1 << 63, 1 << 62, 1 << 61
@@ -43,7 +45,10 @@ _CHUNK_PAGES = 64
 
 
 def changed_pages(*, base: int, size: int, image_base: int, image_size: int) -> list[int]:
-    """Return the indices of the pages at `base` that differ from the image, in order."""
+    """Return the indices of the pages at `base` that differ from the image, in order.
+
+    Beyond the end of the image, a page of zeros does not differ. Sizes are in bytes.
+    """
     candidates: Iterable[int] | None = _written(base, size // PAGE_BYTES)
     if candidates is None:
         candidates = _coarsely(range(size // PAGE_BYTES), base, image_base, image_size)
@@ -58,7 +63,10 @@ def changed_pages(*, base: int, size: int, image_base: int, image_size: int) -> 
 
 
 def put_pages(*, base: int, indices: Sequence[int], pages: Sequence[bytes]) -> None:
-    """Write pages at their places, neighbours in one move."""
+    """Write pages to the memory at `base`; neighbouring pages are written in one move.
+
+    The caller checks that all of them are inside the memory.
+    """
     for first, count in _runs(indices):
         data = b"".join(pages[first : first + count])
         source = cast(c_char_p(data), c_void_p)
@@ -66,7 +74,7 @@ def put_pages(*, base: int, indices: Sequence[int], pages: Sequence[bytes]) -> N
 
 
 def _written(base: int, count: int) -> list[int] | None:
-    """The pages of this mapping that were written, or None if the kernel does not tell."""
+    """Return the pages of this mapping that were written, or None if the kernel does not tell."""
     if base % PAGE_BYTES:
         return None
     try:
@@ -86,7 +94,10 @@ def _written(base: int, count: int) -> list[int] | None:
 
 
 def _coarsely(pages: range, base: int, image_base: int, image_size: int) -> Iterator[int]:
-    """Leave out chunks that are equal as a whole: a comparison of 256 KiB costs as one of 4."""
+    """Yield pages without those in chunks that are equal as a whole.
+
+    One comparison of 256 KiB takes about as long as one of 4 KiB.
+    """
     for first in range(0, len(pages), _CHUNK_PAGES):
         offset = first * PAGE_BYTES
         length = min(_CHUNK_PAGES, len(pages) - first) * PAGE_BYTES
@@ -102,7 +113,7 @@ def _coarsely(pages: range, base: int, image_base: int, image_size: int) -> Iter
 
 
 def _runs(indices: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """Positions and lengths of the runs of neighbouring indices."""
+    """Yield the position and the length of each series of neighbouring indices."""
     first = 0
     for position in range(1, len(indices) + 1):
         ended = position == len(indices) or indices[position] != indices[position - 1] + 1
@@ -111,24 +122,23 @@ def _runs(indices: Sequence[int]) -> Iterable[tuple[int, int]]:
             first = position
 
 
-# What was done to a session since its last checkpoint: enough to do it again.
+# The calls into an interpreter since its last checkpoint, so that they can be repeated.
 #
-# A program that is ended from outside leaves its interpreter in the middle of something. The
-# namespace before it is not kept as a copy for each program, which would cost every program to save
-# the few that are ended; it is made again from the last checkpoint by running what came after on
-# recorded answers. That is sound because programs are deterministic, and it is checked by their
-# fuel. A checkpoint is taken before a program once making up for its predecessors would cost more
-# than copying their pages.
+# A program that is stopped from outside leaves its interpreter in an unknown state. Rejected: a copy
+# of the memory before each program. Every program would pay for the few that are stopped. Instead,
+# the state is rebuilt from the last checkpoint, by running the programs since then again on their
+# recorded answers. Programs are deterministic, so this is sound, and their fuel is compared. Before
+# a program, a checkpoint is taken if repeating its predecessors would cost more than copying pages.
 
 
-# About a fifth of a second of guest time, where a checkpoint of a usual session costs ten
-# milliseconds; and a bound on what the recorded answers may hold.
+# About a fifth of a second of guest time (a checkpoint of a typical session takes ten
+# milliseconds), and a limit on the memory for recorded answers.
 _FUEL_MAX = 1_500_000_000
 _ANSWER_BYTES_MAX = 8 * 1024 * 1024
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One call into the guest that went well, and what it was told."""
+    """One call into the guest that ended by itself, with the answers that it got."""
 
     kind: int
     payload: bytes
@@ -139,7 +149,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Journal:
-    """Entries since the last checkpoint."""
+    """The calls into the guest since the last checkpoint."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
@@ -151,7 +161,7 @@ class Journal:
 
     @property
     def long(self) -> bool:
-        """True once a checkpoint is the cheaper way back."""
+        """True if a checkpoint is cheaper than repeating the entries."""
         return self._fuel > _FUEL_MAX or self._bytes > _ANSWER_BYTES_MAX
 
     def append(self, entry: Entry) -> None:
@@ -164,7 +174,10 @@ class Journal:
         self._fuel = self._bytes = 0
 
     def replay(self, instance: Instance) -> None:
-        """Do it all again in a fresh instance, and check that it came out the same."""
+        """Repeat all entries in a fresh instance.
+
+        Raise `SandboxError` if one fails, asks for something else, or uses other fuel.
+        """
         for entry in self._entries:
             try:
                 _again(instance, entry)
@@ -189,15 +202,15 @@ def _again(instance: Instance, entry: Entry) -> None:
     instance.set_memory_max(entry.memory_bytes_max)
     if entry.kind == RUN:
         instance.set("grow_refused", 0)
-    # No more than it used: a program that does something else is not run to its old limit.
+    # The fuel that it used, and not its old limit: a program that diverges is stopped early.
     instance.invoke(entry.kind, entry.payload, fuel=entry.fuel + FUEL_MARGIN)
 
 
-# An interpreter that comes back: the live instance, its last checkpoint, and the journal since.
+# The state of one interpreter: the live instance, its last checkpoint, and the journal since.
 
 
-# Bounds for our own calls into the guest. It runs code that an earlier program may have patched, so
-# it is held like any program: beyond these it is not preparing anything.
+# Limits for our own calls into the guest. They run code that an earlier program may have patched,
+# so they are limited like any program.
 _HOUSEKEEPING_FUEL = 100_000_000_000
 _HOUSEKEEPING_SECONDS = 20.0
 _RESULT_BYTES_MAX = 4 * 1024 * 1024
@@ -205,7 +218,7 @@ _RESULT = 3
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What a snapshot carries beside the memory."""
+    """The part of a snapshot beside the memory: seed, clock, bound names and output buffers."""
 
     seed: int
     clock_ns: int
@@ -214,7 +227,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """What the guest says after a call of our own. Its word: only the types are checked."""
+    """The guest's reply to one of our own calls. It is not trusted; only its types are checked."""
 
     windows: tuple[tuple[int, int, int], ...] = ()
     modules: tuple[str, ...] | None = None
@@ -225,7 +238,7 @@ _prepared = msgspec.json.Decoder(Prepared).decode
 
 
 class Namespace:
-    """The state of one session."""
+    """The state of one interpreter. Set `interrupted` to end a call of ours into the guest."""
 
     def __init__(self, sandbox: WasmSandbox, *, seed: int, clock_ns: int) -> None:
         self._sandbox = sandbox
@@ -239,13 +252,16 @@ class Namespace:
 
     @property
     def windows(self) -> Sequence[tuple[int, int, int]]:
-        """Where the guest gathers its output: (stream, address, size)."""
+        """The buffers in which the guest collects output: (stream, address, size)."""
         return self._kept.windows
 
     def prepared(self, limits: Limits, names: HostNames, *, seconds_max: float | None) -> Instance:
-        """Return a living instance with these names bound and these limits set.
+        """Return the live instance with these names bound and this memory limit set.
 
-        None is no limit of time, for a program that is run again: it was prepared once.
+        Take a checkpoint first if the journal is long. Each own call into the guest may take
+        `seconds_max`, and 20 s at most; None is no time limit, for a program that is run again: it
+        was prepared once already. Raise `GuestBroken` if the interpreter cannot be prepared,
+        `SandboxError` if it cannot be rebuilt, and `UsageError` if the session is closed.
         """
         self._seconds_max = inf if seconds_max is None else min(seconds_max, _HOUSEKEEPING_SECONDS)
         if self._journal.long:
@@ -253,7 +269,7 @@ class Namespace:
         instance = self.living()
         if names.key != self._kept.names.key:
             self.call(BIND, names_payload(self._kept.names, names))
-            # The values are in the guest now; only their names are still needed.
+            # The guest has the values now. Only their names are needed, to remove them later.
             listed = msgspec.structs.replace(names, values=dict.fromkeys(names.values))
             self._kept = msgspec.structs.replace(self._kept, names=listed)
         instance.set_memory_max(limits.memory_bytes)
@@ -261,7 +277,7 @@ class Namespace:
         return instance
 
     def ran(self, payload: bytes, *, limits: Limits, fuel: int, answers: Sequence[Answer]) -> None:
-        """Note a program that ended by itself, so that it can be run again."""
+        """Add a program that ended by itself to the journal, so that it can be run again."""
         self._journal.append(
             Entry(
                 kind=RUN,
@@ -274,7 +290,10 @@ class Namespace:
         )
 
     def living(self) -> Instance:
-        """The instance, made again if the last program was ended from outside."""
+        """Return the live instance; rebuild it if it was dropped.
+
+        Raise `UsageError` if the session is closed, and `SandboxError` if rebuilding fails.
+        """
         if self._closed:
             raise UsageError("the session is closed")
         if self._instance is None:
@@ -282,17 +301,21 @@ class Namespace:
         return self._instance
 
     def drop(self) -> None:
-        """Give up the instance; the namespace stays as the last checkpoint and the journal say."""
+        """Discard the instance. The next use rebuilds it from the checkpoint and the journal."""
         instance, self._instance = self._instance, None
         if instance is not None:
             instance.close()
 
     def call(self, kind: int, payload: bytes) -> Prepared:
-        """Call the guest on our own account: it may ask nothing of the host, and must not fail."""
+        """Call the guest for ourselves, without host calls, and add the call to the journal.
+
+        Raise `GuestBroken` if the guest fails, asks the host, or replies with something else. The
+        instance is dropped then.
+        """
         return self._call(self.living(), kind, payload)
 
     def checkpoint(self) -> Image:
-        """Copy what differs from the guest's image; the journal starts afresh from there."""
+        """Copy the pages that differ from the guest's image, clear the journal, return the copy."""
         instance = self.living()
         pristine = self._sandbox.pristine
         size = instance.memory_size()
@@ -315,7 +338,11 @@ class Namespace:
         return self._checkpoint
 
     def load(self, image: Image) -> None:
-        """Become what the image says. Refused by name for another guest or engine."""
+        """Replace the state by an image. It is loaded into an instance at the next use.
+
+        Raise `SnapshotMismatch` if the image was made by another guest or engine, is damaged, or
+        needs more memory than is allowed. The state is unchanged then.
+        """
         guest = self._sandbox.guest.image
         if image.guest != guest.sha256:
             raise SnapshotMismatch(
@@ -336,6 +363,7 @@ class Namespace:
         self._journal.clear()
 
     def close(self) -> None:
+        """Free the instance and the checkpoint. Closing twice is harmless."""
         self._closed = True
         self.drop()
         self._journal.clear()
@@ -344,6 +372,7 @@ class Namespace:
     # -- making --------------------------------------------------------------------------------
 
     def _made(self) -> Instance:
+        """Return a new instance in the state of the checkpoint and the journal."""
         instance = self._sandbox.new_instance()
         try:
             if self._checkpoint is not None:
@@ -410,7 +439,10 @@ class Namespace:
 
 
 def _check_image(image: Image, *, state: Sequence[str], memory_bytes_max: int) -> None:
-    """Refuse pages that would be written outside the guest, whatever store they come from."""
+    """Raise `SnapshotMismatch` for pages that would be written outside of the guest's memory.
+
+    Images are checked here because they may come from any store.
+    """
     if image.memory_bytes > memory_bytes_max:
         raise SnapshotMismatch(
             f"the snapshot needs {image.memory_bytes:,} bytes of memory; "
@@ -430,7 +462,7 @@ def _check_image(image: Image, *, state: Sequence[str], memory_bytes_max: int) -
 
 
 def _spread(seed: int) -> int:
-    """Spread a seed over 64 bits, so that small seeds do not begin alike."""
+    """Spread a seed over 64 bits, so that small seeds do not start with similar numbers."""
     return (seed * 0x9E3779B97F4A7C15 + 0xD1B54A32D192ED03) & 0xFFFF_FFFF_FFFF_FFFF
 
 
