@@ -442,6 +442,8 @@ def load_guest(image: GuestImage, *, cache: Path, say: Callable[[str], None]) ->
 
 
 def _config() -> wasmtime.Config:
+    # `image.ENGINE` names these settings; change them together. The bits of a NaN are made equal
+    # everywhere, so that programs are deterministic.
     config = wasmtime.Config()
     config.wasm_exceptions = True
     config.consume_fuel = True

@@ -232,8 +232,7 @@ class Execution:
         return max(0.0, self._deadline - time.monotonic())
 
     def _begin_live(self) -> None:
-        """Continue live after the last recorded answer: start its time, and give it all its fuel.
-        """
+        """Continue live after the last recorded answer: start its time, and allow all its fuel."""
         assert self._instance is not None
         self._rerun = None
         self._instance.set_fuel_max(self._fuel_max + FUEL_MARGIN)
@@ -315,7 +314,7 @@ class Execution:
     ) -> bytes:
         """Answer a call, record it, and return the reply. `serve` makes the answer.
 
-        Raise `Stopped` if the host calls, the fuel or the time is used up.
+        Raise `Stopped` if it was cancelled, or if the host calls, the fuel or the time is used up.
         """
         index = len(self.calls)
         limits = self._context.limits
@@ -415,7 +414,10 @@ class Execution:
 
 
 def describe(error: BaseException) -> tuple[Stop, str]:
-    """Return the stop and the message for what ended a program. Raise `TypeError` otherwise."""
+    """Return the stop and the message for the exception that stopped a program.
+
+    Raise `TypeError` for an exception that does not stop programs.
+    """
     if isinstance(error, Stopped):
         return error.stop, error.message
     if isinstance(error, BadPointer):

@@ -36,8 +36,7 @@ class Ended(Exception):
 
 
 class _Global:
-    """A mutable integer global. Faster than the engine's wrapper, which checks the type each time.
-    """
+    """A mutable integer global. The engine's own wrapper looks up the type at each use."""
 
     __slots__ = ("_call", "_field", "_value")
 
@@ -176,8 +175,7 @@ class Instance:
         native._wasmtime_context_set_fuel(self._context, max(0, fuel - used))
 
     def fuel_used(self) -> int:
-        """Return the fuel used by the current or last call; a little too low after a tick ended it.
-        """
+        """Return the fuel used by the current or last call; a little too low if a tick ended it."""
         native._wasmtime_context_get_fuel(*self._read_fuel)
         return self._fuel_given - self._fuel_left.value
 
@@ -215,8 +213,7 @@ class Instance:
         return {name: self.get(name) for name in self._globals}
 
     def set_memory_max(self, memory_bytes_max: int) -> None:
-        """Set the limit that the guest's allocator sees: growth beyond it is refused and counted.
-        """
+        """Set the limit for the guest's allocator: growth beyond it is refused and counted."""
         self.set("memory_pages_max", min(memory_bytes_max // WASM_PAGE_BYTES, 65_536))
 
     def digest(self) -> str:

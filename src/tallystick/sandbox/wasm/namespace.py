@@ -124,11 +124,12 @@ def _runs(indices: Sequence[int]) -> Iterable[tuple[int, int]]:
 
 # The calls into an interpreter since its last checkpoint, so that they can be repeated.
 #
-# A program that is stopped from outside leaves its interpreter in an unknown state. Rejected: a copy
-# of the memory before each program. Every program would pay for the few that are stopped. Instead,
-# the state is rebuilt from the last checkpoint, by running the programs since then again on their
-# recorded answers. Programs are deterministic, so this is sound, and their fuel is compared. Before
-# a program, a checkpoint is taken if repeating its predecessors would cost more than copying pages.
+# A program that is stopped from outside leaves its interpreter in an unknown state. Rejected: a
+# copy of the memory before each program. Every program would pay for the few that are stopped.
+# Instead, the state is rebuilt from the last checkpoint, by running the programs since then again
+# on their recorded answers. Programs are deterministic, so this is sound, and their fuel is
+# compared. Before a program, a checkpoint is taken if repeating its predecessors would cost more
+# than copying pages.
 
 
 # About a fifth of a second of guest time (a checkpoint of a typical session takes ten

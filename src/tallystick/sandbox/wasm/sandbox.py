@@ -153,8 +153,9 @@ class WasmSession:
         """Run one program. Its own failure is a result, and only failures of the host are raised.
 
         Raise `NotSupported` for a working directory, `InvalidLimit` for a memory limit outside of
-        what the sandbox allows, and `UsageError` if the session is closed or the cancellation token
-        is in use. If the waiting task is cancelled, the program is stopped first.
+        what the sandbox allows, `UsageError` if the session is closed or the cancellation token is
+        in use, and `SandboxError` if the interpreter cannot be rebuilt. If the waiting task is
+        cancelled, the program is stopped first.
         """
         if context.working_dir is not None:
             raise NotSupported(backend="wasm", operation="a working directory: it has no files")
@@ -556,7 +557,7 @@ class WasmSandbox:
         return Instance(self.guest, memory_bytes_max=self.memory_bytes_max)
 
     async def close(self) -> None:
-        """Close the threads, the ticker and the fresh instance. Close all sessions before."""
+        """Stop the threads and the ticker, and free the fresh instance."""
         self.threads.close()
         self.pristine.close()
         self.guest.close()
