@@ -59,9 +59,9 @@ class KeptEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class FilesState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A working directory, with the directory and the exported variables of the shell.
 
-    `where` is None for the working directory itself. `left_out` names up to 20 entries that were
-    not kept, `left_out_of` is their number. Only the state that a run leaves to its session has
-    Python variables.
+    `where` is None for the working directory itself. `left_out` has up to 20 paths, and `$NAME` of
+    variables, that were not kept; `left_out_of` is the number of all of them. Only the state that a
+    run leaves to its session has Python variables.
     """
 
     entries: tuple[KeptEntry, ...] = ()
@@ -162,8 +162,7 @@ class StatesKept:
         return found[-1] if found else FilesState()
 
     def contents(self, state: FilesState) -> dict[str, bytes]:
-        """Return the contents of a state's files by digest. Raise `StoreError` if one is missing.
-        """
+        """Return the contents of a state's files, by digest. Raise `StoreError` if any is missing."""
         needed = state.contents
         found: dict[str, bytes] = {}
         for held, load in self._holding:
@@ -178,8 +177,9 @@ class StatesKept:
 def lay_out(state: FilesState, contents: Mapping[str, bytes], folder: Path) -> None:
     """Write the files of a state to a directory of ours, which is made here or is empty.
 
-    Raise `StoreError` if a content is missing, a path is malformed, or a limit is passed, and
-    `OSError` if writing fails. Directories stay open to their owner.
+    Raise `StoreError` if a content is missing, a path is malformed, or a limit is passed. Raise
+    `OSError`, `OverflowError` or `ValueError` if an entry cannot be made so. Directories stay open
+    to their owner.
     """
     if missing := state.contents - contents.keys():
         raise StoreError(f"kept files: the content {min(missing)[:12]} is missing")
@@ -270,7 +270,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 def known_line(file: Found) -> bytes:
     """Return the line by which a box recognizes a file whose content it need not send.
 
-    It holds inode, times and size, and not the path: a renamed file keeps its content.
+    It has inode, times and size, and not the path, so a file in a renamed directory is recognized.
     """
     return b"%d %d %d %d\n" % (file.inode, file.ctime_ns, file.mtime_ns, file.size)
 

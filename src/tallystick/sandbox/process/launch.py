@@ -158,7 +158,7 @@ class Launcher:
         return box
 
     def close(self) -> None:
-        """End the launcher, and wait for its end. Closing twice is harmless."""
+        """End the launcher, and with it every box. Closing twice is harmless."""
         with self._guard:
             self._ended()
 

@@ -399,7 +399,7 @@ class Proxy:
         self._relay(client, upstream, up_max=head.body_bytes - len(body))
 
     def _relay(self, client: socket.socket, upstream: socket.socket, *, up_max: int | None) -> None:
-        """Relay bytes both ways, until the target closes, or nothing is sent for 120 s.
+        """Relay bytes both ways, until the target or the proxy closes, or nothing comes for 120 s.
 
         At most `up_max` bytes go up: the rest of a plain request's body. None is no limit.
         """

@@ -1,8 +1,9 @@
-"""One program or command in its box, as the thread that runs it sees it, and its result.
+"""Run one program or command in its box, from a thread of the host, and make its result.
 
-It has the shape of an interpreter instance: callbacks for calls, output and ticks, and `invoke`,
-which goes on until the program has ended or a callback says that it must. What comes from the box
-is the program's word: lengths are bounded before anything is kept.
+`Program` and `Command` have the interface of a WASM instance: callbacks for calls, output and
+ticks, and `invoke`, which returns when the program has ended and raises when a callback stops it.
+Everything from the box may come from a hostile program, so lengths are limited before anything is
+kept.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from tallystick.sandbox.wasm.execution import Execution, describe
 from tallystick.sandbox.wasm.instance import Ended
 from tallystick.storage.clock import new_id
 
-# What came of a program or a command, as a result.
+# Turn the end of a program or a command into a result.
 
 
 _SIGNALLED = 128
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """How it ended."""
+    """The way in which a program or a command ended."""
 
     stop: Stop = "finished"
     error: ProgramError | None = None
@@ -55,20 +56,20 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def trap(message: str) -> Verdict:
-    """The verdict on what broke its own interpreter."""
+    """Return the verdict on a program that broke its own interpreter."""
     error = ProgramError(kind=KINDS["trap"], message=message)
     return Verdict(stop="trap", error=error, exit_code=NOT_RUN)
 
 
 def too_much_memory(memory_bytes: int, *, traceback: str = "") -> Verdict:
-    """The verdict on what needed more memory than there was for it."""
+    """Return the verdict on a program or command that passed its memory limit, in bytes."""
     message = f"memory: more than {memory_bytes:,} bytes were needed"
     error = ProgramError(kind=KINDS["memory"], message=message, traceback=traceback)
     return Verdict(stop="memory", error=error, exit_code=NOT_RUN)
 
 
 def ended_from_outside(ended: BaseException) -> Verdict:
-    """The verdict on what did not end by itself."""
+    """Return the verdict on a program or command that an exception stopped from outside."""
     stop, message = describe(ended)
     error = ProgramError(kind=KINDS[stop], message=message)
     return Verdict(stop=stop, error=error, exit_code=NOT_RUN)
@@ -77,7 +78,7 @@ def ended_from_outside(ended: BaseException) -> Verdict:
 def verdict_of_program(
     said: Said | None, ended: BaseException | None, *, memory_bytes: int
 ) -> Verdict:
-    """How a Python program ended."""
+    """Return the verdict on a Python program, from its report or from what stopped it."""
     if ended is not None:
         return ended_from_outside(ended)
     if said is None:
@@ -92,12 +93,12 @@ def verdict_of_program(
 
 
 def exit_code_of(status: int) -> int:
-    """An exit code as shells give it: 128 and the signal for what a signal ended."""
+    """Return an exit code as shells give it: 128 plus the signal if a signal ended the process."""
     return status if status >= 0 else _SIGNALLED - status
 
 
 def how(status: int | None) -> str:
-    """Say how a process ended."""
+    """Describe how a process ended, in words. A status of None is unknown."""
     if status is None:
         return "it is gone"
     if status >= 0:
@@ -109,7 +110,7 @@ def how(status: int | None) -> str:
 
 
 def output_for(context: ExecutionContext, folder: Path | None, *, session_id: str) -> ProgramOutput:
-    """Where the streams of one execution go."""
+    """Return the streams of one execution. Without `folder`, long output is not kept."""
     stem = f"{session_id}-{new_id()}"
 
     def stream(suffix: str, keep: bool) -> OutputStream:
@@ -135,7 +136,10 @@ def result_of(
     took_ms: int,
     told: Mapping[str, bool],
 ) -> ExecutionResult:
-    """Make the result."""
+    """Return the result of a program or a command that has ended, and close its streams.
+
+    Each name in `told` that is True is set in the metadata. `took_ms` is the whole time.
+    """
     streams = (output.stdout, output.stderr)
     kept = context.outputs_before
     stdout = output.stdout.text(kept)
@@ -172,7 +176,7 @@ def result_of(
 
 
 _TICK_MS = 10
-# Of answers that a program has not read. One answer may be longer than this.
+# The limit for answers that a program has not read yet. One answer alone may be longer.
 _UNREAD_BYTES_MAX = 64 * 1024 * 1024
 _READ_BYTES = 65_536
 _RESULT = 3
@@ -182,7 +186,7 @@ _STREAMS = (1, 2)
 
 
 class _Running(abc.ABC):
-    """What a program and a command have in common."""
+    """The common part of a program and a command: streams, callbacks, and the loop that polls."""
 
     def __init__(self, box: Box) -> None:
         self._box = box
@@ -198,11 +202,15 @@ class _Running(abc.ABC):
         self.on_tick: Callable[[], str | None] = lambda: None
 
     def fuel_used(self) -> int:
-        """Native code is not counted."""
+        """Return 0, because the instructions of native code are not counted."""
         return 0
 
     def invoke(self, kind: int, payload: bytes, *, fuel: int) -> None:
-        """Run to the end. Raises `Ended` if that came from outside or too early."""
+        """Run to the end. Raise `Ended` if a tick stops it, or if it ends without a result.
+
+        `on_tick` is called at least every 10 ms. Exceptions of the callbacks are raised as they
+        are. `kind` and `fuel` are not used.
+        """
         with contextlib.ExitStack() as stack:
             self._begin(stack, payload)
             while not self._over:
@@ -218,10 +226,10 @@ class _Running(abc.ABC):
 
     @abc.abstractmethod
     def _begin(self, stack: contextlib.ExitStack, payload: bytes) -> None:
-        """Have it begun, with what it needs open for as long as the stack is."""
+        """Start the program. What it needs stays open until the stack is closed."""
 
     def _streams(self, stack: contextlib.ExitStack) -> list[int]:
-        """Pipes for both streams. Returns the ends that the program writes to."""
+        """Make a pipe for each stream. Return the ends that the program writes to."""
         writing = []
         for handle in _STREAMS:
             reading, theirs = os.pipe2(os.O_CLOEXEC)
@@ -252,9 +260,9 @@ class _Running(abc.ABC):
         return read
 
     def _drain(self) -> None:
-        """Take what was printed and not read yet: no more than a pipe holds.
+        """Read output that is still in the pipes, at most 64 KiB of each.
 
-        What has the pipe open after its program's end could write for ever.
+        Without that limit, a process that outlives its program could write for ever.
         """
         for descriptor, handle in self._outputs.items():
             left = _READ_BYTES
@@ -267,7 +275,7 @@ class _Running(abc.ABC):
 
 
 def _read(descriptor: int, count: int) -> bytes | None:
-    """What is there; nothing at the end; None if there is nothing yet."""
+    """Read what is there: b"" at the end, None if there is nothing yet."""
     try:
         return os.read(descriptor, count)
     except BlockingIOError:
@@ -275,7 +283,11 @@ def _read(descriptor: int, count: int) -> bytes | None:
 
 
 class Program(_Running):
-    """A Python program, with its frames."""
+    """A Python program, which exchanges frames with the host.
+
+    `lost` says that the variables of earlier programs were gone, `swept` that processes had to be
+    ended to make room; both are known once it has started.
+    """
 
     def __init__(
         self,
@@ -289,7 +301,7 @@ class Program(_Running):
     ) -> None:
         super().__init__(box)
         self._names = names
-        # Whether the namespace has them already; one that was lost has not.
+        # True if the namespace already has these names. A namespace that was lost does not.
         self._bound = bound
         self._order = {"do": "run", "memory_bytes": memory_bytes, "where": where, "seed": seed}
         self._channel: socket.socket | None = None
@@ -320,6 +332,7 @@ class Program(_Running):
         self._write(messages.RUN, payload)
 
     def _write(self, kind: int, body: bytes) -> None:
+        """Queue a frame, and send as much of the queue as the socket takes now."""
         self._outgoing += [memoryview(messages.HEAD.pack(kind, len(body)) + body)]
         self._flush()
 
@@ -339,6 +352,10 @@ class Program(_Running):
         self._poll.modify(self._channel, wanted)
 
     def _on_channel(self, event: int) -> None:
+        """Answer the frames that have arrived. Raise `Ended` if the connection is closed.
+
+        Raise `BadPointer` for a frame that breaks the rules, or for answers that are never read.
+        """
         assert self._channel is not None
         if event & select.POLLOUT:
             self._flush()
@@ -366,7 +383,10 @@ class Program(_Running):
                 raise BadPointer(f"it sent a frame of kind {kind}")
 
     def _frames(self) -> Iterator[tuple[int, bytes]]:
-        """Whole frames of what has come so far."""
+        """Yield the complete frames that have arrived. A request that is too long is skipped.
+
+        It is refused once all of it has arrived. Raise `BadPointer` for a result that is too long.
+        """
         while True:
             if self._skip:
                 gone = min(self._skip, len(self._incoming))
@@ -379,7 +399,7 @@ class Program(_Running):
                 return
             kind, length = messages.HEAD.unpack_from(self._incoming)
             if kind == messages.CALL and length > self.request_bytes_max:
-                # It is not kept, only counted, and told so when all of it has come.
+                # Its bytes are dropped as they arrive, and then `on_oversized` makes the answer.
                 del self._incoming[: messages.HEAD.size]
                 self._skip = self._skipped = length
                 continue
@@ -394,7 +414,11 @@ class Program(_Running):
 
 
 class Command(_Running):
-    """A command of the shell. `state` is what it left: directory and exported variables."""
+    """A command of the shell.
+
+    At the end, `status` is the status of bash, as `exit_code_of` takes it. `memory` is the memory
+    limit, in bytes, that the command passed, None if it passed none.
+    """
 
     def __init__(self, box: Box, *, order: bytes, memory_bytes: int) -> None:
         super().__init__(box)
@@ -403,7 +427,6 @@ class Command(_Running):
         self._left = bytearray()
         self._left_too_much = False
         self.status: int | None = None
-        # The limit on memory that was passed, in bytes.
         self.memory: int | None = None
 
     def _begin(self, stack: contextlib.ExitStack, payload: bytes) -> None:
@@ -436,7 +459,7 @@ class Command(_Running):
         self._over = True
 
     def left(self) -> tuple[str, dict[str, str]] | None:
-        """Where the command ended and what it exported; None if it did not say."""
+        """Return the last directory and the exported variables; None if they were not reported."""
         parts = bytes(self._left).split(b"\0")
         if self._left_too_much or len(parts) < 2 or parts[-1]:
             return None
@@ -448,7 +471,8 @@ def _variables(entries: list[str]) -> dict[str, str]:
     named: dict[str, Any] = {}
     for entry in entries:
         name, equals, value = entry.partition("=")
-        # Functions and the like are not variables: they would run in commands of ours.
+        # Exported functions are left out: a later bash would import them, and they could replace
+        # the commands of our own script.
         if equals and _plain(name) and not name.startswith("__tally_"):
             named[name] = value
     return named

@@ -1,4 +1,4 @@
-"""A session of the process sandbox: programs and commands over one set of files."""
+"""A session of the process sandbox: run programs and commands over one set of files."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ if TYPE_CHECKING:
     from tallystick.sandbox.process.sandbox import ProcessSandbox
 
 
-# Where a program or command starts: its directory, and what it finds in its environment.
+# The start of a program or command: its directory and its environment.
 
 
-# What there is in every environment unless a context says otherwise.
+# The variables of every environment; a context may replace them.
 ENVIRONMENT = {
     "HOME": WORK,
     "LANG": "C.UTF-8",
@@ -77,12 +77,12 @@ ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "2",
     "SHELL": "/bin/bash",
     "TMPDIR": "/tmp",
-    # The zone of the machine is nobody else's: a box has none but this.
+    # Not the host's time zone, so that programs behave the same on every machine.
     "TZ": "UTC",
     "USER": "user",
 }
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
-# What programs look for to find a proxy, in the spellings that they look for.
+# The variables by which programs find a proxy; both spellings are in use.
 PROXIED = {
     **{name: _PROXY for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")},
     "no_proxy": "localhost,127.0.0.1,::1",
@@ -91,7 +91,7 @@ _SHELLS_OWN = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
 
 
 class ShellState(msgspec.Struct, frozen=True, kw_only=True):
-    """What one command leaves for the next."""
+    """The state that one command leaves for the next: its directory and exported variables."""
 
     where: str = WORK
     exported: Mapping[str, str] = {}
@@ -103,10 +103,11 @@ class ShellState(msgspec.Struct, frozen=True, kw_only=True):
         given: Mapping[str, str],
         base: Mapping[str, str],
     ) -> ShellState:
-        """The state after a command that left this; the same if it did not say.
+        """Return the state after a command that left `left`; the same state if that is None.
 
-        `given` was for the command alone: what it has not changed of it goes back to what it was.
-        `base` is what every command finds anyway.
+        A variable of `base`, the environment of every command, is kept only if it was changed. For
+        names in `given`, which were set for this command alone, the earlier export comes back
+        unless the command changed it.
         """
         if left is None:
             return self
@@ -123,7 +124,10 @@ class ShellState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def inside(working_dir: str) -> str:
-    """A directory of the session by its name from the working directory."""
+    """Return the path in the box of a directory that is given from the working directory.
+
+    Raise `UsageError` if it is absolute, or has a '..' or a NUL.
+    """
     path = PurePosixPath(working_dir)
     if path.is_absolute() or ".." in path.parts or "\0" in working_dir:
         raise UsageError(
@@ -133,10 +137,10 @@ def inside(working_dir: str) -> str:
     return str(PurePosixPath(WORK) / path)
 
 
-# A session on disk: its files, its variables and its shell's state, to be opened again elsewhere.
+# A session on disk, to be opened again elsewhere: its files, its variables, and the shell's state.
 #
-# A directory with `files.tar` and `session.json`. What is in them came out of a box and is put back
-# into one; the host reads only what is its own: sizes, the shell's state, and names.
+# It is a directory with `files.tar` and `session.json`. Their contents come from a box and go back
+# into one. The host itself reads only the format, the shell's state, and names.
 
 
 _FORMAT = 1
@@ -147,7 +151,11 @@ _LISTING_BYTES_MAX = 64 << 20
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """What was kept. `refused` are variables that were not, each with why."""
+    """A saved session, without its files.
+
+    `kept` has the Python variables, encoded by the box, and `imported` the names of modules by
+    variable. `refused` gives the reason for each variable that was not kept.
+    """
 
     format: int = _FORMAT
     shell: ShellState = ShellState()
@@ -164,7 +172,11 @@ class _Variables(msgspec.Struct, frozen=True):
 
 
 def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int) -> Saved:
-    """Write a session to a directory, which must not be there yet."""
+    """Write a session to a new directory, whole or not at all.
+
+    Raise `UsageError` if the directory exists, `SandboxError` if the box fails or sends more than
+    `bytes_max` of files, and `StoreError` if writing fails.
+    """
     if directory.exists():
         raise UsageError(f"{directory} is there already")
     made = directory.with_name(f".{directory.name}.{new_id()}")
@@ -191,7 +203,8 @@ def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int
             refused=found.refused,
             files_left_out=int(answer.get("left_out", 0)),
         )
-        # A shell's directory and variables may hold bytes that are no text.
+        # `json`, not `msgspec`: the shell's directory and variables may hold bytes that are not
+        # text, as lone surrogates.
         told = json.dumps(msgspec.to_builtins(saved))
         (made / "session.json").write_bytes(told.encode())
         made.rename(directory)
@@ -203,7 +216,11 @@ def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int
 
 
 def listed_files(box: Box, order: Mapping[str, Any], known: bytes) -> bytes:
-    """Return what a box writes of its working directory. `known` is what it need not send."""
+    """Return the listing of the working directory that the box writes.
+
+    `known` has a line for each file whose content is not wanted. Raise `SandboxError` if the box
+    fails, or sends too much.
+    """
     written = bytearray()
     with open(os.memfd_create("known"), "w+b") as file:
         file.write(known)
@@ -224,9 +241,10 @@ def _piped(
     *,
     more: Sequence[int] = (),
 ) -> None:
-    """Have the box write into a pipe, and take what comes, up to its end or too much of it.
+    """Let the box write into a pipe, and pass what arrives to `take`, up to its end.
 
-    The box is given the descriptors `more` too.
+    `more` are further descriptors for the box. Raise `SandboxError` if nothing arrives within 60 s,
+    or more than `bytes_max`; what the box started for this is ended then.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     until, count = time.monotonic() + _SECONDS, 0
@@ -256,7 +274,7 @@ def _piped(
 
 
 def load_session(box: Box, directory: Path) -> Saved:
-    """Fill a new box from a directory that was saved."""
+    """Fill a new box from a saved session. Raise `StoreError` if that cannot be loaded."""
     try:
         text = (directory / "session.json").read_bytes()
         saved = msgspec.convert(json.loads(text), type=Saved)
@@ -295,7 +313,7 @@ Result = TypeVar("Result")
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What a snapshot holds on the host's side."""
+    """The host's part of a snapshot; files and variables are in the box."""
 
     id: SnapshotId
     bound: HostNames
@@ -304,7 +322,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessSession:
-    """Runs programs and commands, one at a time; calls that come meanwhile wait their turn."""
+    """One box that runs programs and commands one after another; a call waits for the last one."""
 
     def __init__(
         self,
@@ -319,7 +337,8 @@ class ProcessSession:
         self._box = box
         self._proxy = proxy
         self._session_id = session_id
-        # For the first program that ends well: from then on the state is in the namespace.
+        # Only until a program has ended by itself: from then on, the state of the random numbers is
+        # in the namespace.
         self._seed: int | None = seed
         self._bound = HostNames()
         self._shell = ShellState()
@@ -334,12 +353,12 @@ class ProcessSession:
 
     @property
     def box_pid(self) -> int:
-        """The process outside that waits for the end of everything in the session."""
+        """The id of the process outside of the box that waits for the end of its processes."""
         return self._box.waiter
 
     @property
     def shell(self) -> ShellState:
-        """Where the next command starts, and with which exported variables."""
+        """The directory in which the next command starts, and its exported variables."""
         return self._shell
 
     # -- programs and commands -----------------------------------------------------------------
@@ -347,7 +366,12 @@ class ProcessSession:
     async def execute(
         self, program: str | bytes, *, context: ExecutionContext, host: Host
     ) -> ExecutionResult:
-        """Run one Python program. What it does wrong is in the result."""
+        """Run one Python program. Its own failure is a result.
+
+        Raise `NotSupported`, `InvalidLimit` or `UsageError` for a context that no box can run,
+        `UsageError` if the session is closed, and `SandboxError` if the sandbox fails. If the whole
+        box has ended, that is a result with the stop `trap`.
+        """
         where = self._checked(context)
         source, problem = source_of(program, context.limits.source_bytes)
         if problem is not None:
@@ -363,7 +387,10 @@ class ProcessSession:
     async def command(
         self, text: str | bytes, *, context: ExecutionContext, host: Host
     ) -> ExecutionResult:
-        """Run one command of bash. It starts where the last one ended, with what it exported."""
+        """Run one command of bash, in the last directory and with the last exported variables.
+
+        Raise what `execute` raises, and `UsageError` for a command with a NUL.
+        """
         where = self._checked(context)
         source, problem = source_of(text, context.limits.source_bytes)
         if problem is not None:
@@ -377,7 +404,7 @@ class ProcessSession:
         return await self._perform(run, context, host)
 
     def cancel(self) -> None:
-        """End what runs, if anything does. Safe to call from any thread."""
+        """Stop the running program or command, if there is one. Safe to call from any thread."""
         execution = self._execution
         if execution is not None:
             execution.cancel()
@@ -394,10 +421,12 @@ class ProcessSession:
     # -- snapshots -----------------------------------------------------------------------------
 
     async def snapshot(self, name: str) -> SnapshotId:
-        """Keep files, Python's variables and the shell's state as they are now, under a name.
+        """Save files, Python's variables and the shell's state under a name, inside the box.
 
-        It lives as long as the session. Processes that were left running go on, and may not write
-        to the working directory any more: its files are those of the snapshot for them.
+        The snapshot lives as long as the session. Processes that are still running continue, but
+        cannot write to the working directory any more: they keep the files of the snapshot. Raise
+        `UsageError` if the name is in use, or a file is open for writing; `InvalidName`,
+        `MaxSnapshotsReached` after 10 snapshots, or `SandboxError` if it fails.
         """
         check_snapshot_name(name)
         async with self._turn:
@@ -413,7 +442,10 @@ class ProcessSession:
             return made
 
     async def restore(self, name: str) -> SnapshotId:
-        """Go back to a snapshot of this session, by name or by `name:id`. Ends what still runs."""
+        """Restore a snapshot of this session, by its name or by `name:id`, and end all programs.
+
+        Raise `SnapshotNotFound` if there is none, and `SandboxError` if it fails.
+        """
         async with self._turn:
             kept = self._find(name)
             await self._in_thread(lambda: self._change("restore", kept.id.name))
@@ -432,7 +464,8 @@ class ProcessSession:
     async def save(self, directory: Path) -> Saved:
         """Write files, shell state and variables to a new directory, to open elsewhere.
 
-        Variables that cannot be kept are named in the result, each with why.
+        Variables that cannot be kept are named in the result, each with the reason. Raise what
+        `save_session` raises.
         """
         async with self._turn:
             return await self._in_thread(
@@ -445,18 +478,22 @@ class ProcessSession:
             )
 
     async def list_files(self, known: bytes, *, bytes_max: int, path_bytes_max: int) -> bytes:
-        """Return what the working directory holds, as the box writes it. Hostile until parsed.
+        """Return the listing of the working directory, as the box writes it. Hostile until parsed.
 
-        `known` has a line for each file whose content is not wanted. Of the other files the
-        contents are sent, from the smallest on, as long as all files together hold `bytes_max`.
-        Raises `SandboxError`.
+        `known` has a line for each file whose content is not wanted. The contents of the others
+        follow, from the smallest on, until all files together, known ones included, would exceed
+        `bytes_max`. Files with a path of over `path_bytes_max` are left out. Raise `SandboxError`
+        if the box fails.
         """
         order = {"do": "list_files", "bytes_max": bytes_max, "path_bytes_max": path_bytes_max}
         async with self._turn:
             return await self._in_thread(lambda: listed_files(self._box, order, known))
 
     async def load(self, directory: Path) -> Saved:
-        """Take over what another session was saved with. For a session that has run nothing."""
+        """Load a saved session. Only for a session that has run nothing yet.
+
+        Raise `StoreError` if it cannot be loaded.
+        """
         async with self._turn:
             saved = await self._in_thread(lambda: load_session(self._box, directory))
             self._shell = saved.shell
@@ -554,9 +591,12 @@ class ProcessSession:
     def _invoked(
         self, execution: Execution, running: Program | Command, payload: bytes
     ) -> BaseException | None:
-        """Run to the end. What the program did is returned, what the host did is raised."""
+        """Run a program to its end. Return the exception that stopped it, None if it ended itself.
+
+        A failure of the host is raised, after what the program started was ended.
+        """
         try:
-            # It has what is asked of an instance here, and nothing of WebAssembly.
+            # It is no WASM instance, but it has all that `Execution` uses of one.
             execution.run(cast("Instance", running), 0, payload)
         except (Stopped, Ended, BadPointer) as error:
             return error
@@ -572,9 +612,10 @@ class ProcessSession:
             self._proxy.close()
 
     def _drop(self) -> tuple[int | None, int | None]:
-        """Undo what was begun.
+        """End what the program or command started.
 
-        Returns how the interpreter ended, and the limit on memory that was passed, if one was.
+        Return the status of the interpreter, None if unknown, and the memory limit that was passed,
+        None if none was.
         """
         answer = self._ask({"do": "drop"}, "dropped")
         status, memory = answer["status"], answer["memory"]
@@ -595,6 +636,10 @@ class ProcessSession:
         context: ExecutionContext,
         host: Host,
     ) -> ExecutionResult:
+        """Run `run` in a program thread, with its output, limits and cancellation token.
+
+        If the box has ended as a whole, return the result `trap`; else `SandboxError` is raised.
+        """
         async with self._turn:
             if self._closed:
                 raise UsageError("the session is closed")
@@ -626,7 +671,10 @@ class ProcessSession:
                     await _settle(execution.task)
 
     def _checked(self, context: ExecutionContext) -> str | None:
-        """Refuse what this backend cannot do. Returns the directory to start in, if one is set."""
+        """Refuse a context that no box can run. Return the directory to start in, or None.
+
+        Raise `NotSupported`, `InvalidLimit` or `UsageError`.
+        """
         check_context(context, memory_bytes_max=self._sandbox.settings.memory_bytes_max)
         return None if context.working_dir is None else inside(context.working_dir)
 
@@ -637,7 +685,10 @@ class ProcessSession:
     async def _in_thread(
         self, work: Callable[[], Result], *, on_cancel: Callable[[], None] | None = None
     ) -> Result:
-        """Do work in a program thread and wait for its end, however often we are cancelled."""
+        """Run `work` in a program thread and wait for its end, even if the task is cancelled.
+
+        A cancel calls `on_cancel`, waits for the thread, and is raised then.
+        """
         begun = self._sandbox.threads.run(work)
         try:
             return await begun.outcome
@@ -655,7 +706,7 @@ def _since(began: float) -> int:
 
 
 async def _settle(task: asyncio.Task[bytes] | None) -> None:
-    """Let a host function that was left behind end its own cancelling, for a moment."""
+    """Cancel the host function that the program left running, and wait up to 1 s for its end."""
     if task is not None and not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=1.0)
