@@ -310,7 +310,7 @@ _OUR_GROUPS = frozenset({"text"})
 def _placed(
     texts: Mapping[str, HostText | Mapping[str, HostText]],
 ) -> tuple[list[HostText], tuple[HostTextName, ...]]:
-    """Number the texts, those in dictionaries too. Return them by number, and their names."""
+    """Give each text a number, those in dictionaries too. Return the texts and their names."""
     held: list[HostText] = []
     names = []
     for name, text in texts.items():

@@ -162,7 +162,10 @@ class StatesKept:
         return found[-1] if found else FilesState()
 
     def contents(self, state: FilesState) -> dict[str, bytes]:
-        """Return the contents of a state's files, by digest. Raise `StoreError` if any is missing."""
+        """Return the contents of a state's files, by digest. Raise `StoreError` if one is missing.
+
+        Only archives that hold some of them are read.
+        """
         needed = state.contents
         found: dict[str, bytes] = {}
         for held, load in self._holding:

@@ -77,7 +77,7 @@ ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "2",
     "SHELL": "/bin/bash",
     "TMPDIR": "/tmp",
-    # Not the host's time zone, so that programs behave the same on every machine.
+    # The time zone of the host is not given to programs: every box has this one.
     "TZ": "UTC",
     "USER": "user",
 }
@@ -442,9 +442,10 @@ class ProcessSession:
             return made
 
     async def restore(self, name: str) -> SnapshotId:
-        """Restore a snapshot of this session, by its name or by `name:id`, and end all programs.
+        """Restore a snapshot of this session, by its name or by `name:id`.
 
-        Raise `SnapshotNotFound` if there is none, and `SandboxError` if it fails.
+        Processes that are still running are ended. Raise `SnapshotNotFound` if there is no such
+        snapshot, and `SandboxError` if it fails.
         """
         async with self._turn:
             kept = self._find(name)

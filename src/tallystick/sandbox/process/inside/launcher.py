@@ -1,8 +1,8 @@
-"""The launcher: a process of its own that makes boxes for the host, one fork each.
+"""The launcher: a process of its own that makes boxes for the host, by one fork for each box.
 
-Run as a script, by the interpreter that programs shall have. It holds nothing of the host but its
-end of one connection: no environment, no files, no threads. Everything that a session needs is
-imported here once, so that a new one is a copy and not a start.
+It runs as a script, with the Python that programs will use. Of the host it has only one connection:
+no environment, no files, no threads. It imports everything that a session needs, once, so that a
+new session is a copy of this process and needs no start of Python.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from tallystick.sandbox.process.inside.keeper import Keeper
 from tallystick.sandbox.process.inside.layers import USER, make_working_directory
 from tallystick.sandbox.process.inside.watch import scheduling
 
-# Who a program is outside, if the host is root.
+# The user of programs outside of the box, if the host is root.
 _NOBODY = 65_534
 _PIDFD_OPEN = 434
 _OWN_PROCESSES = 8
-# Found by name when first used, and in the box they would be looked for in the wrong place.
+# Python imports an encoding when it is first used. In the box that import would look in the wrong
+# place, so these are loaded before.
 _ENCODINGS = ("ascii", "latin-1", "utf-8-sig", "idna")
 
 
@@ -51,10 +52,11 @@ def main() -> None:
         codecs.lookup(name)
     if filter.machine_is_known():
         for sockets in (False, True):
-            filter.build_filter(sockets=sockets, asks=True)  # Kept for every box.
+            filter.build_filter(sockets=sockets, asks=True)  # Cached for every box.
     del sys.path[0]
     sys.argv = ["program"]
-    # The host reads what goes wrong up to here; from here on nothing of it is shared with a box.
+    # Up to here, the host reads errors from our stderr. From here on it is closed, so that no box
+    # shares it.
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
@@ -92,6 +94,7 @@ _groups: dict[int, cgroup.Group] = {}
 
 
 def _reap() -> None:
+    """Reap the processes that waited for boxes, and end the groups of their boxes."""
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -103,7 +106,7 @@ def _reap() -> None:
 
 
 def _bound(pid: int, order: dict[str, Any]) -> None:
-    """Put a box into a group of its own, where the host has one for it."""
+    """Put a box into a control group of its own, with limits, if the host allows it."""
     with contextlib.suppress(OSError):
         group = cgroup.make_group(cgroup.our_place(), f"{os.getpid()}-{pid}")
         _groups[pid] = group
@@ -117,9 +120,9 @@ def _bound(pid: int, order: dict[str, Any]) -> None:
 
 
 def _open(order: dict[str, Any], descriptors: list[int]) -> tuple[int, str | None]:
-    """Start a box. Returns who waits for it and what went wrong.
+    """Start a box. Return the id of the process that waits for its end, and a problem or None.
 
-    The keeper answers for itself, on the connection that came with the order.
+    The keeper reports for itself, on the connection that came with the order.
     """
     asks, mapped = socket.socketpair()
     with asks, mapped:
@@ -141,9 +144,10 @@ def _open(order: dict[str, Any], descriptors: list[int]) -> tuple[int, str | Non
 
 
 def _write_maps(pid: int, asks: socket.socket) -> str | None:
-    """Say who is who in the new user namespace, when it is there.
+    """Write the maps of users and groups once the new user namespace exists.
 
-    Root may say more than others: then the box's user is nobody outside, and not root.
+    Return what went wrong, or None. If the host is root, the box's user is mapped to nobody, which
+    only root may do; otherwise to the host's user.
     """
     said = asks.recv(512)
     if not said.startswith(b"?"):
@@ -168,6 +172,7 @@ def _put(path: str, text: str) -> None:
 
 
 def _become_box(order: dict[str, Any], descriptors: list[int], mapped: socket.socket) -> None:
+    """Enter new namespaces, fork the keeper, and wait for its end. Return only on failure."""
     host, life = descriptors
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -184,7 +189,7 @@ def _become_box(order: dict[str, Any], descriptors: list[int], mapped: socket.so
         os.close(started)
         os.close(life)
         _be_keeper(order, socket.socket(fileno=host), ready)
-    # This process is the one outside that waits: `life` closes when all of the box is over.
+    # This process stays outside of the box and waits. Its end closes `life`, and the host sees it.
     scheduling.stay_with_others()
     kernel.set_name("tally-box")
     kernel.close_all_but(life, started)
@@ -198,10 +203,14 @@ def _become_box(order: dict[str, Any], descriptors: list[int], mapped: socket.so
 
 
 def _be_keeper(order: dict[str, Any], host: socket.socket, ready: int) -> None:
-    """Become the first process of the box."""
+    """Build the box and serve the host as its first process. Never return.
+
+    If something fails, send the problem to the host.
+    """
     try:
         kernel.die_with_parent(signal.SIGKILL)
-        # If the one outside is gone already, nothing will come from it.
+        # The waiter may have ended before the call above, and then no signal would come. In that
+        # case nothing arrives here.
         if os.read(ready, 1) != b"!":
             os._exit(70)
         os.close(ready)
@@ -239,6 +248,6 @@ if __name__ == "__main__":
     try:
         main()
     finally:
-        # What is still there ends with this process; its groups have to be told.
+        # The boxes end with this process, but their groups have to be removed.
         for left in _groups.values():
             left.end()
