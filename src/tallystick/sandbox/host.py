@@ -77,7 +77,7 @@ class HostFunction:
         method = self.function.__func__ if inspect.ismethod(self.function) else None
         described = None if method is None else _of_methods.get(method)
         if described is None:
-            described = _described(self.function, handed=self.handed)
+            described = _signature_and_doc(self.function, handed=self.handed)
             if isinstance(method, types.FunctionType):
                 _of_methods[method] = described
         signature, doc = described
@@ -90,7 +90,7 @@ _of_methods: weakref.WeakKeyDictionary[Callable[..., Any], tuple[str, str]] = (
 )
 
 
-def _described(function: Callable[..., Any], *, handed: bool) -> tuple[str, str]:
+def _signature_and_doc(function: Callable[..., Any], *, handed: bool) -> tuple[str, str]:
     """Return the signature and the docstring of a function, as programs call it.
 
     With `handed`, the first parameter is left out. A signature that cannot be read is "(...)".
@@ -110,7 +110,7 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
 
-class _Written:
+class _UnquotedAnnotation:
     """An annotation as its author wrote it, whose repr has no quotes."""
 
     def __init__(self, text: str) -> None:
@@ -137,7 +137,7 @@ def _with_plain_annotations(
 
 
 def _plain_one(annotation: object) -> object:
-    return _Written(annotation) if isinstance(annotation, str) else annotation
+    return _UnquotedAnnotation(annotation) if isinstance(annotation, str) else annotation
 
 
 class HeldText(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,7 +189,7 @@ class HostTable:
             for function in functions
             if not function.needs or function.needs in granted
         }
-        self._texts, self._placed = _placed(texts)
+        self._texts, self._placed = _number_texts(texts)
         self._values = values
         self._answering = answering
 
@@ -238,10 +238,10 @@ class HostTable:
         if function.handed:
             args.insert(0, handed)
         if function.awaited:
-            return _Later(function.function, args, kwargs)
+            return _DeferredCall(function.function, args, kwargs)
         if function.local:
-            return _called(function.function, args, kwargs)
-        return Blocking(lambda: _called(function.function, args, kwargs))
+            return _call_function(function.function, args, kwargs)
+        return Blocking(lambda: _call_function(function.function, args, kwargs))
 
     def _serve_text(self, name: str, args: list[Any], handed: object) -> bytes | Awaitable[bytes]:
         if name in CORPUS_FUNCTIONS:
@@ -250,14 +250,14 @@ class HostTable:
         if method is None or not args or type(args[0]) not in (int, str):
             return error_reply(CapabilityDenied(capability=f"host.{name[:80]}", what="this call"))
         if type(args[0]) is str:
-            return Blocking(lambda: self._called_on_held(method, args, handed))
+            return Blocking(lambda: self._call_on_held(method, args, handed))
         if not 0 <= args[0] < len(self._texts):
             return error_reply(CapabilityDenied(capability="host.text", what=name))
         text = self._texts[args[0]]
         if name in SCANNING and len(text) > SCANNED_BYTES_MAX:
             # Long work gets its own thread, so that a time limit need not wait for its end.
-            return Blocking(lambda: _called(method, [text, *args[1:]], {}))
-        return _called(method, [text, *args[1:]], {})
+            return Blocking(lambda: _call_function(method, [text, *args[1:]], {}))
+        return _call_function(method, [text, *args[1:]], {})
 
     def _serve_corpus(self, function: Callable[..., Any], args: list[Any]) -> bytes | Blocking:
         ids = args[0] if args else None
@@ -265,14 +265,16 @@ class HostTable:
             return error_reply(CapabilityDenied(capability="host.text", what="these texts"))
         if not all(type(each) is int and 0 <= each < len(self._texts) for each in ids):
             return error_reply(CapabilityDenied(capability="host.text", what="these texts"))
-        return Blocking(lambda: _called(function, [[self._texts[id] for id in ids], *args[1:]], {}))
+        return Blocking(
+            lambda: _call_function(function, [[self._texts[id] for id in ids], *args[1:]], {})
+        )
 
-    def _called_on_held(self, method: Callable[..., Any], args: list[Any], handed: object) -> bytes:
+    def _call_on_held(self, method: Callable[..., Any], args: list[Any], handed: object) -> bytes:
         try:
             text = self._find_text(args[0], handed)
         except Exception as error:
             return error_reply(error)
-        return _called(method, [text, *args[1:]], {})
+        return _call_function(method, [text, *args[1:]], {})
 
 
 def _plain(value: object) -> object:
@@ -307,7 +309,7 @@ def _check_name(name: str, parts: list[str]) -> None:
 _OUR_GROUPS = frozenset({"text"})
 
 
-def _placed(
+def _number_texts(
     texts: Mapping[str, HostText | Mapping[str, HostText]],
 ) -> tuple[list[HostText], tuple[HostTextName, ...]]:
     """Give each text a number, those in dictionaries too. Return the texts and their names."""
@@ -382,7 +384,7 @@ _NOT_THE_PROGRAMS = (LedgerError, ReplayDiverged, ResumeRefused, RunInDoubt)
 _FAILED = (Exception, SystemExit, KeyboardInterrupt)
 
 
-def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bytes:
+def _call_function(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bytes:
     try:
         return encoded_reply(function(*args, **kwargs))
     except _NOT_THE_PROGRAMS:
@@ -391,7 +393,7 @@ def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any
         return error_reply(error)
 
 
-class _Later:
+class _DeferredCall:
     """A call that starts when it is awaited; if that never happens, there is nothing to clean up.
 
     A coroutine that is never awaited would warn.
@@ -403,10 +405,12 @@ class _Later:
         self._call = function, args, kwargs
 
     def __await__(self) -> Generator[Any, None, bytes]:
-        return _awaited(*self._call).__await__()
+        return _await_call(*self._call).__await__()
 
 
-async def _awaited(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bytes:
+async def _await_call(
+    function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
+) -> bytes:
     try:
         return encoded_reply(await function(*args, **kwargs))
     except _NOT_THE_PROGRAMS:

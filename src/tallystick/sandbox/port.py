@@ -392,7 +392,7 @@ _NAME_CHARS_MAX = 200
 _ASSIGNED_CHARS_MAX = 4_000
 
 
-class Said(msgspec.Struct, kw_only=True):
+class ProgramReport(msgspec.Struct, kw_only=True):
     """The report of an interpreter on one program. A program can forge it."""
 
     ok: bool
@@ -408,7 +408,7 @@ class Said(msgspec.Struct, kw_only=True):
     answer: str | None = None
 
 
-class _LongSaid(Said, kw_only=True):
+class _LongReport(ProgramReport, kw_only=True):
     """The same report, if it is long. Its lists stay encoded until their length is known."""
 
     restored: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]
@@ -417,12 +417,12 @@ class _LongSaid(Said, kw_only=True):
 
 _LISTS_BYTES_MAX = 65_536
 _LONG_BYTES_MIN = 1024 * 1024
-_decode = msgspec.json.Decoder(Said).decode
-_decode_long = msgspec.json.Decoder(_LongSaid).decode
+_decode = msgspec.json.Decoder(ProgramReport).decode
+_decode_long = msgspec.json.Decoder(_LongReport).decode
 _decode_names = msgspec.json.Decoder(list[str]).decode
 
 
-def _read(result: bytes) -> Said:
+def _read(result: bytes) -> ProgramReport:
     """Decode a report. In a long one, a list of over 65,536 bytes is dropped.
 
     A decoded item takes many times its encoded bytes, so a forged list could fill the host's
@@ -435,11 +435,11 @@ def _read(result: bytes) -> Said:
         name: _decode_names(raw) if len(raw) <= _LISTS_BYTES_MAX else []
         for name, raw in (("restored", said.restored), ("kept", said.kept))
     }
-    whole = {name: getattr(said, name) for name in Said.__struct_fields__}
-    return Said(**whole | lists)
+    whole = {name: getattr(said, name) for name in ProgramReport.__struct_fields__}
+    return ProgramReport(**whole | lists)
 
 
-def read_said(result: bytes | None, *, bytes_max: int | None = None) -> Said | None:
+def read_report(result: bytes | None, *, bytes_max: int | None = None) -> ProgramReport | None:
     """Read the report of the interpreter; return None if the bytes are no such report.
 
     A program can forge it, so its texts are cut to the length that the interpreter itself would
@@ -451,19 +451,20 @@ def read_said(result: bytes | None, *, bytes_max: int | None = None) -> Said | N
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
     room = _VALUE_BYTES_MAX if bytes_max is None else min(bytes_max, _VALUE_BYTES_MAX)
-    told = min(max(room, _ERROR_BYTES_LEAST), _ERROR_BYTES_MAX)
-    said.kind = _cut(said.kind, _ERROR_BYTES_LEAST)
-    said.capability = _cut(said.capability, _ERROR_BYTES_LEAST)
-    said.message, said.traceback = _cut(said.message, told), _cut(said.traceback, told)
+    error_room = min(max(room, _ERROR_BYTES_LEAST), _ERROR_BYTES_MAX)
+    said.kind = _cut_text(said.kind, _ERROR_BYTES_LEAST)
+    said.capability = _cut_text(said.capability, _ERROR_BYTES_LEAST)
+    said.message = _cut_text(said.message, error_room)
+    said.traceback = _cut_text(said.traceback, error_room)
     if said.value is not None:
-        said.value = _cut(said.value, room)
+        said.value = _cut_text(said.value, room)
     if said.assigned is not None:
         name, value = said.assigned
-        said.assigned = (_cut(name, room), _cut(value, room))
+        said.assigned = (_cut_text(name, room), _cut_text(value, room))
     return said
 
 
-def _cut(text: str, bytes_max: int) -> str:
+def _cut_text(text: str, bytes_max: int) -> str:
     """Cut a text to at most `bytes_max` bytes of UTF-8; "..." marks the place."""
     if 4 * len(text) <= bytes_max:
         return text
@@ -480,7 +481,7 @@ _VALUE_BYTES_MAX = 4 * 65_536 + 100
 _ERROR_BYTES_LEAST, _ERROR_BYTES_MAX = 1_024, 4 * 16_384 + 100
 
 
-def metadata_of(said: Said | None, *, finished: bool) -> dict[str, object]:
+def metadata_of(said: ProgramReport | None, *, finished: bool) -> dict[str, object]:
     """Return the metadata of a result from the interpreter's report; empty without a report.
 
     The assigned variable and the answer count only if the program reached its own end, `finished`.

@@ -48,7 +48,7 @@ def watched_by(look: Callable[[], None]) -> Iterator[None]:
 # Programs that can be cancelled by a token while they run.
 
 
-class Cancels:
+class CancellationTokens:
     """The running programs of a sandbox that a caller can cancel by a token."""
 
     def __init__(self) -> None:
@@ -68,10 +68,10 @@ class Cancels:
 
         On entry, raise `UsageError` if another program uses the token.
         """
-        return contextlib.nullcontext() if token is None else self._registered(token, cancel)
+        return contextlib.nullcontext() if token is None else self._register(token, cancel)
 
     @contextlib.contextmanager
-    def _registered(self, token: str, cancel: Callable[[], None]) -> Iterator[None]:
+    def _register(self, token: str, cancel: Callable[[], None]) -> Iterator[None]:
         if token in self._by_token:
             raise UsageError(f"cancellation token {token!r} is in use by another program")
         self._by_token[token] = cancel
@@ -91,7 +91,7 @@ class Cancels:
 _SHARE_SECONDS = 0.1
 
 
-class Turn:
+class SlotRequest:
     """One request in the queue for slots. It is woken when granted, or to end its wait."""
 
     __slots__ = ("_woken", "granted")
@@ -114,7 +114,7 @@ class Slots:
         if count < 1:
             raise ValueError("at least one slot is needed")
         self._free = count
-        self._queue: collections.deque[Turn] = collections.deque()
+        self._queue: collections.deque[SlotRequest] = collections.deque()
         self._guard = threading.Lock()
 
     @property
@@ -130,28 +130,30 @@ class Slots:
                 return True
             return False
 
-    def acquire(self, turn: Turn | None = None, *, seconds: float = threading.TIMEOUT_MAX) -> bool:
-        """Wait for a slot. Return False if the time is over, or if `turn` was woken without one."""
-        turn = turn or Turn()
+    def acquire(
+        self, request: SlotRequest | None = None, *, seconds: float = threading.TIMEOUT_MAX
+    ) -> bool:
+        """Wait for a slot. Return False if the time is over, or `request` was woken without one."""
+        request = request or SlotRequest()
         with self._guard:
             if self._free and not self._queue:
                 self._free -= 1
                 return True
-            self._queue.append(turn)
-        turn.wait(seconds)
+            self._queue.append(request)
+        request.wait(seconds)
         with self._guard:
             # `release` may have granted the slot after the wait ended, so only this flag decides.
-            if not turn.granted:
-                self._queue.remove(turn)
-            return turn.granted
+            if not request.granted:
+                self._queue.remove(request)
+            return request.granted
 
     def release(self) -> None:
         """Release a slot. The program that has waited longest gets it."""
         with self._guard:
             if self._queue:
-                turn = self._queue.popleft()
-                turn.granted = True
-                turn.wake()
+                request = self._queue.popleft()
+                request.granted = True
+                request.wake()
             else:
                 self._free += 1
 
@@ -194,7 +196,7 @@ class Work(Generic[Result]):
         self.over = False
         self._left: asyncio.Future[None] | None = None
 
-    async def ended(self) -> None:
+    async def wait_until_over(self) -> None:
         """Wait until the thread is done, even if the outcome was cancelled. Raise nothing of it."""
         if not self.over:
             self._left = self.loop.create_future()
@@ -232,7 +234,7 @@ class ProgramThreads:
         with self._guard:
             if self._closed:
                 raise UsageError("the sandbox is closed")
-            inbox = self._idle.pop() if self._idle else self._started()
+            inbox = self._idle.pop() if self._idle else self._start_thread()
         inbox.put(made)
         return made
 
@@ -247,7 +249,7 @@ class ProgramThreads:
         for thread in threads:
             thread.join(timeout=_CLOSE_SECONDS)
 
-    def _started(self) -> queue.SimpleQueue[Any]:
+    def _start_thread(self) -> queue.SimpleQueue[Any]:
         inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         thread = threading.Thread(
             target=self._serve, args=(inbox,), name="tally-program", daemon=True

@@ -46,7 +46,7 @@ class Pattern(msgspec.Struct, frozen=True):
     size: int
 
 
-def compiled(pattern: str | Pattern) -> Pattern:
+def compile_pattern(pattern: str | Pattern) -> Pattern:
     """Compile a pattern with RE2; return a `Pattern` unchanged.
 
     Raise `UsageError`, which the program sees, if the pattern is not text, is longer than 10,000
@@ -157,20 +157,20 @@ class HostText:
 
     def length(self) -> int:
         """Return the number of characters."""
-        return self._size if self._is_ascii() else self._indexed()
+        return self._size if self._is_ascii() else self._index_blocks()
 
     def slice(self, start: int, stop: int) -> str:
         """Return the characters from `start` up to `stop`, or up to the end of the text."""
         start, stop = _whole(start), _whole(stop)
         if self._is_ascii():
             return self._bytes(start, min(stop, self._size)).decode("ascii")
-        stop = min(stop, self._indexed())
+        stop = min(stop, self._index_blocks())
         if start >= stop:
             return ""
         first = bisect.bisect_right(self._before, start) - 1
         last = bisect.bisect_left(self._before, stop)
         _check_slice(self._block_start(last) - self._starts[first])
-        text = "".join(self._decoded(block) for block in range(first, last))
+        text = "".join(self._decode_block(block) for block in range(first, last))
         return text[start - self._before[first] : stop - self._before[first]]
 
     def find(self, needle: str, start: int) -> int:
@@ -213,7 +213,7 @@ class HostText:
         number, counted, line_end = 1, 0, -1
         if not limit:
             return found
-        for low, _ in self._matches(compiled(pattern), 0):
+        for low, _ in self._matches(compile_pattern(pattern), 0):
             if low <= line_end:
                 continue
             start = self._data.rfind(b"\n", max(0, low - _LINE_BYTES_MAX), low) + 1
@@ -270,7 +270,7 @@ class HostText:
         limit = min(_whole(limit), _MATCHES_MAX)
         found = []
         if limit:
-            for low, high in self._matches(compiled(pattern), _whole(start)):
+            for low, high in self._matches(compile_pattern(pattern), _whole(start)):
                 shown = bytes(self._data[low : min(high, low + _MATCH_TEXT_BYTES_MAX)])
                 found.append((low, high, shown.decode("utf-8", "replace")))
                 if len(found) == limit:
@@ -332,13 +332,13 @@ class HostText:
             self._ascii = True
         return self._ascii
 
-    def _indexed(self) -> int:
+    def _index_blocks(self) -> int:
         """Count the characters before each block, once. Return the number in the whole text.
 
         If the work is stopped, the blocks counted so far are kept.
         """
         with self._lock:
-            count = _count_of(self._size - self._block_start(len(self._starts)))
+            count = _block_counter(self._size - self._block_start(len(self._starts)))
             while self._block_start(first := len(self._starts)) < self._size:
                 scheduling.check()
                 edges = [self._block_start(first + each) for each in range(_BLOCKS_TOGETHER + 1)]
@@ -366,7 +366,7 @@ class HostText:
                 return position - back
         return position
 
-    def _decoded(self, block: int) -> str:
+    def _decode_block(self, block: int) -> str:
         low, high = self._starts[block], self._block_start(block + 1)
         return self._data[low:high].decode("utf-8", "replace")
 
@@ -374,10 +374,10 @@ class HostText:
         position = _whole(position)
         if self._is_ascii() or position == 0:
             return position
-        if position >= self._indexed():
+        if position >= self._index_blocks():
             return self._size
         block = bisect.bisect_right(self._before, position) - 1
-        head = self._decoded(block)[: position - self._before[block]]
+        head = self._decode_block(block)[: position - self._before[block]]
         if "\ufffd" not in head:
             return self._starts[block] + len(head.encode())
         return self._starts[block] + self._char_offsets(block)[len(head)]
@@ -405,7 +405,7 @@ class _Positions:
     def at(self, offset: int) -> int:
         """Return the character position of a byte offset; the length for one at the end."""
         scheduling.check()
-        total = self._text._indexed()
+        total = self._text._index_blocks()
         if offset >= len(self._text):
             return total
         block = bisect.bisect_right(self._text._starts, offset) - 1
@@ -441,7 +441,7 @@ TEXT_FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _count_of(size: int) -> Callable[[list[bytes]], list[int]]:
+def _block_counter(size: int) -> Callable[[list[bytes]], list[int]]:
     """Return a function that counts the characters of blocks.
 
     `size` is the number of bytes left to count. From 8 MiB on, the engine of `utf8` counts.
@@ -452,14 +452,14 @@ def _count_of(size: int) -> Callable[[list[bytes]], list[int]]:
 
     counter = CharacterCount()
 
-    def counted(blocks: list[bytes]) -> list[int]:
+    def count_blocks(blocks: list[bytes]) -> list[int]:
         found = counter.of(blocks)
         return [
             _decoded_length(block) if count is None else count
             for block, count in zip(blocks, found, strict=True)
         ]
 
-    return counted
+    return count_blocks
 
 
 def _end_of_last(piece: bytes, needle: bytes) -> int:
@@ -516,7 +516,7 @@ def search_each(
 
     Positions are characters. Raise `UsageError` for a bad limit, and as `HostText.search` does.
     """
-    limit, ready = _limit(limit), compiled(pattern)
+    limit, ready = _limit(limit), compile_pattern(pattern)
     found: list[tuple[int, int, int, str]] = []
     for place, text in enumerate(texts):
         if len(found) == limit:
@@ -530,7 +530,7 @@ def grep_each(texts: Sequence[HostText], pattern: str, limit: int) -> list[tuple
 
     Raise `UsageError` for a bad limit, and as `HostText.grep` does.
     """
-    limit, ready = _limit(limit), compiled(pattern)
+    limit, ready = _limit(limit), compile_pattern(pattern)
     found: list[tuple[int, int, str]] = []
     for place, text in enumerate(texts):
         if len(found) == limit:

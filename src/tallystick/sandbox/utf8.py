@@ -118,7 +118,7 @@ class CharacterCount:
     """A counter of characters. Use each one in one thread only."""
 
     def __init__(self) -> None:
-        engine, module = _compiled()
+        engine, module = _compile()
         self._store = wasmtime.Store(engine)
         exports = wasmtime.Instance(self._store, module, []).exports(self._store)
         memory, count = exports["memory"], exports["count"]
@@ -126,7 +126,7 @@ class CharacterCount:
         assert isinstance(count, wasmtime.Func)
         self._memory, self._count = memory, count
 
-    def of(self, blocks: Sequence[bytes]) -> list[int | None]:
+    def count(self, blocks: Sequence[bytes]) -> list[int | None]:
         """Return the number of characters of each block, None for one that is not valid UTF-8.
 
         Raise `ValueError` for over `BLOCKS_MAX` blocks, or one of over `BLOCK_BYTES_MAX` bytes.
@@ -145,7 +145,7 @@ class CharacterCount:
 
 
 @functools.cache
-def _compiled() -> tuple[wasmtime.Engine, wasmtime.Module]:
+def _compile() -> tuple[wasmtime.Engine, wasmtime.Module]:
     """Compile the counting program, once in a process; it takes 4 ms."""
     engine = wasmtime.Engine()
     return engine, wasmtime.Module(engine, _PROGRAM)

@@ -87,7 +87,7 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 _decode = msgspec.json.Decoder(_Header).decode
 
 
-def packed(state: FilesState, contents: Mapping[str, bytes]) -> bytes:
+def pack_state(state: FilesState, contents: Mapping[str, bytes]) -> bytes:
     """Encode a state and these contents, by their digests, as an archive.
 
     Raise `StoreError` if the header would take over 64 MiB.
@@ -100,7 +100,7 @@ def packed(state: FilesState, contents: Mapping[str, bytes]) -> bytes:
     return b"".join([_PREFIX.pack(_MAGIC, len(header)), header, *(content for _, content in held)])
 
 
-def unpacked(raw: bytes) -> tuple[FilesState, dict[str, bytes]]:
+def unpack_state(raw: bytes) -> tuple[FilesState, dict[str, bytes]]:
     """Decode an archive: its state, and the contents in it by their digests.
 
     Raise `StoreError` if it is not an archive, or a content does not have its digest.
@@ -127,7 +127,7 @@ def unpacked(raw: bytes) -> tuple[FilesState, dict[str, bytes]]:
     return header.state, contents
 
 
-class StatesKept:
+class KeptStates:
     """The states of a run in their order, each with the program after which it was kept.
 
     Contents are not held in memory, because those of a whole run may be large. Archives are read
@@ -140,7 +140,7 @@ class StatesKept:
 
     def add(self, intent: int, load: Callable[[], bytes], raw: bytes | None = None) -> None:
         """Add the state after a program. `load` returns its archive, `raw` is that if at hand."""
-        state, contents = unpacked(load() if raw is None else raw)
+        state, contents = unpack_state(load() if raw is None else raw)
         self._states.append((intent, state))
         self._holding.append((set(contents), load))
 
@@ -170,14 +170,14 @@ class StatesKept:
         found: dict[str, bytes] = {}
         for held, load in self._holding:
             if wanted := needed & held - found.keys():
-                _, contents = unpacked(load())
+                _, contents = unpack_state(load())
                 found.update((sha256, contents[sha256]) for sha256 in wanted)
         for sha256 in needed - found.keys():
             raise StoreError(f"kept files: the content {sha256[:12]} is missing")
         return found
 
 
-def lay_out(state: FilesState, contents: Mapping[str, bytes], folder: Path) -> None:
+def write_files(state: FilesState, contents: Mapping[str, bytes], folder: Path) -> None:
     """Write the files of a state to a directory of ours, which is made here or is empty.
 
     Raise `StoreError` if a content is missing, a path is malformed, or a limit is passed. Raise
@@ -246,7 +246,7 @@ _KINDS: dict[bytes, Literal["file", "directory", "link"]] = {
 }
 
 
-class Found(msgspec.Struct, frozen=True):
+class ListedEntry(msgspec.Struct, frozen=True):
     """One entry of the working directory, as the box lists it."""
 
     path: bytes
@@ -265,12 +265,12 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     `contents`, by path, are of the files whose content was wanted and could be read.
     """
 
-    found: tuple[Found, ...]
+    found: tuple[ListedEntry, ...]
     other: tuple[bytes, ...]
     contents: dict[bytes, bytes] = {}
 
 
-def known_line(file: Found) -> bytes:
+def known_line(file: ListedEntry) -> bytes:
     """Return the line by which a box recognizes a file whose content it need not send.
 
     It has inode, times and size, and not the path, so a file in a renamed directory is recognized.
@@ -278,7 +278,7 @@ def known_line(file: Found) -> bytes:
     return b"%d %d %d %d\n" % (file.inode, file.ctime_ns, file.mtime_ns, file.size)
 
 
-async def list_files(session: ProcessSession, known: Iterable[Found] = ()) -> Listing:
+async def list_files(session: ProcessSession, known: Iterable[ListedEntry] = ()) -> Listing:
     """List the working directory of a session, with the contents of all files but the `known`.
 
     Raise `SandboxError` if the box does not answer, sends too much, or sends no listing.
@@ -303,7 +303,7 @@ def _read_listing(raw: bytes) -> Listing:
     rows = [fields[at : at + _FIELDS] for at in range(0, len(fields) - 1, _FIELDS)]
     if len(fields) != int(count) * _FIELDS + 1:
         raise ValueError
-    found: list[Found] = []
+    found: list[ListedEntry] = []
     other: list[bytes] = []
     for path, kind, mode, mtime, ctime, inode, size, target in sorted(rows):
         entry = _KINDS.get(kind)
@@ -313,7 +313,9 @@ def _read_listing(raw: bytes) -> Listing:
             other.append(path)
             continue
         found.append(
-            Found(path, entry, int(mode, 8), int(mtime), int(ctime), int(inode), int(size), target)
+            ListedEntry(
+                path, entry, int(mode, 8), int(mtime), int(ctime), int(inode), int(size), target
+            )
         )
     contents = _read_contents([row[0] for row in rows], fields[-1])
     return Listing(found=tuple(found), other=tuple(other), contents=contents)
@@ -336,7 +338,7 @@ def _read_contents(paths: Sequence[bytes], raw: bytes) -> dict[bytes, bytes]:
     return contents
 
 
-def fitting(listing: Listing) -> tuple[list[Found], list[bytes]]:
+def select_entries(listing: Listing) -> tuple[list[ListedEntry], list[bytes]]:
     """Return the entries to keep, and the paths of the others; both are sorted by path.
 
     Files are kept from the smallest on, up to 32 MiB in all.
@@ -355,7 +357,7 @@ def fitting(listing: Listing) -> tuple[list[Found], list[bytes]]:
 
 
 def state_of(
-    kept: Sequence[Found],
+    kept: Sequence[ListedEntry],
     out: Sequence[bytes],
     digests: Mapping[bytes, tuple[str, int]],
     *,

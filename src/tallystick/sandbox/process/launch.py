@@ -42,14 +42,14 @@ class Box:
     def keeper(self) -> socket.socket:
         return self._keeper
 
-    def tell(self, message: Mapping[str, Any], descriptors: Iterable[int] = ()) -> None:
+    def send(self, message: Mapping[str, Any], descriptors: Iterable[int] = ()) -> None:
         """Send a message to the keeper. Raise `SandboxError` if the connection is closed."""
         try:
             messages.send(self._keeper, message, descriptors)
-        except messages.Torn as error:
+        except messages.ConnectionLost as error:
             raise SandboxError(f"the box is gone: {error}") from None
 
-    def hear(self, *wanted: str) -> tuple[dict[str, Any], list[int]]:
+    def receive(self, *wanted: str) -> tuple[dict[str, Any], list[int]]:
         """Return the next message with one of these keys, and its descriptors.
 
         Other messages are dropped: they are late answers. Raise `SandboxError` if the connection is
@@ -58,7 +58,7 @@ class Box:
         while True:
             try:
                 message, descriptors = messages.receive(self._keeper)
-            except messages.Torn as error:
+            except messages.ConnectionLost as error:
                 raise SandboxError(f"the box is gone: {error}") from None
             if "problem" in message:
                 raise SandboxError(f"the box could not be made: {message['problem']}")
@@ -111,7 +111,7 @@ class Launcher:
         Raise `NotSupported` on other systems than Linux, and `SandboxError` if it does not start.
         """
         with self._guard:
-            self._started()
+            self._connect()
             return self._found
 
     @property
@@ -132,12 +132,12 @@ class Launcher:
         life, alive = os.pipe2(os.O_CLOEXEC)
         try:
             with self._guard:
-                connection = self._started()
+                connection = self._connect()
                 try:
                     messages.send(connection, order, [theirs.fileno(), alive])
                     answer, _ = messages.receive(connection)
-                except messages.Torn as error:
-                    self._ended()
+                except messages.ConnectionLost as error:
+                    self._stop()
                     raise SandboxError(f"the launcher is gone: {error}") from None
         except BaseException:
             ours.close()
@@ -151,7 +151,7 @@ class Launcher:
             if answer["problem"] is not None:
                 raise SandboxError(f"the box could not be made: {answer['problem']}")
             ours.settimeout(_OPEN_SECONDS)
-            box.hear("ready")
+            box.receive("ready")
         except BaseException:
             box.close()
             raise
@@ -160,13 +160,13 @@ class Launcher:
     def close(self) -> None:
         """End the launcher, and with it every box. Closing twice is harmless."""
         with self._guard:
-            self._ended()
+            self._stop()
 
-    def _started(self) -> socket.socket:
+    def _connect(self) -> socket.socket:
         """Return the connection to the launcher; start it if it does not run."""
         if self._socket is not None and self._process is not None and self._process.poll() is None:
             return self._socket
-        self._ended()
+        self._stop()
         if sys.platform != "linux":
             raise NotSupported(backend="process", operation=f"{sys.platform}: it needs Linux")
         ours, theirs = messages.pair()
@@ -188,21 +188,21 @@ class Launcher:
         self._socket = ours
         try:
             hello, _ = messages.receive(ours)
-        except messages.Torn as error:
-            said = self._said()
-            self._ended()
+        except messages.ConnectionLost as error:
+            said = self._read_stderr()
+            self._stop()
             raise SandboxError(f"the launcher did not start: {said or error}") from None
         self._found, self._root = hello["found"], hello["root"]
         return ours
 
-    def _said(self) -> str:
+    def _read_stderr(self) -> str:
         """Kill a launcher that did not start, and return the end of its stderr."""
         assert self._process is not None
         assert self._process.stderr is not None
         self._process.kill()
         return self._process.stderr.read().decode("utf-8", "replace")[-_SAID_CHARS_MAX:].strip()
 
-    def _ended(self) -> None:
+    def _stop(self) -> None:
         """End the launcher, if it runs. It ends when its connection closes; after 5 s, kill it."""
         if self._socket is not None:
             self._socket.close()

@@ -57,14 +57,14 @@ from tallystick.sandbox.port import (
 from tallystick.sandbox.process.files import (
     WORK,
     FilesState,
-    Found,
-    StatesKept,
-    fitting,
+    KeptStates,
+    ListedEntry,
     known_line,
-    lay_out,
     list_files,
-    packed,
+    pack_state,
+    select_entries,
     state_of,
+    write_files,
 )
 from tallystick.sandbox.snapshot import (
     SESSION_NAMES_CHARS_MAX,
@@ -111,7 +111,7 @@ class ProcessPrograms:
         seed: int,
         files: Keeper,
         network: NetworkGrant | None = None,
-        states: StatesKept | None = None,
+        states: KeptStates | None = None,
         begins_after: int = 0,
         marks: Mapping[str, int] | None = None,
     ) -> None:
@@ -120,7 +120,7 @@ class ProcessPrograms:
         self._seed = seed
         self._files = files
         self._network = network
-        self._states = StatesKept() if states is None else states
+        self._states = KeptStates() if states is None else states
         self._state = self._states.after(begins_after)
         self._given = self._state
         self._state = self._begun = msgspec.structs.replace(self._state, variables={}, imported={})
@@ -130,9 +130,9 @@ class ProcessPrograms:
         self._folder: PrivateFolder | None = None
         self._has_before = False
         # The files whose content is known, by their `known_line`, each with digest and length.
-        self._seen: dict[bytes, tuple[Found, tuple[str, int]]] = {}
+        self._seen: dict[bytes, tuple[ListedEntry, tuple[str, int]]] = {}
         self._program = 0
-        self._on_attempt: OnAttempt = _nobody
+        self._on_attempt: OnAttempt = _refuse_attempt
 
     @property
     def identity(self) -> Identity:
@@ -152,7 +152,7 @@ class ProcessPrograms:
 
         Raise `StoreError` if these cannot be restored, and what `ProcessSandbox.open` raises.
         """
-        await self._opened(self._given)
+        await self._open_with(self._given)
 
     async def image(self) -> SessionImage | None:
         """Return all files as stored last, with the current variables; None if nothing changed.
@@ -162,11 +162,11 @@ class ProcessPrograms:
         """
         if self._program == 0 and self._state == self._begun:
             return None
-        saved = await self._saved()
+        saved = await self._save_variables()
         raw = await asyncio.to_thread(self._archive, saved)
         return SessionImage(image=raw, names=_names_of(saved))
 
-    async def _saved(self) -> Saved:
+    async def _save_variables(self) -> Saved:
         """Return the current variables of the interpreter, and those that cannot be kept.
 
         The session can save itself only to a directory, so one is made for that, and removed.
@@ -180,7 +180,7 @@ class ProcessPrograms:
     def _archive(self, saved: Saved) -> bytes:
         """Encode the state that was stored last, with all its contents and these variables."""
         state = msgspec.structs.replace(self._state, variables=saved.kept, imported=saved.imported)
-        return packed(state, self._states.contents(self._state))
+        return pack_state(state, self._states.contents(self._state))
 
     async def close(self) -> None:
         """End every process in the box, and remove its files. Closing twice is harmless."""
@@ -218,9 +218,9 @@ class ProcessPrograms:
         """
         self._program, self._on_attempt = program.intent, attempted
         if program.kind == "snapshot":
-            return await self._told(self._snapshot(source.strip()))
+            return await self._command_result(self._snapshot(source.strip()))
         if program.kind == "rollback":
-            return await self._told(self._rollback(source.strip()))
+            return await self._command_result(self._rollback(source.strip()))
         await self._keep_before()
         box = self._open_box()
         try:
@@ -234,7 +234,7 @@ class ProcessPrograms:
                 exit_code=2, error=ProgramError(kind="UsageError", message=str(error))
             )
         if result.stop != "finished":
-            return _said_too(result, await self._put_back())
+            return _with_note(result, await self._put_back())
         if result.metadata.get("namespace_lost"):
             lost = "[an earlier program had ended the interpreter: its variables were lost]"
             result = msgspec.structs.replace(result, stderr=f"{result.stderr}{lost}\n")
@@ -267,12 +267,12 @@ class ProcessPrograms:
                 pass
             else:
                 return "its files were put back"
-        elif await self._alive():
+        elif await self._is_alive():
             return "its files stay as they are"
-        await self._opened(self._state)
+        await self._open_with(self._state)
         return "the machine was started again: variables are gone, files are as they were kept last"
 
-    async def _alive(self) -> bool:
+    async def _is_alive(self) -> bool:
         try:
             await list_files(self._open_box())
         except SandboxError:
@@ -281,7 +281,7 @@ class ProcessPrograms:
 
     # -- states by name ------------------------------------------------------------------------
 
-    async def _told(self, work: Awaitable[str]) -> ExecutionResult:
+    async def _command_result(self, work: Awaitable[str]) -> ExecutionResult:
         try:
             return ExecutionResult.success(f"{await work}\n")
         except (
@@ -315,7 +315,7 @@ class ProcessPrograms:
             there = ", ".join(sorted({*known, *self._marks})) or "none"
             raise SnapshotNotFound(name=f"{name} (there are: {there})")
         # An earlier process took it: its files are stored, its variables are not.
-        await self._opened(self._states.after(self._marks[name]))
+        await self._open_with(self._states.after(self._marks[name]))
         return f"back at {name!r}: files are as they were, variables are gone"
 
     # -- keeping -------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ class ProcessPrograms:
         """
         try:
             async with asyncio.timeout(_KEEPING_SECONDS):
-                found = await self._found()
+                found = await self._read_state()
         except (SandboxError, TimeoutError) as error:
             return self._not_kept(finished, str(error) or "it took too long")
         state, contents = found
@@ -336,7 +336,7 @@ class ProcessPrograms:
             return None
         fresh = {sha256: raw for sha256, raw in contents.items() if sha256 not in self._known}
         try:
-            raw = packed(state, fresh)
+            raw = pack_state(state, fresh)
             ref = await asyncio.to_thread(
                 lambda: self._files.keep(
                     raw, media_type=SNAPSHOT_TYPE, label=f"files after program {finished.intent}"
@@ -357,7 +357,7 @@ class ProcessPrograms:
     def _not_kept(self, finished: ProgramFinished, why: str) -> FilesKept:
         return FilesKept(intent=finished.intent, turn=finished.turn, archive=None, problem=why)
 
-    async def _found(self) -> tuple[FilesState, dict[str, bytes]]:
+    async def _read_state(self) -> tuple[FilesState, dict[str, bytes]]:
         """Return the current state, and the contents of files that may have changed.
 
         Raise `SandboxError` if the box does not list its files.
@@ -365,7 +365,7 @@ class ProcessPrograms:
         box = self._open_box()
         looked_ns = time.time_ns()
         listing = await list_files(box, (file for file, _ in self._seen.values()))
-        kept, out = fitting(listing)
+        kept, out = select_entries(listing)
         contents: dict[str, bytes] = {}
         digests: dict[bytes, tuple[str, int]] = {}
         seen = {}
@@ -394,7 +394,7 @@ class ProcessPrograms:
         assert self._box is not None, "the session is open"
         return self._box
 
-    async def _opened(self, state: FilesState) -> None:
+    async def _open_with(self, state: FilesState) -> None:
         """Replace the box by a new one with the files, variables and shell of a state.
 
         Raise `StoreError` if the files cannot be written.
@@ -406,36 +406,38 @@ class ProcessPrograms:
             contents = await asyncio.to_thread(self._states.contents, state)
             files = self._folder.path / "files"
             try:
-                await asyncio.to_thread(lay_out, state, contents, files)
+                await asyncio.to_thread(write_files, state, contents, files)
             except (OSError, OverflowError, ValueError) as error:
                 raise StoreError(f"kept files: they cannot be laid out: {error}") from error
         if self._folder is not None and (state.variables or state.imported):
             saved = self._folder.path / "saved"
-            await asyncio.to_thread(_lay_variables, state, saved)
+            await asyncio.to_thread(_write_variables, state, saved)
         self._box = await self._sandbox.open(
             session_id=self._session_id,
             seed=self._seed,
             files=files,
             network=self._network,
-            record=self._attempted,
+            record=self._record_attempt,
             saved=saved,
         )
         self._has_before, self._seen = False, {}
-        await self._shell_to(state)
+        await self._restore_shell(state)
 
-    async def _shell_to(self, state: FilesState) -> None:
+    async def _restore_shell(self, state: FilesState) -> None:
         """Set the shell's directory and its exported variables, by a command of our own."""
         where = os.fsdecode(state.where) if state.where is not None else WORK
         exported = [(os.fsdecode(name), os.fsdecode(value)) for name, value in state.exported]
-        lines = [f"export {name}={_quoted(value)}" for name, value in exported if _plain(name)]
+        lines = [
+            f"export {name}={_quote(value)}" for name, value in exported if _is_variable_name(name)
+        ]
         if where != WORK:
             # The directory may be missing, because only the working directory is kept.
-            lines.append(f"cd -- {_quoted(where)} 2>/dev/null || cd {WORK}")
+            lines.append(f"cd -- {_quote(where)} 2>/dev/null || cd {WORK}")
         if lines:
             context = ExecutionContext(session_id=self._session_id)
             await self._open_box().command("\n".join(lines), context=context, host=HostTable())
 
-    def _attempted(self, attempt: Attempt) -> None:
+    def _record_attempt(self, attempt: Attempt) -> None:
         self._on_attempt(
             NetworkAttempted(
                 program=self._program,
@@ -452,7 +454,7 @@ class ProcessPrograms:
 _: type[Programs] = ProcessPrograms
 
 
-def _lay_variables(state: FilesState, folder: Path) -> None:
+def _write_variables(state: FilesState, folder: Path) -> None:
     """Write variables as a saved session without files, which a new box can load.
 
     Its files come another way: they are the first files of the box.
@@ -467,24 +469,24 @@ def _lay_variables(state: FilesState, folder: Path) -> None:
     (folder / "session.json").write_bytes(msgspec.json.encode(saved))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Quote a text for bash, byte by byte, because it may not be valid UTF-8."""
     return "$'" + "".join(f"\\x{each:02x}" for each in os.fsencode(text)) + "'"
 
 
-def _plain(name: str) -> bool:
+def _is_variable_name(name: str) -> bool:
     """Return True if a shell can export a variable of this name."""
     return name.isascii() and name.isidentifier()
 
 
-def _said_too(result: ExecutionResult, what: str) -> ExecutionResult:
+def _with_note(result: ExecutionResult, what: str) -> ExecutionResult:
     """Return the result of a stopped program, with what happened to its files in the error."""
     error = result.error or ProgramError(kind="Stopped", message=result.stop)
-    told = msgspec.structs.replace(error, message=f"{error.message}; {what}")
-    return msgspec.structs.replace(result, error=told)
+    noted = msgspec.structs.replace(error, message=f"{error.message}; {what}")
+    return msgspec.structs.replace(result, error=noted)
 
 
-def _nobody(attempt: NetworkAttempted) -> None:
+def _refuse_attempt(attempt: NetworkAttempted) -> None:
     raise TallystickError("nobody writes down what is reached for")
 
 
@@ -517,7 +519,7 @@ async def open_process(
     Python variables come back only if the run has no recorded program. Raise `StoreError` if an
     archive cannot be read, and what `ProcessSandbox.open` raises.
     """
-    states = StatesKept()
+    states = KeptStates()
     image = None if started.session is None else started.session.image
     kept = [(intent, each.archive) for intent, each in sorted(history.files.items())]
     for intent, ref in [(0, image), *kept]:

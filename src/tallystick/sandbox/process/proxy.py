@@ -283,7 +283,7 @@ class Proxy:
         self._closed = threading.Event()
         self._room = threading.BoundedSemaphore(_CONNECTIONS_MAX)
         self._counting = threading.Lock()
-        self._told = 0
+        self._attempts = 0
         self._threads: set[threading.Thread] = set()
         self._main = threading.Thread(target=self._accept, name="tally-proxy", daemon=True)
 
@@ -334,37 +334,39 @@ class Proxy:
         try:
             head, rest = read_head(client)
         except BadRequest as error:
-            self._tell(Attempt(host="", port=0, method="", outcome="refused", why=str(error)))
-            _say(client, "400 Bad Request", str(error))
+            self._record_attempt(
+                Attempt(host="", port=0, method="", outcome="refused", why=str(error))
+            )
+            _send_refusal(client, "400 Bad Request", str(error))
             return
         asked = Attempt(host=head.host, port=head.port, method=head.method, outcome="refused")
         try:
-            address = self._checked(head)
+            address = self._address_of(head)
         except _Refused as error:
-            self._tell(msgspec.structs.replace(asked, why=error.why))
-            _say(client, error.status, error.why)
+            self._record_attempt(msgspec.structs.replace(asked, why=error.why))
+            _send_refusal(client, error.status, error.why)
             return
         allowed = msgspec.structs.replace(asked, outcome="allowed", address=address)
-        self._tell(allowed)
+        self._record_attempt(allowed)
         try:
             upstream = socket.create_connection((address, head.port), timeout=_CONNECT_SECONDS)
         except OSError as error:
             why = error.strerror or str(error)
-            self._tell(msgspec.structs.replace(allowed, outcome="failed", why=why))
-            _say(client, "502 Bad Gateway", why)
+            self._record_attempt(msgspec.structs.replace(allowed, outcome="failed", why=why))
+            _send_refusal(client, "502 Bad Gateway", why)
             return
         with upstream:
             self._pass_on(client, upstream, head, rest)
 
-    def _tell(self, attempt: Attempt) -> None:
+    def _record_attempt(self, attempt: Attempt) -> None:
         """Record an attempt. Raise `ConnectionRefusedError` after 10,000 of them."""
         with self._counting:
-            self._told += 1
-            if self._told > _ATTEMPTS_MAX:
+            self._attempts += 1
+            if self._attempts > _ATTEMPTS_MAX:
                 raise ConnectionRefusedError("too many attempts")
         self._record(attempt)
 
-    def _checked(self, head: Head) -> str:
+    def _address_of(self, head: Head) -> str:
         """Return the address to connect to. Raise `_Refused` if the host may not be reached.
 
         It is an address and not a name: a second resolution could give another, unchecked one.
@@ -435,7 +437,7 @@ def _readable(sockets: Sequence[socket.socket]) -> list[socket.socket]:
     return [each for each in sockets if each.fileno() in found]
 
 
-def _say(client: socket.socket, status: str, why: str) -> None:
+def _send_refusal(client: socket.socket, status: str, why: str) -> None:
     body = f"{why}\n".encode()
     client.sendall(
         f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n"

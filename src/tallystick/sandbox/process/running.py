@@ -28,14 +28,14 @@ from tallystick.sandbox.port import (
     ExecutionResult,
     ProgramCharge,
     ProgramError,
-    Said,
+    ProgramReport,
     Stop,
     metadata_of,
 )
 from tallystick.sandbox.process.inside import messages
 from tallystick.sandbox.process.launch import Box
 from tallystick.sandbox.wasm.engine import BadPointer
-from tallystick.sandbox.wasm.execution import Execution, describe
+from tallystick.sandbox.wasm.execution import Execution, stop_of
 from tallystick.sandbox.wasm.instance import Ended
 from tallystick.storage.clock import new_id
 
@@ -55,36 +55,36 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, object] = {}
 
 
-def trap(message: str) -> Verdict:
+def trap_verdict(message: str) -> Verdict:
     """Return the verdict on a program that broke its own interpreter."""
     error = ProgramError(kind=KINDS["trap"], message=message)
     return Verdict(stop="trap", error=error, exit_code=NOT_RUN)
 
 
-def too_much_memory(memory_bytes: int, *, traceback: str = "") -> Verdict:
+def memory_verdict(memory_bytes: int, *, traceback: str = "") -> Verdict:
     """Return the verdict on a program or command that passed its memory limit, in bytes."""
     message = f"memory: more than {memory_bytes:,} bytes were needed"
     error = ProgramError(kind=KINDS["memory"], message=message, traceback=traceback)
     return Verdict(stop="memory", error=error, exit_code=NOT_RUN)
 
 
-def ended_from_outside(ended: BaseException) -> Verdict:
+def stop_verdict(ended: BaseException) -> Verdict:
     """Return the verdict on a program or command that an exception stopped from outside."""
-    stop, message = describe(ended)
+    stop, message = stop_of(ended)
     error = ProgramError(kind=KINDS[stop], message=message)
     return Verdict(stop=stop, error=error, exit_code=NOT_RUN)
 
 
 def verdict_of_program(
-    said: Said | None, ended: BaseException | None, *, memory_bytes: int
+    said: ProgramReport | None, ended: BaseException | None, *, memory_bytes: int
 ) -> Verdict:
     """Return the verdict on a Python program, from its report or from what stopped it."""
     if ended is not None:
-        return ended_from_outside(ended)
+        return stop_verdict(ended)
     if said is None:
-        return trap("the program broke its own interpreter: it gave no result")
+        return trap_verdict("the program broke its own interpreter: it gave no result")
     if said.kind == "MemoryError" and not said.ok:
-        return too_much_memory(memory_bytes, traceback=said.traceback)
+        return memory_verdict(memory_bytes, traceback=said.traceback)
     metadata = metadata_of(said, finished=True)
     if said.ok:
         return Verdict(value=said.value, metadata=metadata)
@@ -97,7 +97,7 @@ def exit_code_of(status: int) -> int:
     return status if status >= 0 else _SIGNALLED - status
 
 
-def how(status: int | None) -> str:
+def describe_end(status: int | None) -> str:
     """Describe how a process ended, in words. A status of None is unknown."""
     if status is None:
         return "it is gone"
@@ -134,11 +134,11 @@ def result_of(
     *,
     context: ExecutionContext,
     took_ms: int,
-    told: Mapping[str, bool],
+    flags: Mapping[str, bool],
 ) -> ExecutionResult:
     """Return the result of a program or a command that has ended, and close its streams.
 
-    Each name in `told` that is True is set in the metadata. `took_ms` is the whole time.
+    Each name in `flags` that is True is set in the metadata. `took_ms` is the whole time.
     """
     streams = (output.stdout, output.stderr)
     kept = context.outputs_before
@@ -148,7 +148,7 @@ def result_of(
     stderr = output.stderr.text(kept)
     path = next((stream.path for stream in streams if stream.path is not None), None)
     metadata: dict[str, object] = {"backend": "process", **verdict.metadata}
-    metadata.update((name, True) for name, so in told.items() if so)
+    metadata.update((name, True) for name, so in flags.items() if so)
     if output.stderr.path is not None:
         metadata["stderr_file_path"] = str(output.stderr.path)
     return ExecutionResult(
@@ -185,7 +185,7 @@ _STATE_BYTES_MAX = 1024 * 1024
 _STREAMS = (1, 2)
 
 
-class _Running(abc.ABC):
+class _Invocation(abc.ABC):
     """The common part of a program and a command: streams, callbacks, and the loop that polls."""
 
     def __init__(self, box: Box) -> None:
@@ -282,7 +282,7 @@ def _read(descriptor: int, count: int) -> bytes | None:
         return None
 
 
-class Program(_Running):
+class Program(_Invocation):
     """A Python program, which exchanges frames with the host.
 
     `lost` says that the variables of earlier programs were gone, `swept` that processes had to be
@@ -317,11 +317,11 @@ class Program(_Running):
         ours.setblocking(False)
         writing = self._streams(stack)
         try:
-            self._box.tell(self._order, [theirs.fileno(), *writing])
+            self._box.send(self._order, [theirs.fileno(), *writing])
         finally:
             theirs.close()
             messages.close_quietly(writing)
-        begun, _ = self._box.hear("begun")
+        begun, _ = self._box.receive("begun")
         if not begun["begun"]:
             raise Ended("it could not be started")
         self.lost, self.swept = begun["lost"], begun["swept"]
@@ -413,7 +413,7 @@ class Program(_Running):
             yield kind, body
 
 
-class Command(_Running):
+class Command(_Invocation):
     """A command of the shell.
 
     At the end, `status` is the status of bash, as `exit_code_of` takes it. `memory` is the memory
@@ -431,16 +431,16 @@ class Command(_Running):
 
     def _begin(self, stack: contextlib.ExitStack, payload: bytes) -> None:
         writing = self._streams(stack)
-        state, told = os.pipe2(os.O_CLOEXEC)
+        state, theirs = os.pipe2(os.O_CLOEXEC)
         stack.callback(os.close, state)
         os.set_blocking(state, False)
         self._register(state, lambda event: self._on_state(state))
-        given = [_in_memory("order", self._order), _in_memory("command", payload)]
+        given = [_memory_file("order", self._order), _memory_file("command", payload)]
         try:
             order = {"do": "command", "memory_bytes": self._memory_bytes}
-            self._box.tell(order, [*given, *writing, told])
+            self._box.send(order, [*given, *writing, theirs])
         finally:
-            messages.close_quietly([*given, *writing, told])
+            messages.close_quietly([*given, *writing, theirs])
         self._register(self._box.keeper.fileno(), lambda event: self._on_keeper(state))
 
     def _on_state(self, descriptor: int) -> None:
@@ -453,12 +453,12 @@ class Command(_Running):
             self._left += data
 
     def _on_keeper(self, state: int) -> None:
-        message, _ = self._box.hear("ended")
+        message, _ = self._box.receive("ended")
         self.status, self.memory = message["ended"], message["memory"]
         self._on_state(state)
         self._over = True
 
-    def left(self) -> tuple[str, dict[str, str]] | None:
+    def final_state(self) -> tuple[str, dict[str, str]] | None:
         """Return the last directory and the exported variables; None if they were not reported."""
         parts = bytes(self._left).split(b"\0")
         if self._left_too_much or len(parts) < 2 or parts[-1]:
@@ -482,7 +482,7 @@ def _plain(name: str) -> bool:
     return name.isascii() and name.isidentifier() and not name.startswith("LD_")
 
 
-def _in_memory(name: str, content: bytes) -> int:
+def _memory_file(name: str, content: bytes) -> int:
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     with open(descriptor, "wb", closefd=False) as file:
         file.write(content)

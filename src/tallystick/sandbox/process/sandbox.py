@@ -24,7 +24,7 @@ from tallystick.sandbox.process.proxy import (
 )
 from tallystick.sandbox.process.session import ProcessSession
 from tallystick.sandbox.process.settings import BoxSettings, order_of, require_layers
-from tallystick.sandbox.scheduling import Cancels, ProgramThreads, Slots
+from tallystick.sandbox.scheduling import CancellationTokens, ProgramThreads, Slots
 from tallystick.storage.clock import new_id
 
 # The self-test: each capability is tried by a program that needs it.
@@ -215,7 +215,7 @@ class ProcessSandbox:
         self.slots = Slots(active_max)
         self.threads = ProgramThreads()
         self._launcher = Launcher()
-        self.cancels = Cancels()
+        self.cancels = CancellationTokens()
         self._sessions: set[ProcessSession] = set()
         # Boxes that are made in advance, because a session would have to wait for one.
         self._spares_max = spares
@@ -245,7 +245,7 @@ class ProcessSandbox:
 
         Start the launcher if it does not run; raise what `Launcher.start` raises.
         """
-        return await self.threads.run(self._found).outcome
+        return await self.threads.run(self._find_layers).outcome
 
     def pretend(self, layer: str, missing: str | None) -> None:
         """Act as if the host lacked a layer, for the reason `missing`, or had it (None).
@@ -254,7 +254,7 @@ class ProcessSandbox:
         """
         self._pretended[layer] = missing
 
-    def _found(self) -> dict[str, str | None]:
+    def _find_layers(self) -> dict[str, str | None]:
         return {**self._launcher.start(), **self._pretended}
 
     async def open(
@@ -280,7 +280,7 @@ class ProcessSandbox:
         be made, and `StoreError` if `saved` cannot be loaded.
         """
         box, proxy = await self.threads.run(
-            lambda: self._made(files, network, record, resolve)
+            lambda: self._make_box(files, network, record, resolve)
         ).outcome
         session = ProcessSession(
             self,
@@ -300,7 +300,7 @@ class ProcessSandbox:
             self.threads.run(self._replenish)
         return session
 
-    def _made(
+    def _make_box(
         self,
         files: Path | None,
         network: NetworkGrant | None,
@@ -312,8 +312,8 @@ class ProcessSandbox:
             return self._box(files), None
         box = self._launcher.open(self._order(files, network=True))
         try:
-            box.tell({"do": "listen", "port": PROXY_PORT})
-            _, descriptors = box.hear("listening")
+            box.send({"do": "listen", "port": PROXY_PORT})
+            _, descriptors = box.receive("listening")
             listening = socket.socket(fileno=descriptors[0])
         except BaseException:
             box.close()
@@ -332,7 +332,7 @@ class ProcessSandbox:
         return self._launcher.open(self._order(files))
 
     def _order(self, files: Path | None, *, network: bool = False) -> dict[str, Any]:
-        found = self._found()
+        found = self._find_layers()
         require_layers(self.settings, found)
         return order_of(
             self.settings, found, root=self._launcher.root, files=files, network=network

@@ -29,7 +29,7 @@ from tallystick.sandbox.port import (
     Host,
     HostNames,
     SandboxSession,
-    read_said,
+    read_report,
 )
 from tallystick.sandbox.process.inside.layers import WORK
 from tallystick.sandbox.process.launch import Box
@@ -38,13 +38,13 @@ from tallystick.sandbox.process.running import (
     Command,
     Program,
     Verdict,
-    ended_from_outside,
+    describe_end,
     exit_code_of,
-    how,
+    memory_verdict,
     output_for,
     result_of,
-    too_much_memory,
-    trap,
+    stop_verdict,
+    trap_verdict,
     verdict_of_program,
 )
 from tallystick.sandbox.process.settings import check_context
@@ -53,7 +53,7 @@ from tallystick.sandbox.wasm.engine import BadPointer
 from tallystick.sandbox.wasm.execution import (
     Execution,
     Stopped,
-    broken,
+    broken_result,
     names_payload,
     program_payload,
     source_of,
@@ -83,11 +83,11 @@ ENVIRONMENT = {
 }
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
 # The variables by which programs find a proxy; both spellings are in use.
-PROXIED = {
+PROXY_VARIABLES = {
     **{name: _PROXY for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")},
     "no_proxy": "localhost,127.0.0.1,::1",
 }
-_SHELLS_OWN = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
+_SHELL_VARIABLES = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
 
 
 class ShellState(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +115,7 @@ class ShellState(msgspec.Struct, frozen=True, kw_only=True):
         exported = {
             name: value
             for name, value in variables.items()
-            if name not in _SHELLS_OWN and base.get(name) != value
+            if name not in _SHELL_VARIABLES and base.get(name) != value
         }
         for name in given:
             if name in self.exported and name not in exported:
@@ -123,7 +123,7 @@ class ShellState(msgspec.Struct, frozen=True, kw_only=True):
         return ShellState(where=where, exported=exported)
 
 
-def inside(working_dir: str) -> str:
+def session_directory(working_dir: str) -> str:
     """Return the path in the box of a directory that is given from the working directory.
 
     Raise `UsageError` if it is absolute, or has a '..' or a NUL.
@@ -184,16 +184,16 @@ def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int
     made.mkdir(mode=0o700)
     try:
         variables = bytearray()
-        _piped(box, {"do": "pack_variables"}, variables.extend, _VARIABLES_BYTES_MAX)
+        _read_pipe(box, {"do": "pack_variables"}, variables.extend, _VARIABLES_BYTES_MAX)
         try:
             found = msgspec.json.decode(bytes(variables), type=_Variables)
         except (msgspec.MsgspecError, UnicodeError):
             raise SandboxError("the interpreter did not give its variables") from None
         with open(open_new(made / "files.tar"), "wb") as file:
-            _piped(box, {"do": "pack_files"}, file.write, bytes_max)
+            _read_pipe(box, {"do": "pack_files"}, file.write, bytes_max)
             file.flush()
             os.fsync(file.fileno())
-        answer, _ = box.hear("packed")
+        answer, _ = box.receive("packed")
         if not answer["packed"]:
             raise SandboxError(f"the files could not be packed: {answer.get('why')}")
         saved = Saved(
@@ -205,8 +205,8 @@ def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int
         )
         # `json`, not `msgspec`: the shell's directory and variables may hold bytes that are not
         # text, as lone surrogates.
-        told = json.dumps(msgspec.to_builtins(saved))
-        (made / "session.json").write_bytes(told.encode())
+        text = json.dumps(msgspec.to_builtins(saved))
+        (made / "session.json").write_bytes(text.encode())
         made.rename(directory)
     except OSError as error:
         raise StoreError(f"{directory}: {error.strerror or error}") from None
@@ -215,7 +215,7 @@ def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int
     return saved
 
 
-def listed_files(box: Box, order: Mapping[str, Any], known: bytes) -> bytes:
+def read_listing(box: Box, order: Mapping[str, Any], known: bytes) -> bytes:
     """Return the listing of the working directory that the box writes.
 
     `known` has a line for each file whose content is not wanted. Raise `SandboxError` if the box
@@ -226,14 +226,14 @@ def listed_files(box: Box, order: Mapping[str, Any], known: bytes) -> bytes:
         file.write(known)
         file.flush()
         bytes_max = order["bytes_max"] + _LISTING_BYTES_MAX
-        _piped(box, order, written.extend, bytes_max, more=[file.fileno()])
-    answer, _ = box.hear("packed")
+        _read_pipe(box, order, written.extend, bytes_max, more=[file.fileno()])
+    answer, _ = box.receive("packed")
     if not answer["packed"]:
         raise SandboxError(f"its files could not be listed: {str(answer.get('why'))[:200]}")
     return bytes(written)
 
 
-def _piped(
+def _read_pipe(
     box: Box,
     order: Mapping[str, Any],
     take: Callable[[bytes], object],
@@ -250,7 +250,7 @@ def _piped(
     until, count = time.monotonic() + _SECONDS, 0
     try:
         try:
-            box.tell(order, [writing, *more])
+            box.send(order, [writing, *more])
         finally:
             os.close(writing)
         poll = select.poll()
@@ -266,8 +266,8 @@ def _piped(
                 raise SandboxError(f"the session holds more than {bytes_max:,} bytes")
             take(data)
     except SandboxError:
-        box.tell({"do": "drop"})
-        box.hear("dropped")
+        box.send({"do": "drop"})
+        box.receive("dropped")
         raise
     finally:
         os.close(reading)
@@ -286,22 +286,22 @@ def load_session(box: Box, directory: Path) -> Saved:
     try:
         if saved.format != _FORMAT:
             raise StoreError(f"{directory}: format {saved.format}; this version reads {_FORMAT}")
-        box.tell({"do": "unpack_files"}, [files])
-        answer, _ = box.hear("unpacked")
+        box.send({"do": "unpack_files"}, [files])
+        answer, _ = box.receive("unpacked")
     finally:
         os.close(files)
     if not answer["unpacked"]:
         raise StoreError(f"{directory}: the files cannot be put back: {answer.get('why')}")
     reading, writing = os.pipe2(os.O_CLOEXEC)
     try:
-        box.tell({"do": "unpack_variables"}, [reading])
+        box.send({"do": "unpack_variables"}, [reading])
     finally:
         os.close(reading)
     with open(writing, "wb") as file:
         file.write(msgspec.json.encode({"kept": saved.kept, "imported": saved.imported}))
-    box.hear("begun")
-    box.tell({"do": "keep"})
-    if not box.hear("kept")[0]["kept"]:
+    box.receive("begun")
+    box.send({"do": "keep"})
+    if not box.receive("kept")[0]["kept"]:
         raise StoreError(f"{directory}: the variables cannot be put back")
     return saved
 
@@ -312,7 +312,7 @@ def load_session(box: Box, directory: Path) -> Saved:
 Result = TypeVar("Result")
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+class _KeptSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The host's part of a snapshot; files and variables are in the box."""
 
     id: SnapshotId
@@ -342,7 +342,7 @@ class ProcessSession:
         self._seed: int | None = seed
         self._bound = HostNames()
         self._shell = ShellState()
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _KeptSnapshot] = {}
         self._execution: Execution | None = None
         self._turn = asyncio.Lock()
         self._closed = False
@@ -372,7 +372,7 @@ class ProcessSession:
         `UsageError` if the session is closed, and `SandboxError` if the sandbox fails. If the whole
         box has ended, that is a result with the stop `trap`.
         """
-        where = self._checked(context)
+        where = self._check(context)
         source, problem = source_of(program, context.limits.source_bytes)
         if problem is not None:
             return problem
@@ -391,7 +391,7 @@ class ProcessSession:
 
         Raise what `execute` raises, and `UsageError` for a command with a NUL.
         """
-        where = self._checked(context)
+        where = self._check(context)
         source, problem = source_of(text, context.limits.source_bytes)
         if problem is not None:
             return problem
@@ -438,7 +438,9 @@ class ProcessSession:
                 id=new_id(), name=name, session_id=self._session_id, created_at=now_ms()
             )
             await self._in_thread(lambda: self._change("freeze", name))
-            self._kept[name] = _Kept(id=made, bound=self._bound, shell=self._shell, seed=self._seed)
+            self._kept[name] = _KeptSnapshot(
+                id=made, bound=self._bound, shell=self._shell, seed=self._seed
+            )
             return made
 
     async def restore(self, name: str) -> SnapshotId:
@@ -488,7 +490,7 @@ class ProcessSession:
         """
         order = {"do": "list_files", "bytes_max": bytes_max, "path_bytes_max": path_bytes_max}
         async with self._turn:
-            return await self._in_thread(lambda: listed_files(self._box, order, known))
+            return await self._in_thread(lambda: read_listing(self._box, order, known))
 
     async def load(self, directory: Path) -> Saved:
         """Load a saved session. Only for a session that has run nothing yet.
@@ -500,7 +502,7 @@ class ProcessSession:
             self._shell = saved.shell
             return saved
 
-    def _find(self, name: str) -> _Kept:
+    def _find(self, name: str) -> _KeptSnapshot:
         for kept in self._kept.values():
             if name in (kept.id.name, str(kept.id)):
                 return kept
@@ -534,23 +536,23 @@ class ProcessSession:
             seed=self._seed,
         )
         began = time.monotonic()
-        ended = self._invoked(execution, program, payload)
+        ended = self._invoke(execution, program, payload)
         room = context.limits.output_bytes - output.bytes_total
-        said = None if ended is not None else read_said(execution.result, bytes_max=room)
+        said = None if ended is not None else read_report(execution.result, bytes_max=room)
         verdict = verdict_of_program(said, ended, memory_bytes=context.limits.memory_bytes)
         if verdict.stop == "finished" and not self._ask({"do": "keep"}, "kept")["kept"]:
-            verdict = trap("the program gave a result and went on")
+            verdict = trap_verdict("the program gave a result and went on")
         if verdict.stop == "finished":
             self._bound, self._seed = names, None
         else:
             status, memory = self._drop()
             if isinstance(ended, Ended):
-                verdict = trap(f"the interpreter ended first: {how(status)}")
+                verdict = trap_verdict(f"the interpreter ended first: {describe_end(status)}")
             if memory is not None:
-                verdict = too_much_memory(memory)
-        told = {"namespace_lost": program.lost, "processes_ended": program.swept}
+                verdict = memory_verdict(memory)
+        flags = {"namespace_lost": program.lost, "processes_ended": program.swept}
         return result_of(
-            verdict, execution, output, context=context, took_ms=_since(began), told=told
+            verdict, execution, output, context=context, took_ms=_since(began), flags=flags
         )
 
     def _run_command(
@@ -574,22 +576,24 @@ class ProcessSession:
             memory_bytes=context.limits.memory_bytes,
         )
         began = time.monotonic()
-        ended = self._invoked(execution, command, source)
+        ended = self._invoke(execution, command, source)
         if ended is not None:
-            verdict = ended_from_outside(ended)
+            verdict = stop_verdict(ended)
             self._drop()
         elif command.memory is not None:
-            verdict = too_much_memory(command.memory)
+            verdict = memory_verdict(command.memory)
         else:
             assert command.status is not None
             verdict = Verdict(exit_code=exit_code_of(command.status))
             base = {**self._environment(), **context.env_vars}
-            self._shell = self._shell.after(command.left(), given=context.env_vars, base=base)
+            self._shell = self._shell.after(
+                command.final_state(), given=context.env_vars, base=base
+            )
         return result_of(
-            verdict, execution, output, context=context, took_ms=_since(began), told={}
+            verdict, execution, output, context=context, took_ms=_since(began), flags={}
         )
 
-    def _invoked(
+    def _invoke(
         self, execution: Execution, running: Program | Command, payload: bytes
     ) -> BaseException | None:
         """Run a program to its end. Return the exception that stopped it, None if it ended itself.
@@ -626,8 +630,8 @@ class ProcessSession:
         )
 
     def _ask(self, message: Mapping[str, Any], wanted: str) -> dict[str, Any]:
-        self._box.tell(message)
-        return self._box.hear(wanted)[0]
+        self._box.send(message)
+        return self._box.receive(wanted)[0]
 
     # -- small things --------------------------------------------------------------------------
 
@@ -639,7 +643,7 @@ class ProcessSession:
     ) -> ExecutionResult:
         """Run `run` in a program thread, with its output, limits and cancellation token.
 
-        If the box has ended as a whole, return the result `trap`; else `SandboxError` is raised.
+        If the box has ended as a whole, return the result `trap`. Otherwise raise `SandboxError`.
         """
         async with self._turn:
             if self._closed:
@@ -663,7 +667,7 @@ class ProcessSession:
                     output.discard()
                     if not self._box.ended:
                         raise
-                    return broken(f"everything in the session was ended: {error}")
+                    return broken_result(f"everything in the session was ended: {error}")
                 except BaseException:
                     output.discard()
                     raise
@@ -671,16 +675,16 @@ class ProcessSession:
                     self._execution = None
                     await _settle(execution.task)
 
-    def _checked(self, context: ExecutionContext) -> str | None:
+    def _check(self, context: ExecutionContext) -> str | None:
         """Refuse a context that no box can run. Return the directory to start in, or None.
 
         Raise `NotSupported`, `InvalidLimit` or `UsageError`.
         """
         check_context(context, memory_bytes_max=self._sandbox.settings.memory_bytes_max)
-        return None if context.working_dir is None else inside(context.working_dir)
+        return None if context.working_dir is None else session_directory(context.working_dir)
 
     def _environment(self) -> dict[str, str]:
-        proxied = PROXIED if self._proxy is not None else {}
+        proxied = PROXY_VARIABLES if self._proxy is not None else {}
         return {**ENVIRONMENT, **proxied, **self._sandbox.environment}
 
     async def _in_thread(
@@ -698,7 +702,7 @@ class ProcessSession:
                 on_cancel()
             while not begun.over:
                 with contextlib.suppress(asyncio.CancelledError):
-                    await begun.ended()
+                    await begun.wait_until_over()
             raise
 
 

@@ -249,18 +249,18 @@ class CodeCache:
         """
         trouble = self._prepare()
         if trouble is not None:
-            return self._compiled(compile_module, f"without a cache: {trouble}")
+            return self._compile(compile_module, f"without a cache: {trouble}")
         with self._lock(key):
             found = self._load(engine, key)
             if found is not None:
                 return found
-            module = self._compiled(
+            module = self._compile(
                 compile_module, f"for this machine, once (into {self._directory})"
             )
             self._store(key, module)
             return module
 
-    def _compiled(self, compile_module: Callable[[], wasmtime.Module], how: str) -> wasmtime.Module:
+    def _compile(self, compile_module: Callable[[], wasmtime.Module], how: str) -> wasmtime.Module:
         """Compile the guest. Report the start, and at the end how many seconds it took."""
         began = time.monotonic()
         self._say(f"{COMPILING} {how}")

@@ -32,12 +32,12 @@ from tallystick.sandbox.port import (
     HostNames,
     ProgramCharge,
     ProgramError,
-    Said,
+    ProgramReport,
     Stop,
     metadata_of,
-    read_said,
+    read_report,
 )
-from tallystick.sandbox.scheduling import Slots, Turn
+from tallystick.sandbox.scheduling import SlotRequest, Slots
 from tallystick.sandbox.wasm.engine import BadPointer
 from tallystick.sandbox.wasm.instance import Ended, Instance
 
@@ -72,7 +72,7 @@ class _Box:
         self.reply: bytes | BaseException | None = None
         self.task: asyncio.Task[bytes] | None = None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Raise `Stopped` if the program that this host thread works for has stopped waiting."""
         if self.abandoned:
             raise Stopped("cancelled", "nobody waits for this any more")
@@ -102,7 +102,7 @@ class Execution:
         self._loop = loop
         self._cancelled = False
         self._box: _Box | None = None
-        self._turn: Turn | None = None
+        self._slot_request: SlotRequest | None = None
         self._active_since = 0.0
         self._active_before = 0.0
         self._slot_since = 0.0
@@ -126,9 +126,9 @@ class Execution:
     def cancel(self) -> None:
         """End the program, even while it waits. Safe to call from any thread."""
         self._cancelled = True
-        turn = self._turn
-        if turn is not None:
-            turn.wake()
+        request = self._slot_request
+        if request is not None:
+            request.wake()
         box = self._box
         if box is not None:
             box.arrived.set()
@@ -149,9 +149,9 @@ class Execution:
         instance.request_bytes_max = self._context.limits.request_bytes
         instance.result_bytes_max = self._result_bytes_max
         try:
-            self._look()
+            self._check_limits()
             self._resume()
-            with scheduling.watched_by(self._look):
+            with scheduling.watched_by(self._check_limits):
                 instance.invoke(kind, payload, fuel=self._fuel_max + FUEL_MARGIN)
             self._check_fuel(instance.fuel_used())
         except Ended as ended:
@@ -176,12 +176,12 @@ class Execution:
 
     def _queue_up(self) -> None:
         """Wait for a slot. Raise `Stopped` at a cancel or at the deadline."""
-        self._turn = Turn()
-        self._look()
-        if not self._slots.acquire(self._turn, seconds=self._seconds_left()):
-            self._look()
+        self._slot_request = SlotRequest()
+        self._check_limits()
+        if not self._slots.acquire(self._slot_request, seconds=self._seconds_left()):
+            self._check_limits()
             raise self._stop("deadline", "deadline: it passed while waiting for a slot")
-        self._turn = None
+        self._slot_request = None
 
     def _pause(self) -> None:
         if self._holding:
@@ -189,7 +189,7 @@ class Execution:
             self._active_before += time.monotonic() - self._active_since
             self._slots.release()
 
-    def _look(self) -> None:
+    def _check_limits(self) -> None:
         """Raise `Stopped` if the program was cancelled or a time limit is over.
 
         While recorded calls are repeated, only a cancel counts. A limit of zero is always over.
@@ -247,7 +247,7 @@ class Execution:
     def _on_tick(self) -> str | None:
         """Check the limits, and pass the slot on if it is used up. Return why to end, or None."""
         try:
-            self._look()
+            self._check_limits()
         except Stopped as stopped:
             return stopped.stop
         if self._slots.used_up(self._slot_since):
@@ -289,7 +289,7 @@ class Execution:
             raise self._stop(
                 "output", f"output: a result of {len(data):,} bytes; {limit:,} allowed"
             )
-        said = read_said(data)
+        said = read_report(data)
         size = 0 if said is None or said.answer is None else len(said.answer.encode("utf-8"))
         if size > limit - printed:
             raise self._stop(
@@ -304,12 +304,12 @@ class Execution:
         """
         limit = self._context.limits.request_bytes
         refused = error_reply(UsageError(f"a request of {length:,} bytes; at most {limit:,}"))
-        return self._answered(oversized_request(length), "", lambda call: refused)
+        return self._answer(oversized_request(length), "", lambda call: refused)
 
     def _on_call(self, request: bytes) -> bytes:
-        return self._answered(request, _name_of(request), self._host.serve)
+        return self._answer(request, _name_of(request), self._host.serve)
 
-    def _answered(
+    def _answer(
         self, request: bytes, name: str, serve: Callable[[HostCall], bytes | Awaitable[bytes]]
     ) -> bytes:
         """Answer a call, record it, and return the reply. `serve` makes the answer.
@@ -413,7 +413,7 @@ class Execution:
         self._loop.call_soon_threadsafe(cancel)
 
 
-def describe(error: BaseException) -> tuple[Stop, str]:
+def stop_of(error: BaseException) -> tuple[Stop, str]:
     """Return the stop and the message for the exception that stopped a program.
 
     Raise `TypeError` for an exception that does not stop programs.
@@ -448,7 +448,7 @@ def _in_thread(work: Callable[[], bytes], box: _Box, name: str) -> None:
 
     def serve() -> None:
         try:
-            with scheduling.watched_by(box.look):
+            with scheduling.watched_by(box.check):
                 box.put(work())
         except BaseException as error:
             box.put(error)
@@ -481,18 +481,18 @@ def source_of(program: str | bytes, bytes_max: int) -> tuple[bytes, ExecutionRes
         source = program if isinstance(program, bytes) else program.encode("utf-8")
         source.decode("utf-8")
     except UnicodeError as error:
-        return b"", _unrunnable("SyntaxError", f"the program is not UTF-8: {error}")
+        return b"", _error_result("SyntaxError", f"the program is not UTF-8: {error}")
     if len(source) > bytes_max:
         message = f"the program is {len(source):,} bytes long; at most {bytes_max:,}"
-        return b"", _unrunnable("ProgramTooLong", message)
+        return b"", _error_result("ProgramTooLong", message)
     return source, None
 
 
-def _unrunnable(kind: str, message: str) -> ExecutionResult:
+def _error_result(kind: str, message: str) -> ExecutionResult:
     return ExecutionResult(exit_code=1, error=ProgramError(kind=kind, message=message))
 
 
-def broken(message: str) -> ExecutionResult:
+def broken_result(message: str) -> ExecutionResult:
     """Return the result of a program that could not start because its interpreter is broken."""
     error = ProgramError(kind=KINDS["trap"], message=message)
     return ExecutionResult(exit_code=NOT_RUN, stop="trap", error=error)
@@ -562,7 +562,7 @@ def result_of(
     """
     refused = instance.get("grow_refused")
     room = context.limits.output_bytes - output.bytes_total
-    said = None if ended is not None else read_said(execution.result, bytes_max=room)
+    said = None if ended is not None else read_report(execution.result, bytes_max=room)
     stop, error, exit_code = _verdict(said, ended, refused=refused, context=context)
     streams = (output.stdout, output.stderr)
     kept = context.outputs_before
@@ -605,7 +605,11 @@ def result_of(
 
 
 def _verdict(
-    said: Said | None, ended: BaseException | None, *, refused: int, context: ExecutionContext
+    said: ProgramReport | None,
+    ended: BaseException | None,
+    *,
+    refused: int,
+    context: ExecutionContext,
 ) -> tuple[Stop, ProgramError | None, int]:
     """Return the stop, the error and the exit code of a program.
 
@@ -613,7 +617,7 @@ def _verdict(
     """
     memory = f"memory: more than {context.limits.memory_bytes:,} bytes were needed"
     if ended is not None:
-        stop, message = describe(ended)
+        stop, message = stop_of(ended)
         if stop == "trap" and refused:
             # Native code in the guest aborts if it cannot allocate memory.
             stop, message = "memory", memory

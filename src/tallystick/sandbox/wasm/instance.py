@@ -92,10 +92,10 @@ class Instance:
         self.request_bytes_max = 0
         # Not read in this class: the function behind `on_stdio` checks the length of a result.
         self.result_bytes_max = 0
-        self.on_call: Callable[[bytes], bytes] = _nothing_served
-        self.on_oversized: Callable[[int], bytes] = _nothing_oversized
-        self.on_stdio: Callable[[int, bytes], None] = _nothing_written
-        self.on_tick: Callable[[], str | None] = _never_ends
+        self.on_call: Callable[[bytes], bytes] = _refuse_call
+        self.on_oversized: Callable[[int], bytes] = _refuse_oversized
+        self.on_stdio: Callable[[int, bytes], None] = _discard_output
+        self.on_tick: Callable[[], str | None] = _never_stop
         self.set_memory_max(memory_bytes_max)
 
     def _export(self, instance: Any, name: str) -> Any:
@@ -116,8 +116,8 @@ class Instance:
 
         So code that runs outside of a program cannot reach the host of the last one.
         """
-        self.on_call = _nothing_served
-        self.on_oversized = _nothing_oversized
+        self.on_call = _refuse_call
+        self.on_oversized = _refuse_oversized
         self.request_bytes_max = 0
 
     # -- running ---------------------------------------------------------------------------------
@@ -229,17 +229,17 @@ class Instance:
         self._store.close()
 
 
-def _nothing_served(request: bytes) -> bytes:
+def _refuse_call(request: bytes) -> bytes:
     raise Ended("no host serves this call")
 
 
-def _nothing_oversized(length: int) -> bytes:
+def _refuse_oversized(length: int) -> bytes:
     raise Ended("no host serves this call")
 
 
-def _nothing_written(handle: int, data: bytes) -> None:
+def _discard_output(handle: int, data: bytes) -> None:
     """Discard what the guest writes."""
 
 
-def _never_ends() -> str | None:
+def _never_stop() -> str | None:
     return None

@@ -49,9 +49,9 @@ def changed_pages(*, base: int, size: int, image_base: int, image_size: int) -> 
 
     Beyond the end of the image, a page of zeros does not differ. Sizes are in bytes.
     """
-    candidates: Iterable[int] | None = _written(base, size // PAGE_BYTES)
+    candidates: Iterable[int] | None = _written_pages(base, size // PAGE_BYTES)
     if candidates is None:
-        candidates = _coarsely(range(size // PAGE_BYTES), base, image_base, image_size)
+        candidates = _unequal_chunks(range(size // PAGE_BYTES), base, image_base, image_size)
     found = []
     for page in candidates:
         offset = page * PAGE_BYTES
@@ -67,13 +67,13 @@ def put_pages(*, base: int, indices: Sequence[int], pages: Sequence[bytes]) -> N
 
     The caller checks that all of them are inside the memory.
     """
-    for first, count in _runs(indices):
+    for first, count in _neighbours(indices):
         data = b"".join(pages[first : first + count])
         source = cast(c_char_p(data), c_void_p)
         memmove(base + indices[first] * PAGE_BYTES, source, len(data))
 
 
-def _written(base: int, count: int) -> list[int] | None:
+def _written_pages(base: int, count: int) -> list[int] | None:
     """Return the pages of this mapping that were written, or None if the kernel does not tell."""
     if base % PAGE_BYTES:
         return None
@@ -93,7 +93,7 @@ def _written(base: int, count: int) -> list[int] | None:
     ]
 
 
-def _coarsely(pages: range, base: int, image_base: int, image_size: int) -> Iterator[int]:
+def _unequal_chunks(pages: range, base: int, image_base: int, image_size: int) -> Iterator[int]:
     """Yield pages without those in chunks that are equal as a whole.
 
     One comparison of 256 KiB takes about as long as one of 4 KiB.
@@ -112,7 +112,7 @@ def _coarsely(pages: range, base: int, image_base: int, image_size: int) -> Iter
             yield from range(first, first + length // PAGE_BYTES)
 
 
-def _runs(indices: Sequence[int]) -> Iterable[tuple[int, int]]:
+def _neighbours(indices: Sequence[int]) -> Iterable[tuple[int, int]]:
     """Yield the position and the length of each series of neighbouring indices."""
     first = 0
     for position in range(1, len(indices) + 1):
@@ -181,14 +181,14 @@ class Journal:
         """
         for entry in self._entries:
             try:
-                _again(instance, entry)
+                _repeat(instance, entry)
             except (Ended, BadPointer) as error:
                 raise SandboxError(f"a program could not be run again: {error}") from error
             if instance.fuel_used() != entry.fuel:
                 raise SandboxError("a program used other fuel when it was run again")
 
 
-def _again(instance: Instance, entry: Entry) -> None:
+def _repeat(instance: Instance, entry: Entry) -> None:
     answers = iter(entry.answers)
 
     def serve(request: bytes) -> bytes:
@@ -218,7 +218,7 @@ _RESULT_BYTES_MAX = 4 * 1024 * 1024
 _RESULT = 3
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+class _SessionData(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a snapshot beside the memory: seed, clock, bound names and output buffers."""
 
     seed: int
@@ -227,7 +227,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     windows: tuple[tuple[int, int, int], ...] = ()
 
 
-class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+class GuestReply(msgspec.Struct, frozen=True, kw_only=True):
     """The guest's reply to one of our own calls. It is not trusted; only its types are checked."""
 
     windows: tuple[tuple[int, int, int], ...] = ()
@@ -235,7 +235,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-_prepared = msgspec.json.Decoder(Prepared).decode
+_decode_reply = msgspec.json.Decoder(GuestReply).decode
 
 
 class Namespace:
@@ -243,7 +243,7 @@ class Namespace:
 
     def __init__(self, sandbox: WasmSandbox, *, seed: int, clock_ns: int) -> None:
         self._sandbox = sandbox
-        self._kept = _Kept(seed=seed, clock_ns=clock_ns)
+        self._kept = _SessionData(seed=seed, clock_ns=clock_ns)
         self._instance: Instance | None = None
         self._checkpoint: Image | None = None
         self._journal = Journal()
@@ -256,7 +256,7 @@ class Namespace:
         """The buffers in which the guest collects output: (stream, address, size)."""
         return self._kept.windows
 
-    def prepared(self, limits: Limits, names: HostNames, *, seconds_max: float | None) -> Instance:
+    def prepare(self, limits: Limits, names: HostNames, *, seconds_max: float | None) -> Instance:
         """Return the live instance with these names bound and this memory limit set.
 
         Take a checkpoint first if the journal is long. Each own call into the guest may take
@@ -267,7 +267,7 @@ class Namespace:
         self._seconds_max = inf if seconds_max is None else min(seconds_max, _HOUSEKEEPING_SECONDS)
         if self._journal.long:
             self.checkpoint()
-        instance = self.living()
+        instance = self.live_instance()
         if names.key != self._kept.names.key:
             self.call(BIND, names_payload(self._kept.names, names))
             # The guest has the values now. Only their names are needed, to remove them later.
@@ -277,7 +277,9 @@ class Namespace:
         instance.set("grow_refused", 0)
         return instance
 
-    def ran(self, payload: bytes, *, limits: Limits, fuel: int, answers: Sequence[Answer]) -> None:
+    def add_program(
+        self, payload: bytes, *, limits: Limits, fuel: int, answers: Sequence[Answer]
+    ) -> None:
         """Add a program that ended by itself to the journal, so that it can be run again."""
         self._journal.append(
             Entry(
@@ -290,7 +292,7 @@ class Namespace:
             )
         )
 
-    def living(self) -> Instance:
+    def live_instance(self) -> Instance:
         """Return the live instance; rebuild it if it was dropped.
 
         Raise `UsageError` if the session is closed, and `SandboxError` if rebuilding fails.
@@ -298,7 +300,7 @@ class Namespace:
         if self._closed:
             raise UsageError("the session is closed")
         if self._instance is None:
-            self._instance = self._made()
+            self._instance = self._rebuild()
         return self._instance
 
     def drop(self) -> None:
@@ -307,17 +309,17 @@ class Namespace:
         if instance is not None:
             instance.close()
 
-    def call(self, kind: int, payload: bytes) -> Prepared:
+    def call(self, kind: int, payload: bytes) -> GuestReply:
         """Call the guest for ourselves, without host calls, and add the call to the journal.
 
         Raise `GuestBroken` if the guest fails, asks the host, or replies with something else. The
         instance is dropped then.
         """
-        return self._call(self.living(), kind, payload)
+        return self._call(self.live_instance(), kind, payload)
 
     def checkpoint(self) -> Image:
         """Copy the pages that differ from the guest's image, clear the journal, return the copy."""
-        instance = self.living()
+        instance = self.live_instance()
         pristine = self._sandbox.pristine
         size = instance.memory_size()
         indices = changed_pages(
@@ -356,7 +358,7 @@ class Namespace:
             )
         _check_image(image, state=guest.state, memory_bytes_max=self._sandbox.memory_bytes_max)
         try:
-            kept = msgspec.json.decode(image.session, type=_Kept)
+            kept = msgspec.json.decode(image.session, type=_SessionData)
         except msgspec.MsgspecError as error:
             raise SnapshotMismatch(f"the snapshot's session cannot be read: {error}") from error
         self.drop()
@@ -372,7 +374,7 @@ class Namespace:
 
     # -- making --------------------------------------------------------------------------------
 
-    def _made(self) -> Instance:
+    def _rebuild(self) -> Instance:
         """Return a new instance in the state of the checkpoint and the journal."""
         instance = self._sandbox.new_instance()
         try:
@@ -380,7 +382,7 @@ class Namespace:
                 self._put(instance, self._checkpoint)
             else:
                 instance.set("clock", self._kept.clock_ns)
-                instance.set("rng", _signed(_spread(self._kept.seed)))
+                instance.set("rng", _as_signed(_spread(self._kept.seed)))
                 if len(self._journal) == 0:
                     self._boot(instance)
                     return instance
@@ -401,7 +403,7 @@ class Namespace:
         for name, value in image.state.items():
             instance.set(name, value)
 
-    def _call(self, instance: Instance, kind: int, payload: bytes) -> Prepared:
+    def _call(self, instance: Instance, kind: int, payload: bytes) -> GuestReply:
         said: list[bytes] = [b""]
         ends_at = time.monotonic() + self._seconds_max
 
@@ -420,7 +422,7 @@ class Namespace:
         try:
             with self._sandbox.guest.ticker:
                 instance.invoke(kind, payload, fuel=_HOUSEKEEPING_FUEL)
-            prepared = _prepared(said[0])
+            prepared = _decode_reply(said[0])
         except (Ended, BadPointer, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             self.drop()
             raise GuestBroken(
@@ -467,5 +469,5 @@ def _spread(seed: int) -> int:
     return (seed * 0x9E3779B97F4A7C15 + 0xD1B54A32D192ED03) & 0xFFFF_FFFF_FFFF_FFFF
 
 
-def _signed(value: int) -> int:
+def _as_signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value

@@ -32,7 +32,7 @@ from tallystick.sandbox.port import (
     Sandbox,
     SandboxSession,
 )
-from tallystick.sandbox.scheduling import Cancels, ProgramThreads, Slots
+from tallystick.sandbox.scheduling import CancellationTokens, ProgramThreads, Slots
 from tallystick.sandbox.snapshot import (
     SNAPSHOTS_MAX,
     Image,
@@ -45,7 +45,7 @@ from tallystick.sandbox.wasm.engine import BadPointer, Guest, load_guest
 from tallystick.sandbox.wasm.execution import (
     Execution,
     Stopped,
-    broken,
+    broken_result,
     program_payload,
     recover_output,
     result_of,
@@ -71,12 +71,12 @@ def check_wheel(data: bytes, *, name: str) -> None:
 
     Nothing is unpacked here.
     """
-    why = _trouble(data)
+    why = _wheel_problem(data)
     if why is not None:
         raise UsageError(f"{name} cannot be added to a session: {why}")
 
 
-def _trouble(data: bytes) -> str | None:
+def _wheel_problem(data: bytes) -> str | None:
     """Return why the bytes are not an acceptable wheel, or None if they are."""
     import zipfile
 
@@ -261,7 +261,7 @@ class WasmSession:
     async def digest(self) -> str:
         """Return the SHA-256 of memory and state: equal digests mean equal interpreters."""
         async with self._turn:
-            return await self._in_thread(lambda: self._namespace.living().digest())
+            return await self._in_thread(lambda: self._namespace.live_instance().digest())
 
     # -- in a program thread -------------------------------------------------------------------
 
@@ -277,13 +277,13 @@ class WasmSession:
         namespace = self._namespace
         seconds_max = max(_PREPARE_SECONDS_LEAST, context.deadline_ms / 1000)
         try:
-            instance = namespace.prepared(
+            instance = namespace.prepare(
                 context.limits,
                 host.names,
                 seconds_max=None if context.rerun is not None else seconds_max,
             )
         except GuestBroken as error:
-            return broken(str(error))
+            return broken_result(str(error))
         began = time.monotonic()
         ended: BaseException | None = None
         try:
@@ -308,7 +308,9 @@ class WasmSession:
             namespace.checkpoint()
         else:
             fuel = result.charge.fuel
-            namespace.ran(payload, limits=context.limits, fuel=fuel, answers=execution.answers)
+            namespace.add_program(
+                payload, limits=context.limits, fuel=fuel, answers=execution.answers
+            )
         return result
 
     # -- small things --------------------------------------------------------------------------
@@ -366,7 +368,7 @@ class WasmSession:
                 on_cancel()
             while not begun.over:
                 with contextlib.suppress(asyncio.CancelledError):
-                    await begun.ended()
+                    await begun.wait_until_over()
             raise
 
 
@@ -501,7 +503,7 @@ class WasmSandbox:
         self.output_directory = output_directory
         self.memory_bytes_max = _MEMORY_BYTES_MAX
         self.slots = Slots(active_max)
-        self.cancels = Cancels()
+        self.cancels = CancellationTokens()
         self.threads = ProgramThreads()
         # Never run: its memory is the fresh one that checkpoints are compared with.
         self.pristine = self.new_instance()

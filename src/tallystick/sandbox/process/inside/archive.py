@@ -165,7 +165,7 @@ def unpack_files(control: socket.socket) -> None:
     messages.send(control, {"unpacked": True})
 
 
-def packed_variables(names: Mapping[str, Any], injected: Mapping[str, Any]) -> bytes:
+def pack_variables(names: Mapping[str, Any], injected: Mapping[str, Any]) -> bytes:
     """Encode the variables of a namespace as JSON: pickled, imported modules, or why refused.
 
     Names in `injected`, and those that begin with an underscore, are left out.
@@ -178,7 +178,7 @@ def packed_variables(names: Mapping[str, Any], injected: Mapping[str, Any]) -> b
             imported[name] = value.__name__
             continue
         try:
-            kept[name] = base64.b64encode(_pickled(value)).decode()
+            kept[name] = base64.b64encode(_pickle(value)).decode()
         except BaseException as error:
             refused[name] = f"{type(error).__name__}: {error}"[:200]
     return json.dumps({"kept": kept, "imported": imported, "refused": refused}).encode()
@@ -197,13 +197,13 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def _pickled(value: object) -> bytes:
+def _pickle(value: object) -> bytes:
     out = io.BytesIO()
     _Pickler(out, protocol=5).dump(value)
     return out.getvalue()
 
 
-def unpacked_variables(data: bytes, names: dict[str, Any]) -> None:
+def unpack_variables(data: bytes, names: dict[str, Any]) -> None:
     """Put kept variables into a namespace; leave out what cannot be unpickled or imported."""
     found = json.loads(data)
     for name, module in found["imported"].items():

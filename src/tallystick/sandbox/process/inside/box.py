@@ -78,9 +78,9 @@ def build(plan: BoxPlan) -> None:
     Raise `OSError` if the kernel refuses a step.
     """
     kernel.mount(None, "/", None, MS_REC | MS_PRIVATE)
-    _into_a_place_of_our_own()
+    _enter_private_root()
     for name in _SYSTEM:
-        _same(name)
+        _bind_system(name)
     _configuration()
     _devices(plan)
     os.mkdir("/new/proc")
@@ -96,7 +96,7 @@ def build(plan: BoxPlan) -> None:
         raise_loopback()
 
 
-def _into_a_place_of_our_own() -> None:
+def _enter_private_root() -> None:
     """Move to an empty root, with the host's at /old and a directory for the new root at /new.
 
     The old root stays reachable in a place of its own. Without that, mounting the new root over a
@@ -110,7 +110,7 @@ def _into_a_place_of_our_own() -> None:
     kernel.mount("tmpfs", "/new", "tmpfs", MS_NOSUID | MS_NODEV, _SMALL)
 
 
-def _same(name: str) -> None:
+def _bind_system(name: str) -> None:
     """Give the box a directory of the system as the host has it: a link stays a link."""
     old = f"/old/{name}"
     if os.path.islink(old):

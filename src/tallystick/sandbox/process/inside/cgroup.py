@@ -16,7 +16,7 @@ _TRIES = 50
 _NEEDED = ("memory.max", "pids.max")
 
 
-def our_place(*, proc: str = "/proc/self") -> str:
+def own_group_path(*, proc: str = "/proc/self") -> str:
     """Return the directory of this process's control group. Raise `OSError` if there is none."""
     with open(f"{proc}/cgroup", encoding="utf-8") as file:
         paths = [line[3:].rstrip("\n") for line in file if line.startswith("0::")]
@@ -85,13 +85,13 @@ def clear_left_behind(place: str) -> None:
                 os.rmdir(f"{place}/{name}")
 
 
-def why_not() -> str | None:
+def unavailable_reason() -> str | None:
     """Return why groups cannot limit a box on this host, or None if they can.
 
     A group is made and removed to find out.
     """
     try:
-        group = make_group(our_place(), f"try-{os.getpid()}")
+        group = make_group(own_group_path(), f"try-{os.getpid()}")
     except OSError as error:
         return error.strerror or str(error)
     missing = [name for name in _NEEDED if not os.path.exists(f"{group.path}/{name}")]

@@ -38,7 +38,7 @@ def landlock_version() -> int:
     return kernel.syscall(_CREATE_RULESET, 0, 0, _VERSION_ONLY)
 
 
-def _handled(version: int) -> int:
+def _known_rights(version: int) -> int:
     rights = _READ | _WRITE_FILE | _CHANGES
     if version >= 2:
         rights |= _REFER
@@ -59,7 +59,7 @@ def restrict_files(
     without Landlock. The process must have no_new_privs.
     """
     version = landlock_version()
-    handled = _handled(version)
+    handled = _known_rights(version)
     network_handled = _TCP if version >= 4 and not network else 0
     attributes = struct.pack("=QQQ", handled, network_handled, _SCOPES if version >= 6 else 0)
     # A kernel accepts a longer structure only if the part that it does not know is zero, so pass

@@ -162,7 +162,7 @@ class _Code:
         self.add(_JUMP_EQUAL, call, 0, len(body.parts))
         self.parts += body.parts
 
-    def packed(self) -> bytes:
+    def to_bytes(self) -> bytes:
         return b"".join(struct.pack("=HBBI", *part) for part in self.parts)
 
 
@@ -206,7 +206,7 @@ def build_filter(*, sockets: bool, asks: bool = False, machine: str | None = Non
         if number is not None:
             code.only_for(number, _no_devices(mode_at))
     code.answer(_ALLOW)
-    return code.packed()
+    return code.to_bytes()
 
 
 def _refusal(number: int) -> _Code:

@@ -13,24 +13,24 @@ from tallystick.sandbox.process.inside.layers import USER
 LAYERS = (*box.NAMESPACES, "proc", "overlay", "landlock", "seccomp", "cgroup")
 
 
-def look() -> dict[str, str | None]:
+def check_layers() -> dict[str, str | None]:
     """Return each layer with None if it works here, or with the reason why it does not."""
-    found: dict[str, str | None] = {"user namespace": _tried(_user)}
+    found: dict[str, str | None] = {"user namespace": _try_layer(_user)}
     without = found["user namespace"]
     for name, flag in box.NAMESPACES.items():
         if name not in found:
             attempt = functools.partial(_user, flag)
-            found[name] = "it needs a user namespace" if without else _tried(attempt)
+            found[name] = "it needs a user namespace" if without else _try_layer(attempt)
     inside = without or found["mount namespace"] or found["pid namespace"]
-    found["proc"] = "it needs namespaces" if inside else _tried(_proc)
-    found["overlay"] = "it needs namespaces" if inside else _tried(_overlay)
-    found["landlock"] = _tried(_landlock)
-    found["seccomp"] = _tried(_seccomp)
-    found["cgroup"] = cgroup.why_not()
+    found["proc"] = "it needs namespaces" if inside else _try_layer(_proc)
+    found["overlay"] = "it needs namespaces" if inside else _try_layer(_overlay)
+    found["landlock"] = _try_layer(_landlock)
+    found["seccomp"] = _try_layer(_seccomp)
+    found["cgroup"] = cgroup.unavailable_reason()
     return found
 
 
-def _tried(attempt: Callable[[], None]) -> str | None:
+def _try_layer(attempt: Callable[[], None]) -> str | None:
     """Run `attempt` in a child process. Return None if it succeeds, or else why it failed."""
     ours, theirs = socket.socketpair()
     with ours:

@@ -34,8 +34,12 @@ _fork, _exit, _dup2, _close, _write = os.fork, os._exit, os.dup2, os.close, os.w
 _chdir, _getcwd, _waitpid = os.chdir, os.getcwd, os.waitpid
 _socket, _receive, _send, _pair = socket.socket, messages.receive, messages.send, messages.pair
 _read_frame, _write_frame = framing.read_frame, framing.write_frame
-_set_memory, _leave_descriptors, _Torn = set_memory, leave_descriptors, messages.Torn
-_packed_variables, _unpacked_variables = archive.packed_variables, archive.unpacked_variables
+_set_memory, _leave_descriptors, _ConnectionLost = (
+    set_memory,
+    leave_descriptors,
+    messages.ConnectionLost,
+)
+_pack_variables, _unpack_variables = archive.pack_variables, archive.unpack_variables
 _SPARE_DESCRIPTORS = 16
 _BIND, _RUN, _CALL, _RESULT = framing.BIND, framing.RUN, framing.CALL, framing.RESULT
 _BaseException, _len = BaseException, len
@@ -245,7 +249,7 @@ def _wait_and_copy(control: socket.socket) -> None:
     while True:
         try:
             message, descriptors = _receive(control)
-        except _Torn:
+        except _ConnectionLost:
             _exit(0)
         if message["do"] == "status":
             _send(control, {"status": _status(message["of"])})
@@ -266,18 +270,18 @@ def _wait_and_copy(control: socket.socket) -> None:
             _set_random_state(state)
             control.close()
             control = _socket(fileno=descriptors[0])
-            where = _be_copy(control, message, descriptors, where)
+            where = _run_copy(control, message, descriptors, where)
         except _BaseException:
             _exit(70)
 
 
-def _be_copy(
+def _run_copy(
     control: socket.socket, message: dict[str, Any], descriptors: list[int], where: str
 ) -> str:
     """Carry out the order for which the copy was made. Return the directory it ends in."""
     what = message["do"]
     if what == "run":
-        where = _at(where)
+        where = _enter_directory(where)
     # The keeper gets our process id with this message, from the kernel.
     _send(control, {"here": True})
     if what == "pack_variables":
@@ -296,7 +300,7 @@ def _be_copy(
 
 def _pack(descriptor: int) -> None:
     """Write the variables that can be kept to a descriptor, and end this process."""
-    data = _packed_variables(_guest.cell._names, _guest.cell._injected)
+    data = _pack_variables(_guest.cell._names, _guest.cell._injected)
     with open(descriptor, "wb") as file:
         file.write(data)
     _exit(0)
@@ -304,7 +308,7 @@ def _pack(descriptor: int) -> None:
 
 def _unpack(descriptor: int) -> None:
     with open(descriptor, "rb") as file:
-        _unpacked_variables(file.read(), _guest.cell._names)
+        _unpack_variables(file.read(), _guest.cell._names)
 
 
 def _send_on(descriptor: int, message: dict[str, Any]) -> None:
@@ -324,7 +328,7 @@ def _status(process: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if found else None
 
 
-def _at(where: str) -> str:
+def _enter_directory(where: str) -> str:
     """Enter a directory by its path, or else the working directory. Return the one entered.
 
     By its path, because a restore may have replaced the mount under it.

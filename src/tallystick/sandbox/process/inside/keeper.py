@@ -25,12 +25,12 @@ from tallystick.sandbox.process.inside import (
     shell,
 )
 from tallystick.sandbox.process.inside.confine import Confinement
-from tallystick.sandbox.process.inside.layers import Held, WorkingDirectory
-from tallystick.sandbox.process.inside.messages import Torn
+from tallystick.sandbox.process.inside.layers import OpenForWriting, WorkingDirectory
+from tallystick.sandbox.process.inside.messages import ConnectionLost
 from tallystick.sandbox.process.inside.process import (
     ANSWER_SECONDS,
-    Full,
     Process,
+    TooManyProcesses,
     any_in,
     continue_all,
     copy_of,
@@ -75,7 +75,7 @@ _TRIES = 50
 _MOMENT_SECONDS = 0.01
 
 
-class _Counted(NamedTuple):
+class _ExactCount(NamedTuple):
     """The result of an exact count of memory: the room that was left, and the growth since then.
 
     It is used until `valid_until`, in monotonic seconds.
@@ -121,7 +121,7 @@ class Keeper:
         self._passed: int | None = None
         self._tightest = memory_total_bytes
         self._postponed: list[memory.Request] = []
-        self._counted: _Counted | None = None
+        self._counted: _ExactCount | None = None
         # Since when all processes are being stopped, in monotonic seconds.
         self._stopping: float | None = None
         # For how many counts the box is still taken to be crowded. One is not enough, because
@@ -155,7 +155,7 @@ class Keeper:
             if self._host.fileno() in ready:
                 try:
                     message, descriptors = messages.receive(self._host)
-                except Torn:
+                except ConnectionLost:
                     return
                 # The order may need an answer from a process that is stopped now.
                 self._continue()
@@ -179,7 +179,8 @@ class Keeper:
     def _answer_of(self, process: Process, seconds: float = ANSWER_SECONDS) -> dict[str, Any]:
         """Return the next message of a process, and answer requests for shared memory meanwhile.
 
-        The process itself may be waiting for such memory. Raise `Torn` if no message comes in time.
+        The process itself may be waiting for such memory. Raise `ConnectionLost` if no message
+        comes in time.
         """
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -190,7 +191,7 @@ class Keeper:
             if process.control.fileno() in ready:
                 return messages.receive_plain(process.control)
             self._listen_to(ready)
-        raise Torn("no answer in time")
+        raise ConnectionLost("no answer in time")
 
     def _ours(self) -> set[int]:
         known = [self._now, self._shell, *self._frozen.values()]
@@ -241,13 +242,13 @@ class Keeper:
                 self._before |= {self._now.pid}
             try:
                 self._next = copy_of(self._now, order, descriptors)
-            except Full:
+            except TooManyProcesses:
                 # Processes that were killed may still exist for a moment.
                 self._before, swept = frozenset(self._ours()), True
                 self._sweep()
                 time.sleep(_MOMENT_SECONDS)
                 continue
-            except Torn:
+            except ConnectionLost:
                 if self._lost:
                     break
                 self._lose()
@@ -288,7 +289,7 @@ class Keeper:
             return False
         try:
             self._answer_of(self._next)
-        except Torn:
+        except ConnectionLost:
             return False
         if self._now is not None:
             self._now.end()
@@ -306,7 +307,7 @@ class Keeper:
         status = self._status_of_next()
         self._next = None
         if self._commanding and self._shell is not None:
-            with contextlib.suppress(Torn):
+            with contextlib.suppress(ConnectionLost):
                 self._answer_of(self._shell)
         self._commanding = False
         return {"dropped": True, "status": status, "memory": self._passed}
@@ -317,7 +318,7 @@ class Keeper:
         try:
             messages.send(self._now.control, {"do": "status", "of": self._next.pid})
             status = self._answer_of(self._now).get("status")
-        except Torn:
+        except ConnectionLost:
             self._lose()
             return None
         return status if isinstance(status, int) else None
@@ -336,7 +337,7 @@ class Keeper:
             self._before |= {self._shell.pid}
             try:
                 messages.send(self._shell.control, {"do": "command"}, descriptors)
-            except Torn:
+            except ConnectionLost:
                 self._shell.end()
                 self._shell = None
                 continue
@@ -349,20 +350,20 @@ class Keeper:
         assert self._shell is not None
         try:
             status = messages.receive_plain(self._shell.control).get("ended")
-        except Torn:
+        except ConnectionLost:
             self._shell.end()
             self._shell = None
             status = -int(signal.SIGKILL)
         if self._commanding:
             self._commanding = False
-            told = status if isinstance(status, int) else -1
-            messages.send(self._host, {"ended": told, "memory": self._passed})
+            code = status if isinstance(status, int) else -1
+            messages.send(self._host, {"ended": code, "memory": self._passed})
 
     # -- states --------------------------------------------------------------------------------
 
     def _states(self, what: str, name: str) -> dict[str, Any]:
         # Copies of many files take long, and must not keep other processes from the processor.
-        scheduling.run_as_others(self._niceness)
+        scheduling.run_normally(self._niceness)
         try:
             if what == "freeze":
                 self._freeze(name)
@@ -373,7 +374,7 @@ class Keeper:
                 copy = self._frozen.pop(name, None)
                 if copy is not None:
                     copy.end()
-        except Held as error:
+        except OpenForWriting as error:
             return {"done": False, "held": str(error)}
         except OSError as error:
             return {"done": False, "why": f"{error.strerror or error}"}
@@ -382,10 +383,10 @@ class Keeper:
         return {"done": True}
 
     def _freeze(self, name: str) -> None:
-        copy = self._copied(self._now)
+        copy = self._copy(self._now)
         if copy is None and self._now is not None:
             raise OSError(errno.EAGAIN, "the interpreter could not be copied")
-        self._gone(self._leaving)
+        self._wait_until_gone(self._leaving)
         try:
             self._working.freeze(name)
         except BaseException:
@@ -403,23 +404,23 @@ class Keeper:
         self._sweep()
         if self._now is not None:
             self._now.end()
-        self._gone(self._now)
+        self._wait_until_gone(self._now)
         self._working.restore(name)
-        self._now = self._copied(kept)
+        self._now = self._copy(kept)
         self._lost = self._now is None
 
-    def _gone(self, process: Process | None) -> None:
+    def _wait_until_gone(self, process: Process | None) -> None:
         """Wait until a killed process is gone, 3 s at most. Until then its files are still open."""
         until = time.monotonic() + ANSWER_SECONDS
         while process is not None and process.pid in processes() and time.monotonic() < until:
             time.sleep(0.0005)
 
-    def _copied(self, process: Process | None) -> Process | None:
+    def _copy(self, process: Process | None) -> Process | None:
         if process is None:
             return None
         try:
             return copy_of(process, {"do": "copy"}, [])
-        except (Torn, Full):
+        except (ConnectionLost, TooManyProcesses):
             return None
 
     # -- to and from the host's disk -----------------------------------------------------------
@@ -431,7 +432,7 @@ class Keeper:
         """
         self._make_room()
         copy = None
-        with contextlib.suppress(Torn, Full):
+        with contextlib.suppress(ConnectionLost, TooManyProcesses):
             if self._now is not None:
                 copy = copy_of(self._now, {"do": what}, descriptors)
         if what == "unpack_variables":
@@ -450,7 +451,7 @@ class Keeper:
             messages.close_quietly(descriptors)
             descriptors.clear()
             return self._answer_of(process, seconds)
-        except Torn:
+        except ConnectionLost:
             return {"packed": False, "unpacked": False, "why": "it was ended"}
         finally:
             process.end()
@@ -488,7 +489,7 @@ class Keeper:
                 room = self._memory
             else:
                 now = time.monotonic()
-                self._counted = _Counted(
+                self._counted = _ExactCount(
                     room=room,
                     others=self._others(),
                     growth=memory.Growth(found),
@@ -577,7 +578,7 @@ class Keeper:
         others += self._mappings.total if wanted else mapped
         rooms = []
         for limit, pids in self._parts(found):
-            private = memory.shared_out_bytes(
+            private = memory.proportional_bytes(
                 pids, interrupted=lambda: not wanted and self._host_speaks()
             )
             if private is None:
@@ -606,7 +607,7 @@ class Keeper:
                 self._answer_request(descriptor)
                 continue
             del self._listeners[descriptor]
-            with contextlib.suppress(Torn), listens:
+            with contextlib.suppress(ConnectionLost), listens:
                 _, descriptors = messages.receive(listens)
                 self._listeners.update(dict.fromkeys(descriptors))
 
@@ -628,7 +629,7 @@ class Keeper:
 
         If a mapping was granted a moment ago, decide later instead.
         """
-        fresh, found = self._mappings.some_fresh, memory.tasks()
+        fresh, found = self._mappings.any_recent, memory.tasks()
         room = self._quick_room(found) - request.length
         if room >= 0 or self._exact_room(found, request.length) >= 0:
             self._mappings.add(request.length)

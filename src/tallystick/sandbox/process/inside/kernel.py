@@ -65,7 +65,7 @@ if sys.platform == "linux":  # Elsewhere this can be imported, and nothing more.
     _libc.syscall.restype = ctypes.c_long
 
 
-def _checked(result: int, what: str) -> int:
+def _check(result: int, what: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -78,7 +78,7 @@ def syscall(number: int, *arguments: object) -> int:
     Arguments are integers, bytes or ctypes values.
     """
     passed = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
-    return _checked(_libc.syscall(ctypes.c_long(number), *passed), f"system call {number}")
+    return _check(_libc.syscall(ctypes.c_long(number), *passed), f"system call {number}")
 
 
 def _number(name: str) -> int:
@@ -90,7 +90,7 @@ def _number(name: str) -> int:
 
 def unshare(flags: int) -> None:
     """Move this process to new namespaces of the kinds in `flags`."""
-    _checked(_libc.unshare(flags), "unshare")
+    _check(_libc.unshare(flags), "unshare")
 
 
 def mount(
@@ -99,12 +99,12 @@ def mount(
     """Mount a file system, or change a mount."""
     encoded = [None if each is None else os.fsencode(each) for each in (source, target, kind)]
     done = _libc.mount(*encoded, flags, os.fsencode(data) if data else None)
-    _checked(done, f"mount {kind or source or ''} on {target}")
+    _check(done, f"mount {kind or source or ''} on {target}")
 
 
 def umount(target: str, flags: int = MNT_DETACH) -> None:
     """Unmount, by default even if the mount is in use (`MNT_DETACH`)."""
-    _checked(_libc.umount2(os.fsencode(target), flags), f"umount {target}")
+    _check(_libc.umount2(os.fsencode(target), flags), f"umount {target}")
 
 
 def pivot_root(new_root: str) -> None:
@@ -123,7 +123,7 @@ def exchange_root(new_root: str, *, old: str) -> None:
 
 def _prctl(option: int, *arguments: int) -> int:
     padded = [*arguments, *[0] * (4 - len(arguments))]
-    return _checked(_libc.prctl(option, *padded), f"prctl {option}")
+    return _check(_libc.prctl(option, *padded), f"prctl {option}")
 
 
 def die_with_parent(signal_number: int) -> None:

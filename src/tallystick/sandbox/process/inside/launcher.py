@@ -61,9 +61,9 @@ def main() -> None:
     for standard in (0, 1, 2):
         os.dup2(null, standard)
     os.close(null)
-    messages.send(host, {"found": host_check.look(), "root": os.geteuid() == 0})
+    messages.send(host, {"found": host_check.check_layers(), "root": os.geteuid() == 0})
     with contextlib.suppress(OSError):
-        cgroup.clear_left_behind(cgroup.our_place())
+        cgroup.clear_left_behind(cgroup.own_group_path())
     parent = kernel.syscall(_PIDFD_OPEN, os.getppid(), 0)
     poll = select.poll()
     poll.register(host, select.POLLIN)
@@ -82,7 +82,7 @@ def main() -> None:
         if host.fileno() in ready:
             try:
                 order, descriptors = messages.receive(host)
-            except messages.Torn:
+            except messages.ConnectionLost:
                 return
             pid, problem = _open(order, descriptors)
             messages.close_quietly(descriptors)
@@ -105,10 +105,10 @@ def _reap() -> None:
                 group.end()
 
 
-def _bound(pid: int, order: dict[str, Any]) -> None:
+def _limit_box(pid: int, order: dict[str, Any]) -> None:
     """Put a box into a control group of its own, with limits, if the host allows it."""
     with contextlib.suppress(OSError):
-        group = cgroup.make_group(cgroup.our_place(), f"{os.getpid()}-{pid}")
+        group = cgroup.make_group(cgroup.own_group_path(), f"{os.getpid()}-{pid}")
         _groups[pid] = group
         plan = order["box"]
         files = plan["disk_bytes"] + 2 * plan["tmp_bytes"]
@@ -130,7 +130,7 @@ def _open(order: dict[str, Any], descriptors: list[int]) -> tuple[int, str | Non
         if pid:
             mapped.close()
             if order["group"]:
-                _bound(pid, order)
+                _limit_box(pid, order)
             return pid, _write_maps(pid, asks)
         try:
             asks.close()
@@ -190,7 +190,7 @@ def _become_box(order: dict[str, Any], descriptors: list[int], mapped: socket.so
         os.close(life)
         _be_keeper(order, socket.socket(fileno=host), ready)
     # This process stays outside of the box and waits. Its end closes `life`, and the host sees it.
-    scheduling.stay_with_others()
+    scheduling.stay_normal()
     kernel.set_name("tally-box")
     kernel.close_all_but(life, started)
     kernel.die_with_parent(signal.SIGKILL)
@@ -235,10 +235,10 @@ def _be_keeper(order: dict[str, Any], host: socket.socket, ready: int) -> None:
             packages=order["packages"],
             memory_total_bytes=order["memory_total_bytes"],
         ).serve()
-    except messages.Torn:
+    except messages.ConnectionLost:
         pass
     except BaseException as error:
-        with contextlib.suppress(messages.Torn):
+        with contextlib.suppress(messages.ConnectionLost):
             messages.send(host, {"problem": f"{type(error).__name__}: {error}"[:500]})
     finally:
         os._exit(0)

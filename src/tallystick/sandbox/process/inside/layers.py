@@ -41,7 +41,7 @@ _DEPTH_MAX = 24
 _COPY_BYTES = 1 << 20
 
 
-class Held(Exception):
+class OpenForWriting(Exception):
     """A file of the working directory is open for writing, so no snapshot can be taken."""
 
 
@@ -49,7 +49,7 @@ class WorkingDirectory(Protocol):
     """The session's files, with snapshots by name. Each method may raise `OSError`."""
 
     def freeze(self, name: str) -> None:
-        """Take a snapshot of the files. `Layers` raises `Held` if one is open for writing."""
+        """Take a snapshot. `Layers` raises `OpenForWriting` if a file is open for writing."""
         ...
 
     def restore(self, name: str) -> None:
@@ -97,7 +97,7 @@ class Layers:
             kernel.mount(None, WORK, None, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
         except OSError as error:
             if error.errno == errno.EBUSY:
-                raise Held(
+                raise OpenForWriting(
                     "a file of the working directory is open for writing; close it first"
                 ) from None
             raise

@@ -21,7 +21,7 @@ _CREDENTIALS = struct.Struct("=iII")
 _dumps, _loads = json.dumps, json.loads
 
 
-class Torn(Exception):
+class ConnectionLost(Exception):
     """The connection is closed, timed out, or something that is not a message arrived."""
 
 
@@ -31,26 +31,29 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def send(to: socket.socket, message: Mapping[str, Any], descriptors: Iterable[int] = ()) -> None:
-    """Send a message. Raise `Torn` if the other end is closed, or does not take it."""
+    """Send a message. Raise `ConnectionLost` if the other end is closed, or does not take it."""
     packed = array.array("i", descriptors)
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)] if packed else []
     try:
         to.sendmsg([_dumps(message).encode()], ancillary, socket.MSG_NOSIGNAL)
     except OSError as error:
-        raise Torn(str(error)) from None
+        raise ConnectionLost(str(error)) from None
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """Return the next message and its descriptors, which the caller must close.
 
-    Raise `Torn` if there is none.
+    Raise `ConnectionLost` if there is none.
     """
     message, descriptors, _ = receive_from(sock)
     return message, descriptors
 
 
 def receive_plain(sock: socket.socket) -> dict[str, Any]:
-    """Return the next message, and close descriptors that come with it. Raise `Torn` if none."""
+    """Return the next message, and close descriptors that come with it.
+
+    Raise `ConnectionLost` if there is none.
+    """
     message, descriptors, _ = receive_from(sock)
     close_quietly(descriptors)
     return message
@@ -59,13 +62,14 @@ def receive_plain(sock: socket.socket) -> dict[str, Any]:
 def receive_from(sock: socket.socket) -> tuple[dict[str, Any], list[int], int | None]:
     """Return the next message, its descriptors, and the process id of its sender.
 
-    The id is None unless the socket has `SO_PASSCRED`. Raise `Torn` if there is no message.
+    The id is None unless the socket has `SO_PASSCRED`. Raise `ConnectionLost` if there is no
+    message.
     """
     room = socket.CMSG_SPACE(4 * _DESCRIPTORS_MAX) + socket.CMSG_SPACE(_CREDENTIALS.size)
     try:
         data, ancillary, _, _ = sock.recvmsg(_BYTES_MAX, room, socket.MSG_CMSG_CLOEXEC)
     except OSError as error:
-        raise Torn(str(error)) from None
+        raise ConnectionLost(str(error)) from None
     descriptors: list[int] = []
     sender = None
     for level, kind, content in ancillary:
@@ -81,7 +85,7 @@ def receive_from(sock: socket.socket) -> tuple[dict[str, Any], list[int], int | 
         message = None
     if type(message) is not dict:
         close_quietly(descriptors)
-        raise Torn("the connection is closed" if not data else "no message")
+        raise ConnectionLost("the connection is closed" if not data else "no message")
     return message, descriptors, sender
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tallystick.sandbox.process.inside import kernel, messages
 from tallystick.sandbox.process.inside.confine import Confinement, confine
-from tallystick.sandbox.process.inside.messages import Torn
+from tallystick.sandbox.process.inside.messages import ConnectionLost
 
 # The processes in a box, as the kernel shows them.
 
@@ -66,7 +66,7 @@ _REST_SECONDS = 0.0005
 _REST_SECONDS_MAX = 0.01
 
 
-class Full(Exception):
+class TooManyProcesses(Exception):
     """The box has as many processes as it may have."""
 
 
@@ -122,8 +122,8 @@ def start(
 def copy_of(process: Process, message: dict[str, Any], more: list[int]) -> Process:
     """Let a waiting interpreter fork a copy of itself, and return the copy.
 
-    `message` says what the copy does, and `more` are descriptors for it. Raise `Full` if the box
-    may have no more processes, and `Torn` if there is no answer.
+    `message` says what the copy does, and `more` are descriptors for it. Raise `TooManyProcesses`
+    if the box may have no more processes, and `ConnectionLost` if there is no answer.
     """
     ours, theirs = messages.pair()
     try:
@@ -135,10 +135,10 @@ def copy_of(process: Process, message: dict[str, Any], more: list[int]) -> Proce
     answer, descriptors, sender = messages.receive_from(ours)
     messages.close_quietly(descriptors)
     if "cannot" in answer:
-        raise Full
+        raise TooManyProcesses
     # The id comes from the kernel. One in the message could be forged by a program.
     if not sender:
-        raise Torn("the copy did not say who it is")
+        raise ConnectionLost("the copy did not say who it is")
     return Process(sender, ours)
 
 

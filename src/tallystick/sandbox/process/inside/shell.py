@@ -42,7 +42,7 @@ def serve(control: socket.socket) -> None:
     while True:
         try:
             _, descriptors = messages.receive(control)
-        except messages.Torn:
+        except messages.ConnectionLost:
             os._exit(0)
         order, text, out, err, state = descriptors
         with open(order, "rb") as file:

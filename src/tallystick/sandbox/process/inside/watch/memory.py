@@ -67,7 +67,7 @@ def _kib(fields: dict[bytes, bytes], name: bytes) -> int:
     return int(fields[name].split()[0]) * 1024 if name in fields else 0
 
 
-def shared_out_bytes(pids: Collection[int], *, interrupted: Callable[[], bool]) -> int | None:
+def proportional_bytes(pids: Collection[int], *, interrupted: Callable[[], bool]) -> int | None:
     """Return the private memory of processes in bytes, with shared pages counted once.
 
     It takes a while, so `interrupted` is called before each process. If it returns True, return
@@ -159,12 +159,12 @@ class SocketBuffers:
         """Return the bytes in all buffers, 0 if the kernel does not tell."""
         every = 0xFFFF_FFFF
         unix = struct.pack("=BBHIIIq", socket.AF_UNIX, 0, 0, every, 0, _UNIX_SHOW, -1)
-        total = sum(_unix_bytes(told) for told in self._ask(unix))
+        total = sum(_unix_bytes(answer) for answer in self._ask(unix))
         for family in (socket.AF_INET, socket.AF_INET6):
             shown = 1 << (_TCP_MEMORY - 1)
             tcp = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, shown, 0, every)
-            for told in self._ask(tcp):
-                total += sum(_memory(_attributes(told, _TCP_HEAD).get(_TCP_MEMORY)))
+            for answer in self._ask(tcp):
+                total += sum(_memory(_attributes(answer, _TCP_HEAD).get(_TCP_MEMORY)))
         return total
 
     def _ask(self, request: bytes) -> Iterator[bytes]:
@@ -186,33 +186,33 @@ class SocketBuffers:
             return
 
 
-def _attributes(told: bytes, at: int) -> dict[int, bytes]:
+def _attributes(answer: bytes, at: int) -> dict[int, bytes]:
     found = {}
-    while at + 4 <= len(told):
-        length, kind = struct.unpack_from("=HH", told, at)
+    while at + 4 <= len(answer):
+        length, kind = struct.unpack_from("=HH", answer, at)
         if length < 4:
             break
-        found[kind & 0x3FFF] = told[at + 4 : at + length]
+        found[kind & 0x3FFF] = answer[at + 4 : at + length]
         at += (length + 3) & ~3
     return found
 
 
-def _memory(told: bytes | None) -> tuple[int, int]:
+def _memory(answer: bytes | None) -> tuple[int, int]:
     """Return the bytes that wait to be read, and those that were written."""
-    if told is None or len(told) < 24:
+    if answer is None or len(answer) < 24:
         return 0, 0
-    received, _, written, _, _, queued = struct.unpack_from("=6I", told)
+    received, _, written, _, _, queued = struct.unpack_from("=6I", answer)
     return received, max(written, queued)
 
 
-def _unix_bytes(told: bytes) -> int:
+def _unix_bytes(answer: bytes) -> int:
     """Return the bytes in the buffers of a local socket, at least as many as there are."""
-    found = _attributes(told, _UNIX_HEAD)
+    found = _attributes(answer, _UNIX_HEAD)
     written = _memory(found.get(_UNIX_MEMORY))[1]
     waiting = struct.unpack_from("=I", found.get(_UNIX_QUEUE, bytes(4)))[0]
     if not waiting or found.get(_UNIX_PEER, bytes(4)) != bytes(4):
         return written
-    writers = _WRITERS_MAX if told[1] == socket.SOCK_DGRAM else 1
+    writers = _WRITERS_MAX if answer[1] == socket.SOCK_DGRAM else 1
     return written + max(int(waiting), writers * _WRITTEN_BYTES_MAX)
 
 
@@ -271,9 +271,9 @@ class Request(NamedTuple):
 
     def answer(self, error: int) -> None:
         """Let the process map the memory if `error` is 0, or else let its call fail with it."""
-        told = struct.pack("=QqiI", self.id, 0, -error, 0 if error else _CONTINUE)
+        reply = struct.pack("=QqiI", self.id, 0, -error, 0 if error else _CONTINUE)
         with contextlib.suppress(OSError):  # It may have been ended meanwhile.
-            fcntl.ioctl(self.listener, _SEND, told)
+            fcntl.ioctl(self.listener, _SEND, reply)
 
 
 def receive_request(listener: int) -> Request | None:
@@ -298,7 +298,7 @@ class SharedMappings:
         return sum(length for length, _ in self._granted)
 
     @property
-    def some_fresh(self) -> bool:
+    def any_recent(self) -> bool:
         """True if a mapping was granted in the last 0.1 s.
 
         It may be unmapped already, or not be mapped yet; that cannot be known.

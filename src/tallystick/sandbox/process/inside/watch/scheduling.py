@@ -27,7 +27,7 @@ def allow_first() -> None:
     ):
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(kind, (value, value))
-    if not _can_come_back():
+    if not _can_raise_priority():
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_PRIORITY))
 
@@ -43,20 +43,20 @@ def run_first() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
 
 
-def run_as_others(niceness: int) -> None:
+def run_normally(niceness: int) -> None:
     """Run this process like any other until `run_first` is called; nothing if it could not be."""
-    if _can_come_back():
+    if _can_raise_priority():
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
             os.setpriority(os.PRIO_PROCESS, 0, niceness)
 
 
-def stay_with_others() -> None:
+def stay_normal() -> None:
     """Run this process like any other from now on."""
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def _can_come_back() -> bool:
+def _can_raise_priority() -> bool:
     """Return True if the limits allow this process to take the real-time priority again."""
     return resource.getrlimit(resource.RLIMIT_RTPRIO)[0] >= _PRIORITY
