@@ -453,7 +453,7 @@ def _block_counter(size: int) -> Callable[[list[bytes]], list[int]]:
     counter = CharacterCount()
 
     def count_blocks(blocks: list[bytes]) -> list[int]:
-        found = counter.of(blocks)
+        found = counter.count(blocks)
         return [
             _decoded_length(block) if count is None else count
             for block, count in zip(blocks, found, strict=True)

@@ -120,10 +120,10 @@ def unpack_state(raw: bytes) -> tuple[FilesState, dict[str, bytes]]:
         content = raw[place : place + size] if size >= 0 else b""
         place += size
         if digest(content) != sha256:
-            raise StoreError(f"kept files: the content {sha256[:12]} is not what it says")
+            raise StoreError(f"kept files: the content {sha256[:12]} does not have its digest")
         contents[sha256] = content
     if place != len(raw):
-        raise StoreError("kept files: something stands behind it")
+        raise StoreError("kept files: there are bytes after the last content")
     return header.state, contents
 
 
@@ -206,7 +206,7 @@ def write_files(state: FilesState, contents: Mapping[str, bytes], folder: Path) 
             os.utime(place, ns=(each.mtime_ns, each.mtime_ns))
         elif each.kind == "link":
             if not each.target or b"\0" in each.target:
-                raise StoreError("kept files: a link to nothing")
+                raise StoreError("kept files: a link without a target")
             os.symlink(each.target, place)
     # Last, and the innermost first: a new entry changes the time of its directory.
     for each in reversed(directories):
@@ -225,7 +225,9 @@ def _check_paths(entries: Sequence[KeptEntry]) -> None:
             raise StoreError(f"kept files: {each.path[:80]!r} is no path")
         parent = b"/".join(parts[:-1])
         if each.path in seen or (parent and parent not in directories):
-            raise StoreError(f"kept files: {each.path[:80]!r} has no place")
+            raise StoreError(
+                f"kept files: {each.path[:80]!r} occurs twice, or is in a directory that is missing"
+            )
         seen.add(each.path)
 
 

@@ -408,7 +408,7 @@ class ProcessPrograms:
             try:
                 await asyncio.to_thread(write_files, state, contents, files)
             except (OSError, OverflowError, ValueError) as error:
-                raise StoreError(f"kept files: they cannot be laid out: {error}") from error
+                raise StoreError(f"kept files: they cannot be written: {error}") from error
         if self._folder is not None and (state.variables or state.imported):
             saved = self._folder.path / "saved"
             await asyncio.to_thread(_write_variables, state, saved)
@@ -487,7 +487,7 @@ def _with_note(result: ExecutionResult, what: str) -> ExecutionResult:
 
 
 def _refuse_attempt(attempt: NetworkAttempted) -> None:
-    raise TallystickError("nobody writes down what is reached for")
+    raise TallystickError("a connection was tried before the first program, so it is not allowed")
 
 
 def _names_of(saved: Saved) -> str:

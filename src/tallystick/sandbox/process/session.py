@@ -178,7 +178,7 @@ def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int
     `bytes_max` of files, and `StoreError` if writing fails.
     """
     if directory.exists():
-        raise UsageError(f"{directory} is there already")
+        raise UsageError(f"{directory} already exists; name a new directory")
     made = directory.with_name(f".{directory.name}.{new_id()}")
     make_private(made.parent)
     made.mkdir(mode=0o700)

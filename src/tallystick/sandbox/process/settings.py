@@ -24,10 +24,11 @@ class IsolationMissing(Facts, Refused):
 
     def text(self) -> str:
         named = "; ".join(f"{layer} ({why})" for layer, why in self.missing.items())
-        return (
-            f"the process sandbox needs what this host lacks: {named}. A layer that may be done "
-            "without has to be named in accept_without"
-        )
+        text = f"the process sandbox cannot start: this host does not provide {named}. "
+        if not self.missing.keys() <= WAIVABLE:
+            return f"{text}Use --sandbox wasm"
+        options = " ".join(f"--accept-without '{layer}'" for layer in self.missing)
+        return f"{text}Use --sandbox wasm, or accept weaker isolation with {options}"
 
 
 # Settings: sizes, counts, paths, and layers that may be missing.
@@ -83,8 +84,8 @@ class BoxSettings(msgspec.Struct, frozen=True, kw_only=True):
         unknown = self.accept_without - WAIVABLE
         if unknown:
             raise UsageError(
-                f"accept_without: {', '.join(sorted(unknown))}; one can do without "
-                f"{', '.join(sorted(WAIVABLE))}, and nothing else"
+                f"accept_without: {', '.join(sorted(unknown))} cannot be left out; only "
+                f"{', '.join(sorted(WAIVABLE))} can"
             )
         for path in (*self.packages, *self.readable):
             if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2:

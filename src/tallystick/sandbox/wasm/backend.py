@@ -55,8 +55,8 @@ class WasmBackend:
         given = [each for each in grants if each.startswith(NET)]
         if given and given != [NO_NETWORK]:
             raise UsageError(
-                f"{', '.join(given)}: programs of the wasm sandbox have no network; it is for "
-                "those of the process sandbox (--sandbox process)"
+                f"{', '.join(given)}: programs of the wasm sandbox have no network; give this "
+                "grant to those of the process sandbox (--sandbox process)"
             )
 
     async def prove(self) -> None:

@@ -75,7 +75,7 @@ class _Box:
     def check(self) -> None:
         """Raise `Stopped` if the program that this host thread works for has stopped waiting."""
         if self.abandoned:
-            raise Stopped("cancelled", "nobody waits for this any more")
+            raise Stopped("cancelled", "the program no longer waits for this call")
 
     def put(self, reply: bytes | BaseException) -> None:
         self.reply = reply

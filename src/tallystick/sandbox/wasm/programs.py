@@ -175,7 +175,7 @@ async def _load_image(session: WasmSession, started: RunStarted, files: Keeper) 
         await session.load(image)
     except SnapshotMismatch as error:
         raise SnapshotMismatch(
-            f"session {given.session} was left by another version ({error}); its runs are kept: "
-            f"go on with that version, or start a new session from its values (tally session "
+            f"session {given.session} was left by another version ({error}); its runs are kept. "
+            f"Continue it with that version, or start a new session from its values (tally session "
             f"export {given.session} >values.json, tally session new --from values.json)"
         ) from error
