@@ -53,10 +53,10 @@ _encode = msgspec.json.Encoder().encode
 class HostFunction:
     """One function that a program may call, under `name`, if `needs` is granted or empty.
 
-    `local` says that it is quick and waits for nothing: it then runs in the program's own thread.
-    Otherwise a coroutine function runs on the event loop, and a plain one in a thread of its own,
-    so that a deadline or a cancel need not wait for it. `handed` says that the first argument comes
-    from the caller of `HostTable.serve`, not from the program.
+    A coroutine function runs on the event loop. A plain one runs in a thread of its own, so that a
+    deadline or a cancel need not wait for it. With `local`, it runs in the program's own thread;
+    that is for functions that are quick and wait for nothing. `handed` says that the first argument
+    comes from the caller of `HostTable.serve`, not from the program.
     """
 
     name: str
@@ -67,7 +67,7 @@ class HostFunction:
     awaited: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        # Found out once here: `inspect` takes longer than a call of a local function.
+        # Computed once here: `inspect` takes longer than a call of a local function.
         object.__setattr__(self, "awaited", is_async(self.function))
 
     def described(self) -> HostName:

@@ -60,6 +60,7 @@ class OutputStream:
 
     @property
     def truncated(self) -> bool:
+        """True if the stream is longer than the inline limit."""
         return self._keep and self.bytes_total > self._inline_max
 
     @property
@@ -119,6 +120,7 @@ class OutputStream:
         return f"{shown}{gap}[output cut: {self.bytes_total:,} bytes in all; {where}{_CUT_END}"
 
     def close(self) -> None:
+        """Close the file, if there is one. If that fails, its content counts as lost."""
         if self._file is not None and not self._file.closed:
             try:
                 self._file.close()
@@ -174,6 +176,7 @@ class ProgramOutput:
 
     @property
     def bytes_total(self) -> int:
+        """The bytes that were printed to both streams together."""
         return self.stdout.bytes_total + self.stderr.bytes_total
 
     def discard(self) -> None:

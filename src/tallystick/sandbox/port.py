@@ -184,14 +184,17 @@ class ExecutionResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def success(cls, stdout: str) -> ExecutionResult:
+        """Return the result of a program that ended well and printed `stdout`."""
         return cls(stdout=stdout)
 
     @classmethod
     def failure(cls, stderr: str, exit_code: int) -> ExecutionResult:
+        """Return the result of a program that ended by itself with this exit code."""
         return cls(stderr=stderr, exit_code=exit_code)
 
     @classmethod
     def timeout(cls, partial_stdout: str, partial_stderr: str) -> ExecutionResult:
+        """Return the result of a program that was stopped by its time limit, with exit code -1."""
         return cls(
             stdout=partial_stdout, stderr=partial_stderr, exit_code=-1, timed_out=True, stop="wall"
         )
@@ -256,7 +259,9 @@ class Host(Protocol):
     @property
     def names(self) -> HostNames: ...
 
-    def serve(self, call: HostCall) -> bytes | Awaitable[bytes]: ...
+    def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
+        """Return the encoded reply to a call, or an awaitable of it."""
+        ...
 
 
 class SandboxSession(Protocol):
@@ -267,11 +272,20 @@ class SandboxSession(Protocol):
 
     async def execute(
         self, program: str | bytes, *, context: ExecutionContext, host: Host
-    ) -> ExecutionResult: ...
+    ) -> ExecutionResult:
+        """Run one program, and return its result, whether it succeeded or not.
 
-    def cancel(self) -> None: ...
+        Raise only if the sandbox itself fails, or was asked for something that it cannot do.
+        """
+        ...
 
-    async def close(self) -> None: ...
+    def cancel(self) -> None:
+        """Stop the running program, if there is one."""
+        ...
+
+    async def close(self) -> None:
+        """Free the interpreter. Closing twice is harmless."""
+        ...
 
 
 class Sandbox(Protocol):
@@ -280,13 +294,17 @@ class Sandbox(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def open(self, *, session_id: str, seed: int = 0) -> SandboxSession: ...
+    async def open(self, *, session_id: str, seed: int = 0) -> SandboxSession:
+        """Open a new interpreter, whose random numbers come from `seed`."""
+        ...
 
     async def self_test(self) -> Sequence[tuple[str, str | None]]:
         """Try each capability on this machine. Return (capability, None or why it failed)."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Free what all interpreters of the sandbox share."""
+        ...
 
 
 class Identity(NamedTuple):
@@ -366,7 +384,9 @@ class Programs(Protocol):
         """Return the state that the next run of a session starts from; None if unchanged."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Free the interpreter or the box. Closing twice is harmless."""
+        ...
 
 
 # The report of an interpreter on a program that it ran, as both sandboxes read it.

@@ -89,9 +89,11 @@ class ScriptedSandbox:
         self._script = iter(script)
 
     async def open(self, *, session_id: str, seed: int = 0) -> ScriptedSession:
+        """Open a session that takes the next entries of the script. `seed` is not used."""
         return ScriptedSession(session_id, self._script)
 
     async def self_test(self) -> Sequence[tuple[str, str | None]]:
+        """Return nothing, because there is nothing to test."""
         return []
 
     async def close(self) -> None:

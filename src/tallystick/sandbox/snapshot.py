@@ -95,13 +95,24 @@ class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
 class SnapshotStore(Protocol):
     """Store images, each under its session and a name that is unique there."""
 
-    def save(self, snapshot: SnapshotId, image: Image) -> None: ...
+    def save(self, snapshot: SnapshotId, image: Image) -> None:
+        """Store an image, in place of one with the same session and name."""
+        ...
 
-    def load(self, session_id: str, name: str) -> tuple[SnapshotId, Image]: ...
+    def load(self, session_id: str, name: str) -> tuple[SnapshotId, Image]:
+        """Return a snapshot of a session, by its name or by `name:id`.
 
-    def list(self, session_id: str) -> Sequence[SnapshotId]: ...
+        Raise `SnapshotNotFound` if there is none, and `StoreError` if it cannot be read.
+        """
+        ...
 
-    def delete(self, session_id: str, name: str) -> None: ...
+    def list(self, session_id: str) -> Sequence[SnapshotId]:
+        """Return the snapshots of a session, sorted by id."""
+        ...
+
+    def delete(self, session_id: str, name: str) -> None:
+        """Delete a snapshot of a session. Raise `SnapshotNotFound` if there is none."""
+        ...
 
 
 def check_snapshot_name(name: str) -> str:
@@ -340,6 +351,7 @@ class MemorySnapshotStore:
         self._kept: dict[tuple[str, str], tuple[SnapshotId, Image]] = {}
 
     def save(self, snapshot: SnapshotId, image: Image) -> None:
+        """Keep an image, in place of one with the same session and name."""
         self._kept[snapshot.session_id, snapshot.name] = (snapshot, image)
 
     def load(self, session_id: str, name: str) -> tuple[SnapshotId, Image]:

@@ -132,6 +132,7 @@ class HostText:
 
     @classmethod
     def of(cls, text: str) -> HostText:
+        """Return a text on the host with the content of a `str`."""
         return cls(text.encode("utf-8"))
 
     @classmethod
@@ -150,6 +151,7 @@ class HostText:
         return self._size
 
     def close(self) -> None:
+        """Close the file of a mapped text, which cannot be read afterwards."""
         if isinstance(self._data, mmap.mmap):
             self._data.close()
 

@@ -121,6 +121,7 @@ class Launcher:
 
     @property
     def pid(self) -> int | None:
+        """The process id of the launcher, None if it was not started."""
         return None if self._process is None else self._process.pid
 
     def open(self, order: Mapping[str, Any]) -> Box:

@@ -355,6 +355,7 @@ class ProcessSandbox:
         return self.cancels.cancel(cancellation_token)
 
     async def self_test(self) -> Sequence[tuple[str, str | None]]:
+        """Try each capability here. Return it with None, or with what went wrong."""
         return await run_self_test(self)
 
     async def close(self) -> None:

@@ -456,9 +456,14 @@ class ProcessSession:
             return kept.id
 
     def snapshots(self) -> Sequence[SnapshotId]:
+        """Return the snapshots of this session, sorted by id."""
         return sorted((kept.id for kept in self._kept.values()), key=lambda each: each.id)
 
     async def delete_snapshot(self, name: str) -> None:
+        """Delete a snapshot of this session.
+
+        Raise `SnapshotNotFound` if there is none, and `SandboxError` if the box fails.
+        """
         async with self._turn:
             kept = self._find(name)
             await self._in_thread(lambda: self._change("forget", kept.id.name))

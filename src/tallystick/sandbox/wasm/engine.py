@@ -270,6 +270,7 @@ class CodeCache:
             self._say(f"{COMPILED} {time.monotonic() - began:.1f} s")
 
     def path(self, key: str) -> Path:
+        """Return the file of a module, whether it exists or not."""
         return self._directory / f"guest-{key}.cwasm"
 
     def _prepare(self) -> str | None:
@@ -391,6 +392,7 @@ class Ticker:
             self._active -= 1
 
     def close(self) -> None:
+        """End the thread, and wait for its end."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -425,6 +427,7 @@ class Guest:
         self.pre = linker.instantiate_pre(module)
 
     def close(self) -> None:
+        """End the ticker. Instances of the guest stay."""
         self.ticker.close()
 
 

@@ -223,6 +223,7 @@ class Instance:
         return digest.hexdigest()
 
     def close(self) -> None:
+        """Free the memory of the instance, which cannot be used afterwards."""
         # Without their arguments, the two reads raise TypeError; they never read freed memory.
         self._read_fuel = self._read_size = ()
         self._globals = {}

@@ -166,6 +166,7 @@ class Journal:
         return self._fuel > _FUEL_MAX or self._bytes > _ANSWER_BYTES_MAX
 
     def append(self, entry: Entry) -> None:
+        """Add a call that was made."""
         self._entries.append(entry)
         self._fuel += entry.fuel
         self._bytes += len(entry.payload) + sum(len(answer.reply) for answer in entry.answers)

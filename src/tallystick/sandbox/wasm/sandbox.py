@@ -115,6 +115,7 @@ class _DirectoryReader(io.BytesIO):
     """
 
     def read(self, size: int | None = -1, /) -> bytes:
+        """Read up to `size` bytes. Raise `_DirectoryTooLong` if that would be over 4 MiB."""
         left = len(self.getbuffer()) - self.tell()
         wanted = left if size is None or size < 0 else min(size, left)
         if wanted > _DIRECTORY_BYTES_MAX:
@@ -243,9 +244,11 @@ class WasmSession:
         return snapshot
 
     def snapshots(self) -> Sequence[SnapshotId]:
+        """Return the snapshots of this session, sorted by id."""
         return self._sandbox.store.list(self._session_id)
 
     def delete_snapshot(self, name: str) -> None:
+        """Delete a snapshot of this session. Raise `SnapshotNotFound` if there is none."""
         self._sandbox.store.delete(self._session_id, name)
 
     async def image(self) -> Image:
@@ -553,9 +556,11 @@ class WasmSandbox:
         return self.cancels.cancel(cancellation_token)
 
     async def self_test(self) -> Sequence[tuple[str, str | None]]:
+        """Try each capability here. Return it with None, or with what went wrong."""
         return await run_self_test(self)
 
     def new_instance(self) -> Instance:
+        """Return a fresh instance of the guest, in which nothing has run."""
         return Instance(self.guest, memory_bytes_max=self.memory_bytes_max)
 
     async def close(self) -> None:

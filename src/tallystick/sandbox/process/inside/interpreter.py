@@ -135,6 +135,7 @@ class _NamedFiles:
         self.opened: Callable[[object, str], object | None] | None = None
 
     def give(self, opened: Callable[[object, str], object | None]) -> None:
+        """Set the function that opens a given file by name and mode, or returns None."""
         self.opened = opened
 
     def install(self) -> None:

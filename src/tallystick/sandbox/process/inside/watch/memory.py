@@ -307,6 +307,7 @@ class SharedMappings:
         return any(made > before for _, made in self._granted)
 
     def add(self, length: int) -> None:
+        """Add a mapping that is granted now."""
         self._granted.append((length, time.monotonic()))
 
     def forget_unmapped(self, pids: Collection[int]) -> int:
