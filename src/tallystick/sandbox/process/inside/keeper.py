@@ -64,6 +64,7 @@ _STOP_SECONDS_MAX = 2.0
 # An exact count is used for this many times as long as it took.
 _COUNT_SHARE = 10
 _POSTPONED_SECONDS = 0.02
+# A program needs room for this many processes and threads. If the box has less, it is cleared.
 _ROOM = 16
 # The orders for which a process of ours works on the files, each with its time limit in seconds.
 _FILE_WORK: dict[str, tuple[Callable[[socket.socket], None], float]] = {
@@ -104,13 +105,19 @@ class Keeper:
         self._confinement = confinement
         self._packages = packages
         self._memory_total = memory_total_bytes
+        # The process that holds the namespace, and the copy of it that runs the program.
         self._now: Process | None = None
         self._next: Process | None = None
+        # The process that starts commands, and whether one is running.
         self._shell: Process | None = None
         self._commanding = False
+        # The copies of the namespace that snapshots keep, by name.
         self._frozen: dict[str, Process | None] = {}
+        # The processes that existed before the program or command: only others are ended with it.
         self._before: frozenset[int] = frozenset()
+        # The process that held the namespace before the last program.
         self._leaving: Process | None = None
+        # True if the namespace was lost since the last program that was started.
         self._lost = False
         self._wakes = -1
         self._watching = False
