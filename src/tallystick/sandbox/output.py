@@ -1,7 +1,7 @@
 """The output of a program: kept inline up to a limit, whole in a file beyond it, counted in bytes.
 
-As soon as a stream passes its inline limit, all of it goes to a file of this execution: what was
-kept so far, and what follows. The inline text then ends with a line that says so. Partial output is
+If a stream passes its inline limit, all of it goes to a file of this execution, from its first
+byte. The inline text then ends with a line that says so. Partial output is
 kept, no matter how the program ends.
 """
 

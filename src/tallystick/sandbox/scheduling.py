@@ -239,7 +239,10 @@ class ProgramThreads:
         return made
 
     def close(self) -> None:
-        """End the idle threads and wait for them, 1 s each. Busy ones end with their program."""
+        """End the idle threads, and wait up to 1 s for each thread. Busy ones end later.
+
+        They end with their program.
+        """
         with self._guard:
             self._closed = True
             idle, self._idle = self._idle, []

@@ -7,13 +7,12 @@
 
 Rule 1: snapshots are written and read piece by piece. Besides the image itself, memory holds one
 or two pieces.
-Rule 2: a snapshot is hostile until parsed. No more is unpacked than the header declares, the size
-of the header is limited before it is read, and anything that `packed` would not write is a
-`StoreError`.
+Rule 2: a snapshot is hostile until parsed. The size of the header is limited before it is read. No
+more is unpacked than the header declares. Anything that `packed` would not write is a `StoreError`.
 Rule 3: bytes are not checked against a digest here. The store that keeps them does that.
 
-The time of deflate depends on how far the data shrinks: pages of objects shrink to a half, at 60
-MB/s; pages of repetitive data shrink to a tenth, five times as fast. So a group of pages is
+The time of deflate depends on how far the data shrinks. Pages of objects shrink to a half, at 60
+MB/s. Pages of repetitive data shrink to a tenth, five times as fast. So a group of pages is
 deflated only if one page from its middle shrinks to an eighth; otherwise it is stored, in the same
 stream. Measured with 9.7 MB of objects: 11 ms and 9.6 MB instead of 167 ms and 4.6 MB, unpacked in
 5 ms instead of 59. With 138 MB of repetitive text: 219 ms and 15 MB instead of 493 ms and 9 MB.

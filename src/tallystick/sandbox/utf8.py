@@ -6,8 +6,8 @@ anyway: 2,000 MB/s for any text. Rejected: an automaton in RE2 plus counting fir
 faster than the decoder for mixed text only, and slower for every real script.
 
 The check is that of Keiser and Lemire, "Validating UTF-8 In Less Than One Instruction Per Byte"
-(2021). Every error but one is visible in two neighbouring bytes: it is a bit that is set in three
-tables, indexed by both halves of the first byte and by the upper half of the second. The other
+(2021). Every error but one is visible in two neighbouring bytes. It is a bit that is set in three
+tables, which are indexed by both halves of the first byte and by the upper half of the second. The other
 error is a third or fourth byte that is missing or too many: `_TWO_CONTINUE` is compared with what
 the first byte of the character requires.
 """

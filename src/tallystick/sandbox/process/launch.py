@@ -127,7 +127,8 @@ class Launcher:
     def open(self, order: Mapping[str, Any]) -> Box:
         """Make a box, and return it when its keeper is ready. Raise `SandboxError` if that fails.
 
-        `order` is a message of `settings.order_of`. Start the launcher if it does not run.
+        `order` is a message of `settings.order_of`. Start the launcher if it does not run; raise
+        what `start` raises.
         """
         ours, theirs = messages.pair()
         life, alive = os.pipe2(os.O_CLOEXEC)

@@ -3,7 +3,7 @@
 Rule 1: before each program, the state of the session is saved inside the box. If the program is
 stopped from outside, that state is restored: files, variables, and the state of the shell.
 Rule 2: after each program, its changes of files and of the shell are stored outside, with the end
-of the program, so that another process can resume from there. Python's variables are not stored.
+of the program. So another process can resume from there. Python's variables are not stored.
 Rule 3: a box that is lost is replaced by one with the files that were stored last.
 """
 

@@ -1,7 +1,7 @@
 """Run one program or command in its box, from a thread of the host, and make its result.
 
-`Program` and `Command` have the interface of a WASM instance: callbacks for calls, output and
-ticks, and `invoke`, which returns when the program has ended and raises when a callback stops it.
+`Program` and `Command` have the interface of a WASM instance: `invoke`, and callbacks for calls,
+output and ticks. `invoke` returns when the program has ended, and raises if a callback stops it.
 Everything from the box may come from a hostile program, so lengths are limited before anything is
 kept.
 """
@@ -208,8 +208,8 @@ class _Invocation(abc.ABC):
     def invoke(self, kind: int, payload: bytes, *, fuel: int) -> None:
         """Run to the end. Raise `Ended` if a tick stops it, or if it ends without a result.
 
-        `on_tick` is called at least every 10 ms. Exceptions of the callbacks are raised as they
-        are. `kind` and `fuel` are not used.
+        `on_tick` is called about every 10 ms, or more often. Exceptions of the callbacks are raised
+        as they are. `kind` and `fuel` are not used.
         """
         with contextlib.ExitStack() as stack:
             self._begin(stack, payload)
@@ -285,8 +285,8 @@ def _read(descriptor: int, count: int) -> bytes | None:
 class Program(_Invocation):
     """A Python program, which exchanges frames with the host.
 
-    `lost` says that the variables of earlier programs were gone, `swept` that processes had to be
-    ended to make room; both are known once it has started.
+    `lost` says that the variables of earlier programs were gone. `swept` says that processes had to
+    be ended to make room. Both are known once it has started.
     """
 
     def __init__(

@@ -275,8 +275,8 @@ class ProcessSandbox:
         Without `network`, nothing can be reached. With it, a proxy connects to what it names, and
         passes each attempt to `record`, in a thread of its own.
 
-        Raise `IsolationMissing` for a required layer that is missing, `NotSupported` on other
-        systems than Linux, `UsageError` if `files` is not a directory, `SandboxError` if no box can
+        Raise `IsolationMissing` if a required layer is missing, and `NotSupported` on other systems
+        than Linux. Raise `UsageError` if `files` is not a directory, `SandboxError` if no box can
         be made, and `StoreError` if `saved` cannot be loaded.
         """
         box, proxy = await self.threads.run(

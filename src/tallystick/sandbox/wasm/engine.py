@@ -225,8 +225,8 @@ def define_imports(linker: wasmtime.Linker) -> None:
 # Compiled guest code on disk, so that only the first use of a version compiles.
 #
 # A file here is native code: anyone who can write it can run any code as the user. So a file is
-# loaded only from a directory that belongs to the user and that no other user may write, and only
-# if it has the digest that was stored beside it. In any other case the guest is compiled again. A
+# loaded only from a directory that belongs to the user and that no other user may write. It must
+# also have the digest that was stored beside it. In any other case the guest is compiled again. A
 # cache that cannot be written costs time, never correctness.
 
 

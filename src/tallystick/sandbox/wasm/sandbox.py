@@ -153,9 +153,9 @@ class WasmSession:
     ) -> ExecutionResult:
         """Run one program. Its own failure is a result, and only failures of the host are raised.
 
-        Raise `NotSupported` for a working directory, `InvalidLimit` for a memory limit outside of
-        what the sandbox allows, `UsageError` if the session is closed or the cancellation token is
-        in use, and `SandboxError` if the interpreter cannot be rebuilt. If the waiting task is
+        Raise `NotSupported` for a working directory, and `InvalidLimit` for a memory limit outside
+        of what the sandbox allows. Raise `UsageError` if the session is closed or the cancellation
+        token is in use, and `SandboxError` if the interpreter cannot be rebuilt. If the waiting task is
         cancelled, the program is stopped first.
         """
         if context.working_dir is not None:

@@ -46,8 +46,8 @@ _CONFIGURATION = (
     "ssl/openssl.cnf", "terminfo",
 )  # fmt: skip
 # The devices of a box, each with the host's device behind it. A shared mapping of the real
-# /dev/zero is memory that no process shows as its own, so it could not be counted. /dev/full reads
-# the same, and cannot be mapped.
+# /dev/zero is memory that no process shows as its own, so it could not be counted. So the box has
+# the host's /dev/full in its place, which reads the same and cannot be mapped.
 _DEVICES = {"null": "null", "zero": "full", "full": "full", "random": "random",
             "urandom": "urandom"}  # fmt: skip
 _SMALL = "size=1m,nr_inodes=4096,mode=755"
