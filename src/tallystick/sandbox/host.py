@@ -1,10 +1,10 @@
 """Host functions for programs: decode a call, answer it, and encode the reply.
 
 A reply is one tag byte and its body. The tags are 0 for JSON, 1 an error, 2 text, 3 bytes. Tag 4 is
-a text that stays on the host, with the body [key, bytes, name]. If a function fails, or returns a value that cannot be encoded, the
-reply is an error that the program can catch; the session continues. Only errors of the record
-itself are raised (`_NOT_THE_PROGRAMS`). Replies are bytes from here on, so a replay serves exactly
-what was recorded.
+a text that stays on the host, with the body [key, bytes, name]. If a function fails, or returns a
+value that cannot be encoded, the reply is an error that the program can catch; the session
+continues. Only errors of the record itself are raised (`_NOT_THE_PROGRAMS`). Replies are bytes from
+here on, so a replay serves exactly what was recorded.
 """
 
 from __future__ import annotations
@@ -379,8 +379,8 @@ class Blocking:
 # The record itself failed, or does not match. A program must not catch these, so they are raised.
 _NOT_THE_PROGRAMS = (LedgerError, ReplayDiverged, ResumeRefused, RunInDoubt)
 # Failures of a host function. `SystemExit` is one of them, because argument parsers and scripts
-# raise it. In a thread or a task it would leave the waiting program without an answer. Ctrl-C does not
-# arrive in such a thread or task, so `KeyboardInterrupt` here was raised by the function.
+# raise it. In a thread or a task it would leave the waiting program without an answer. Ctrl-C does
+# not arrive in such a thread or task, so `KeyboardInterrupt` here was raised by the function.
 _FAILED = (Exception, SystemExit, KeyboardInterrupt)
 
 

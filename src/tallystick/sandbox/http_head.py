@@ -1,10 +1,10 @@
 """Parse the head of an HTTP request that a program sends, in one strict spelling only.
 
 The bridge and the proxy both stand between a program and something that it must not reach. If two
-parsers could read a head in two ways, a program could get around them: with a second length, a
-folded line, a line feed without a carriage return, or a control character. All of these are refused
-here, before anything is done with the request. The caller limits the length of a head before it
-calls this module.
+parsers could read a head in two ways, a program could get around them. Examples are a second
+length, a folded line, a line feed without a carriage return, or a control character. All of these
+are refused here, before anything is done with the request. The caller limits the length of a head
+before it calls this module.
 """
 
 from __future__ import annotations

@@ -117,8 +117,9 @@ class HostText:
     """Bytes on the host, read as UTF-8 text.
 
     Positions are characters from 0, unless a method says bytes. The methods for programs raise
-    `UsageError` for text that is not a `str`, and for a slice of over 32 MiB. So they do for a
-    position that is negative or not a whole number. In long work, `scheduling.check` may raise to stop it.
+    `UsageError` for text that is not a `str`, and for a slice of over 32 MiB. They also raise it
+    for a position that is negative or not a whole number. In long work, `scheduling.check` may
+    raise to stop it.
     """
 
     def __init__(self, data: bytes | mmap.mmap) -> None:

@@ -7,9 +7,9 @@ faster than the decoder for mixed text only, and slower for every real script.
 
 The check is that of Keiser and Lemire, "Validating UTF-8 In Less Than One Instruction Per Byte"
 (2021). Every error but one is visible in two neighbouring bytes. It is a bit that is set in three
-tables, which are indexed by both halves of the first byte and by the upper half of the second. The other
-error is a third or fourth byte that is missing or too many: `_TWO_CONTINUE` is compared with what
-the first byte of the character requires.
+tables, which are indexed by both halves of the first byte and by the upper half of the second. The
+other error is a third or fourth byte that is missing or too many: `_TWO_CONTINUE` is compared with
+what the first byte of the character requires.
 """
 
 from __future__ import annotations

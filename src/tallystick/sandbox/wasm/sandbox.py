@@ -155,8 +155,8 @@ class WasmSession:
 
         Raise `NotSupported` for a working directory, and `InvalidLimit` for a memory limit outside
         of what the sandbox allows. Raise `UsageError` if the session is closed or the cancellation
-        token is in use, and `SandboxError` if the interpreter cannot be rebuilt. If the waiting task is
-        cancelled, the program is stopped first.
+        token is in use, and `SandboxError` if the interpreter cannot be rebuilt. If the waiting
+        task is cancelled, the program is stopped first.
         """
         if context.working_dir is not None:
             raise NotSupported(backend="wasm", operation="a working directory: it has no files")
