@@ -185,9 +185,9 @@ def run() -> Figure:
         (678, "receipt.issued", "run.ended"),
     )
     for x, before, after in records:
-        figure.arrow((x, 158), (x, 266), dashed=True)
-        figure.text(x, 284, before, kind="plain", room=150)
-        figure.text(x, 302, after, kind="plain", room=150)
+        figure.arrow((x, 158), (x, 238), dashed=True)
+        figure.text(x, 282, before, kind="plain", room=150)
+        figure.text(x, 300, after, kind="plain", room=150)
     return figure
 
 
@@ -254,12 +254,12 @@ def program() -> Figure:
     figure.arrow((350, 188), (350, 208))
     figure.arrow((350, 258), (350, 278))
     figure.arrow((242, 309), (186, 309))
-    figure.box(514, 140, 88, 48, "", "host.call", "first", kind="good")
+    figure.box(514, 175, 88, 48, "", "host.call", "if it acts", kind="good")
     figure.box(514, 285, 88, 48, "", "answered", "afterwards", kind="good")
-    figure.arrow((458, 164), (512, 164), dashed=True)
+    figure.arrow((350, 199), (512, 199), dashed=True)
     figure.arrow((458, 309), (512, 309), dashed=True)
     figure.box(656, 210, 78, 48, "", "the world")
-    figure.arrow((458, 234), (654, 234))
+    figure.arrow((458, 240), (654, 240))
     return figure
 
 
@@ -327,7 +327,7 @@ def ledger() -> Figure:
     figure.text(
         380, 32, "hash of an entry = SHA-256(hash of the entry before + header)", kind="ink"
     )
-    figure.text(105, 190, "bound by the header", room=170)
+    figure.text(112, 190, "bound by the header", left=True, room=170)
     figure.frame(16, 288, 728, 48, kind="gone")
     figure.text(
         380, 308, "A changed byte, a missing entry or another order: tally verify names the place."
@@ -418,30 +418,32 @@ def in_doubt() -> Figure:
         figure.box(16 + place * 150, 36, 128, 62, head, note, kind=kind)
         if place:
             figure.arrow((16 + place * 150 - 22, 67), (16 + place * 150 - 2, 67))
-    figure.box(16, 160, 184, 64, "Nothing was sent", "the reservation", "is released", kind="good")
-    figure.box(
-        216,
-        160,
-        348,
-        64,
-        "In doubt",
-        "it may have been billed: the reservation",
-        "stays until you decide",
-        kind="care",
+    # Between the moments: before the first record, up to the second, and from there on.
+    crashes = (
+        (16, 176, "Nothing was sent", ("crash before entry:", "no cost"), "good"),
+        (
+            204,
+            402,
+            "In doubt",
+            (
+                "crash in between: it may have been billed,",
+                "so its reservation stays until you decide",
+            ),
+            "care",
+        ),
+        (618, 126, "It is known", ("crash later:", "reply is used"), "good"),
     )
-    figure.box(580, 160, 164, 64, "It is known", "resume uses", "the reply", kind="good")
-    figure.arrow((108, 158), (108, 104), dashed=True)
-    figure.arrow((390, 158), (390, 104), dashed=True)
-    figure.arrow((680, 158), (680, 104), dashed=True)
-    figure.text(108, 142, "crash before the record", room=180)
-    figure.text(390, 142, "crash between the two records", room=300)
-    figure.text(664, 142, "crash after it", room=160)
+    for x, width, head, notes, kind in crashes:
+        figure.rule((x + 4, 118), (x + width - 4, 118))
+        figure.rule((x + 4, 110), (x + 4, 118))
+        figure.rule((x + width - 4, 110), (x + width - 4, 118))
+        figure.arrow((x + width // 2, 118), (x + width // 2, 138))
+        figure.box(x, 140, width, 66, head, *notes, kind=kind)
+    figure.frame(16, 228, 728, 56, kind="gone")
     figure.text(
-        380,
-        262,
-        "tally resume RUN --in-doubt retry: repeat the call; the lost one is charged at its reservation.",
+        380, 251, "--in-doubt retry: repeat the call; the lost one is charged at its reservation"
     )
-    figure.text(380, 282, "tally resume RUN --in-doubt abandon: never repeat it.")
+    figure.text(380, 270, "--in-doubt abandon: never repeat the call")
     return figure
 
 
@@ -469,6 +471,7 @@ def session() -> Figure:
     figure.arrow((326, 100), (326, 188), (342, 188))
     figure.arrow((529, 100), (529, 188), (550, 188))
     figure.arrow((680, 160), (680, 102))
+    figure.rule((364, 74), (476, 74), dashed=True)
     figure.text(419, 236, "leaves nothing; resume finishes it", room=260)
     figure.text(195, 236, "in process 1", room=200)
     figure.text(640, 236, "in process 2", room=200)
@@ -487,7 +490,7 @@ def session() -> Figure:
 def layers() -> Figure:
     """Draw the layers of the package, as the import contracts in pyproject.toml have them."""
     package, runtime = _layers("tallystick"), _layers("tallystick.runtime")
-    height = 60 + 36 * max(len(package), len(runtime) + 2) + 40
+    height = 44 + 36 * max(len(package), len(runtime)) + 36
     figure = Figure("The layers: imports point down, never up.", height=height)
     figure.text(240, 28, "src/tallystick: imports point down", kind="ink")
     figure.text(640, 28, "inside runtime/", kind="ink")
@@ -503,7 +506,7 @@ def layers() -> Figure:
     for place, names in enumerate(runtime):
         figure.box(536, 44 + place * 36, 208, 28, "", " | ".join(names), kind="ours")
     figure.text(
-        240, height - 22, "Names side by side do not import each other. core does no I/O.", room=460
+        240, height - 14, "Names side by side do not import each other. core does no I/O.", room=460
     )
     return figure
 
