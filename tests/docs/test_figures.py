@@ -5,7 +5,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-
 from tools import figures
 
 ROOT = Path(__file__).resolve().parents[2]
