@@ -3,9 +3,9 @@
     python -m tools.compare          write them
     python -m tools.compare --check  change nothing; exit code 1 if a table differs
 
-Every figure of the page comes from a file in `bench/results`, so none can be older than its bench. A
-table stands between two comments of the page, `<!-- table: NAME -->` and `<!-- end -->`. A row that
-a result file does not have is an error.
+Every figure of the page comes from a file in `bench/results`, so none can be older than its bench.
+A table stands between two comments of the page, `<!-- table: NAME -->` and `<!-- end -->`. A row
+that a result file does not have is an error.
 """
 
 from __future__ import annotations
