@@ -25,7 +25,7 @@ from tallystick.core.machine.suspect_answer import (
     written_blind,
 )
 from tallystick.core.records import ContextRef, Intent, RunStarted, ViewRef
-from tallystick.runtime.context.inputs import texts_of
+from tallystick.runtime.context.namespace import texts_of
 
 # Half of what the profile says, so that the folder takes seconds.
 EXAMPLES = settings().max_examples // 2

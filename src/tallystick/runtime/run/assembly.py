@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,13 @@ from tallystick.core.records import (
 from tallystick.core.strategy import AskedStrategy
 from tallystick.ledger.port import Ledger
 from tallystick.model.port import Heard, Model
-from tallystick.runtime.calls.capability import Capability, Opened, RunCapability, RunServices
+from tallystick.runtime.calls.capability import (
+    Capability,
+    Opened,
+    RunCapability,
+    RunData,
+    RunServices,
+)
 from tallystick.runtime.calls.children import Children, ChildRunner, Parent
 from tallystick.runtime.calls.decisions import FindReply
 from tallystick.runtime.calls.functions import RunFunction
@@ -40,8 +46,8 @@ from tallystick.runtime.calls.host import HostFunctions
 from tallystick.runtime.calls.queries import AskedModels, FindModel, Queries
 from tallystick.runtime.calls.turn_call import AskedModel
 from tallystick.runtime.context.attachments import RunAttachments
-from tallystick.runtime.context.inputs import Input, RunInputs, cited_aside, texts_of
-from tallystick.runtime.context.namespace import names_of
+from tallystick.runtime.context.inputs import Input
+from tallystick.runtime.context.namespace import names_of, texts_of
 from tallystick.runtime.journal.effects import Decisions, Effects
 from tallystick.runtime.journal.journal import Journal
 from tallystick.runtime.journal.writer import LedgerWriter
@@ -121,16 +127,14 @@ class Plan:
 
     `history` is empty for a new run. Without a `door` nobody is asked, and without `claim` nothing
     is written: that is a replay. `open_programs` makes what runs its programs, None where they are
-    served; `finish_start` completes the start of a new run with the functions of its programs.
+    served.
     """
 
     run: str
     started: RunStarted
-    given: RunInputs
     run_attachments: RunAttachments
     history: History
     open_programs: Callable[[RunStarted], Any]
-    finish_start: Callable[[RunStarted, HostTable], RunStarted] | None = None
     model: Model | None = None
     door: ModelDoor | None = None
     children: ChildRunner | None = None
@@ -148,9 +152,15 @@ class Assembled:
     """A run put together. `drive` it once, and close it."""
 
     def __init__(
-        self, driver: Driver, runner: ProgramRunner, journal: Journal, programs: Programs | None
+        self,
+        driver: Driver,
+        runner: ProgramRunner,
+        journal: Journal,
+        programs: Programs | None,
+        opened: Opened,
     ) -> None:
         self.driver = driver
+        self.opened = opened
         self.runner = runner
         self.journal = journal
         self.programs = programs
@@ -175,18 +185,23 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
     )
     children = _children(plan, effects, queries)
     opened = _opened(context, plan, queries)
-    table = _table(plan, opened, queries, children)
-    if plan.door is not None and history.records:
+    data = opened.data()
+    # What a session kept of its last run is there too; data of the run itself win.
+    data = replace(data, values={**started.values, **data.values})
+    table = _table(plan, opened, queries, children, data)
+    is_new = not history.records
+    if is_new:
+        functions = tuple((each.name, each.doc) for each in table.names.functions)
+        started = opened.finish(msgspec.structs.replace(started, functions=functions))
+    elif plan.door is not None:
         _check_functions(run, started, table)
-    if plan.finish_start is not None:
-        started = plan.finish_start(started, table)
     programs: Programs | None = await plan.open_programs(started)
     writer = None
     try:
-        if plan.finish_start is not None:
+        if is_new:
             started = _as_stored(started, plan.around.begin(context.ledger))
         restored = 0
-        if history.records and programs is not None and plan.claim is not None:
+        if not is_new and programs is not None and plan.claim is not None:
             restored = await programs.restore(history)
         if plan.claim is not None:
             fence, head = plan.claim()
@@ -211,7 +226,7 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
             programs=programs,
             functions=HostFunctions(
                 table,
-                names_of(started, plan.given.values),
+                names_of(started, data.values),
                 () if plan.door is None else opened.functions(),
                 plan.run_attachments,
                 refuse=opened.refuse,
@@ -236,11 +251,11 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
             heard=plan.heard,
         ),
         programs=runner,
-        texts=texts_of(plan.given.values),
+        texts=texts_of(data.values),
         hooks=_hooks(plan, opened, programs),
         settling=_settling(context, plan, find_model),
     )
-    assembled = Assembled(driver, runner, journal, programs)
+    assembled = Assembled(driver, runner, journal, programs, opened)
     assembled.writer = writer
     return assembled
 
@@ -270,7 +285,7 @@ async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall
         plan.run,
         driver.state,
         ledger=path_of(context.ledger),
-        cited=await cited_aside(ended, started, plan.given, plan.run_attachments),
+        cited=await assembled.opened.cite(ended, started),
         parent=started.parent,
         step=started.step,
         session_lost=plan.around.session_lost,
@@ -345,6 +360,7 @@ def _opened(context: RunContext, plan: Plan, queries: Queries) -> Opened:
         others=others,
         wrap=plan.around.wrap,
         sandbox=context.backends.wasm,
+        model=plan.model,
         sockets=plan.sockets,
     )
     for each in context.capabilities:
@@ -364,7 +380,9 @@ def _check_functions(run: str, started: RunStarted, table: HostTable) -> None:
         )
 
 
-def _table(plan: Plan, opened: Opened, queries: Queries, children: Children) -> HostTable:
+def _table(
+    plan: Plan, opened: Opened, queries: Queries, children: Children, data: RunData
+) -> HostTable:
     """Return what the programs of a run may call."""
     functions = [*plan.run_attachments.functions(), *queries.functions(), *children.functions()]
     if plan.door is not None:
@@ -373,7 +391,7 @@ def _table(plan: Plan, opened: Opened, queries: Queries, children: Children) -> 
         functions.extend(each.hosted() for each in opened.functions())
     return HostTable(
         functions,
-        texts=plan.given.texts,
+        texts=data.texts,
         granted=frozenset(plan.started.grants),
         answering=True,
         find_text=plan.run_attachments.find_text,

@@ -22,7 +22,6 @@ from tallystick.core.step import StepsNotReplayed
 from tallystick.core.views.receipt import holds_steps
 from tallystick.ledger.verify import BadEntry, bad_entry_of, verify_ledger
 from tallystick.runtime.context.attachments import RunAttachments
-from tallystick.runtime.context.inputs import given_again
 from tallystick.runtime.journal.cursor import Divergence, RecordEnds
 from tallystick.runtime.programs.execution import RerunStopped
 from tallystick.runtime.run.assembly import Plan, RunContext, assemble
@@ -92,7 +91,6 @@ async def _replay(
         Plan(
             run=run,
             started=started,
-            given=given_again(started, run_attachments),
             run_attachments=run_attachments,
             history=history,
             open_programs=_programs_again(context, run_attachments),

@@ -11,6 +11,7 @@ import msgspec
 
 from tallystick.core.chain import UNKNOWN_RECORD, Head
 from tallystick.core.charge import RunLimits
+from tallystick.core.citation.cited import Cited
 from tallystick.core.errors import (
     BackendError,
     LedgerConflict,
@@ -51,7 +52,6 @@ from tallystick.runtime.calls.children import ChildRunner, Parent
 from tallystick.runtime.calls.decisions import FindReply, decided
 from tallystick.runtime.calls.queries import FindModel
 from tallystick.runtime.context.attachments import RunAttachments
-from tallystick.runtime.context.inputs import cited, given_again
 from tallystick.runtime.journal.effects import Decisions
 from tallystick.runtime.programs.backends import is_same
 from tallystick.runtime.run.assembly import Plan, RunContext, Watch, drive, path_of
@@ -202,7 +202,6 @@ async def continue_run(
         each.check_resume(run, history)
     first = history.records[0]
     assert isinstance(first, RunStarted)
-    given = given_again(first, record.run_attachments)
     limits = request.limits or started.limits
     scopes = context.client_scopes
     paying = (
@@ -235,7 +234,6 @@ async def continue_run(
             Plan(
                 run=run,
                 started=first,
-                given=given,
                 run_attachments=record.run_attachments,
                 history=history,
                 open_programs=lambda _: backend.open(started, history, record.run_attachments),
@@ -410,13 +408,20 @@ def last_said(records: Sequence[Record]) -> str | None:
     return next((said for text in replies if (said := said_in(text)) is not None), None)
 
 
+def _cited(
+    context: RunContext, ended: RunEnded, started: RunStarted, run_attachments: RunAttachments
+) -> Cited:
+    found = (each.cite_recorded(ended, started, run_attachments) for each in context.capabilities)
+    return next((each for each in found if each is not None), Cited())
+
+
 def ended_run(context: RunContext, run: str, records: Sequence[Record]) -> Run:
     """Return a run that has its end, as it ended."""
     history = History(records)
     ended, started = records[-1], history.started
     assert isinstance(ended, RunEnded)
     run_attachments = context.run_attachments(history.holder, started.grants)
-    found = cited(ended, started, given_again(started, run_attachments), run_attachments)
+    found = _cited(context, ended, started, run_attachments)
     return Run(
         run=run,
         answer=ended.answer,

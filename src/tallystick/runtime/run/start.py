@@ -13,11 +13,10 @@ from tallystick.core.history import History
 from tallystick.core.machine.compaction import bound_for, checked_bound
 from tallystick.core.machine.prompt import TEMPLATE
 from tallystick.core.records import Caller, RunStarted, zone_given
-from tallystick.model.port import Model
+from tallystick.model.port import Model, window_of
 from tallystick.runtime.calls.capability import AskedRun, merged
 from tallystick.runtime.calls.children import ChildRunner
 from tallystick.runtime.calls.functions import check_functions
-from tallystick.runtime.context.inputs import InputLayout, RunInputs, given_of, layout_of, stored
 from tallystick.runtime.context.namespace import check_variables
 from tallystick.runtime.run.assembly import (
     Plan,
@@ -27,13 +26,11 @@ from tallystick.runtime.run.assembly import (
     given_names,
 )
 from tallystick.runtime.run.clock import run_clock
-from tallystick.runtime.run.strategy import check_strategy, window_of, with_strategy
 from tallystick.runtime.run.surroundings import NOTHING_AROUND, Surroundings
 from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.door import ModelDoor, RefusedCall
 from tallystick.sandbox.backend import Backend
-from tallystick.sandbox.host import HostTable
 from tallystick.storage.clock import new_id, now_ms
 
 
@@ -95,53 +92,35 @@ async def start_in(
     session_id = new_id()
     run_attachments = context.run_attachments(session_id, request.grants)
     _check_names(context, request)
-    store = stored(request.inputs, run_attachments)
-    layout = layout_of(store.inputs, question=request.goal)
-    given = given_of(store, layout)
     known = [made for each in context.capabilities for made in each.known_functions()]
     fields = around.given(given_names(request.inputs, known))
-    if values := fields.get("values"):
-        given = replace(given, values={**values, **given.values})
     around.share(run_attachments)
     asked = AskedRun(
         goal=request.goal,
         inputs=request.inputs,
         put_skills=request.put_skills,
         session_id=session_id,
+        strategy=request.strategy,
     )
     told = [each.given(asked, run_attachments) for each in context.capabilities]
     fields = merged("given", [fields, *told])
-    begun = _begun(request, model, given, layout, clock=clock, session_id=session_id, caller=caller)
+    begun = _begun(request, model, clock=clock, session_id=session_id, caller=caller)
     name, guest, engine = backend.identity
     begun = msgspec.structs.replace(
         begun,
         guest=guest,
         engine=engine,
         backend=name,
-        encodings=store.encodings,
         **fields,
     )
-
-    def finish(started: RunStarted, table: HostTable) -> RunStarted:
-        functions = tuple((each.name, each.doc) for each in table.names.functions)
-        return with_strategy(
-            msgspec.structs.replace(started, functions=functions),
-            request.strategy,
-            layout=layout,
-            model=model,
-            model_door=door,
-        )
-
     return await drive(
         context,
         Plan(
             run=run,
             started=begun,
-            given=given,
             run_attachments=run_attachments,
             history=History(),
             open_programs=lambda started: backend.open(started, History(), run_attachments),
-            finish_start=finish,
             model=model,
             door=door,
             children=children,
@@ -157,7 +136,6 @@ async def start_in(
 
 def _checked(request: RunRequest, backend: Backend) -> RunClock:
     """Return the clock of a run. Raises `UsageError` for what such a run cannot have."""
-    check_strategy(request.strategy, request.inputs)
     backend.check_grants(request.grants)
     clock = run_clock() if request.clock is None else request.clock
     if not backend.repeatable and not clock.is_present:
@@ -178,8 +156,6 @@ def _check_names(context: RunContext, request: RunRequest) -> None:
 def _begun(
     request: RunRequest,
     model: Model,
-    given: RunInputs,
-    layout: InputLayout,
     *,
     clock: RunClock,
     session_id: str,
@@ -192,9 +168,9 @@ def _begun(
         model=model.name,
         limits=request.limits,
         grants=tuple(request.grants),
-        contexts=layout.contexts,
+        contexts=(),
         functions=(),
-        texts=given.refs,
+        texts=(),
         seed=request.seed,
         clock_ns=clock.clock_ns,
         timezone=timezone,
@@ -205,10 +181,6 @@ def _begun(
         engine="",
         started_at=now_ms(),
         temperature=request.temperature,
-        views=layout.views,
-        files=layout.files,
-        inputs=given.inputs,
-        images=given.images,
         caller=caller,
         compact_at=_compact_at(request, model),
         schema=request.schema,
