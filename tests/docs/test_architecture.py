@@ -1,6 +1,8 @@
 """The page on the architecture agrees with the code: its paths, its layers, the stages of a run."""
 
+import importlib
 import json
+import operator
 import re
 import sys
 import threading
@@ -112,6 +114,17 @@ def test_a_run_has_at_most_eleven_stages_each_one_file() -> None:
 
     assert 5 <= len(files) <= STAGES_MAX
     assert len(set(files)) == len(files)
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=[stage.name for stage in STAGES])
+def test_the_function_by_which_a_stage_is_entered_is_in_its_file(stage: Stage) -> None:
+    module = importlib.import_module("tallystick." + stage.file[:-3].replace("/", "."))
+    found = operator.attrgetter(stage.function)(module)
+    # A command is wrapped by the toolkit.
+    code = getattr(found, "callback", found).__code__
+
+    assert code.co_qualname == stage.function
+    assert Path(code.co_filename) == PACKAGE / stage.file
 
 
 def test_the_stages_are_those_that_a_traced_run_passes_in_their_order(
