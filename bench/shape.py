@@ -72,13 +72,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """The lines of some files, by what they hold. `code` includes imports and `__all__`."""
+    """The lines of some files, by what they hold. `code` includes imports and `__all__`.
+
+    `comments` are lines that hold a comment and no code.
+    """
 
     files: int = 0
     lines: int = 0
     code: int = 0
     imports: int = 0
     exports: int = 0
+    comments: int = 0
+    docstrings: int = 0
 
     def __add__(self, other: Lines) -> Lines:
         return Lines(
@@ -87,6 +92,8 @@ class Lines:
             code=self.code + other.code,
             imports=self.imports + other.imports,
             exports=self.exports + other.exports,
+            comments=self.comments + other.comments,
+            docstrings=self.docstrings + other.docstrings,
         )
 
 
@@ -109,16 +116,21 @@ def lines_of(source: str) -> Lines:
                 pass
     # A line holds code if a token other than a comment or a line end touches it.
     code: set[int] = set()
+    comments: set[int] = set()
     empty = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
     for token in tokenize.generate_tokens(iter(source.splitlines(keepends=True)).__next__):
         if token.type not in empty and token.type != tokenize.ENDMARKER:
             code.update(range(token.start[0], token.end[0] + 1))
+        elif token.type == tokenize.COMMENT:
+            comments.add(token.start[0])
     return Lines(
         files=1,
         lines=len(source.splitlines()),
         code=len(code - docstrings),
         imports=len(imports),
         exports=len(exports),
+        comments=len(comments - code),
+        docstrings=len(docstrings),
     )
 
 
@@ -145,6 +157,9 @@ def _line_rows(lines: Lines) -> Iterator[Row]:
         against=f"{lines.code - lines.imports - lines.exports:,} without imports and `__all__`",
     )
     yield Row(name="lines that are imports or `__all__`", unit="%", value=share)
+    yield Row(name="lines that are comments", unit="%", value=100 * lines.comments / lines.lines)
+    docstrings = 100 * lines.docstrings / lines.lines
+    yield Row(name="lines that are docstrings", unit="%", value=docstrings)
 
 
 # Commands, in a world of their own.

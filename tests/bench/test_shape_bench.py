@@ -31,7 +31,9 @@ lines"""
 
 
 def test_lines_are_counted_by_what_they_hold() -> None:
-    assert lines_of(_MODULE) == Lines(files=1, lines=18, code=10, imports=4, exports=1)
+    assert lines_of(_MODULE) == Lines(
+        files=1, lines=18, code=10, imports=4, exports=1, comments=1, docstrings=3
+    )
 
 
 def test_an_empty_module_has_no_code() -> None:
