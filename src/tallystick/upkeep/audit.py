@@ -47,7 +47,7 @@ from tallystick.core.records import (
 )
 from tallystick.ledger.acts import Act, latest_custody
 from tallystick.ledger.custody import created_at_ms
-from tallystick.ledger.facts import differing
+from tallystick.ledger.facts import row_differences
 from tallystick.ledger.port import RunRow
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import BadRow, VerifyReport, verify_ledger
@@ -265,7 +265,7 @@ class Audit:
     def _column_faults(self, row: RunRow) -> list[BadRow]:
         """Check what a row says of the records of its run."""
         try:
-            whys = differing(self._ledger, row)
+            whys = row_differences(self._ledger, row)
         except LedgerError:
             return []  # removed just now, or damaged, which the chain says
         return [BadRow(what="row", run=row.run, why=why) for why in whys]

@@ -36,7 +36,7 @@ from tallystick.core.ids import is_ulid
 from tallystick.core.json_text import canonical
 from tallystick.core.records import AttachmentRef
 from tallystick.ledger.port import Carried, ExportHeader, Ledger, Receiver, TransferLedger
-from tallystick.ledger.transfer import export_run, import_run, name_of
+from tallystick.ledger.transfer import display_name, export_run, import_run
 from tallystick.ledger.verify import ancestors_of
 from tallystick.runtime.runs.history import (
     mentions,
@@ -196,7 +196,7 @@ def _note(found: dict[tuple[str, int], str], entry: Sealed, where: str) -> None:
 
 
 def _not_exported(run: str, target: Path | BinaryIO, why: str) -> TransferRefused:
-    return TransferRefused(file=name_of(target), why=f"run {run}: {why}; nothing was exported")
+    return TransferRefused(file=display_name(target), why=f"run {run}: {why}; nothing was exported")
 
 
 # -- in ----------------------------------------------------------------------------------------
@@ -214,21 +214,21 @@ class _Incoming:
         self.carried: dict[str, int] = {}
         self.put_count = 0
 
-    def shared(self, run: str, seq: int, entry: Sealed) -> str | None:
+    def check_shared(self, run: str, seq: int, entry: Sealed) -> str | None:
         session_id = session_in(entry) if seq == 0 else None
         if session_id is not None:
             self._sessions[run] = session_id
         _note(self._mentioned, entry, f"entry {seq} of run {run}")
         return None
 
-    def entry(self, seq: int, entry: Sealed) -> str | None:
+    def check_entry(self, seq: int, entry: Sealed) -> str | None:
         if seq == 0:
             self._session_id = session_in(entry)
         if self._session_id is not None:
             _note(self._mentioned, entry, f"entry {seq}")
         return None
 
-    def attachment(self, carried: Carried) -> str | None:
+    def check_attachment(self, carried: Carried) -> str | None:
         what = f"attachment {len(self.carried)}"
         try:
             ref = _decode_ref(carried.ref)
@@ -252,7 +252,7 @@ class _Incoming:
         self.carried[ref.id] = ref.byte_len
         return None
 
-    def checked(self, header: ExportHeader) -> str | None:
+    def check_whole(self, header: ExportHeader) -> str | None:
         session_id = self._session_id
         if session_id is None:
             if header.attachments:
