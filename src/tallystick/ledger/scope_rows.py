@@ -366,7 +366,8 @@ def _scope_row(db: sqlite3.Connection, scope: Scope) -> ScopeRow:
     figures = [unpriced, *(figure for _, *figures in meters.values() for figure in figures)]
     if meters.keys() != set(DIMENSIONS) or not all(type(each) is int for each in figures):
         raise Damaged(
-            f"the meters of scope {scope.id!r} are missing, or hold a value that is never written there"
+            f"the meters of scope {scope.id!r} are missing, or hold a value that is never written "
+            f"there"
         )
     try:
         limit = msgspec.convert({each: meters[each][0] for each in DIMENSIONS}, Budget)
