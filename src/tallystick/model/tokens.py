@@ -156,7 +156,7 @@ def text_tokens_estimated(text: str) -> int:
     """
     dense = 0
 
-    def cut(found: re.Match[bytes]) -> bytes:
+    def remove_dense(found: re.Match[bytes]) -> bytes:
         nonlocal dense
         run = found.group()
         if _digits(run) * _DENSE_DIGITS < len(run):
@@ -164,7 +164,7 @@ def text_tokens_estimated(text: str) -> int:
         dense += len(run)
         return b""
 
-    rest = _DENSE.sub(cut, _encode(text))
+    rest = _DENSE.sub(remove_dense, _encode(text))
     numbers = _NUMBER.findall(rest)
     ends = sum(1 for each in numbers if not each[-1:].isdigit())
     prose = len(rest) - sum(len(each) for each in numbers)

@@ -173,7 +173,7 @@ class StepBook:
             chain = self._chains.get(key)
             if chain is None or (chain.given_up and again is None):
                 *_, outermost = step.chain()
-                # The id has the time at which the steps began, so lists show them before their runs.
+                # The id has the time at which the steps began, so they are listed before their runs.
                 id = new_id(time_ms=outermost.facts.entered_at)
                 chain = _Chain(ledger, id=id, left=list(self._left), missed=self._dropped)
                 self._replace(key, chain)
@@ -197,8 +197,8 @@ class StepBook:
         with self._guard:
             chains = list(self._chains.values())
             self._dropped += len(self._left) == self._left.maxlen
-            # Values can be large, so only existing chains get it. A chain that is begun later, in
-            # another ledger, gets the receipt without the value.
+            # Only existing chains get the value. A chain that is begun later, in another ledger,
+            # gets the receipt without it.
             held = msgspec.structs.replace(left, value="", value_kind="") if chains else left
             self._left.append((step, held))
         unwritten: Exception | None = None

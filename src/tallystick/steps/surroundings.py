@@ -85,8 +85,8 @@ class RunSteps(Surroundings):
     ) -> RunSteps:
         """Do the same for a run that is asked for here: a new one, or one of an earlier process.
 
-        `request_of` returns the request, given the model of the step. Raise `StepsDiverged` if the step
-        made another request at this point.
+        `request_of` returns the request, given the model of the step. Raise `StepsDiverged` if the
+        step made another request at this point.
         """
         active = current_step()
         if active is None or active.again is None:
