@@ -631,7 +631,7 @@ def test_what_a_dead_process_kept_and_did_not_name_is_let_go_of(world: World) ->
 
     # Its interpreter and the record of its values, and nothing else.
     kept = sorted(each.ref.id for each in held.references())
-    assert kept == sorted(sessions.book.kept.needed(session))
+    assert kept == sorted(sessions.book.kept.needed_attachments(session))
     assert len(kept) == 2
 
 
@@ -670,7 +670,7 @@ def test_a_process_may_die_at_any_write_of_the_book(
     assert world.info(session).state == "ready"
     read = world.client()
     held = SessionAttachments(read.attachments, session_id=snapshots_holder(session))
-    needed = read.sessions.book.kept.needed(session)
+    needed = read.sessions.book.kept.needed_attachments(session)
     assert {each.ref.id for each in held.references()} == needed
     for run in read.sessions.runs(session):
         world.holds(run.run)

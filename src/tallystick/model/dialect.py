@@ -169,7 +169,7 @@ def decode_reply(data: bytes, shape: msgspec.json.Decoder[Shape], type_: type[Sh
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     except RecursionError:
-        raise failures.malformed_reply("JSON that is nested without end") from None
+        raise failures.malformed_reply("JSON that is nested too deeply") from None
     try:
         return msgspec.convert(json.loads(data.decode("utf-8", "replace")), type_)
     except (ValueError, RecursionError):

@@ -35,14 +35,14 @@ _UNSHOWN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 def retry_after_ms(headers: Mapping[str, str], *, now: datetime.datetime) -> int | None:
     """Return the wait that the server asks for, in milliseconds, at most an hour; or None."""
-    told = _number(headers.get("retry-after-ms", ""))
-    if told is None:
+    wait_ms = _number(headers.get("retry-after-ms", ""))
+    if wait_ms is None:
         stated = headers.get("retry-after", "")
         seconds = _number(stated)
         if seconds is None:
             seconds = _seconds_until(stated, now)
-        told = None if seconds is None else seconds * 1000
-    return None if told is None else round(min(max(told, 0.0), _RETRY_AFTER_MS_MAX))
+        wait_ms = None if seconds is None else seconds * 1000
+    return None if wait_ms is None else round(min(max(wait_ms, 0.0), _RETRY_AFTER_MS_MAX))
 
 
 def _number(text: str) -> float | None:
@@ -208,10 +208,10 @@ def of_status(
         return _redirect(status, headers.get("location", ""))
     said, names = of_body(headers.get("content-type", ""), body)
     meaning = _meaning(status, f"{names} {said}".lower())
-    told = f" ({said})" if said else ""
+    quote = f" ({said})" if said else ""
     return ModelError(
         reason=meaning.reason,
-        message=f"answered {status}{told}; {meaning.advice}",
+        message=f"answered {status}{quote}; {meaning.advice}",
         kind=meaning.kind,
         status=status,
         retry_after_ms=retry_after_ms(headers, now=now),

@@ -626,13 +626,13 @@ class HttpModel:
 
     async def _read_stream(self, answer: Answer, request: ModelRequest, heard: Heard) -> ModelReply:
         decoder, reader = SseDecoder(), self._dialect.reader(request)
-        told = 0
+        reported = 0
         async for piece in answer.pieces(bytes_max=failures.STREAM_BYTES_MAX):
             for event in decoder.feed(piece):
                 reader.feed(event)
-            if reader.chars != told:
-                told = reader.chars
-                heard(told)
+            if reader.chars != reported:
+                reported = reader.chars
+                heard(reported)
             if reader.done:
                 await answer.drain()
                 break

@@ -80,7 +80,7 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
             if not _PATTERN.fullmatch(name):
                 raise UsageError(
                     f"{where}prices: {name[:80]!r} is not a model's name, or the beginning of one "
-                    f"with a star behind"
+                    f"followed by a star"
                 )
             prices[name] = _declared_price(given, where=f'{where}prices."{name}"')
         return cls(prices=prices)

@@ -467,7 +467,9 @@ class SessionBook:
         """
         if state == "expired":
             raise InvalidSessionState(
-                session=session, state=state, why="a session expires by time, nobody says so"
+                session=session,
+                state=state,
+                why="a session expires when its time is over, and cannot be set to that",
             )
         with self._store.writing() as rows:
             before = self._info(rows, session)

@@ -76,8 +76,8 @@ def open_signing_key(directory: Path, *, ledger: Path) -> SigningKey:
     _require_library()
     if os.path.realpath(directory) == os.path.realpath(ledger.parent):
         raise UsageError(
-            f"{_show(directory)} holds the ledger: a key beside it would be found by whoever "
-            f"changes it; set XDG_CONFIG_HOME to another directory"
+            f"{_show(directory)} holds the ledger: someone who changes the ledger would find the "
+            f"key beside it; set XDG_CONFIG_HOME to another directory"
         )
     path = directory / _PRIVATE_NAME
     with system_errors(_show(path), StoreError):
@@ -99,8 +99,7 @@ def read_public_key(path: Path) -> PublicKey:
         data = file.read(_PEM_BYTES_MAX + 1)
     if b"PRIVATE KEY" in data:
         raise UsageError(
-            f"{_show(path)} is a private key: name its public half, and give the private one away "
-            f"to nobody"
+            f"{_show(path)} is a private key: name its public half, and keep the private one secret"
         )
     try:
         key = _serialization().load_pem_public_key(data[:_PEM_BYTES_MAX])
@@ -144,7 +143,7 @@ def _private(path: Path) -> Any:  # noqa: ANN401 (of an extra that may not be he
         status = os.fstat(file.fileno())
         if status.st_uid != system.user_id() or status.st_mode & 0o077:
             raise StoreError(
-                f"{_show(path)} is open to others; if nobody used it, close it: chmod 600"
+                f"{_show(path)} is readable or writable by others; if it was not misused, restrict it: chmod 600"
             )
         data = file.read(_PEM_BYTES_MAX)
     try:

@@ -93,7 +93,7 @@ class TrustStore:
 
     def _read(self) -> dict[str, str]:
         if not system.is_posix():
-            return {}  # Nobody can say who wrote it, so it makes nothing trusted.
+            return {}  # Without POSIX owners it is unknown who wrote the file, so nothing is trusted.
         try:
             with open(self._path, "rb") as file:
                 status = os.fstat(file.fileno())

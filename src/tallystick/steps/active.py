@@ -173,7 +173,7 @@ class StepBook:
             chain = self._chains.get(key)
             if chain is None or (chain.given_up and again is None):
                 *_, outermost = step.chain()
-                # The id has the time at which the steps began, so they are listed before their runs.
+                # The time in the id is when the steps began, so they are listed before their runs.
                 id = new_id(time_ms=outermost.facts.entered_at)
                 chain = _Chain(ledger, id=id, left=list(self._left), missed=self._dropped)
                 self._replace(key, chain)
@@ -290,8 +290,8 @@ class _Chain:
             records += self._records(earlier, its)
         records += self._records(step, left)
         # The notes of an ended step are in its receipt.
-        told = [(each, note) for each, note in notes if not each.ended]
-        records += [msgspec.structs.replace(each.facts, note=note) for each, note in told]
+        of_open_steps = [(each, note) for each, note in notes if not each.ended]
+        records += [msgspec.structs.replace(each.facts, note=note) for each, note in of_open_steps]
         if not records:
             return
         self._open_writer(records).write(records, forced=False).result()

@@ -206,7 +206,7 @@ class StepHistory:
             raise LedgerError(f"steps {chain} do not hold at entry {bad.seq}: {bad.why}")
         records = list(records_of(ledger, chain))
         if not holds_steps(records):
-            raise UsageError(f"{chain} is no chain of steps; a run is gone on with by `resume`")
+            raise UsageError(f"{chain} is a run and no chain of steps; resume it with `resume`")
         found = cls(chain=chain, head=rows[chain].head, root=_root_of(chain, records))
         notes = found._add(records)
         for run in runs_inside(ledger, chain):
@@ -376,7 +376,7 @@ def _root_of(chain: str, records: Sequence[Record]) -> StepEntered:
     for record in records:
         if isinstance(record, StepEntered) and "/" not in record.path:
             return record
-    raise UsageError(f"steps {chain} do not have their outermost step, so nothing can be gone on")
+    raise UsageError(f"steps {chain} lack their outermost step, so they cannot be resumed")
 
 
 # Rules for a program of steps that runs again on the record of an earlier process.

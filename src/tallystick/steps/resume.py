@@ -243,4 +243,6 @@ def _is_divergence(error: BaseException, chain: str) -> bool:
 
 def _check_outside() -> None:
     if current_step() is not None:
-        raise UsageError("a chain of steps is gone on with by its outermost step, outside of steps")
+        raise UsageError(
+            "a chain of steps is resumed or replayed outside of steps; leave this step"
+        )

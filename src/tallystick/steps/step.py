@@ -152,8 +152,8 @@ def run_ref(value: object) -> RunRef | None:
     """
     if type(value) is not Run:
         return None
-    told = msgspec.structs.replace(value, ledger="")
-    return RunRef(run=value.run, sha256=digest(canonical(told)))
+    portable = msgspec.structs.replace(value, ledger="")
+    return RunRef(run=value.run, sha256=digest(canonical(portable)))
 
 
 # -- entering a step -----------------------------------------------------------------------------

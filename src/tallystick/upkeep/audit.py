@@ -127,14 +127,14 @@ class Audit:
             seen.erased.append(seq)
             seen.tags_erased[seq] = tag
             return
-        told = tag in _CALL_TAGS or tag in _LIFE_TAGS
+        relevant = tag in _CALL_TAGS or tag in _LIFE_TAGS
         # A cheap test before decoding. The names may also be written with escapes.
         names = (
             b"byte_len" in entry.body or b"\\u" in entry.body or b"attachments.put" in entry.body
         )
         if seen.first_kept is None and tag not in _NEVER_PRUNED | _MAYBE_PRUNED:
             seen.first_kept = seq
-        if not (seq == 0 or told or names):
+        if not (seq == 0 or relevant or names):
             return
         try:
             record = decode_record(entry.body)
@@ -583,9 +583,9 @@ def _row_faults(row: RunRow, latest: Act | None) -> list[BadRow]:
     if latest is not None:
         marks = (row.moved, row.imported)
         if marks != (latest.moved, latest.imported):
-            told = {(False, False): "the ledger's own", (True, False): "moved away"}
+            marks_named = {(False, False): "the ledger's own", (True, False): "moved away"}
             now, then = (
-                told.get(each, "a copy") for each in (marks, (latest.moved, latest.imported))
+                marks_named.get(each, "a copy") for each in (marks, (latest.moved, latest.imported))
             )
             whys.append(f"it is marked as {now}, and was last made {then}")
         elif row.fence < latest.fence or (row.moved and row.fence != latest.fence):

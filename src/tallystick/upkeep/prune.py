@@ -383,7 +383,7 @@ class Pruner:
         if plan.of_steps:
             return "has steps that are open" if plan.steps_open else None
         if plan.owned and plan.ended is None:
-            return "has not ended: it can be gone on with, or removed"
+            return "has not ended: it can be resumed, or removed"
         if plan.owned and plan.in_doubt:
             return "has calls in doubt: tally ls --in-doubt lists them"
         computed = plan.owned and isinstance(plan.begun, RunStarted)

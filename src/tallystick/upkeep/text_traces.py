@@ -43,8 +43,8 @@ from tallystick.upkeep.prune import record_in
 #
 # A text is found whole, as it is and as JSON, Python, base64 or an interpreter's memory spell it.
 # The long lines of a long text are found too, and the parts of a long line, up to 200 in all. So
-# any copy of 200 consecutive characters is found, except in very long texts. A text in other words is
-# not found.
+# any copy of 200 consecutive characters is found, except in very long texts. A text in other words
+# is not found.
 #
 # Rule 1: a short text is not searched for. It would be found in unrelated places.
 # Rule 2: nor are short or monotonous lines: a ruler or a heading is in many texts.
