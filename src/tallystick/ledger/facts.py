@@ -126,15 +126,15 @@ def row_differences(ledger: Ledger, row: RunRow) -> list[str]:
     said = {field: None for field in FACTS} | {"steps": False, "erased": False}
     last = max(1, row.head.count - LAST_ENTRIES)
     ends = [*ledger.read(row.run, stop=1), *ledger.read(row.run, start=last)]
-    from_entries = row_after_entries(msgspec.structs.replace(row, **said), map(tagged_entry, ends))
+    fresh = row_after_entries(msgspec.structs.replace(row, **said), map(tagged_entry, ends))
     # If the first record was erased, the caller is known only from a `RunPruned` that names it.
-    lost = from_entries.erased and from_entries.caller is None
+    lost = fresh.erased and fresh.caller is None
     return [
-        f"its {field} is {getattr(row, field)!r}, and its entries say {getattr(from_entries, field)!r}"
+        f"its {field} is {getattr(row, field)!r}, and its entries say {getattr(fresh, field)!r}"
         for field in FACTS
         if field != "erased"
         and not (lost and field in _OF_A_START)
-        and getattr(row, field) != getattr(from_entries, field)
+        and getattr(row, field) != getattr(fresh, field)
     ]
 
 

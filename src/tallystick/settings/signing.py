@@ -143,7 +143,8 @@ def _private(path: Path) -> Any:  # noqa: ANN401 (of an extra that may not be he
         status = os.fstat(file.fileno())
         if status.st_uid != system.user_id() or status.st_mode & 0o077:
             raise StoreError(
-                f"{_show(path)} is readable or writable by others; if it was not misused, restrict it: chmod 600"
+                f"{_show(path)} is readable or writable by others; if it was not misused, restrict "
+                f"it: chmod 600"
             )
         data = file.read(_PEM_BYTES_MAX)
     try:

@@ -93,7 +93,8 @@ class TrustStore:
 
     def _read(self) -> dict[str, str]:
         if not system.is_posix():
-            return {}  # Without POSIX owners it is unknown who wrote the file, so nothing is trusted.
+            # Without POSIX owners it is unknown who wrote the file, so nothing is trusted.
+            return {}
         try:
             with open(self._path, "rb") as file:
                 status = os.fstat(file.fileno())
