@@ -5,7 +5,7 @@ Plain functions: each takes a row and returns the next row, or raises the reason
 The rule of moving. A run is owned by one ledger at a time. `release` marks it as moved and raises
 its fencing token, on disk, before the export exists under its name. The file carries that token and
 is the run's *title*: the ledger that imports it owns the run. A ledger that gave a run away takes
-it back only by a title with a higher token than the one it gave, so a used title is worthless to
+it back only by a title with a higher token than the one it gave. So a used title is worthless to
 the earlier owners. A crash between the mark and the file leaves a run without an owner; exporting
 it again writes the same title.
 

@@ -36,6 +36,8 @@ from tallystick.ledger.file import FORMAT_WITH_TOTAL
 
 FORMAT = 1
 _FULL = LIMIT_MAX + 1
+# A chain of shared scopes has at most two (a session in a deployment). This limit ends the walk
+# along a damaged one that forms a cycle.
 _DEPTH_MAX = 8
 SCHEMA = (
     "CREATE TABLE budget_format (version INTEGER NOT NULL)",

@@ -233,9 +233,9 @@ class SharedScopes:
     ) -> None:
         """Create a scope, or give a known one these limits. A change of limits is recorded.
 
-        What is spent and reserved stays. Raise `InvalidScope` if the kind is not shared, or if a
-        known scope would get another parent or kind, and `ScopeUnknown` if the parent is not
-        declared.
+        What is spent and reserved stays. Raise `InvalidScope` if the kind is not shared or not
+        allowed in its parent, or if a known scope would get another parent or kind. Raise
+        `ScopeUnknown` if the parent is not declared.
         """
         if kind not in _SHARED:
             raise InvalidScope(scope=scope, why=f"a {kind} is not shared; {_SHARED} are")
@@ -375,9 +375,10 @@ class SharedScopes:
         """Reserve an amount in a scope and those around it, or refuse and reserve nothing.
 
         `own` are the limits of the scope for this process, where they are lower. Raise
-        `BudgetExhausted` if the amount does not fit, `BudgetUnpriced` if its price is unknown, not
-        waived, and money is limited, `HoldExists` if this intent has a reservation, `InvalidLimit`
-        if a figure is above `HELD_MAX`, and `ScopeUnknown` if the scope is not declared.
+        `BudgetExhausted` if the amount does not fit. Raise `BudgetUnpriced` if its price is unknown
+        and not waived while money is limited. Raise `HoldExists` if this intent has a reservation.
+        Raise `NegativeAmount` or `InvalidLimit` if a figure is below zero or above `HELD_MAX`, and
+        `ScopeUnknown` if the scope is not declared.
         """
         figures = figures_of(amount)
         for dimension, figure in zip(COUNTED, figures, strict=True):
@@ -530,7 +531,10 @@ class SharedScopes:
         return found
 
     def _chain(self, db: sqlite3.Connection, scope: str) -> tuple[Scope, ...]:
-        """Return a scope and those around it. Cached, since a scope is never moved or removed."""
+        """Return a scope and those around it. Raise `ScopeUnknown` if it is not declared.
+
+        The result is cached: a scope is never moved or removed.
+        """
         chain = self._chains.get(scope)
         if chain is None:
             if self._version(db) is None:

@@ -364,6 +364,8 @@ def remove(db: sqlite3.Connection, run: str) -> None:
 
 
 _BUSY_SECONDS = 10.0
+# A reader takes this many entries at once, or this many bytes of bodies, and holds no lock between
+# two batches.
 _BATCH_ENTRIES = 512
 _BATCH_BYTES = 1 << 20
 

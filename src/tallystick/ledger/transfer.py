@@ -167,7 +167,7 @@ class StreamReader:
         self._digest = hashlib.sha256()
 
     def header(self) -> ExportHeader:
-        """Read the magic bytes and the header."""
+        """Read the magic bytes and the header. Raise `TransferRefused` if they are not valid."""
         if self._read_up_to(len(MAGIC)) != MAGIC:
             raise self._refusal("it is no export of a run")
         self._digest.update(MAGIC)
@@ -209,7 +209,10 @@ class StreamReader:
             raise self._refusal(f"its entries{of} do not end in the head that its header names")
 
     def attachments(self, header: ExportHeader) -> Iterator[Carried]:
-        """Read every attachment in pieces. Pieces that the caller leaves are skipped."""
+        """Read every attachment in pieces. Pieces that the caller leaves are skipped.
+
+        Raise `TransferRefused` if one is too long, or ends too early.
+        """
         for number in range(header.attachments):
             what = f"attachment {number}"
             ref_bytes, byte_len = _CARRIED_FRAME.unpack(self._exactly(_CARRIED_FRAME.size, what))
@@ -226,7 +229,10 @@ class StreamReader:
         return self._digest.digest()
 
     def end(self) -> None:
-        """Read the digest, compare it, and check that nothing comes after it."""
+        """Read the digest, compare it, and check that nothing comes after it.
+
+        Raise `TransferRefused` otherwise.
+        """
         expected = self._digest.digest()
         if self._exactly(_HASH_BYTES, "its digest") != expected:
             raise self._refusal("its digest is not that of its bytes")
@@ -329,10 +335,12 @@ def export_run(
     """Write a run to a new file, or to an open one. Return the row of the run.
 
     Raise `TransferRefused` if its entries or the ones it shares are not valid, since such a file
-    could not be imported, and if the target exists or cannot be written. Raise `RunNotFound` if the
-    run is not here. `carried` gives its attachments and is called twice: once to read them through
-    before anything is written, and again when the head to export is fixed, so that every attachment
-    which the exported entries name is among them.
+    could not be imported. Raise it also if the target exists or cannot be written, and
+    `RunNotFound` if the run is not here.
+
+    `carried` gives its attachments and is called twice. The first result is read through before
+    anything is written. The second is taken when the head to export is fixed, so that it has every
+    attachment which the exported entries name.
     """
     ancestors = _ancestors(ledger, run, display_name(target))
     for each in _check_attachment_count(carried(), run, target):
@@ -540,7 +548,10 @@ def _open_source(source: Path | BinaryIO, name: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def _destination(target: Path | BinaryIO) -> Iterator[BinaryIO]:
-    """Give a file that gets its name only once it is whole and on disk."""
+    """Give a file that gets its name only once it is whole and on disk.
+
+    Raise `TransferRefused` if it exists already or cannot be written.
+    """
     if not isinstance(target, Path):
         yield target
         target.flush()

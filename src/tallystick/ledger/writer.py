@@ -52,6 +52,7 @@ QUEUE_MAX = 1_024
 QUEUE_BYTES_MAX = 32 << 20
 _BATCH_MAX = 256
 _BATCH_BYTES_MAX = 16 << 20
+# At the end of the process, wait this long for the queued writes of all files together.
 _EXIT_SECONDS = 10.0
 
 

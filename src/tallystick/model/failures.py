@@ -236,7 +236,10 @@ def of_error_value(error: object) -> ModelError:
 
 
 def is_overload(error: ModelError) -> bool:
-    """Return True if all requests to this provider should pause: a rate limit, 503 or 529."""
+    """Return True if all requests to the provider should pause.
+
+    That is so for a temporary rate limit, and for the statuses 503 and 529.
+    """
     return error.kind == "transient" and (
         error.reason == "rate_limit" or error.status in (503, 529)
     )

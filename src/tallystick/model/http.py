@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 
 # Common servers close an idle connection after 5 s; a request sent just then would be lost.
 _IDLE_SECONDS = 4.0
+# Short, because the reply is complete and waits for this.
 _DRAIN_SECONDS = 0.1
+# The wait for the body of an error, whose status is known already.
 _HEAD_SECONDS = 5.0
 _HEADERS = {
     "accept": "*/*",

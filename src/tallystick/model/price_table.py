@@ -285,7 +285,10 @@ def _rates_at(units: Mapping[str, Any], step: int) -> Rates:
 
 
 def _at(value: Any, step: int) -> Fraction:  # noqa: ANN401  (a decimal, or one with tiers)
-    """Return the price of a unit in a request with just more input than `step`."""
+    """Return the price of a unit in a request with just more input than `step`.
+
+    Raise `ValueError` if it is not a finite decimal of at least zero.
+    """
     price = getattr(value, "base", value)
     for tier in getattr(value, "tiers", ()):
         if tier.start <= step:

@@ -195,7 +195,7 @@ class SessionKept:
         """Note what a run has spent, and set the session to ready if it was executing.
 
         `ended` is False if its spending may still grow. `lost` notes that the session does not keep
-        what its programs left.
+        what its programs left. Raise `SessionNotFound` if the session was removed.
         """
         with self._store.writing() as rows:
             row = row_of(rows, session)
@@ -217,7 +217,8 @@ class SessionKept:
     def prepare(self, session: str, left: Left) -> None:
         """Note the interpreter that a run is about to leave, on the disk before the run's end is.
 
-        `leave` makes it the session's, `drop_prepared` drops it.
+        `leave` makes it the session's, `drop_prepared` drops it. Raise `SessionNotFound` if the
+        session was removed.
         """
         with self._store.writing() as rows:
             info = self._info(rows, session)
@@ -232,7 +233,7 @@ class SessionKept:
         """Make the interpreter that a run left the session's. Return False if that is not allowed.
 
         It is not allowed if another run, or a restore, has replaced the interpreter that the run
-        began with.
+        began with. Raise `SessionNotFound` if the session was removed.
         """
         with self._store.writing() as rows:
             row = row_of(rows, session)

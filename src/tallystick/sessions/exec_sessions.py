@@ -146,7 +146,11 @@ def old_origins(images: SessionImages, *, folder: Path) -> Mapping[str, ImageOri
 
 
 def _migrate_if_needed(sessions: Sessions, name: str, *, folder: Path) -> SessionName | None:
-    """Return the session of a name, after migrating its file if there is one; None for neither."""
+    """Return the session of a name, after migrating its file if there is one; None for neither.
+
+    Raise `SessionBusy` if a process of an earlier version works in it, and `StoreError` if its lock
+    cannot be taken.
+    """
     path = folder / f"{name}.json"
     if not path.exists():
         return sessions.book.find_named(name)
@@ -215,7 +219,10 @@ def _migrate(sessions: Sessions, old: NamedSession) -> SessionName:
 
 
 def _remove_old_files(sessions: Sessions, found: SessionName, path: Path) -> None:
-    """Remove the files of an earlier version for a session that the book has."""
+    """Remove the files of an earlier version for a session that the book has.
+
+    Raise `StoreError` if that fails.
+    """
     try:
         sessions.images.free(f"{found.session}/{_CURRENT}")
         path.unlink(missing_ok=True)

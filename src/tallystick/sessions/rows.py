@@ -21,6 +21,7 @@ from tallystick.core.errors import (
 from tallystick.core.records import AttachmentRef
 from tallystick.sandbox.snapshot import SnapshotId
 
+# A session lasts half an hour, and can be extended three times by as much.
 DURATION_MS = 1_800_000
 # The expiry of a session with a name: the last second of the year 9999.
 NO_END_MS = 253_402_300_799_000

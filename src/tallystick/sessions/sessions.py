@@ -161,6 +161,7 @@ def _short(text: str, chars_max: int) -> str:
 # whichever process notes that in the book, and when; without it, the prepared one is dropped.
 
 
+# How long `remove` waits until the run in the session is cancelled.
 _TEARDOWN_SECONDS = 10.0
 
 
@@ -247,6 +248,8 @@ class Sessions:
         A run in it is cancelled, even one of another process. Raise `SessionBusy` if such a run did
         not end within 10 s; the session is deleted nevertheless.
         """
+        # The book first: a run in the session notices that its row is gone, cancels itself and
+        # releases the lock, even in another process.
         gone = self.book.remove(session)
         try:
             with self.book.hold(session, wait_seconds=_TEARDOWN_SECONDS):

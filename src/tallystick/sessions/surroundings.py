@@ -50,6 +50,8 @@ _FILES_STAY = (
     "The files that earlier programs of this session left in the working directory are still "
     "there, and so are the shell's directory and exported variables."
 )
+# How often a run checks that its session still exists. It polls, because the session may be removed
+# by another process, which cannot signal this one.
 _LOOK_SECONDS = 0.5
 _KEYS_CHARS_MAX = 400
 # The number of last runs from which the summary for the model is made.
@@ -225,9 +227,9 @@ class SessionLease(Surroundings):
 def entered_session(sessions: Sessions, named: str, run: str) -> Iterator[SessionLease]:
     """Lock the session of a new run. Whatever refuses the run is checked before it is recorded.
 
-    Raise `SessionBusy` if another run is in it, `BudgetExhausted` if its budget is used up,
-    `SessionNotKept` once if an earlier run's variables are lost, and an error for a session that
-    cannot be used.
+    Raise `SessionBusy` if another run is in it, and `BudgetExhausted` if its budget is used up.
+    Raise `SessionNotKept`, once, if an earlier run's variables are lost. A session that cannot be
+    used raises the errors of `require_usable`.
     """
     session = sessions.find(named)
     book = sessions.book

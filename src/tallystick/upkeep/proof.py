@@ -39,8 +39,8 @@ from tallystick.upkeep.audit import verify_records
 class HeadReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of checking a given head. A bare one names no run and no time.
 
-    `signature` is `checked` if it is one of the given key, `unchecked` if no key was given, `bad`
-    if it is not of the given key or missing although a key was given.
+    `signature` is `checked` if it was made with the given key, and `unchecked` if no key was given.
+    It is `bad` if a key was given, and the signature is of another key or missing.
     """
 
     run: str | None
@@ -95,8 +95,8 @@ def proof_of(
     """Return a proof of one entry under a head of its run, the present one by default.
 
     With `body`, the content of the entry is included. Raise `RunNotFound` if the run is not here,
-    `UsageError` if the entry is not under the head or the proof is too large, and `LedgerCorrupt`
-    if the chain does not lead to the head.
+    and `UsageError` if the entry is not under the head or the proof is too large. Raise
+    `LedgerCorrupt` if the chain does not lead to the head.
     """
     row = ledger.row(run)
     if row is None:
