@@ -288,7 +288,9 @@ def test_nothing_is_asked_of_the_whole_table(path: Path) -> None:
             RunFilter(grown_from="x"),
             RunFilter(prefix="x"),
         ):
-            asked, values = columns.question(which, after="", skip=0, most=5, newest_first=True)
+            asked, values = columns.selection_sql(
+                which, after="", skip=0, most=5, newest_first=True
+            )
             plan = db.execute(f"EXPLAIN QUERY PLAN SELECT id FROM {asked}", values).fetchall()
             said = " ".join(str(row[3]) for row in plan)
             assert "INDEX run_" in said or "SEARCH run USING PRIMARY KEY" in said, (which, said)

@@ -114,7 +114,7 @@ def all_acts(db: sqlite3.Connection) -> dict[str, list[Act]] | None:
     return found
 
 
-def says_pruned(header: bytes) -> bool:
+def is_pruned_entry(header: bytes) -> bool:
     """Return True if this is the header of a `run.pruned` entry; False if it cannot be read."""
     try:
         return _decode_header(header).tag == _RUN_PRUNED

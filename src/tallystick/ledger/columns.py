@@ -17,7 +17,13 @@ from typing import Any
 import msgspec
 
 from tallystick.core.chain import Head, Sealed
-from tallystick.ledger.facts import FACTS, Tagged, ends_of, row_after_entries, tagged_entry
+from tallystick.ledger.facts import (
+    FACTS,
+    Tagged,
+    deciding_positions,
+    row_after_entries,
+    tagged_entry,
+)
 from tallystick.ledger.port import OPEN_STOPS, RunFilter, RunRow
 
 # The columns that this version adds to those of every version.
@@ -86,11 +92,11 @@ def base_row(found: Sequence[Any]) -> RunRow:
 
 def with_facts(db: sqlite3.Connection, row: RunRow) -> RunRow:
     """Return the row of a file without these columns, completed with the facts in its entries."""
-    return row_after_entries(row, _ends(db, row))
+    return row_after_entries(row, _end_entries(db, row))
 
 
-def _ends(db: sqlite3.Connection, row: RunRow) -> Iterator[Tagged]:
-    places = ends_of(row.head.count)
+def _end_entries(db: sqlite3.Connection, row: RunRow) -> Iterator[Tagged]:
+    places = deciding_positions(row.head.count)
     marks = ", ".join("?" * len(places))
     for _, header, place, body in db.execute(_ENTRIES.format(marks), (row.run, *places)).fetchall():
         if type(header) is not bytes:
@@ -129,7 +135,7 @@ def with_columns(row: RunRow, found: Sequence[Any]) -> RunRow | None:
     )
 
 
-def question(
+def selection_sql(
     which: RunFilter, *, after: str, skip: int, most: int | None, newest_first: bool
 ) -> tuple[str, list[object]]:
     """Return the SQL after FROM that selects runs, and its parameters.

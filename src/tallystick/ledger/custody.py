@@ -227,7 +227,7 @@ def imported_row(header: ExportHeader) -> RunRow:
     )
 
 
-def without_known(
+def new_entries(
     entries: Iterable[Sealed], *, known: Head | None, of: str, run: str
 ) -> Iterator[tuple[int, Sealed]]:
     """Yield the entries after those that are here, each with its position.

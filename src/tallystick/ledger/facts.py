@@ -3,8 +3,9 @@
 Rule 1: the row follows the records in their order, in the transaction that writes them. Rows are
 for finding runs; what a run did is read from its entries.
 Rule 2: a record that cannot be read changes nothing. Only the tags in `_TAGS` are decoded.
-Rule 3: the two ends of a chain are enough to know its facts (`ends_of`). The first entry says what
-started the run; after an end come at most a receipt and the record that the run was pruned.
+Rule 3: the two ends of a chain are enough to know its facts (`deciding_positions`). The first entry
+says what started the run. After an end come at most a receipt and the record that the run was
+pruned.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def tagged_entry(entry: Sealed) -> Tagged:
     return tag, entry.body if entry.body is None or tag in _TAGS else b""
 
 
-def ends_of(count: int) -> tuple[int, ...]:
+def deciding_positions(count: int) -> tuple[int, ...]:
     """Return the positions of the entries that decide the facts of a chain of `count` entries."""
     return tuple(sorted({0, *range(max(0, count - LAST_ENTRIES), count)} if count else ()))
 
@@ -106,10 +107,10 @@ def row_after_entries(row: RunRow, entries: Iterable[Tagged]) -> RunRow:
         if isinstance(record, ReceiptIssued):
             receipt = record.receipt
             receipt_stop = receipt.stop
-            changed["ended_at"] = _figure(receipt.completed_at)
+            changed["ended_at"] = _fit_column(receipt.completed_at)
             if row.started_at is None and "started_at" not in changed:
                 # The first record was erased. The receipt has these three facts too.
-                changed["started_at"] = _figure(receipt.started_at)
+                changed["started_at"] = _fit_column(receipt.started_at)
                 changed["session"], changed["parent"] = receipt.id, receipt.parent
         elif tag == "run.ended" and body is None:
             changed["stop"] = receipt_stop
@@ -138,7 +139,7 @@ def row_differences(ledger: Ledger, row: RunRow) -> list[str]:
     ]
 
 
-def with_facts_of(before: RunRow, row: RunRow) -> RunRow:
+def copy_facts(before: RunRow, row: RunRow) -> RunRow:
     """Return `row` with the facts of `before`, another row of the same run."""
     return msgspec.structs.replace(row, **{each: getattr(before, each) for each in FACTS})
 
@@ -171,16 +172,16 @@ def _changes(record: Record) -> dict[str, Any]:
                 "parent": record.parent,
                 "caller": None if record.caller is None else record.caller.run,
                 "session": record.session_id,
-                "started_at": _figure(record.started_at),
+                "started_at": _fit_column(record.started_at),
             }
         case RunForked():
             return {
                 "grown_from": record.parent,
                 "session": record.session_id,
-                "started_at": _figure(record.at),
+                "started_at": _fit_column(record.at),
             }
         case StepEntered():
-            return {"started_at": _figure(record.entered_at)}
+            return {"started_at": _fit_column(record.entered_at)}
         case RunResumed():
             return {"stop": None, "ended_at": None}
         case RunEnded():
@@ -198,6 +199,6 @@ def _record(body: bytes) -> Record | None:
         return None
 
 
-def _figure(value: int) -> int | None:
+def _fit_column(value: int) -> int | None:
     """Return a time if it fits a column, else None: an imported record may claim any number."""
     return value if -_FIGURE_MAX <= value <= _FIGURE_MAX else None

@@ -52,7 +52,7 @@ _SCHEMA = (
 )
 
 
-def _newer(path: str, version: int) -> LedgerFormatUnknown:
+def _format_error(path: str, version: int) -> LedgerFormatUnknown:
     """Return the error for a file of an unknown format."""
     *first, last = sorted(_FORMATS)
     known = f"{', '.join(map(str, first))} and {last}"
@@ -76,5 +76,5 @@ LEDGER = FileKind(
         unavailable=LedgerUnavailable,
         corrupt=LedgerCorrupt,
     ),
-    newer=_newer,
+    newer=_format_error,
 )

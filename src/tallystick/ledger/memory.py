@@ -12,7 +12,7 @@ import msgspec
 
 from tallystick.core.chain import Draft, Head, Sealed, is_of_fork
 from tallystick.ledger import custody
-from tallystick.ledger.facts import row_after_entries, select_rows, tagged_entry, with_facts_of
+from tallystick.ledger.facts import copy_facts, row_after_entries, select_rows, tagged_entry
 from tallystick.ledger.port import (
     EVERY_RUN,
     Also,
@@ -147,18 +147,18 @@ class MemoryLedger:
                     self._rows.get(ancestor.run), ancestor, run=header.run, hash_at=self._hash_at
                 )
                 shared = islice(entries, ancestor.count)
-                fresh = custody.without_known(shared, known=here, of=ancestor.run, run=header.run)
+                fresh = custody.new_entries(shared, known=here, of=ancestor.run, run=header.run)
                 new = [entry for _, entry in fresh]
                 if here is not None:
                     grown.append((custody.shared_row(ancestor), new))
             if known is not None:
-                fresh = custody.without_known(entries, known=known, of=header.run, run=header.run)
+                fresh = custody.new_entries(entries, known=known, of=header.run, run=header.run)
                 grown.append((custody.imported_row(header), [entry for _, entry in fresh]))
             if also is not None:
                 also(None)
             for row, new in grown:
                 before = self._rows.get(row.run)
-                found = row if before is None else with_facts_of(before, row)
+                found = row if before is None else copy_facts(before, row)
                 self._rows[row.run] = row_after_entries(found, map(tagged_entry, new))
                 self._entries.setdefault(row.run, []).extend(new)
 

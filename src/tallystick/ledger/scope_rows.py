@@ -162,7 +162,7 @@ def change_limits(
     )
 
 
-def binds_all(db: sqlite3.Connection) -> bool:
+def is_total_binding(db: sqlite3.Connection) -> bool:
     """Return True if every version of this package that can open the file respects a total."""
     (found,) = db.execute("PRAGMA user_version").fetchone()
     return bool(found >= FORMAT_WITH_TOTAL)

@@ -249,7 +249,7 @@ class SharedScopes:
             if self._version(db) is None:
                 for statement in rows.SCHEMA:
                     db.execute(statement)
-            self._put(db, wanted, budget)
+            self._put_scope(db, wanted, budget)
         # The name may have changed, and the kept chains of inner scopes contain it.
         self._chains.clear()
 
@@ -263,7 +263,7 @@ class SharedScopes:
             known = db is not None and rows.scope_of(db, scope) is not None
             if db is not None and known:
                 (row,) = rows.scope_rows(db, only=[self._require_scope(db, scope)])
-                if rows.binds_all(db) and (row.limit != _NO_LIMIT or budget == _NO_LIMIT):
+                if rows.is_total_binding(db) and (row.limit != _NO_LIMIT or budget == _NO_LIMIT):
                     return
         if not known and budget == _NO_LIMIT:
             return
@@ -401,7 +401,9 @@ class SharedScopes:
                 amount=amount,
             )
             if own != _NO_LIMIT:
-                _check_own(_with_lower_limits(rows.scope_rows(db, only=chain[:1])[0], own), figures)
+                _check_own_limits(
+                    _with_lower_limits(rows.scope_rows(db, only=chain[:1])[0], own), figures
+                )
             if not rows.hold(db, chain, row, figures):
                 raise _refusal(rows.scope_rows(db, only=chain), figures)
 
@@ -509,7 +511,7 @@ class SharedScopes:
         self._recognized = True
         return rows.FORMAT
 
-    def _put(self, db: sqlite3.Connection, scope: Scope, budget: Budget) -> None:
+    def _put_scope(self, db: sqlite3.Connection, scope: Scope, budget: Budget) -> None:
         known = rows.scope_of(db, scope.id)
         if known is None:
             around = None if scope.parent is None else self._require_scope(db, scope.parent)
@@ -585,7 +587,7 @@ def _with_lower_limits(row: ScopeRow, own: Budget) -> ScopeRow:
     )
 
 
-def _check_own(row: ScopeRow, figures: Sequence[int]) -> None:
+def _check_own_limits(row: ScopeRow, figures: Sequence[int]) -> None:
     refusal = exhausted(_remaining_by_scope([row]), figures)
     if refusal is not None:
         raise refusal

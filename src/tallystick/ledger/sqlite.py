@@ -20,11 +20,11 @@ from tallystick.core.chain import GENESIS, Draft, Head, Sealed, is_of_fork
 from tallystick.core.errors import LedgerCorrupt, LedgerLocked, LedgerUnavailable
 from tallystick.ledger import acts, columns, custody
 from tallystick.ledger.facts import (
+    copy_facts,
     row_after_entries,
     select_rows,
     tagged_drafts,
     tagged_entry,
-    with_facts_of,
 )
 from tallystick.ledger.file import FORMAT, LEDGER
 from tallystick.ledger.port import (
@@ -221,7 +221,7 @@ class Rows:
     ) -> list[RunRow]:
         """Return rows as `Ledger.runs` does."""
         if self._have_columns(db):
-            asked, values = columns.question(
+            asked, values = columns.selection_sql(
                 which, after=after, skip=skip, most=most, newest_first=newest_first
             )
             return [self._as_row(found) for found in db.execute(f"{_ROW} {asked}", values)]
@@ -311,7 +311,7 @@ class Rows:
         return LedgerCorrupt(where=str(self._path), why=why)
 
 
-def insert(db: sqlite3.Connection, run: str, places: Sequence[tuple[int, Sealed]]) -> None:
+def insert_entries(db: sqlite3.Connection, run: str, places: Sequence[tuple[int, Sealed]]) -> None:
     """Add entries at their positions."""
     db.executemany(
         "INSERT INTO entry VALUES (?, ?, ?, ?)",
@@ -323,7 +323,7 @@ def insert(db: sqlite3.Connection, run: str, places: Sequence[tuple[int, Sealed]
     )
 
 
-def put(db: sqlite3.Connection, row: RunRow) -> None:
+def put_row(db: sqlite3.Connection, row: RunRow) -> None:
     """Write the row of a run, replacing the old one."""
     base = (
         row.run,
@@ -337,7 +337,7 @@ def put(db: sqlite3.Connection, row: RunRow) -> None:
     db.execute(_PUT, (*base, *columns.values_of(row)))
 
 
-def put_head(db: sqlite3.Connection, row: RunRow) -> None:
+def update_head(db: sqlite3.Connection, row: RunRow) -> None:
     """Update the head in the row of a run, and nothing else."""
     db.execute(
         "UPDATE run SET count = ?, hash = ? WHERE id = ?",
@@ -353,7 +353,7 @@ def erase_bodies(db: sqlite3.Connection, run: str, seqs: Sequence[int]) -> None:
     )
 
 
-def remove(db: sqlite3.Connection, run: str) -> None:
+def delete_run(db: sqlite3.Connection, run: str) -> None:
     """Delete the row, the entries and the bodies of a run."""
     db.execute("DELETE FROM body WHERE run = ?", (run,))
     db.execute("DELETE FROM entry WHERE run = ?", (run,))
@@ -437,7 +437,7 @@ class SqliteLedger:
                 found, run, create=create, grown_from=grown_from, owner=owner
             )
             acts.prepare(db)
-            put(db, row)
+            put_row(db, row)
             if create:
                 acts.add(db, row, "created")
         return row.fence
@@ -519,7 +519,7 @@ class SqliteLedger:
             custody.check_removable(run, self._rows.forks_of(db, run))
             acts.prepare(db)
             acts.remove(db, run)
-            remove(db, run)
+            delete_run(db, run)
             if also is not None:
                 also(db)
         self._file.sweep()
@@ -529,7 +529,7 @@ class SqliteLedger:
             found = self._rows.row(db, run)
             row = custody.row_after_release(found, run)
             acts.prepare(db)
-            put(db, row)
+            put_row(db, row)
             # A run that was released before is unchanged, so there is no act to record.
             if row != found:
                 acts.add(db, row, "released")
@@ -549,10 +549,10 @@ class SqliteLedger:
                     hash_at=partial(self._rows.hash_at, db),
                 )
                 shared = islice(entries, ancestor.count)
-                fresh = custody.without_known(shared, known=here, of=ancestor.run, run=header.run)
+                fresh = custody.new_entries(shared, known=here, of=ancestor.run, run=header.run)
                 self._insert_imported(db, custody.shared_row(ancestor), fresh, "shared", here)
             if known is not None:
-                fresh = custody.without_known(entries, known=known, of=header.run, run=header.run)
+                fresh = custody.new_entries(entries, known=known, of=header.run, run=header.run)
                 kind: acts.Custody = "adopted" if header.moved else "copied"
                 self._insert_imported(db, custody.imported_row(header), fresh, kind, known)
             if also is not None:
@@ -575,12 +575,12 @@ class SqliteLedger:
         seen = []
         before = self._rows.row(db, row.run)
         for seq, entry in fresh:
-            insert(db, row.run, [(seq, entry)])
+            insert_entries(db, row.run, [(seq, entry)])
             seen.append(tagged_entry(entry))
             if entry.body is None:
                 erased.append(seq)
         if here is not None:
-            put(db, row_after_entries(row if before is None else with_facts_of(before, row), seen))
+            put_row(db, row_after_entries(row if before is None else copy_facts(before, row), seen))
             acts.add(db, row, kind)
             acts.add_erased(db, row, erased)
 
@@ -591,10 +591,10 @@ class SqliteLedger:
             custody.check_erasable(row, seqs, fork=fork)
             acts.prepare(db)
             # If the chain ends in a `run.pruned` record, that records the erasure.
-            if not acts.says_pruned(self._rows.header_at(db, run, row.head.count - 1)):
+            if not acts.is_pruned_entry(self._rows.header_at(db, run, row.head.count - 1)):
                 acts.add_erased(db, row, seqs)
             erase_bodies(db, run, seqs)
-            put(db, msgspec.structs.replace(row, erased=True))
+            put_row(db, msgspec.structs.replace(row, erased=True))
         self._file.sweep()
 
     def free_bytes(self) -> int:
@@ -626,12 +626,12 @@ class SqliteLedger:
             whole = bool(telling) or not drafts
             found = self._rows.row(db, run) if whole else self._rows.row_without_facts(db, run)
             row = custody.row_after_append(found, run, expected=expected, fence=fence, head=head)
-            insert(db, run, list(enumerate(entries, start=expected.count)))
+            insert_entries(db, run, list(enumerate(entries, start=expected.count)))
             if whole:
                 # Even if the row is unchanged: SQLite would not force a commit without a change.
-                put(db, row_after_entries(row, telling))
+                put_row(db, row_after_entries(row, telling))
             else:
-                put_head(db, row)
+                update_head(db, row)
             if also is not None:
                 also(db)
 

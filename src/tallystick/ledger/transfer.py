@@ -56,7 +56,7 @@ from tallystick.ledger.port import (
     RunRow,
     TransferLedger,
 )
-from tallystick.ledger.verify import whole_ancestors_of
+from tallystick.ledger.verify import verified_ancestors_of
 from tallystick.storage.private_file import whole_file
 from tallystick.storage.transaction import Transaction
 
@@ -142,7 +142,7 @@ def write_stream(
     file.write(digest.digest())
 
 
-def _other_parent(root: Root, parent: Ancestor | None) -> str | None:
+def _parent_mismatch(root: Root, parent: Ancestor | None) -> str | None:
     """Return why a first entry is not a fork of the run before it in the file, or None."""
     fork = root.fork
     if fork is None:
@@ -175,7 +175,7 @@ class StreamReader:
         while not line.endswith(b"\n"):
             if len(line) == _HEADER_LINE_BYTES_MAX:
                 raise self._refusal("its header is too long")
-            line += self._exactly(1, "its header")
+            line += self._read_exactly(1, "its header")
         return self._parse_header(bytes(line[:-1]))
 
     def entries(self, header: ExportHeader) -> Iterator[tuple[str, int, Sealed]]:
@@ -198,7 +198,7 @@ class StreamReader:
             why: str | None = None
             if seq == 0:
                 root = root_of(entry, run=run)
-                why = root if isinstance(root, str) else _other_parent(root, parent)
+                why = root if isinstance(root, str) else _parent_mismatch(root, parent)
                 previous = previous if isinstance(root, str) else root.hash
             why = why or check_entry(entry, run=run, seq=seq, previous=previous)
             if why is not None:
@@ -215,10 +215,12 @@ class StreamReader:
         """
         for number in range(header.attachments):
             what = f"attachment {number}"
-            ref_bytes, byte_len = _CARRIED_FRAME.unpack(self._exactly(_CARRIED_FRAME.size, what))
+            ref_bytes, byte_len = _CARRIED_FRAME.unpack(
+                self._read_exactly(_CARRIED_FRAME.size, what)
+            )
             if ref_bytes > _REF_BYTES_MAX or byte_len > _NUMBER_MAX:
                 raise self._refusal(f"{what} claims to be longer than any attachment may be")
-            ref = self._exactly(ref_bytes, what)
+            ref = self._read_exactly(ref_bytes, what)
             pieces = self._pieces(byte_len, what)
             yield Carried(ref=ref, byte_len=byte_len, pieces=pieces)
             for _ in pieces:
@@ -234,7 +236,7 @@ class StreamReader:
         Raise `TransferRefused` otherwise.
         """
         expected = self._digest.digest()
-        if self._exactly(_HASH_BYTES, "its digest") != expected:
+        if self._read_exactly(_HASH_BYTES, "its digest") != expected:
             raise self._refusal("its digest is not that of its bytes")
         if self._read_up_to(1):
             raise self._refusal("it has bytes after its end")
@@ -279,27 +281,27 @@ class StreamReader:
 
     def _entry(self, seq: int) -> Sealed:
         what = f"entry {seq}"
-        header_bytes, there, body_bytes = _FRAME.unpack(self._exactly(_FRAME.size, what))
+        header_bytes, there, body_bytes = _FRAME.unpack(self._read_exactly(_FRAME.size, what))
         if header_bytes > _ENTRY_HEADER_BYTES_MAX or body_bytes > BODY_BYTES_MAX:
             raise self._refusal(f"{what} claims to be longer than any entry may be")
         if there > 1 or (body_bytes and not there):
             raise self._refusal(f"{what} says neither that it has a body nor that it has none")
-        entry_hash = self._exactly(_HASH_BYTES, what).hex()
-        header = self._exactly(header_bytes, what)
+        entry_hash = self._read_exactly(_HASH_BYTES, what).hex()
+        header = self._read_exactly(header_bytes, what)
         if not there:
             return Sealed(header=header, hash=entry_hash, salt=None, body=None)
-        salt = self._exactly(SALT_BYTES, what)
+        salt = self._read_exactly(SALT_BYTES, what)
         return Sealed(
-            header=header, hash=entry_hash, salt=salt, body=self._exactly(body_bytes, what)
+            header=header, hash=entry_hash, salt=salt, body=self._read_exactly(body_bytes, what)
         )
 
     def _pieces(self, byte_len: int, what: str) -> Iterator[bytes]:
         while byte_len:
-            piece = self._exactly(min(byte_len, _PIECE_BYTES), what)
+            piece = self._read_exactly(min(byte_len, _PIECE_BYTES), what)
             byte_len -= len(piece)
             yield piece
 
-    def _exactly(self, count: int, what: str) -> bytes:
+    def _read_exactly(self, count: int, what: str) -> bytes:
         data = self._read_up_to(count)
         if len(data) != count:
             raise self._refusal(f"it ends in the middle of {what}")
@@ -392,12 +394,12 @@ def import_run(
             # Checked here too, before bytes are kept that no transaction would commit.
             _check_known(ledger, header)
             file.seek(start)
-            _take(_reread(file, name, header), name, header, receiver)
+            _hand_over_attachments(_read_again(file, name, header), name, header, receiver)
         file.seek(start)
-        reader = _reread(file, name, header)
+        reader = _read_again(file, name, header)
         ledger.adopt(
             header,
-            _entries_again(reader, name, first),
+            _unchanged_entries(reader, name, first),
             also=receiver.commit if header.attachments else None,
         )
     return header.run
@@ -417,7 +419,7 @@ def _check_attachment_count(
 
 def _ancestors(ledger: Ledger, run: str, name: str) -> tuple[Ancestor, ...]:
     try:
-        return whole_ancestors_of(ledger, run)
+        return verified_ancestors_of(ledger, run)
     except RunNotFound as error:
         if error.run == run:
             raise
@@ -487,31 +489,33 @@ def _check_stream(file: Readable, name: str, receiver: Receiver) -> _FirstReadin
     for run, seq, entry in reader.entries(header):
         own = run == header.run
         why = receiver.check_entry(seq, entry) if own else receiver.check_shared(run, seq, entry)
-        _accept(why, name)
+        _raise_refusal(why, name)
     digest = reader.digest_of_read()
     for carried in reader.attachments(header):
-        _accept(receiver.check_attachment(carried), name)
+        _raise_refusal(receiver.check_attachment(carried), name)
     reader.end()
-    _accept(receiver.check_whole(header), name)
+    _raise_refusal(receiver.check_whole(header), name)
     return _FirstReading(header=header, digest=digest)
 
 
-def _reread(file: Readable, name: str, header: ExportHeader) -> StreamReader:
+def _read_again(file: Readable, name: str, header: ExportHeader) -> StreamReader:
     reader = StreamReader(file, name=name)
     if reader.header() != header:
         raise _changed_refusal(name)
     return reader
 
 
-def _take(reader: StreamReader, name: str, header: ExportHeader, receiver: Receiver) -> None:
+def _hand_over_attachments(
+    reader: StreamReader, name: str, header: ExportHeader, receiver: Receiver
+) -> None:
     for _ in reader.entries(header):
         pass
     for carried in reader.attachments(header):
-        _accept(receiver.take(carried), name)
+        _raise_refusal(receiver.take(carried), name)
     reader.end()
 
 
-def _entries_again(reader: StreamReader, name: str, first: _FirstReading) -> Iterator[Sealed]:
+def _unchanged_entries(reader: StreamReader, name: str, first: _FirstReading) -> Iterator[Sealed]:
     """Yield the entries that were checked. Raise `TransferRefused` if the file has changed.
 
     It reads to the end of the file if there are no attachments, else to the first of them.
@@ -524,7 +528,7 @@ def _entries_again(reader: StreamReader, name: str, first: _FirstReading) -> Ite
         reader.end()
 
 
-def _accept(why: str | None, name: str) -> None:
+def _raise_refusal(why: str | None, name: str) -> None:
     if why is not None:
         raise TransferRefused(file=name, why=f"{why}; nothing was imported")
 

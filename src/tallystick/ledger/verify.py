@@ -63,7 +63,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 Visit = Callable[[str, int, Sealed], None]
 
 
-class _Tally:
+class _Counts:
     """Counts and notes gathered during a verification."""
 
     def __init__(self, visit: Visit | None = None) -> None:
@@ -87,7 +87,7 @@ def verify_ledger(
     is gone is reported. `visit` is called with each valid entry. Raise `RunNotFound` if a run in
     `runs` is neither here nor in `heads`.
     """
-    tally = _Tally(visit)
+    tally = _Counts(visit)
     bad: BadEntry | None = None
     for run, row in _choose_rows(ledger, runs, heads):
         if row is None:
@@ -112,7 +112,7 @@ def check_shared(ledger: Ledger, run: str, shared: Head) -> BadEntry | None:
 
     Return the entry that is not valid, or None.
     """
-    walk = _Walk(ledger, run, [(shared, "what is shared")], _Tally())
+    walk = _Walk(ledger, run, [(shared, "what is shared")], _Counts())
     try:
         why = walk.check_all(shared, stop=shared.count)
     except LedgerCorrupt as error:
@@ -134,7 +134,7 @@ def _choose_rows(
     return [(run, rows.get(run)) for run in sorted(runs)]
 
 
-def _verify_run(ledger: Ledger, row: RunRow, kept: Head | None, tally: _Tally) -> BadEntry | None:
+def _verify_run(ledger: Ledger, row: RunRow, kept: Head | None, tally: _Counts) -> BadEntry | None:
     run = row.run
     heads = [(row.head, "the run's head"), (kept or row.head, "the kept head")]
     walk = _Walk(ledger, run, heads, tally)
@@ -157,7 +157,7 @@ class _Walk:
     """A walk along one chain. `seq` is the next position, `previous` the hash before it."""
 
     def __init__(
-        self, ledger: Ledger, run: str, heads: list[tuple[Head, str]], tally: _Tally
+        self, ledger: Ledger, run: str, heads: list[tuple[Head, str]], tally: _Counts
     ) -> None:
         self._ledger = ledger
         self._run = run
@@ -302,7 +302,7 @@ def bad_entry_of(ledger: Ledger, run: str) -> BadEntry | None:
     return next((each for each in found if each is not None), None)
 
 
-def whole_ancestors_of(ledger: Ledger, run: str) -> tuple[Ancestor, ...]:
+def verified_ancestors_of(ledger: Ledger, run: str) -> tuple[Ancestor, ...]:
     """Return the ancestors of a run after checking the run and the entries that it shares.
 
     Raise `LedgerCorrupt` if an entry is not valid, or if the run is a fork that has no entry yet.

@@ -213,7 +213,7 @@ class Writer:
 
     def _run(self) -> None:
         while not self._end_if_idle():
-            self._next()
+            self._write_next()
         self.connection.close()
 
     def _end_if_idle(self) -> bool:
@@ -228,7 +228,7 @@ class Writer:
             self._gate.notify_all()
             return True
 
-    def _next(self) -> None:
+    def _write_next(self) -> None:
         """Wait for a submission, and write it with those that arrived meanwhile."""
         first, self._next_item = self._next_item or self._inbox.get(), None
         if first is None:

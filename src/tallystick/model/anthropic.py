@@ -158,14 +158,14 @@ class _Reader:
         match found.type or event.event.decode("utf-8", "replace"):
             case "content_block_delta" if found.delta is not None:
                 if found.delta.type == "text_delta":
-                    self._say(found.delta.text)
+                    self._add_text(found.delta.text)
             case "content_block_start" if found.content_block is not None:
                 self._take_block(found.content_block)
             case "message_start" if found.message is not None:
                 self.begin(found.message)
             case "message_delta":
-                self._report(found.usage, final=True)
-                self._stop(found.delta.stop_reason if found.delta is not None else None)
+                self._keep_usage(found.usage, final=True)
+                self._keep_finish(found.delta.stop_reason if found.delta is not None else None)
             case "message_stop":
                 self.done = True
             case "error":
@@ -180,23 +180,23 @@ class _Reader:
         self._model = message.model
         # The start of a stream counts a token or two of output. If no later event counted again,
         # trusting that count would charge a long reply as one token.
-        self._report(message.usage, final=final)
-        self._stop(message.stop_reason)
+        self._keep_usage(message.usage, final=final)
+        self._keep_finish(message.stop_reason)
         for block in message.content or ():
             self._take_block(block)
 
     def _take_block(self, block: _Block) -> None:
         if block.type == "text":
-            self._say(block.text)
+            self._add_text(block.text)
 
-    def _say(self, text: str | None) -> None:
+    def _add_text(self, text: str | None) -> None:
         if text:
             self._texts.append(text)
             self.chars += len(text)
             if self.chars > failures.TEXT_CHARS_MAX:
                 raise failures.oversized_reply(f"more than {failures.TEXT_CHARS_MAX:,} characters")
 
-    def _report(self, usage: object, *, final: bool) -> None:
+    def _keep_usage(self, usage: object, *, final: bool) -> None:
         """Keep counts. Later ones cover everything so far, and replace earlier ones.
 
         The input cannot shrink while it is answered: of two counts of the input, the larger is
@@ -211,7 +211,7 @@ class _Reader:
             if usage.get("output_tokens") is not None:
                 self._counted = final
 
-    def _stop(self, reason: object) -> None:
+    def _keep_finish(self, reason: object) -> None:
         if isinstance(reason, str) and reason:
             self._finish = reason
 

@@ -97,13 +97,13 @@ class GgufModel:
         body = msgspec.json.encode({**said, "return_progress": True})
         let_go = threading.Event()
 
-        def tell(chars: int) -> None:
+        def report_progress(chars: int) -> None:
             if not let_go.is_set():
                 loop.call_soon_threadsafe(heard, chars)
 
         self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="tally-gguf")
         work = loop.run_in_executor(
-            self._thread, self._complete, body, openai.reader(request), let_go, tell
+            self._thread, self._complete, body, openai.reader(request), let_go, report_progress
         )
         try:
             async with asyncio.timeout(self._total_seconds):
@@ -130,7 +130,11 @@ class GgufModel:
         self._closing.clear()
 
     def _complete(
-        self, body: bytes, reader: Reader, let_go: threading.Event, tell: Callable[[int], None]
+        self,
+        body: bytes,
+        reader: Reader,
+        let_go: threading.Event,
+        report_progress: Callable[[int], None],
     ) -> ModelReply:
         """Make one reply, in the model's thread. Raise `ModelError` if there is none.
 
@@ -143,7 +147,7 @@ class GgufModel:
                 before = reader.chars
                 reader.feed(SseEvent(b"", chunk))
                 if reader.chars != before:
-                    tell(reader.chars)
+                    report_progress(reader.chars)
             except Exception as error:
                 failure.append(error)
             return bool(failure) or let_go.is_set() or self._closing.is_set()

@@ -274,12 +274,12 @@ def proxy_for(endpoint: Endpoint) -> str | None:
         return None
     host, _, port = endpoint.address.rpartition(":")
     past = (each.strip() for each in found.get("no", "").split(","))
-    if any(each == "*" or (each and _is_past(each, host, port)) for each in past):
+    if any(each == "*" or (each and _bypasses_proxy(each, host, port)) for each in past):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-def _is_past(entry: str, host: str, port: str) -> bool:
+def _bypasses_proxy(entry: str, host: str, port: str) -> bool:
     """Return True if an entry of NO_PROXY covers this host. Of an address range, only the first."""
     named = "://" in entry
     parts = urlsplit(entry if named else f"all://{_add_brackets(entry)}")
@@ -292,14 +292,14 @@ def _is_past(entry: str, host: str, port: str) -> bool:
     if name.startswith("."):
         return host.endswith(name)
     exact = _is_address(name) or name == "localhost" or (named and not _has_star(parts.netloc))
-    return _bare(host) == name or (not exact and host.endswith(f".{name}"))
+    return _without_brackets(host) == name or (not exact and host.endswith(f".{name}"))
 
 
 def _has_star(netloc: str) -> bool:
     return netloc.rpartition("@")[2].startswith("*")
 
 
-def _bare(host: str) -> str:
+def _without_brackets(host: str) -> str:
     return host.removeprefix("[").removesuffix("]")
 
 
@@ -426,7 +426,7 @@ class Connection(asyncio.Protocol):
         import httpcore
 
         while not self._received and not self._ended:
-            await self._change(timeout, httpcore.ReadTimeout)
+            await self._wait_for_change(timeout, httpcore.ReadTimeout)
         if not self._received:
             if self._error is not None:
                 raise httpcore.ReadError("the connection broke") from self._error
@@ -450,9 +450,9 @@ class Connection(asyncio.Protocol):
             raise httpcore.WriteError("the connection is closed") from self._error
         self._transport.write(buffer)
         while not self._writable and not self._ended:
-            await self._change(timeout, httpcore.WriteTimeout)
+            await self._wait_for_change(timeout, httpcore.WriteTimeout)
 
-    async def _change(self, seconds: float | None, late: type[Exception]) -> None:
+    async def _wait_for_change(self, seconds: float | None, late: type[Exception]) -> None:
         self._changed.clear()
         try:
             async with asyncio.timeout(seconds):

@@ -275,16 +275,18 @@ def _convert_price(units: Mapping[str, Any], source: str) -> Price:
         kind="published",
         rates=rates[-1],
         bands=tuple(Band(above=step, rates=rates[step]) for step in steps),
-        request=_yocto(_at(known[_REQUEST], -1) / 1_000) if _REQUEST in known else 0,
+        request=_yocto(_unit_price(known[_REQUEST], -1) / 1_000) if _REQUEST in known else 0,
     )
 
 
 def _rates_at(units: Mapping[str, Any], step: int) -> Rates:
     named = {name: units[key] for key, name in _RATES.items() if key in units}
-    return Rates.of(**{name: _yocto(_at(unit, step) / _MTOK) for name, unit in named.items()})
+    return Rates.of(
+        **{name: _yocto(_unit_price(unit, step) / _MTOK) for name, unit in named.items()}
+    )
 
 
-def _at(value: Any, step: int) -> Fraction:  # noqa: ANN401  (a decimal, or one with tiers)
+def _unit_price(value: Any, step: int) -> Fraction:  # noqa: ANN401  (a decimal, or one with tiers)
     """Return the price of a unit in a request with just more input than `step`.
 
     Raise `ValueError` if it is not a finite decimal of at least zero.

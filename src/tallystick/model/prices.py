@@ -117,7 +117,7 @@ def _openai(raw: Mapping[str, object]) -> TokenUsage:
     return TokenUsage(
         input=prompt,
         output=output,
-        cache_read=_first(
+        cache_read=_first_nonzero(
             # OpenAI and most others; DeepSeek; Moonshot.
             _count(read, "cached_tokens"),
             _count(raw, "prompt_cache_hit_tokens"),
@@ -143,7 +143,7 @@ def _anthropic(raw: Mapping[str, object]) -> TokenUsage:
     )
 
 
-def _first(*counts: int) -> int:
+def _first_nonzero(*counts: int) -> int:
     return next((count for count in counts if count), 0)
 
 

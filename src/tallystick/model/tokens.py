@@ -168,7 +168,7 @@ def text_tokens_estimated(text: str) -> int:
     numbers = _NUMBER.findall(rest)
     ends = sum(1 for each in numbers if not each[-1:].isdigit())
     prose = len(rest) - sum(len(each) for each in numbers)
-    return _over(prose, 4) + len(numbers) + ends + _over(2 * dense, 3)
+    return _ceil_div(prose, 4) + len(numbers) + ends + _ceil_div(2 * dense, 3)
 
 
 def _digits(run: bytes) -> int:
@@ -218,10 +218,10 @@ def image_tokens_max(size: ImageSize | None, *, dialect: Dialect, model: str) ->
     name = model.lower()
     base, each = _TILE_RULE_4O_MINI if _4O_MINI.search(name) else _TILE_RULE
     by_tiles = base + each * _tiles(width, height)
-    by_patches = _over(_patches(width, height, _PATCH) * _FACTOR_HUNDREDTHS, 100)
+    by_patches = _ceil_div(_patches(width, height, _PATCH) * _FACTOR_HUNDREDTHS, 100)
     tokens = max(by_tiles, by_patches)
     if not _OPENAI_MODEL.search(name):
-        rows = _over(height, _FINE_PATCH)
+        rows = _ceil_div(height, _FINE_PATCH)
         tokens = max(tokens, _patches(width, height, _FINE_PATCH) + rows, _ANY_SIZE_TOKENS)
     return _IMAGE_FRAME + tokens
 
@@ -230,20 +230,20 @@ def _claude_tokens(size: ImageSize | None) -> int:
     if size is None:
         return _CLAUDE_TOKENS_MAX
     width, height = size
-    by_pixels = _over(width * height, _CLAUDE_PIXELS)
+    by_pixels = _ceil_div(width * height, _CLAUDE_PIXELS)
     return min(_CLAUDE_TOKENS_MAX, max(_patches(width, height, _CLAUDE_PATCH), by_pixels))
 
 
 def _patches(width: int, height: int, side: int) -> int:
-    return _over(width, side) * _over(height, side)
+    return _ceil_div(width, side) * _ceil_div(height, side)
 
 
 def _tiles(width: int, height: int) -> int:
     long, short = max(width, height), min(width, height)
-    return _over(min(long, _LONG_MAX), _TILE) * _over(min(short, _SHORT_MAX), _TILE)
+    return _ceil_div(min(long, _LONG_MAX), _TILE) * _ceil_div(min(short, _SHORT_MAX), _TILE)
 
 
-def _over(amount: int, each: int) -> int:
+def _ceil_div(amount: int, each: int) -> int:
     return -(-amount // each)
 
 

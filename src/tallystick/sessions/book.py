@@ -206,13 +206,13 @@ class SessionKept:
                     session,
                     msgspec.structs.replace(before, ended=after, tokens=tokens, wall_ms=wall_ms),
                 )
-            _not_executing(rows, row)
+            _set_ready(rows, row)
 
     def forget_run(self, session: str, run: str) -> None:
         """Delete a run that was refused before it was recorded, as if it had not begun."""
         with self._store.writing() as rows:
             rows.delete_run(session, run)
-            _not_executing(rows, rows.session(session))
+            _set_ready(rows, rows.session(session))
 
     def prepare(self, session: str, left: Left) -> None:
         """Note the interpreter that a run is about to leave, on the disk before the run's end is.
@@ -286,7 +286,7 @@ class SessionKept:
         return require_usable(rows, session, now=self._clock())
 
 
-def _not_executing(rows: BookRows, row: SessionRow | None) -> None:
+def _set_ready(rows: BookRows, row: SessionRow | None) -> None:
     if row is not None and row.state == "executing":
         rows.put(row.id, state="ready")
 

@@ -110,7 +110,7 @@ def _why(error: sqlite3.Error, path: Path) -> str:
             return f"it cannot be used: {error}"
 
 
-def _newer(path: str, version: int) -> SessionFormatUnknown:
+def _format_error(path: str, version: int) -> SessionFormatUnknown:
     return SessionFormatUnknown(path=path, found=version, known=FORMAT)
 
 
@@ -126,7 +126,7 @@ _BOOK = FileKind(
     versions=(FORMAT,),
     schema=_SCHEMA,
     errors=_Errors(),
-    newer=_newer,
+    newer=_format_error,
     prepare=_prepare,
 )
 

@@ -19,7 +19,7 @@ from tallystick.sessions.rows import (
 from tallystick.storage.clock import now_ms
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+class _SessionRows(msgspec.Struct, frozen=True, kw_only=True):
     """All rows of one session."""
 
     row: SessionRow
@@ -33,7 +33,7 @@ class MemoryRows:
     """The rows of a book. Values are replaced and never changed, so a copy of `kept` is a state."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, _Kept] = {}
+        self.kept: dict[str, _SessionRows] = {}
         self.count = 0
 
     # -- sessions ------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ class MemoryRows:
     def add(self, row: SessionRow) -> None:
         if row.id in self.kept:
             raise ValueError(f"session {row.id} is there already")
-        self.kept[row.id] = _Kept(row=row)
+        self.kept[row.id] = _SessionRows(row=row)
         self.count += 1
 
     def put(self, session: str, **fields: object) -> None:
@@ -125,7 +125,7 @@ class MemoryRows:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _of(self, session: str) -> _Kept:
+    def _of(self, session: str) -> _SessionRows:
         return self.kept.get(session, _NONE)
 
     def _change(self, session: str, **changes: object) -> None:
@@ -133,7 +133,9 @@ class MemoryRows:
             self.kept[session] = msgspec.structs.replace(self.kept[session], **changes)
 
 
-_NONE = _Kept(row=SessionRow(id="", backend="", state="terminated", created_at=0, expires_at=0))
+_NONE = _SessionRows(
+    row=SessionRow(id="", backend="", state="terminated", created_at=0, expires_at=0)
+)
 
 
 class SessionMemory:

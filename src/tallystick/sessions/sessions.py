@@ -93,8 +93,8 @@ def summary_of(earlier: Sequence[EarlierRun]) -> str:
     if not answered:
         return ""
     lines = [
-        f"- {_short(each.goal or '', _GOAL_CHARS_MAX)!r}: "
-        f"{_short(each.answer or '', _ANSWER_CHARS_MAX)!r}{_NOT_KEPT if each.lost else ''}"
+        f"- {_shorten(each.goal or '', _GOAL_CHARS_MAX)!r}: "
+        f"{_shorten(each.answer or '', _ANSWER_CHARS_MAX)!r}{_NOT_KEPT if each.lost else ''}"
         for each in answered[-TOLD_MAX:]
     ]
     return "\n".join(["Earlier tasks of this session, and their answers:", *lines])
@@ -142,7 +142,7 @@ def _record(ledger: Ledger, run: str, seq: int) -> Record | None:
     return None if sealed is None or sealed.body is None else decode_record(sealed.body)
 
 
-def _short(text: str, chars_max: int) -> str:
+def _shorten(text: str, chars_max: int) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= chars_max else f"{flat[: chars_max - 4]} ..."
 
@@ -232,15 +232,15 @@ class Sessions:
 
     def get(self, session: str) -> SessionInfo:
         """Return a session as it is now: executing only while a living client works in it."""
-        return self._live(self.book.get(session))
+        return self._with_real_state(self.book.get(session))
 
     def list(self) -> Sequence[SessionInfo]:
         """Return all sessions as they are now, the oldest first."""
-        return [self._live(each) for each in self.book.list()]
+        return [self._with_real_state(each) for each in self.book.list()]
 
     def resume(self, session: str) -> SessionInfo:
         """Reopen a session that has expired, with all that it keeps."""
-        return self._live(self.book.reopen(session))
+        return self._with_real_state(self.book.reopen(session))
 
     def remove(self, session: str) -> SessionInfo:
         """Delete a session: its interpreter and its snapshots. Its runs stay in the ledger.
@@ -461,7 +461,7 @@ class Sessions:
         with self.book.hold(session):
             yield
 
-    def _live(self, info: SessionInfo) -> SessionInfo:
+    def _with_real_state(self, info: SessionInfo) -> SessionInfo:
         """Return a session with its real state: the client that executed in it may have died."""
         left = info.left
         if (info.state != "executing" and left.prepared is None) or self.book.is_held(info.id):

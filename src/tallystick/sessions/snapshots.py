@@ -49,7 +49,7 @@ from tallystick.sandbox.snapshot import (
 from tallystick.sessions.values import VALUES_TYPE
 
 _OF_A_SESSION = "of a session"
-_Kept = tuple[SnapshotId, AttachmentRef]
+_NamedImage = tuple[SnapshotId, AttachmentRef]
 
 
 @contextlib.contextmanager
@@ -185,7 +185,7 @@ class SessionImages:
             self._holder(session_id).delete(ref.id, within=db)
         self._reclaim([ref.id])
 
-    def find(self, session_id: str, name: str, *, within: Transaction = None) -> _Kept:
+    def find(self, session_id: str, name: str, *, within: Transaction = None) -> _NamedImage:
         """Return the identity and the reference of a named image.
 
         Raise `SnapshotNotFound` if there is none.
@@ -200,7 +200,9 @@ class SessionImages:
     def _holder(self, session_id: str) -> SessionAttachments:
         return SessionAttachments(self._attachments, session_id=snapshots_holder(session_id))
 
-    def _named_images(self, session_id: str, *, within: Transaction = None) -> Sequence[_Kept]:
+    def _named_images(
+        self, session_id: str, *, within: Transaction = None
+    ) -> Sequence[_NamedImage]:
         """Return a session's named images in the order of their ids, committed ones only."""
         references = self._attachments.references(snapshots_holder(session_id), within=within)
         found = [

@@ -127,7 +127,7 @@ def parse_config(data: bytes, *, path: Path) -> ConfigFile:
         else:
             raise unknown_key(key, [*SETTINGS, *_TABLES], where=where)
     if isinstance(values.get("model"), str):
-        values["model"] = _beside(str(values["model"]), path.parent)
+        values["model"] = _resolve_beside(str(values["model"]), path.parent)
     if isinstance(paths := values.get("skills_paths"), tuple):
         # Relative to the directory of the file, except `~`, the home of the user who reads it.
         values["skills_paths"] = tuple(
@@ -196,7 +196,7 @@ def _aliases(table: Mapping[str, object], where: str, directory: Path) -> dict[s
                 f"{where}aliases: {quote(name)} is not a name: letters, digits and . _ - only"
             )
         found = check_value(ALIAS, target, where=where, key=f"aliases.{name}")
-        aliases[name] = _beside(str(found), directory)
+        aliases[name] = _resolve_beside(str(found), directory)
     return aliases
 
 
@@ -219,7 +219,7 @@ def _providers(table: Mapping[str, object], where: str) -> dict[str, Mapping[str
     return providers
 
 
-def _beside(model: str, directory: Path) -> str:
+def _resolve_beside(model: str, directory: Path) -> str:
     """Return a model's name, with a relative path resolved from the file's directory."""
     kind, _, rest = model.partition(":")
     if kind not in ("gguf", "scripted") or not rest or rest.startswith("~"):

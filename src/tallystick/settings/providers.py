@@ -157,7 +157,7 @@ def resolve_model(
     target = aliases.get(name, name)
     kind, colon, rest = target.partition(":")
     if not colon:
-        return _bare(name, aliases, providers)
+        return _resolve_bare(name, aliases, providers)
     if not rest:
         raise UsageError(f"model {quote(name)}: nothing after the colon; use {_FORMS}")
     if kind in _KINDS:
@@ -172,7 +172,7 @@ def bare_provider(name: str) -> str | None:
     return next((provider for pattern, provider in _BARE if pattern.match(name)), None)
 
 
-def _bare(
+def _resolve_bare(
     name: str, aliases: Mapping[str, str], providers: Mapping[str, Provider]
 ) -> ProviderModel:
     # A user's own server may give its models any names, so a bare name is one of its models.

@@ -58,7 +58,7 @@ class Check:
     """
 
     what: str
-    made: Callable[[Any], Value] = lambda value: value
+    convert: Callable[[Any], Value] = lambda value: value
     repeatable: bool = True
 
 
@@ -259,7 +259,7 @@ ALIAS = _kind(
 def check_value(kind: Kind, value: object, *, where: str, key: str) -> Value:
     """Return the value to use. Raise `UsageError`, which says in one line what is allowed."""
     try:
-        return kind.check.made(msgspec.convert(value, kind.type))
+        return kind.check.convert(msgspec.convert(value, kind.type))
     # Checks may raise `UsageError` themselves, such as the one of dollars.
     except (msgspec.ValidationError, ValueError, UsageError):
         given = f", not {quote(value)}" if kind.check.repeatable else ""

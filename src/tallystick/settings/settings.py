@@ -288,9 +288,9 @@ def load_settings(
     If not `configured`, no file is read, and no variable except those of providers' addresses.
     Raise `UsageError` if a flag, a variable or a file is not valid.
     """
-    above = [_of_flags(flags or {}), *([_of_environment(environ)] if configured else [])]
+    above = [_flags_layer(flags or {}), *([_environment_layer(environ)] if configured else [])]
     user = _user_file(environ) if configured else None
-    below = [_DEFAULT] if user is None else [_of_file(user, user.values, user.aliases), _DEFAULT]
+    below = [_DEFAULT] if user is None else [_file_layer(user, user.values, user.aliases), _DEFAULT]
     file = _project_file(environ, cwd) if configured else None
     project, layers = None, [*above, *below]
     if file is not None:
@@ -301,7 +301,7 @@ def load_settings(
         if project is not None and project.state == "trusted"
         else merge_providers(user=user, project=None, environ=environ)
     )
-    found, sources = _highest(layers)
+    found, sources = _merge_layers(layers)
     values: Values = msgspec.convert(found, Values)
     aliases = {name: target for each in reversed(layers) for name, target in each.aliases.items()}
     return Settings(
@@ -354,7 +354,7 @@ def _without_keys(environ: Mapping[str, str], providers: Mapping[str, Provider])
 # -- the sources --------------------------------------------------------------------------------
 
 
-def _of_flags(flags: Mapping[str, object]) -> _Layer:
+def _flags_layer(flags: Mapping[str, object]) -> _Layer:
     values = {}
     for name, value in flags.items():
         if name not in SETTINGS:
@@ -369,7 +369,7 @@ def _of_flags(flags: Mapping[str, object]) -> _Layer:
     )
 
 
-def _of_environment(environ: Mapping[str, str]) -> _Layer:
+def _environment_layer(environ: Mapping[str, str]) -> _Layer:
     variables = {each.variable: name for name, each in SETTINGS.items() if each.variable}
     known = {each.removeprefix(_PREFIX) for each in (*variables, *OTHER_VARIABLES)}
     for variable in sorted(environ):
@@ -394,7 +394,9 @@ def _of_environment(environ: Mapping[str, str]) -> _Layer:
     )
 
 
-def _of_file(file: ConfigFile, values: Mapping[str, Value], aliases: Mapping[str, str]) -> _Layer:
+def _file_layer(
+    file: ConfigFile, values: Mapping[str, Value], aliases: Mapping[str, str]
+) -> _Layer:
     return _Layer(
         values=values,
         sources=dict.fromkeys([*values, *aliases], file.shown_path),
@@ -443,16 +445,16 @@ def _place_project(
     """Return the project, and its layer: the whole file if it is trusted, else the allowed part."""
     own = merge_providers(user=user, project=None, environ=environ)
 
-    def leaves(model: str, aliases: Mapping[str, str]) -> bool:
+    def leaves_machine(model: str, aliases: Mapping[str, str]) -> bool:
         try:
             found = resolve_model(model, aliases=aliases, providers=own)
         except UsageError:
             return True
         return isinstance(found, ProviderModel) and not found.provider.is_loopback
 
-    values, _ = _highest(below)
+    values, _ = _merge_layers(below)
     aliases = user.aliases if user is not None else {}
-    part = narrow(file, below=values, aliases=aliases, leaves=leaves)
+    part = narrow(file, below=values, aliases=aliases, leaves_machine=leaves_machine)
     state = TrustStore(config_directory(environ)).state(file)
     project = Project(
         file=file,
@@ -463,11 +465,11 @@ def _place_project(
     )
     if state == "trusted":
         file.require_supported()
-        return project, _of_file(file, file.values, file.aliases)
-    return project, _of_file(file, part.values, part.aliases)
+        return project, _file_layer(file, file.values, file.aliases)
+    return project, _file_layer(file, part.values, part.aliases)
 
 
-def _highest(layers: Sequence[_Layer]) -> tuple[dict[str, Value], dict[str, str]]:
+def _merge_layers(layers: Sequence[_Layer]) -> tuple[dict[str, Value], dict[str, str]]:
     values: dict[str, Value] = {}
     sources: dict[str, str] = {}
     for each in reversed(layers):

@@ -166,12 +166,12 @@ def narrow(
     *,
     below: Mapping[str, Value],
     aliases: Mapping[str, str],
-    leaves: Callable[[str, Mapping[str, str]], bool],
+    leaves_machine: Callable[[str, Mapping[str, str]], bool],
 ) -> Narrowed:
     """Return the part of a file that may take effect without trust.
 
-    `below` are the settings without this file, `aliases` the user's own. `leaves` returns True if a
-    model, given the aliases that count, would be asked on another machine.
+    `below` are the settings without this file, `aliases` the user's own. `leaves_machine` returns
+    True if a model, given the aliases that count, would be asked on another machine.
     """
     restricted: list[Restricted] = []
     kept: dict[str, str] = {}
@@ -184,7 +184,7 @@ def narrow(
     known = {**kept, **aliases}
     values: dict[str, Value] = {}
     for name, value in file.values.items():
-        found = _restriction_of(name, value, below, lambda model: leaves(model, known))
+        found = _restriction_of(name, value, below, lambda model: leaves_machine(model, known))
         if found is None:
             values[name] = value
         else:
@@ -202,7 +202,7 @@ _NEED_TRUST = frozenset(
 
 
 def _restriction_of(
-    name: str, value: Value, below: Mapping[str, Value], leaves: Callable[[str], bool]
+    name: str, value: Value, below: Mapping[str, Value], leaves_machine: Callable[[str], bool]
 ) -> Restricted | None:
     if SETTINGS[name].limit:
         present = below.get(name)
@@ -216,9 +216,9 @@ def _restriction_of(
             return Restricted(name=name, why="yours asks for them")
     elif name in _NEED_TRUST or (name == "model" and _kind(str(value)) in FILE_KINDS):
         return Restricted(name=name)
-    elif name == "model" and "model" in below and leaves(str(value)):
+    elif name == "model" and "model" in below and leaves_machine(str(value)):
         own = str(below["model"])
-        if not leaves(own):
+        if not leaves_machine(own):
             return Restricted(name=name, why="yours stays on this machine")
     return None
 

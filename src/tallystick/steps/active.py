@@ -314,14 +314,14 @@ class _Chain:
         """Yield what to write: entries of open steps from the outermost, then the receipt."""
         again = self._again
         fresh = again is None or left is None or step.facts.path in self._open
-        if again is not None and not fresh and again.has(step.facts, left):
+        if again is not None and not fresh and again.has_record(step.facts, left):
             return
         for each in reversed(list(step.chain())):
             # The entry of an ended step is written with its receipt, by the thread that ends it.
             others_to_write = each.ended and (left is None or each is not step)
             if each.facts.path not in self._open and not others_to_write:
                 self._open.add(each.facts.path)
-                if again is None or not again.has(each.facts):
+                if again is None or not again.has_record(each.facts):
                     yield each.facts
         if left is not None:
             self._open.discard(step.facts.path)
@@ -602,7 +602,7 @@ def enter(
             if served is not None:
                 _serve(served, outer=outer, log=log)
                 return served
-            facts = again.since(facts)
+            facts = again.with_first_time(facts)
         with scope_tree.lock:
             scope_tree.tree.enter(
                 path,
@@ -683,7 +683,7 @@ def _path(
         where, time = "", log.occurrence(part)
     elif again is not None:
         where = f"{outer.path}/"
-        time = again.time(written(f"{where}{part}"), caller)
+        time = again.occurrence(written(f"{where}{part}"), caller)
     else:
         outer.inner[part] += 1
         where, time = f"{outer.path}/", outer.inner[part]

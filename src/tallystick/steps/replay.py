@@ -248,7 +248,7 @@ class StepHistory:
             )
         )
 
-    def times(self, first: str) -> dict[int, str]:
+    def occurrences(self, first: str) -> dict[int, str]:
         """Return the occurrences of a step inside another, each with the host call that entered it.
 
         `first` is its path at the first occurrence.
@@ -272,7 +272,7 @@ class StepHistory:
             waiting += self.inside.get(each, ())
 
 
-class Times:
+class Occurrences:
     """Numbers the occurrences of a step inside another, consistently with the recorded ones.
 
     The step's own code counts from one, and skips the numbers that belong to host calls. A host
@@ -440,7 +440,7 @@ class StepReplay:
         self._guard = threading.Lock()
         self._taken = False
         self._seen: set[str] = set()
-        self._times: dict[str, Times] = {}
+        self._occurrences: dict[str, Occurrences] = {}
 
     @property
     def chain(self) -> str:
@@ -453,7 +453,7 @@ class StepReplay:
 
     # -- steps ---------------------------------------------------------------------------------
 
-    def take(self) -> bool:
+    def claim(self) -> bool:
         """Return True for the first outermost step, which takes the chain, and False for others."""
         with self._guard:
             taken, self._taken = self._taken, True
@@ -469,12 +469,12 @@ class StepReplay:
             self._diverge(step=path, field="step", recorded=path, now=part)
         return path
 
-    def time(self, first: str, caller: str) -> int:
+    def occurrence(self, first: str, caller: str) -> int:
         """Return the occurrence of a step that is entered. `first` is its path the first time."""
         with self._guard:
-            if first not in self._times:
-                self._times[first] = Times(self.history.times(first))
-            return self._times[first].next(caller)
+            if first not in self._occurrences:
+                self._occurrences[first] = Occurrences(self.history.occurrences(first))
+            return self._occurrences[first].next(caller)
 
     def enter(self, facts: StepEntered) -> Served | None:
         """Note that a step is about to be entered. Return its recorded result if it is served."""
@@ -502,14 +502,14 @@ class StepReplay:
         self.count(list(self.history.within(path)))
         return Served(value=value, receipt=left.receipt)
 
-    def since(self, facts: StepEntered) -> StepEntered:
+    def with_first_time(self, facts: StepEntered) -> StepEntered:
         """Return the facts of a step with the time at which it was first entered."""
         before = self.history.entered.get(facts.path)
         if before is None:
             return facts
         return msgspec.structs.replace(facts, entered_at=before.entered_at)
 
-    def has(self, facts: StepEntered, left: StepLeft | None = None) -> bool:
+    def has_record(self, facts: StepEntered, left: StepLeft | None = None) -> bool:
         """Return True if the chain has these facts of a step, still open or ended with `left`."""
         before = self.history.entered.get(facts.path)
         if before is None or _without_time(before) != _without_time(facts):
@@ -582,7 +582,7 @@ class StepReplay:
         if fresh and not self.replaying:
             self._count(fresh)
 
-    def refuse(self, now: str) -> None:
+    def refuse_new(self, now: str) -> None:
         """Raise `StepsDiverged` in a replay, for an action that is not recorded."""
         if self.replaying:
             self._diverge(step=self.history.root.path, field="run", recorded=None, now=now)

@@ -45,7 +45,7 @@ from tallystick.steps.surroundings import RunSteps
 _OWN_SCOPE = "this run"
 
 
-async def run_placed(
+async def run_in_steps(
     context: RunContext, request: RunRequest, steps: RunSteps, around: Surroundings
 ) -> Run:
     """Run a goal to its end, or return the result of an earlier process.

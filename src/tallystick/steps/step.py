@@ -140,9 +140,9 @@ def refuse_if_replaying(what: str) -> None:
     """Raise `StepsDiverged` in a replay, for an action that is not recorded."""
     active, again = current_step(), _AGAIN.get()
     if active is not None and active.again is not None:
-        active.again.refuse(what)
+        active.again.refuse_new(what)
     elif again is not None:
-        again.refuse(what)
+        again.refuse_new(what)
 
 
 def run_ref(value: object) -> RunRef | None:
@@ -258,7 +258,7 @@ class StepFrame:
         find_call_site_by(_call_site_here)
         return found
 
-    def gives(self, value: Result) -> Result:
+    def keep_value(self, value: Result) -> Result:
         """Keep the value that the function returned, if possible, and return it.
 
         Nothing is kept if the value cannot be encoded, or if the function changed its arguments:
@@ -293,9 +293,9 @@ def _again_for(definition: StepDefinition) -> StepReplay | None:
     Raise `StepsDiverged` in a replay if another outermost step has taken the record.
     """
     again = _AGAIN.get()
-    if again is None or again.take():
+    if again is None or again.claim():
         return again
-    again.refuse(definition.function)
+    again.refuse_new(definition.function)
     return None
 
 
@@ -384,7 +384,7 @@ def charge_step(
 # -- declaring -----------------------------------------------------------------------------------
 
 
-class _Kept(Protocol):
+class _KeepsType(Protocol):
     """A decorator that keeps the type of a function."""
 
     def __call__(
@@ -392,7 +392,7 @@ class _Kept(Protocol):
     ) -> Callable[Parameters, Result]: ...
 
 
-class _Skipped(Protocol):
+class _MayReturnNone(Protocol):
     """A decorator after which a function may also return None."""
 
     @overload
@@ -415,7 +415,7 @@ def step(
     budget: Mapping[str, object] | None = None,
     error_boundary: Literal["fail", "escalate"] = "fail",
     key: StepKey | None = None,
-) -> _Kept: ...
+) -> _KeepsType: ...
 @overload
 def step(
     name: str | None = None,
@@ -424,7 +424,7 @@ def step(
     budget: Mapping[str, object] | None = None,
     error_boundary: ErrorBoundary,
     key: StepKey | None = None,
-) -> _Skipped: ...
+) -> _MayReturnNone: ...
 def step(
     name: object = None,
     *,
@@ -473,7 +473,7 @@ def _wrap_function(
                 result.close()
                 why = "it returned a coroutine, which would run outside of the step; use async def"
                 raise InvalidStep(field=definition.function, why=why)
-            return frame.gives(result)
+            return frame.keep_value(result)
         return None
 
     return call
@@ -490,7 +490,7 @@ def _wrap_coroutine_function(
         with frame:
             if frame.served is not None:
                 return frame.served.value
-            return frame.gives(await function(*args, **kwargs))
+            return frame.keep_value(await function(*args, **kwargs))
         return None
 
     return call

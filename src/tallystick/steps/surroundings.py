@@ -153,9 +153,9 @@ class RunSteps(Surroundings):
 
     async def work(self, context: RunContext, request: RunRequest, around: Surroundings) -> Run:
         """Run a goal to its end, or return the result of an earlier process."""
-        from tallystick.steps.resume import run_placed
+        from tallystick.steps.resume import run_in_steps
 
-        return await run_placed(context, request, self, around)
+        return await run_in_steps(context, request, self, around)
 
     @property
     def again(self) -> StepReplay | None:

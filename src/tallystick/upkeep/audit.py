@@ -73,7 +73,7 @@ _decode_header = msgspec.json.Decoder(Header).decode
 
 
 @dataclass(slots=True)
-class _Seen:
+class _RunFacts:
     """Facts from the entries of one run about the rows beside its chain."""
 
     begun: Record | None = None
@@ -114,13 +114,13 @@ class Audit:
 
     def __init__(self, ledger: SqliteLedger) -> None:
         self._ledger = ledger
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _RunFacts] = {}
 
     # -- reading ---------------------------------------------------------------------------------
 
     def visit(self, run: str, seq: int, entry: Sealed) -> None:
         """Take in one entry."""
-        seen = self._seen.setdefault(run, _Seen())
+        seen = self._seen.setdefault(run, _RunFacts())
         seen.head = Head(count=seq + 1, hash=entry.hash)
         tag = _tag_of(entry)
         if entry.body is None:
@@ -142,7 +142,7 @@ class Audit:
             return
         self._note(seen, seq, record)
 
-    def _note(self, seen: _Seen, seq: int, record: Record) -> None:
+    def _note(self, seen: _RunFacts, seq: int, record: Record) -> None:
         if seq == 0:
             seen.begun = record
         for ref in references_in(record):

@@ -274,7 +274,7 @@ class Erasure:
         for run in [run for run in found.runs if is_said_in(self._ledger, run, needles)]:
             self._remove(run)
             yield f"removed {run}"
-        note, images = self._reset(needles, found)
+        note, images = self._clear_sessions(needles, found)
         self._free(needles, found)
         yield "attachments freed"
         self._unlink(needles, found)
@@ -304,7 +304,7 @@ class Erasure:
             how="kept" if kept else "pruned",
             because=because,
             why=why,
-            todo=_todo(run, why) if kept else "",
+            todo=_remedy(run, why) if kept else "",
         )
 
     def _remove(self, run: str) -> None:
@@ -326,7 +326,9 @@ class Erasure:
         else:
             self._runs[run] = msgspec.structs.replace(self._runs[run], how="removed")
 
-    def _reset(self, needles: TextForms, found: Survey) -> tuple[str | None, Collection[str]]:
+    def _clear_sessions(
+        self, needles: TextForms, found: Survey
+    ) -> tuple[str | None, Collection[str]]:
         """Remove images and variables from sessions. Return a note, and the images that stay."""
         sessions = stores_of(self._ledger, attachments=self._attachments).sessions
         if not sessions.book.exists:
@@ -374,7 +376,7 @@ class Erasure:
             except OSError:
                 left.append(path.name)
         kept = [run for run, each in self._runs.items() if each.how == "kept"]
-        left += [path.name for path in self._of_sessions(found, kept)]
+        left += [path.name for path in self._output_of_runs(found, kept)]
         self._set(outputs=count, outputs_left=tuple(sorted(left)))
 
     def _rewrite(self) -> str | None:
@@ -431,7 +433,7 @@ class Erasure:
         self, needles: TextForms, found: Survey, going: Collection[str]
     ) -> list[Path]:
         """Return the output files to delete: those of erased runs, and those that have the text."""
-        ours = set(self._of_sessions(found, going))
+        ours = set(self._output_of_runs(found, going))
         busy = {found.sessions.get(run) for run in found.runs if is_running(self._ledger, run)}
         return [
             path
@@ -440,12 +442,12 @@ class Erasure:
             or (self._actor is None and session not in busy and has_text(path, needles))
         ]
 
-    def _of_sessions(self, found: Survey, runs: Collection[str]) -> list[Path]:
+    def _output_of_runs(self, found: Survey, runs: Collection[str]) -> list[Path]:
         sessions = {found.sessions[run] for run in runs if run in found.sessions}
         return [path for path, session in spilled_files(self._output) if session in sessions]
 
 
-def _todo(run: str, why: str) -> str:
+def _remedy(run: str, why: str) -> str:
     """Return what the user can do about a run that is kept."""
     if why == "is running":
         return "when it has ended, ask again"

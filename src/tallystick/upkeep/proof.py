@@ -40,7 +40,8 @@ class HeadReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of checking a given head. A bare one names no run and no time.
 
     `signature` is `checked` if it was made with the given key, and `unchecked` if no key was given.
-    It is `bad` if a key was given, and the signature is of another key or missing.
+    It is `bad` if a key was given, and the signature is of another key or missing. Without key and
+    signature it is `unsigned`.
     """
 
     run: str | None
@@ -143,10 +144,10 @@ def verify_head(
     Return both reports. If the head is not acceptable, the run is not read. A run that is gone is
     reported, and nothing is raised.
     """
-    standing, bad = _standing(given, key, run=run)
+    standing, bad = _examine_head(given, key, run=run)
     if bad is not None:
         return VerifyReport(ok=False, runs=0, entries=0, erased=0, first_bad=bad), standing
-    heads = {run: _bare(given)}
+    heads = {run: _head_in(given)}
     if isinstance(ledger, SqliteLedger):
         return verify_records(ledger, [run], heads=heads), standing
     return verify_ledger(ledger, [run], heads=heads), standing
@@ -154,9 +155,9 @@ def verify_head(
 
 def verify_proof(proof: Proof, given: HeadFile | Head, *, key: PublicKey | None) -> ProofReport:
     """Check a proof under a head, and the head's signature. No ledger is needed."""
-    standing, bad = _standing(given, key, run=proof.run)
+    standing, bad = _examine_head(given, key, run=proof.run)
     if bad is None:
-        found = check_proof(proof, _bare(given))
+        found = check_proof(proof, _head_in(given))
         if found is not None:
             bad = BadEntry(run=proof.run, seq=found[0], why=found[1])
     tag = None if bad is not None else msgspec.json.decode(proof.header, type=Header).tag
@@ -172,12 +173,12 @@ def verify_proof(proof: Proof, given: HeadFile | Head, *, key: PublicKey | None)
     )
 
 
-def _standing(
+def _examine_head(
     given: HeadFile | Head, key: PublicKey | None, *, run: str
 ) -> tuple[HeadReport, BadEntry | None]:
     """Return a report on a head, and the reason not to accept it for this run, or None."""
     document = given if isinstance(given, HeadFile) else None
-    why = _unsigned_by(document, key) if key is not None else None
+    why = _signature_fault(document, key) if key is not None else None
     signature: Literal["unsigned", "unchecked", "checked", "bad"]
     if why is not None:
         signature = "bad"
@@ -199,7 +200,7 @@ def _standing(
     return standing, bad
 
 
-def _unsigned_by(document: HeadFile | None, key: PublicKey) -> str | None:
+def _signature_fault(document: HeadFile | None, key: PublicKey) -> str | None:
     if document is None or not document.signed:
         return "the head given is unsigned, and a key was given to check it with"
     if document.key_id != key.id:
@@ -209,7 +210,7 @@ def _unsigned_by(document: HeadFile | None, key: PublicKey) -> str | None:
     return None
 
 
-def _bare(given: HeadFile | Head) -> Head:
+def _head_in(given: HeadFile | Head) -> Head:
     return given.head if isinstance(given, HeadFile) else given
 
 

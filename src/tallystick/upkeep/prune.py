@@ -98,7 +98,7 @@ class Plan:
         begun = self.begun
         return begun.session_id if isinstance(begun, RunStarted | RunForked) else None
 
-    def goes(self, record: Record) -> bool:
+    def removes(self, record: Record) -> bool:
         """Return True if the body of a record is to be removed.
 
         The value of a step is in the same body as its receipt. So that body goes too, and the
@@ -125,7 +125,7 @@ class Plan:
                 self.steps_open.discard(left.path)
                 self.latest = max(self.latest, left.completed_at)
                 self.to_issue.pop(left.path, None)
-                if self.goes(record):
+                if self.removes(record):
                     self.to_issue[left.path] = left
             case _:
                 pass
@@ -168,7 +168,7 @@ def _records(ledger: Ledger, plan: Plan) -> Iterator[Record]:
         if entry.body is None or entry.salt is None:
             continue
         record = decode_record(entry.body)
-        if plan.goes(record):
+        if plan.removes(record):
             plan.seqs.append(seq)
             plan.bytes += len(entry.salt) + len(entry.body)
             plan.mentioned.update(ref.id for ref in mentions(entry))
@@ -503,11 +503,11 @@ class Pruner:
         return [each.ref.id for held in holders for each in self._attachments.references(held)]
 
     def _release(self, session: str) -> Also:
-        def let_go(db: Transaction) -> None:
+        def release(db: Transaction) -> None:
             for held in (session, snapshots_of(session)):
                 self._attachments.forget_session(held, within=db)
 
-        return let_go
+        return release
 
     def erase(self, plan: Plan) -> None:
         """Erase the bodies."""

@@ -106,7 +106,7 @@ class TextForms:
         """Return True if one of them is anywhere in a record."""
         return any(self._in_leaf(leaf) for leaf in _leaves(value))
 
-    def bound_by(self, value: object) -> bool:
+    def has_text_or_digest(self, value: object) -> bool:
         """Return True if a record has one of them, or the plain digest of a whole text.
 
         With such a digest, a guess of the text can be checked.
@@ -228,7 +228,7 @@ _PAGES_TOGETHER = 256
 
 
 @dataclass(slots=True, kw_only=True)
-class _Seen:
+class _RunFacts:
     """Facts from one reading of a run."""
 
     session: str | None = None
@@ -275,7 +275,7 @@ def survey(
     holding: dict[str, set[str]] = {}
     for each in attachments.references():
         holding.setdefault(each.intent.session_id, set()).add(each.ref.id)
-    seen: dict[str, _Seen] = {}
+    seen: dict[str, _RunFacts] = {}
     listed = ledger.runs()
     for row in listed:
         found = _search(ledger, row.run, ids=frozenset(ids), needles=needles)
@@ -292,7 +292,7 @@ def survey(
     others = [] if by_text else [run for run, why in because.items() if why == "text"]
     for run in others:
         del because[run]
-    _with_kin(because, seen)
+    _add_families(because, seen)
     chosen = {run: because[run] for run in sorted(because, reverse=True)}
     held = frozenset().union(*(seen[run].blobs for run in chosen))
     return Survey(
@@ -322,7 +322,7 @@ def touched_since(
 def is_said_in(ledger: SqliteLedger, run: str, needles: TextForms) -> bool:
     """Return True if what is left of a run has a text, or its plain digest."""
     return any(
-        needles.in_bytes(entry.body) if record is None else needles.bound_by(record)
+        needles.in_bytes(entry.body) if record is None else needles.has_text_or_digest(record)
         for entry, record in _entries(ledger, run)
         if entry.body is not None
     )
@@ -360,8 +360,10 @@ def strays_with(attachments: SqliteAttachments, needles: TextForms) -> list[Path
 # -- inside ------------------------------------------------------------------------------------
 
 
-def _search(ledger: SqliteLedger, run: str, *, ids: frozenset[str], needles: TextForms) -> _Seen:
-    found = _Seen()
+def _search(
+    ledger: SqliteLedger, run: str, *, ids: frozenset[str], needles: TextForms
+) -> _RunFacts:
+    found = _RunFacts()
     for entry, record in _entries(ledger, run):
         match record:
             case None:
@@ -397,7 +399,7 @@ def _entries(ledger: SqliteLedger, run: str) -> Iterator[tuple[Sealed, Record | 
         return  # removed just now, or damaged: pruning the run reports that
 
 
-def _with_kin(because: dict[str, Because], seen: dict[str, _Seen]) -> None:
+def _add_families(because: dict[str, Because], seen: dict[str, _RunFacts]) -> None:
     """Add the families: callers, children, forks, later runs of the session, and their families."""
     kin: dict[str, set[str]] = {run: set(found.kin) for run, found in seen.items()}
     for run, found in seen.items():

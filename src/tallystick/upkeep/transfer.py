@@ -135,11 +135,11 @@ def remove_run_with_attachments(
     except AttachmentError:
         ids = []  # a row cannot be read, which must not prevent the removal of the run
 
-    def let_go(db: Transaction) -> None:
+    def release(db: Transaction) -> None:
         for held in sessions:
             attachments.forget_session(held, within=db)
 
-    ledger.remove(run, also=let_go)
+    ledger.remove(run, also=release)
     try:
         return tuple(id for id in ids if not attachments.references(id=id))
     except AttachmentError:
@@ -240,7 +240,7 @@ class _Incoming:
             return f"the reference of {what} cannot be read"
         if not same:
             return f"the reference of {what} is not in canonical form"
-        why = _unfit(ref)
+        why = _reference_fault(ref)
         if why is not None:
             return f"the reference of {what} does not hold: {why}"
         if ref.byte_len != carried.byte_len:
@@ -264,26 +264,26 @@ class _Incoming:
             for (id, byte_len), where in self._mentioned.items():
                 if self.carried.get(id) != byte_len:
                     return f"{where} speaks of attachment {id[:64]!r}, which it does not carry"
-            why = self._unfit_session(header.run, session_id, self.carried)
+            why = self._holder_fault(header.run, session_id, self.carried)
             if why is not None:
                 return f"its session {why}"
             self._sessions[header.run] = session_id
         if len(set(self._sessions.values())) < len(self._sessions):
             return "two of its runs name the same session"
         for run, each in self._sessions.items():
-            why = None if run == header.run else self._unfit_session(run, each, {})
+            why = None if run == header.run else self._holder_fault(run, each, {})
             if why is not None:
                 return f"the session of run {run}, which it shares, {why}"
         return None
 
-    def _unfit_session(self, run: str, session_id: str, carried: Collection[str]) -> str | None:
+    def _holder_fault(self, run: str, session_id: str, carried: Collection[str]) -> str | None:
         """Return why an imported run cannot have this holder, or None."""
         if not is_ulid(session_id):
             return f"{session_id[:40]!r} is none that a run has"
         other = other_run_of(self._ledger, session_id, run)
         if other is not None:
             return f"is that of run {other}, which is here"
-        if self._is_strangers(session_id, run, carried):
+        if self._keeps_foreign(session_id, run, carried):
             return "holds attachments here that it does not carry"
         return None
 
@@ -323,7 +323,7 @@ class _Incoming:
         held = SessionAttachments(self._attachments, session_id=self._session_id)
         held.commit(list(self.carried), within=within)
 
-    def _is_strangers(self, session_id: str, run: str, carried: Collection[str]) -> bool:
+    def _keeps_foreign(self, session_id: str, run: str, carried: Collection[str]) -> bool:
         """Return True if the holder keeps attachments here that are not in the file.
 
         False if the run here has this holder already: then they are its own.
@@ -344,7 +344,7 @@ class _Incoming:
             return False
 
 
-def _unfit(ref: AttachmentRef) -> str | None:
+def _reference_fault(ref: AttachmentRef) -> str | None:
     """Return why a reference cannot be one that this package wrote, or None."""
     try:
         if not is_digest(ref.id):
