@@ -38,7 +38,7 @@ from tallystick.core.views.receipt import Tally
 from tallystick.ledger import acts, custody
 from tallystick.ledger.facts import row_after_entries, tagged_drafts
 from tallystick.ledger.port import RunFilter
-from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.ledger.sqlite import SqliteLedger, insert_entries, put_row
 from tallystick.runtime.runs.history import resolve_run
 from tallystick.runtime.runs.tree import tree_of
 

@@ -219,7 +219,7 @@ def test_a_terminated_session_comes_to_life_by_nothing(book: SessionBook, clock:
 
 
 def test_nobody_says_that_a_session_has_expired(book: SessionBook) -> None:
-    with pytest.raises(InvalidSessionState, match="by time"):
+    with pytest.raises(InvalidSessionState, match="when its time is over"):
         book.update_state(book.create().id, "expired")
 
 

@@ -210,7 +210,7 @@ def test_a_column_that_holds_what_none_does_is_damage(path: Path, column: str) -
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute(f"UPDATE run SET {column} = x'00' WHERE id = ?", (run_id(3),))
 
-    with SqliteLedger(path) as ledger, pytest.raises(LedgerCorrupt, match="what no row does"):
+    with SqliteLedger(path) as ledger, pytest.raises(LedgerCorrupt, match="never written there"):
         ledger.row(run_id(3))
 
 
