@@ -253,11 +253,11 @@ def test_a_removed_session_is_not_found_and_still_counted(book: SessionBook) -> 
 def test_depth_stops_at_ten_and_never_falls_below_none(book: SessionBook) -> None:
     session = book.create().id
 
-    assert [book.deeper(session) for _ in range(10)] == list(range(1, 11))
+    assert [book.increase_depth(session) for _ in range(10)] == list(range(1, 11))
     with pytest.raises(RecursionDepthExceeded):
-        book.deeper(session)
+        book.increase_depth(session)
     assert book.get(session).budget_status.recursion_depth == 10
-    assert [book.shallower(session) for _ in range(11)][-2:] == [0, 0]
+    assert [book.decrease_depth(session) for _ in range(11)][-2:] == [0, 0]
 
 
 def test_a_budget_is_nearly_exhausted_beyond_eighty_per_cent(book: SessionBook) -> None:

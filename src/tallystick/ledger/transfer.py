@@ -69,7 +69,7 @@ from tallystick.storage.transaction import Transaction
 #                header (4 bytes), 1 if it has a body or 0 if that was erased (1 byte), length of
 #                body (4 bytes), hash (32 bytes), header, and with a body its salt (16 bytes) and
 #                the body
-#   attachments  so many times: length of reference (4 bytes), length of bytes (8 bytes), the
+#   attachments  of each one: length of reference (4 bytes), length of bytes (8 bytes), the
 #                reference as canonical JSON, the bytes
 #   digest       SHA-256 of everything above
 #

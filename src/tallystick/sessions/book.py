@@ -566,7 +566,7 @@ class SessionBook:
             rows.put(session, token_budget=token_budget, time_budget_ms=time_budget_ms)
             return self._info(rows, session)
 
-    def deeper(self, session: str) -> int:
+    def increase_depth(self, session: str) -> int:
         """Add one level of recursion, and return the depth.
 
         Raise `RecursionDepthExceeded`, and change nothing, at the limit.
@@ -578,7 +578,7 @@ class SessionBook:
             rows.put(session, recursion_depth=depth + 1)
             return depth + 1
 
-    def shallower(self, session: str) -> int:
+    def decrease_depth(self, session: str) -> int:
         """Take away one level of recursion, if there is one, and return the depth."""
         with self._store.writing() as rows:
             depth = max(0, self._info(rows, session).recursion_depth - 1)
