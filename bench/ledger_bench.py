@@ -36,9 +36,9 @@ from tallystick.core.records import (
 )
 from tallystick.core.views.receipt import Tally
 from tallystick.ledger import acts, custody
-from tallystick.ledger.facts import noted, tagged_drafts
+from tallystick.ledger.facts import row_after_entries, tagged_drafts
 from tallystick.ledger.port import RunFilter
-from tallystick.ledger.sqlite import SqliteLedger, insert, put
+from tallystick.ledger.sqlite import SqliteLedger, insert_entries, put_row
 from tallystick.runtime.runs.history import resolve_run
 from tallystick.runtime.runs.tree import tree_of
 
@@ -87,11 +87,11 @@ def fill(path: Path, runs: int) -> None:
             run = _run_id(number)
             inside = runs // 2 < number <= runs // 2 + _CHILDREN
             drafts = _drafts(number, _run_id(runs // 2) if inside else None)
-            row = custody.claimed(None, run, create=True)
+            row = custody.row_after_claim(None, run, create=True)
             sealed, head = custody.seal_all(run, drafts, head=Head.of_nothing(), salts=os.urandom)
-            insert(db, run, list(enumerate(sealed)))
-            row = custody.appended(row, run, expected=row.head, fence=row.fence, head=head)
-            put(db, noted(row, tagged_drafts(drafts)))
+            insert_entries(db, run, list(enumerate(sealed)))
+            row = custody.row_after_append(row, run, expected=row.head, fence=row.fence, head=head)
+            put_row(db, row_after_entries(row, tagged_drafts(drafts)))
             acts.add(db, row, "created")
 
 

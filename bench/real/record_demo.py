@@ -22,7 +22,7 @@ from tallystick.client import Session
 from tallystick.core.charge import RunLimits
 from tallystick.core.records import AskModel, ModelReplied
 from tallystick.demo import recording
-from tallystick.demo.corpus import QUESTION, expected, harbour
+from tallystick.demo.corpus import QUESTION, expected_answer, harbour
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.model.endpoint import Endpoint, Secret
 from tallystick.model.http import HttpModel
@@ -58,8 +58,11 @@ def main() -> int:
             ),
         )
     print(run.stop, run.answer, f"{run.turns} turns", file=sys.stderr)
-    if not run.answered or not all(part in (run.answer or "") for part in expected()):
-        print(f"not written: the answer should name {' and '.join(expected())}", file=sys.stderr)
+    if not run.answered or not all(part in (run.answer or "") for part in expected_answer()):
+        print(
+            f"not written: the answer should name {' and '.join(expected_answer())}",
+            file=sys.stderr,
+        )
         return 1
     records = list(records_of(ledger, run.run))
     asked = {record.intent: record for record in records if isinstance(record, AskModel)}

@@ -186,7 +186,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        # As it was installed: the one place that says it is `pyproject.toml`.
+        # Read from the installed package, so that the version is written in `pyproject.toml` only.
         from importlib import metadata
 
         return metadata.version("tallystick")

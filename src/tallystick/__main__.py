@@ -1,4 +1,4 @@
-"""`python -m tallystick`: the command line, where `tally` is not on the path."""
+"""Run the command line as `python -m tallystick`, for systems where `tally` is not on the path."""
 
 from __future__ import annotations
 

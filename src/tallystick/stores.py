@@ -1,11 +1,11 @@
-"""The stores of runs, opened together: the only module that knows which backends there are.
+"""Open the stores of runs together: the only module that names their backends.
 
     with open_stores(ledger_path()) as stores:
         stores.ledger.runs()
         stores.sessions.list()
 
 A path is a ledger in a file, with the other stores beside it; `memory:` is a ledger that ends with
-the process. Each store is opened when it is first asked for: most commands need one or two.
+the process. Each store is opened when it is first used, because most commands need one or two.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Protocol, Self, overload
 from tallystick.core.errors import UsageError
 from tallystick.storage.clock import now_ms
 
-# Opening a ledger loads neither attachments nor sessions: a command that lists runs starts faster.
+# Attachments and sessions are imported only when they are used, so that a command that lists runs
+# starts faster.
 if TYPE_CHECKING:
     from tallystick.attachments.collect import CollectableAttachments
     from tallystick.attachments.sqlite import SqliteAttachments
@@ -34,7 +35,7 @@ _MEMORY = "memory:"
 
 
 class Stores(Protocol):
-    """The stores of one place. They are the same objects whenever they are asked for."""
+    """The stores of one place. Each property returns the same object every time."""
 
     @property
     def ledger(self) -> TransferLedger:
@@ -42,7 +43,7 @@ class Stores(Protocol):
 
     @property
     def attachments(self) -> CollectableAttachments:
-        """What runs and sessions keep beside their records."""
+        """The bytes that runs and sessions keep beside their records."""
 
     @property
     def scopes(self) -> Scopes:
@@ -50,11 +51,11 @@ class Stores(Protocol):
 
     @property
     def owners(self) -> Owners:
-        """Who intends to keep attachments, and can be proven dead."""
+        """The processes that intend to keep attachments, each with a proof if it is dead."""
 
     @property
     def sessions(self) -> Sessions:
-        """The sessions that runs go on in."""
+        """The sessions that runs continue from."""
 
     def close(self) -> None:
         """Close what was opened here. Closing twice is harmless."""
@@ -80,13 +81,13 @@ def open_stores(where: str, *, clock: Callable[[], int] = now_ms) -> Stores: ...
 def open_stores(where: Path | str, *, clock: Callable[[], int] = now_ms) -> Stores:
     """Open the stores at a place: the path of a ledger, or `memory:`.
 
-    Nothing is made or read before it is needed. `clock` gives milliseconds since 1970. Raises
-    `UsageError` for an address of a kind that there is no backend for.
+    Nothing is created or read before it is needed. `clock` gives milliseconds since 1970. Raise
+    `UsageError` for an address of a kind without a backend.
     """
     if where == _MEMORY:
         return MemoryStores(clock=clock)
     if isinstance(where, str) and "://" in where:
-        # The rest of an address may have a password.
+        # Only the scheme is shown: the rest of an address may contain a password.
         scheme = where.partition("://")[0]
         raise UsageError(
             f"{scheme}: there is no store of this kind; give the path of a ledger, or {_MEMORY}"
@@ -116,7 +117,7 @@ def stores_of(
     from tallystick.ledger.sqlite import SqliteLedger
 
     made = FileStores(ledger.path) if isinstance(ledger, SqliteLedger) else MemoryStores()
-    # What was opened elsewhere is given, and is not closed here.
+    # Assigned over the cached properties, so that `close` does not close what others opened.
     made.ledger = ledger
     if attachments is not None:
         made.attachments = attachments
@@ -124,13 +125,13 @@ def stores_of(
 
 
 def is_in_file(ledger: Ledger) -> bool:
-    """Tell whether a ledger is in a file, with its attachments and sessions beside it."""
+    """Return True if a ledger is in a file, with its attachments and sessions beside it."""
     from tallystick.ledger.sqlite import SqliteLedger
 
     return isinstance(ledger, SqliteLedger)
 
 
-class _Opened:
+class _Closing:
     """Closes what was opened, in the opposite order."""
 
     def __init__(self) -> None:
@@ -151,7 +152,7 @@ class _Opened:
         self._closings.close()
 
 
-class FileStores(_Opened):
+class FileStores(_Closing):
     """A ledger in a file, attachments and sessions beside it, and scopes in it."""
 
     def __init__(self, path: Path, *, clock: Callable[[], int] = now_ms) -> None:
@@ -196,7 +197,7 @@ class FileStores(_Opened):
         return Sessions(self.ledger, self.attachments, book)
 
 
-class MemoryStores(_Opened):
+class MemoryStores(_Closing):
     """Stores that end with the process."""
 
     def __init__(self, *, clock: Callable[[], int] = now_ms) -> None:

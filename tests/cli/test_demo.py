@@ -16,7 +16,7 @@ from tallystick.core.citation.claims import Documents
 from tallystick.core.errors import LedgerError, UsageError
 from tallystick.core.records import AskModel
 from tallystick.demo import corpus as corpus_module
-from tallystick.demo.corpus import QUESTION, expected, harbour
+from tallystick.demo.corpus import QUESTION, expected_answer, harbour
 from tallystick.demo.recording import recording
 from tallystick.model.recorded import RecordedModel
 from tallystick.runtime.context.inputs import given_text
@@ -52,11 +52,11 @@ def test_the_demonstration_answers_cites_replays_and_verifies(tally: Tally) -> N
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 1
-    assert all(part in done.stdout for part in expected())
+    assert all(part in done.stdout for part in expected_answer())
     said = {line.partition(" ")[0]: line for line in done.stderr.splitlines() if line}
     assert QUESTION in said["question"]
     assert recording().made_with in said["model"]
-    assert all(part in said["cited"] for part in expected())
+    assert all(part in said["cited"] for part in expected_answer())
     assert "without a model: the same, to the byte" in said["replay"]
     assert "every hash holds" in said["verify"]
     assert "note" not in said
@@ -74,7 +74,7 @@ def test_quiet_prints_the_answer_only(
     printed = capfd.readouterr()
     assert code == 0
     assert printed.out.count("\n") == 1
-    assert all(part in printed.out for part in expected())
+    assert all(part in printed.out for part in expected_answer())
     assert printed.err == ""
 
 
@@ -145,8 +145,8 @@ def test_the_recorded_replies_lead_to_the_answer_and_its_line(
     (citation,) = run.citations
     assert run.stop == "answered"
     assert run.answer is not None
-    assert all(part in run.answer for part in expected())
-    assert all(part in citation.quote for part in expected())
+    assert all(part in run.answer for part in expected_answer())
+    assert all(part in citation.quote for part in expected_answer())
     held = {name: HostText(text.encode()) for name, text in corpus.items()}
     assert is_correct(citation, Documents(held))
     assert corpus[citation.name].splitlines()[citation.line - 1] == citation.quote
@@ -183,14 +183,14 @@ def test_the_event_of_the_question_stands_in_the_log_once_and_neither_first_nor_
     places = [place for place, row in enumerate(rows) if "towed in" in row["entry"]]
 
     assert len(places) == 1
-    assert (rows[places[0]]["vessel"], rows[places[0]]["officer"]) == expected()
+    assert (rows[places[0]]["vessel"], rows[places[0]]["officer"]) == expected_answer()
     assert len(rows) // 10 < places[0] < len(rows) * 9 // 10
     assert 3_000_000 <= len(text.encode()) < 3_100_000
     assert name.endswith(".csv")
 
 
 def test_another_seed_asks_for_another_vessel() -> None:
-    assert len({expected(seed) for seed in range(50)}) > 40
+    assert len({expected_answer(seed) for seed in range(50)}) > 40
 
 
 @pytest.mark.slow

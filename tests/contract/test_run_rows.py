@@ -21,7 +21,7 @@ from tests.ledger.builders import (
 
 from tallystick.core.chain import Head
 from tallystick.core.records import Record, RunPruned, RunResumed, StepEntered
-from tallystick.ledger.facts import FACTS, differing
+from tallystick.ledger.facts import FACTS, row_differences
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.port import Ledger, RunFilter, RunRow, TransferLedger
 from tallystick.ledger.sqlite import SqliteLedger
@@ -230,4 +230,4 @@ def test_a_fork_that_arrives_brings_the_rows_of_what_it_grew_from(ledger: Transf
 
     assert (here.grown_from, list(ledger.forks_of(outer))) == (outer, [run_id(2)])
     assert row_of(ledger, outer).session == session_of(1)
-    assert differing(ledger, here) == differing(ledger, row_of(ledger, outer)) == []
+    assert row_differences(ledger, here) == row_differences(ledger, row_of(ledger, outer)) == []

@@ -219,7 +219,7 @@ def test_a_terminated_session_comes_to_life_by_nothing(book: SessionBook, clock:
 
 
 def test_nobody_says_that_a_session_has_expired(book: SessionBook) -> None:
-    with pytest.raises(InvalidSessionState, match="by time"):
+    with pytest.raises(InvalidSessionState, match="when its time is over"):
         book.update_state(book.create().id, "expired")
 
 
@@ -246,18 +246,18 @@ def test_a_removed_session_is_not_found_and_still_counted(book: SessionBook) -> 
         with pytest.raises(SessionNotFound):
             attempt()
     assert not book.is_valid(session)
-    assert book.kept.needed(session) == frozenset()
+    assert book.kept.needed_attachments(session) == frozenset()
     assert book.stats().total_created == 1
 
 
 def test_depth_stops_at_ten_and_never_falls_below_none(book: SessionBook) -> None:
     session = book.create().id
 
-    assert [book.deeper(session) for _ in range(10)] == list(range(1, 11))
+    assert [book.increase_depth(session) for _ in range(10)] == list(range(1, 11))
     with pytest.raises(RecursionDepthExceeded):
-        book.deeper(session)
+        book.increase_depth(session)
     assert book.get(session).budget_status.recursion_depth == 10
-    assert [book.shallower(session) for _ in range(11)][-2:] == [0, 0]
+    assert [book.decrease_depth(session) for _ in range(11)][-2:] == [0, 0]
 
 
 def test_a_budget_is_nearly_exhausted_beyond_eighty_per_cent(book: SessionBook) -> None:
@@ -410,10 +410,10 @@ def test_a_run_leaves_its_interpreter_and_a_snapshot_brings_an_older_one_back(
     book.kept.begin_run(session, "R2")
     assert book.kept.leave(session, Left(image=image(2), run="R2"))
 
-    assert book.kept.needed(session) == {image(1).id, image(2).id}
+    assert book.kept.needed_attachments(session) == {image(1).id, image(2).id}
     book.kept.restore_snapshot(session, "one")
     assert book.get(session).left == Left(image=image(1), run="R1")
-    assert book.kept.needed(session) == {image(1).id}
+    assert book.kept.needed_attachments(session) == {image(1).id}
     assert [each.run for each in book.kept.runs(session)] == ["R1", "R2"]
 
 
@@ -459,7 +459,7 @@ def test_a_session_with_a_name_is_made_once_and_has_no_end(book: SessionBook, cl
     made = book.open_named("work", seed=3, clock_ns=7)
     clock.go(10**12)
 
-    assert book.open_named("work", seed=4, clock_ns=8) == made == book.named("work")
+    assert book.open_named("work", seed=4, clock_ns=8) == made == book.find_named("work")
     info = book.validate(made.session)
     assert (info.name, info.state, info.left) == ("work", "ready", Left())
     assert book.names() == {made.session: "work"}
@@ -467,14 +467,14 @@ def test_a_session_with_a_name_is_made_once_and_has_no_end(book: SessionBook, cl
     assert book.stats().total_created == 2
     with pytest.raises(InvalidSessionState, match="it has no end"):
         book.extend(made.session)
-    assert book.named("Work") is book.named("\ud800") is None
+    assert book.find_named("Work") is book.find_named("\ud800") is None
 
 
 def test_a_name_goes_with_its_session(book: SessionBook) -> None:
     made = book.open_named("work", seed=0, clock_ns=0)
     book.remove(made.session)
 
-    assert (book.named("work"), book.names()) == (None, {})
+    assert (book.find_named("work"), book.names()) == (None, {})
     assert book.open_named("work", seed=1, clock_ns=0).session != made.session
 
 
@@ -766,7 +766,9 @@ class Model(RuleBasedStateMachine):
         now = None if info.left.image is None else info.left.image.byte_len
         assert now == self.current
         kept = {self.current, *self.snapshots.values()} - {None}
-        assert self.book.kept.needed(self.session) == {image(each).id for each in kept if each}
+        assert self.book.kept.needed_attachments(self.session) == {
+            image(each).id for each in kept if each
+        }
         assert [each.run for each in self.book.kept.runs(self.session)] == self.runs
 
 

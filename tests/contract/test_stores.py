@@ -138,7 +138,7 @@ def test_runs_go_on_in_a_session_and_its_snapshots_bring_it_back(
         assert opened.replay(last.run).held
         assert [each.answer for each in sessions.history(session)] == ["EU", "[1,2]", "[1]"]
         assert len(whole_records(stores.ledger, last.run)) > 3
-    kept = sessions.book.kept.needed(session)
+    kept = sessions.book.kept.needed_attachments(session)
     assert kept
     sessions.remove(session)
     assert [each.run for each in stores.ledger.runs()]

@@ -210,7 +210,7 @@ def test_a_column_that_holds_what_none_does_is_damage(path: Path, column: str) -
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute(f"UPDATE run SET {column} = x'00' WHERE id = ?", (run_id(3),))
 
-    with SqliteLedger(path) as ledger, pytest.raises(LedgerCorrupt, match="what no row does"):
+    with SqliteLedger(path) as ledger, pytest.raises(LedgerCorrupt, match="never written there"):
         ledger.row(run_id(3))
 
 
@@ -288,7 +288,9 @@ def test_nothing_is_asked_of_the_whole_table(path: Path) -> None:
             RunFilter(grown_from="x"),
             RunFilter(prefix="x"),
         ):
-            asked, values = columns.question(which, after="", skip=0, most=5, newest_first=True)
+            asked, values = columns.selection_sql(
+                which, after="", skip=0, most=5, newest_first=True
+            )
             plan = db.execute(f"EXPLAIN QUERY PLAN SELECT id FROM {asked}", values).fetchall()
             said = " ".join(str(row[3]) for row in plan)
             assert "INDEX run_" in said or "SEARCH run USING PRIMARY KEY" in said, (which, said)

@@ -213,7 +213,7 @@ def test_a_longer_copy_grows_a_copy_and_a_shorter_one_is_refused(
     here.append(FIRST, drafts(2), expected=row.head, fence=row.fence, forced=False)
 
     import_run(there, exported(here, FIRST))
-    with pytest.raises(TransferRefused, match="that run is here and another"):
+    with pytest.raises(TransferRefused, match="another run with this id is here"):
         import_run(there, io.BytesIO(short.getvalue()))
 
     assert counts(there) == {FIRST: 8}

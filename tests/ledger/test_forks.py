@@ -26,7 +26,7 @@ from tallystick.core.proof import check_proof
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.port import Ancestor
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.ledger.verify import BadEntry, ancestors_of, verify_ledger, whole_ancestors_of
+from tallystick.ledger.verify import BadEntry, ancestors_of, verified_ancestors_of, verify_ledger
 from tallystick.upkeep.proof import head_of, proof_of
 
 HASH = "ab" * 32
@@ -224,7 +224,7 @@ def test_the_ancestors_of_a_run_are_named_the_oldest_first_each_as_far_as_it_is_
         Ancestor(run=run_id(1), count=4, hash=first[3].hash),
         Ancestor(run=run_id(2), count=2, hash=second[1].hash),
     )
-    assert whole_ancestors_of(ledger, run_id(3)) == found
+    assert verified_ancestors_of(ledger, run_id(3)) == found
     assert ancestors_of(ledger, run_id(1)) == ()
 
 
@@ -260,12 +260,12 @@ def test_what_is_damaged_behind_what_is_shared_is_not_the_forks() -> None:
     entries = ledger._entries[run_id(1)]
 
     entries[5] = msgspec.structs.replace(entries[5], hash="00" * 32)
-    behind = whole_ancestors_of(ledger, run_id(3))
+    behind = verified_ancestors_of(ledger, run_id(3))
     entries[1] = msgspec.structs.replace(entries[1], hash="00" * 32)
 
     assert len(behind) == 2
     with pytest.raises(LedgerCorrupt, match=f"run {run_id(1)} is damaged: entry 1: its hash"):
-        whole_ancestors_of(ledger, run_id(3))
+        verified_ancestors_of(ledger, run_id(3))
 
 
 # -- heads and proofs ----------------------------------------------------------------------------

@@ -198,7 +198,7 @@ def test_a_row_that_holds_what_no_row_does_is_damaged(path: Path, column: str) -
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute(f"UPDATE run SET {column} = 'x'")
 
-    with pytest.raises(LedgerCorrupt, match="holds what no row does"):
+    with pytest.raises(LedgerCorrupt, match="holds a value that is never written there"):
         SqliteLedger(path).runs()
 
 
@@ -313,7 +313,7 @@ def test_forced_waits_for_the_disk_and_committed_does_not(ledger: SqliteLedger) 
     levels = []
     for forced in (True, True, False, True):
         head = ledger.append(RUN, drafts(1), expected=head, fence=1, forced=forced)
-        with ledger._file._written().connection.held() as db:
+        with ledger._file._open_writer().connection.held() as db:
             levels.append(db.execute("PRAGMA synchronous").fetchone()[0])
 
     normal, full = 1, 2

@@ -168,7 +168,7 @@ def test_an_older_copy_of_a_run_that_is_here_is_refused_by_name(
 
     for file in (old, title):
         with pytest.raises(
-            TransferRefused, match=f"run {RUN}: that run is here and another: 6 ent"
+            TransferRefused, match=f"run {RUN}: another run with this id is here: 6 ent"
         ):
             import_run(there, file)
 
@@ -184,7 +184,7 @@ def test_another_run_of_the_same_id_is_refused_by_name(
     head = filled(there, count=5)
     export_run(here, RUN, file, move=move)
 
-    with pytest.raises(TransferRefused, match="that run is here and another"):
+    with pytest.raises(TransferRefused, match="another run with this id is here"):
         import_run(there, file)
 
     assert there.runs()[0].head == head

@@ -36,7 +36,7 @@ def ledger(tmp_path: Path) -> Iterator[SqliteLedger]:
 
 
 def writer_of(ledger: SqliteLedger) -> Writer:
-    return ledger.file._written()
+    return ledger.file._open_writer()
 
 
 def watched(ledger: SqliteLedger) -> list[str]:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tallystick.core.errors import UsageError
-from tallystick.model.endpoint import REDACTED, Endpoint, Secret, scrubbed, without_key
+from tallystick.model.endpoint import REDACTED, Endpoint, Secret, scrub, without_key
 
 KEY = "sk-proj-AbCdEf0123456789"
 
@@ -194,13 +194,13 @@ def test_a_key_is_in_no_repr_no_pickle_and_no_encoding() -> None:
     ],
 )
 def test_a_key_and_its_parts_are_taken_out(text: str, left: str) -> None:
-    assert scrubbed(text, Secret(KEY)) == left
+    assert scrub(text, Secret(KEY)) == left
 
 
 def test_a_word_as_a_key_is_taken_out_whole_and_a_letter_is_no_secret() -> None:
-    assert scrubbed("key lm-x9 refused", Secret("lm-x9")) == f"key {REDACTED} refused"
-    assert scrubbed("xylophone", Secret("x")) == "xylophone"
-    assert scrubbed("anything", None) == "anything"
+    assert scrub("key lm-x9 refused", Secret("lm-x9")) == f"key {REDACTED} refused"
+    assert scrub("xylophone", Secret("x")) == "xylophone"
+    assert scrub("anything", None) == "anything"
 
 
 def test_of_a_reply_only_the_whole_key_is_taken_out() -> None:

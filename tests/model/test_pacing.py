@@ -163,7 +163,7 @@ async def test_who_is_called_and_cancelled_at_once_passes_the_call_on(
 async def test_after_a_refusal_nobody_is_let_in_before_its_time(
     gate: Gate, time: Time, guests: Guests
 ) -> None:
-    gate.refused(gate.epoch, retry_after_ms=5_000)
+    gate.pause(gate.epoch, retry_after_ms=5_000)
     await guests.come(1, 2, 3)
     await time.go(4.9)
     assert guests.inside == []
@@ -176,16 +176,16 @@ async def test_after_a_refusal_nobody_is_let_in_before_its_time(
 async def test_after_the_wait_one_probes_and_each_answer_lets_twice_as_many_in(
     gate: Gate, time: Time, guests: Guests
 ) -> None:
-    gate.refused(gate.epoch, retry_after_ms=1_000)
+    gate.pause(gate.epoch, retry_after_ms=1_000)
     await guests.come(1, 2, 3, 4)
     await time.go(2.0)
     assert len(guests.inside) == 1
 
-    gate.passed(gate.epoch)
+    gate.note_answer(gate.epoch)
     await settled()
     assert len(guests.inside) == 2
 
-    gate.passed(gate.epoch)
+    gate.note_answer(gate.epoch)
     await settled()
     assert len(guests.inside) == 3
 
@@ -194,7 +194,7 @@ async def test_after_the_wait_one_probes_and_each_answer_lets_twice_as_many_in(
 async def test_a_probe_that_leaves_without_an_answer_is_followed_by_another(
     gate: Gate, time: Time, guests: Guests
 ) -> None:
-    gate.refused(gate.epoch, retry_after_ms=1_000)
+    gate.pause(gate.epoch, retry_after_ms=1_000)
     await guests.come(1, 2)
     await time.go(2.0)
     (probe,) = guests.inside
@@ -210,14 +210,14 @@ async def test_without_a_word_from_the_server_the_wait_doubles_up_to_a_minute(
 ) -> None:
     waits = []
     for _ in range(11):
-        gate.refused(gate.epoch, retry_after_ms=None)
+        gate.pause(gate.epoch, retry_after_ms=None)
         waits.append(gate._not_before - time.now)
         await time.go(waits[-1])
 
     assert waits == [0.25, 0.5, 1, 2, 4, 8, 16, 32, 60, 60, 60]
 
-    gate.passed(gate.epoch)
-    gate.refused(gate.epoch, retry_after_ms=None)
+    gate.note_answer(gate.epoch)
+    gate.pause(gate.epoch, retry_after_ms=None)
     assert gate._not_before - time.now == 0.25
 
 
@@ -227,10 +227,10 @@ async def test_many_refusals_of_one_burst_are_one_refusal(
 ) -> None:
     burst = gate.epoch
     for _ in range(3):
-        gate.refused(burst, retry_after_ms=None)
+        gate.pause(burst, retry_after_ms=None)
     assert gate._not_before - time.now == 0.25
 
-    gate.refused(burst, retry_after_ms=7_000)
+    gate.pause(burst, retry_after_ms=7_000)
     assert round(gate._not_before - time.now) == 7
 
 
@@ -239,8 +239,8 @@ async def test_an_answer_to_what_was_sent_before_the_refusal_says_nothing(
     gate: Gate, time: Time, guests: Guests
 ) -> None:
     before = gate.epoch
-    gate.refused(before, retry_after_ms=1_000)
-    gate.passed(before)
+    gate.pause(before, retry_after_ms=1_000)
+    gate.note_answer(before)
     await guests.come(1, 2)
     await time.go(2.0)
 
@@ -252,7 +252,7 @@ async def test_a_refusal_while_others_wait_in_line_holds_them_too(
     gate: Gate, time: Time, guests: Guests
 ) -> None:
     await guests.come(1, 2, 3, 4, 5)
-    gate.refused(gate.epoch, retry_after_ms=3_000)
+    gate.pause(gate.epoch, retry_after_ms=3_000)
     await guests.leave(1, 2, 3)
     assert guests.inside == []
 
@@ -263,7 +263,7 @@ async def test_a_refusal_while_others_wait_in_line_holds_them_too(
 def test_those_who_waited_come_back_spread() -> None:
     time = Time()
     gate = Gate(concurrency=2, clock=time.clock, sleep=time.sleep, jitter=lambda: 0.5)
-    gate.refused(gate.epoch, retry_after_ms=1_000)
+    gate.pause(gate.epoch, retry_after_ms=1_000)
 
     async def main() -> None:
         async with AsyncExitStack() as stack:
@@ -304,9 +304,9 @@ def test_whatever_happens_no_more_than_allowed_are_inside_and_nobody_waits_for_e
                 case "cancel":
                     await guests.cancel(*known)
                 case "refused":
-                    gate.refused(gate.epoch - what % 2, retry_after_ms=what * 500 or None)
+                    gate.pause(gate.epoch - what % 2, retry_after_ms=what * 500 or None)
                 case "passed":
-                    gate.passed(gate.epoch - what % 2)
+                    gate.note_answer(gate.epoch - what % 2)
                 case _:
                     await time.go(what / 2)
             assert len(guests.inside) <= 3

@@ -24,7 +24,7 @@ from tallystick.model.prices import (
     TokenUsage,
     UnknownPrice,
     cost,
-    decided,
+    decide_price,
     token_usage,
     worst_case,
 )
@@ -301,7 +301,7 @@ def test_a_model_that_asks_nobody_is_free_and_says_why(model: str) -> None:
 
     assert isinstance(found, Price)
     assert worst_case(found, input_bound=10**6, output_cap=10**6) == 0
-    assert decided(found, usd_capped=True, waived=False) == PriceDecision(
+    assert decide_price(found, usd_capped=True, waived=False) == PriceDecision(
         policy="in_process",
         price=found,
         why=f"Priced as free: {model.partition(':')[0]} asks no server.",
@@ -356,7 +356,7 @@ UNKNOWN = UnknownPrice(model="ollama:qwen3", reason="no table has it")
 def test_an_unknown_price_is_refused_waived_or_left_out_and_a_sentence_says_which(
     usd_capped: bool, waived: bool, policy: PricePolicy, why: str
 ) -> None:
-    decision = decided(UNKNOWN, usd_capped=usd_capped, waived=waived)
+    decision = decide_price(UNKNOWN, usd_capped=usd_capped, waived=waived)
 
     assert decision == PriceDecision(policy=policy, price=None, why=why)
 
@@ -399,7 +399,7 @@ def test_a_price_in_words_is_free_or_a_mistake(given: object) -> None:
 def test_a_waiver_does_not_hide_a_price_that_is_known() -> None:
     price = priced(SONNET)
 
-    decision = decided(price, usd_capped=True, waived=True)
+    decision = decide_price(price, usd_capped=True, waived=True)
 
     assert decision.price is price
     assert decision.policy == "declared"

@@ -92,7 +92,7 @@ def test_a_session_with_a_name_is_one_of_the_book_that_keeps_one_image(ledger: P
         assert (info.name, info.state, info.generation) == ("work", "ready", 2)
         assert (found.name.seed, found.name.clock_ns) == (5, 7)
         assert image_of(sessions, info.id) == an_image(b"\2")
-        assert len(sessions.images._held(info.id).references()) == 1
+        assert len(sessions.images._holder(info.id).references()) == 1
 
 
 def test_it_is_found_by_its_name_and_is_never_the_last_one(ledger: Path) -> None:
@@ -150,7 +150,7 @@ def test_one_that_is_removed_while_a_program_runs_stays_removed(ledger: Path) ->
 
     with open_sessions(ledger) as sessions:
         assert sessions.list() == []
-        assert sessions.images._held(found.name.session).references() == []
+        assert sessions.images._holder(found.name.session).references() == []
     with held(ledger) as anew:
         assert anew.name.session != found.name.session
 
@@ -190,7 +190,7 @@ def test_a_book_without_names_is_read_and_not_changed(ledger: Path) -> None:
     with open_sessions(ledger) as sessions:
         made = sessions.new().id
         assert sessions.book.names() == {}
-        assert sessions.book.named("work") is None
+        assert sessions.book.find_named("work") is None
         assert sessions.book.get(made).name is None
     with sqlite3.connect(ledger.with_name("sessions.db")) as db:
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}

@@ -44,7 +44,7 @@ from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.sessions import surroundings as session_runs
 from tallystick.sessions.file import SessionFile, SqliteRows, book_in
 from tallystick.sessions.rows import DURATION_MS, SessionInfo
-from tallystick.sessions.sessions import EarlierRun, Sessions, told_of
+from tallystick.sessions.sessions import EarlierRun, Sessions, summary_of
 from tallystick.sessions.snapshots import SessionImages
 from tallystick.sessions.surroundings import SessionLease
 from tallystick.steps.step import step
@@ -492,14 +492,14 @@ def test_what_is_told_is_the_last_five_answers_each_cut_short() -> None:
         EarlierRun(run="gone"),
     ]
 
-    told = told_of([*runs, *others])
+    told = summary_of([*runs, *others])
 
     assert [f"goal {n}" in told for n in range(9)] == [False] * 4 + [True] * 5
     assert "cut off" not in told
     assert "partial" not in told
     assert len(told) < 5 * 640
     assert len(told.splitlines()) == 6
-    assert told_of(others) == ""
+    assert summary_of(others) == ""
 
 
 def test_what_was_removed_from_the_ledger_is_told_to_nobody(world: World) -> None:
@@ -631,7 +631,7 @@ def test_what_a_dead_process_kept_and_did_not_name_is_let_go_of(world: World) ->
 
     # Its interpreter and the record of its values, and nothing else.
     kept = sorted(each.ref.id for each in held.references())
-    assert kept == sorted(sessions.book.kept.needed(session))
+    assert kept == sorted(sessions.book.kept.needed_attachments(session))
     assert len(kept) == 2
 
 
@@ -670,7 +670,7 @@ def test_a_process_may_die_at_any_write_of_the_book(
     assert world.info(session).state == "ready"
     read = world.client()
     held = SessionAttachments(read.attachments, session_id=snapshots_holder(session))
-    needed = read.sessions.book.kept.needed(session)
+    needed = read.sessions.book.kept.needed_attachments(session)
     assert {each.ref.id for each in held.references()} == needed
     for run in read.sessions.runs(session):
         world.holds(run.run)

@@ -88,7 +88,7 @@ def test_a_key_that_others_can_reach_is_not_used(tmp_path: Path, mode: int) -> N
     opened(tmp_path)
     (tmp_path / "config" / "signing.key").chmod(mode)
 
-    with pytest.raises(StoreError, match="open to others"):
+    with pytest.raises(StoreError, match="by others"):
         opened(tmp_path)
 
 

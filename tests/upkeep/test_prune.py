@@ -390,7 +390,7 @@ def test_what_may_still_be_needed_is_kept_with_a_reason(kit: Kit) -> None:
 
     reasons = {each.run: each.why for each in found if isinstance(each, Kept)}
     assert reasons == {
-        unended: "has not ended: it can be gone on with, or removed",
+        unended: "has not ended: it can be resumed, or removed",
         doubtful: "has calls in doubt: tally ls --in-doubt lists them",
         damaged: "does not hold: entry 1: its body is not the one that its header binds",
         steps: "has steps that are open",

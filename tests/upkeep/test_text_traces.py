@@ -89,9 +89,9 @@ def test_a_ruler_or_a_heading_of_a_note_is_not_looked_for() -> None:
 def test_the_plain_digest_of_a_text_is_found_where_it_is_asked_for() -> None:
     needles = TextForms(["tea at four "])
 
-    assert needles.bound_by(Told(inside="sha256:" + _sha256("tea at four")))
-    assert needles.bound_by(Told(inside=_sha256("tea at four ")))
-    assert not needles.bound_by(Told(inside=_sha256("tea at five")))
+    assert needles.has_text_or_digest(Told(inside="sha256:" + _sha256("tea at four")))
+    assert needles.has_text_or_digest(Told(inside=_sha256("tea at four ")))
+    assert not needles.has_text_or_digest(Told(inside=_sha256("tea at five")))
 
 
 def _sha256(text: str) -> str:

@@ -1,1 +1,1 @@
-"""The demonstration: a corpus made from a seed, a question, and what a real model replied to it."""
+"""The demonstration: a corpus made from a seed, a question, and the recorded replies of a model."""

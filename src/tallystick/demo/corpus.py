@@ -1,7 +1,8 @@
-"""A harbour's year: a log of three megabytes, made from a seed.
+"""Generate a harbour's log of one year: three megabytes of text, made from a seed.
 
-The same seed gives the same bytes on every machine and every Python: the numbers come from a
-generator written here, since that of the standard library is not promised to stay.
+The same seed gives the same bytes on every machine and every Python. The numbers come from a
+generator written here, because Python does not promise that of its standard library to stay the
+same.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _CARGO = (
 ).split()
 _CREW = "Abe Barros Castell Dorn Farkas Greco Hoang Ito Jansen Kovacs Okafor Silva".split()
 
-# Cargo, number, berth, hours.
+# The fields are c: cargo, n: number, b: berth, h: hours.
 _ENTRIES = [
     "arrived with {n} tons of {c}",
     "left for open water with {n} tons of {c}",
@@ -49,12 +50,13 @@ _EVENT = "was towed in with a damaged propeller"
 
 
 class _Dice:
-    """Numbers by splitmix64: a counter, mixed."""
+    """A random number generator (splitmix64): a counter, mixed."""
 
     def __init__(self, seed: int) -> None:
         self._state = seed & _MASK
 
     def below(self, bound: int) -> int:
+        """Return a number from 0 to `bound` - 1."""
         self._state = (self._state + 0x9E3779B97F4A7C15) & _MASK
         mixed = self._state
         mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
@@ -66,8 +68,9 @@ class _Dice:
 
 
 def harbour(seed: int = SEED) -> dict[str, str]:
-    """The log of a seed, by its file name."""
+    """Return the log of a seed, by its file name."""
     dice = _Dice(seed)
+    # First, so that `expected_answer` can compute it without generating the log.
     towed, officer = _event(dice)
     lines: list[str] = []
     size, minute = 0, 0
@@ -82,8 +85,8 @@ def harbour(seed: int = SEED) -> dict[str, str]:
     return {"harbour.csv": "\n".join(["time,vessel,entry,officer", *lines]) + "\n"}
 
 
-def expected(seed: int = SEED) -> tuple[str, str]:
-    """The vessel and the officer that the question asks for."""
+def expected_answer(seed: int = SEED) -> tuple[str, str]:
+    """Return the vessel and the officer that the question asks for."""
     return _event(_Dice(seed))
 
 

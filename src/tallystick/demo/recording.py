@@ -1,4 +1,4 @@
-"""What a real model replied to the demonstration's question, as it was recorded."""
+"""Load the recorded replies of a real model to the demonstration's question."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FILE = "recording.json"
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Requests by their digests, and the replies. `model` is the name that the digests hold."""
+    """Requests by their digests, and the replies. `model` is the name that the digests contain."""
 
     version: int
     made_with: str
@@ -24,6 +24,6 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def recording() -> Recording:
-    """The recording that ships with the package."""
+    """Return the recording that ships with the package."""
     body = files("tallystick.demo").joinpath(FILE).read_bytes()
     return msgspec.json.decode(body, type=Recording)

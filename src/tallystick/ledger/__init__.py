@@ -1,1 +1,1 @@
-"""The record of every run: the port, a file and a double behind it, verify, export and import."""
+"""Store the records of every run: the port, its two backends, verification, export and import."""

@@ -1,16 +1,16 @@
 """The table of acts: what was done to a run beside its chain, so that its row can be checked.
 
-Making a run, giving it away, taking it in and erasing its bodies change rows, and leave no entry in
-the chain. Each is written here too, in the same transaction. `verify` compares both: a mark that
-was changed by hand, or a body that was removed by hand, has no act.
+To create a run, move it away, import it or erase its bodies changes rows, but leaves no entry in
+the chain. Each such act is also written here, in the same transaction. `verify` compares both: a
+mark changed by hand, or a body removed by hand, has no act.
 
-The table is made with the first run, or when this version first changes a ledger that an older one
-made. Runs that were there by then are noted as `known`: how they came to be what they were, and
-what was erased of them before, is not on record. An older version of this package reads such a file
-as if the table were not there; runs that it makes have no act, and `verify` says so.
+The table is created with the first run, or when this version first changes a ledger of an older
+one. Runs that exist by then are noted as `known`: their earlier acts and erasures are not on
+record. An older version of this package ignores the table, so runs that it creates have no act, and
+`verify` says so.
 
-Nothing binds the acts themselves. Who changes a row and the acts of it alike is not found here; a
-head kept elsewhere binds entries, and only entries.
+Nothing protects the acts themselves. Someone who changes both a row and its acts consistently is
+not detected here. A head kept elsewhere protects entries only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tallystick.core.chain import Header
 from tallystick.ledger.port import RunRow
 
 FORMAT = 1
-# Whose a run is. A `shared` one is the part of an ancestor that came with a fork.
+# Acts that decide who owns a run. A `shared` run is the part of an ancestor imported with a fork.
 Custody = Literal["created", "known", "released", "adopted", "copied", "shared"]
 Kind = Literal[Custody, "erased"]
 _KINDS = (*get_args(Custody), "erased")
@@ -47,7 +47,7 @@ _decode_header = msgspec.json.Decoder(Header).decode
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
-    """One act. `first` and `last` are None unless bodies were erased."""
+    """One act. `first` and `last` are positions if bodies were erased, else None."""
 
     run: str
     kind: Kind
@@ -59,24 +59,24 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BadAct(Exception):
-    """A row of the table holds what no act does."""
+    """A row of the table has values that no act has."""
 
 
 def prepare(db: sqlite3.Connection) -> None:
-    """Make the table where there is none, with an act for each run that is there."""
+    """Create the table if it is missing, with a `known` act for each run in the file."""
     if not is_there(db):
         for statement in _SCHEMA:
             db.execute(statement)
 
 
 def is_there(db: sqlite3.Connection) -> bool:
-    """Return whether the file has the table."""
+    """Return True if the file has the table."""
     found = db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'act'")
     return found.fetchone() is not None
 
 
 def add(db: sqlite3.Connection, row: RunRow, kind: Custody) -> None:
-    """Note an act that made a run's row what it is now."""
+    """Record the act that brought a run's row to its present values."""
     db.execute(
         "INSERT INTO act VALUES (?, ?, ?, ?, ?, NULL, NULL)",
         (row.run, kind, row.fence, row.moved, row.imported),
@@ -84,7 +84,7 @@ def add(db: sqlite3.Connection, row: RunRow, kind: Custody) -> None:
 
 
 def add_erased(db: sqlite3.Connection, row: RunRow, seqs: Iterable[int]) -> None:
-    """Note places whose bodies are gone, as ranges."""
+    """Record the positions of erased bodies, as ranges. Nothing is written for no positions."""
     db.executemany(
         "INSERT INTO act VALUES (?, 'erased', ?, ?, ?, ?, ?)",
         [
@@ -100,19 +100,22 @@ def remove(db: sqlite3.Connection, run: str) -> None:
 
 
 def all_acts(db: sqlite3.Connection) -> dict[str, list[Act]] | None:
-    """Return every act in its order, by run; None if the file has no table. Raises `BadAct`."""
+    """Return all acts by run, each list in order; None if the file has no table.
+
+    Raise `BadAct` if a row has values that no act has.
+    """
     if not is_there(db):
         return None
     found: dict[str, list[Act]] = {}
-    # Not by the index, which may be damaged.
+    # Verification must not depend on the index, which may be damaged itself.
     for row in db.execute(f"SELECT {_COLUMNS} FROM act NOT INDEXED ORDER BY rowid"):
         act = _as_act(row)
         found.setdefault(act.run, []).append(act)
     return found
 
 
-def says_pruned(header: bytes) -> bool:
-    """Return whether a header is that of the entry which says that its run was pruned."""
+def is_pruned_entry(header: bytes) -> bool:
+    """Return True if this is the header of a `run.pruned` entry; False if it cannot be read."""
     try:
         return _decode_header(header).tag == _RUN_PRUNED
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -120,7 +123,7 @@ def says_pruned(header: bytes) -> bool:
 
 
 def ranges_of(seqs: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Return places as ranges, each with its first and its last."""
+    """Yield positions as ranges in ascending order, each as its first and last position."""
     first = last = None
     for seq in sorted(set(seqs)):
         if first is None or last is None:
@@ -135,7 +138,7 @@ def ranges_of(seqs: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def latest_custody(acts: Sequence[Act]) -> Act | None:
-    """Return the last act that says whose a run is."""
+    """Return the last act that decides who owns a run; None if there is none."""
     return next((act for act in reversed(acts) if act.kind != "erased"), None)
 
 
@@ -154,7 +157,7 @@ def _as_act(found: tuple[Any, ...]) -> Act:
             else places == (None, None)
         )
     ):
-        raise BadAct(f"an act of run {run!r} holds what no act does")
+        raise BadAct(f"an act of run {run!r} holds a value that is never written there")
     return Act(
         run=run,
         kind=kind,

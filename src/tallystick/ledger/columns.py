@@ -1,11 +1,11 @@
-"""The columns by which runs are found in a ledger's file, and how an older file comes by them.
+"""The columns by which runs are found in a ledger's file, and the upgrade of an older file.
 
-A file of an earlier version gets the columns in one transaction, with the first write of this one:
-each run is read at its two ends. Until then, and for ever on a disk that cannot be written, reading
-finds the same in the entries, run by run.
+A file of an earlier version gets the columns in one transaction, with the first write of this one.
+Each run is read at its two ends for that. Until then, and always on a disk that cannot be written,
+reading takes the same facts from the entries, run by run.
 
-Each index holds only the rows that it is asked for, so an append to a run changes none of them: its
-row is in the same place before and after.
+Each index holds only the rows that its question selects. The columns it covers stay the same during
+most appends, so most appends change no index.
 """
 
 from __future__ import annotations
@@ -17,10 +17,16 @@ from typing import Any
 import msgspec
 
 from tallystick.core.chain import Head, Sealed
-from tallystick.ledger.facts import FACTS, Tagged, ends_of, noted, tagged_entry
+from tallystick.ledger.facts import (
+    FACTS,
+    Tagged,
+    deciding_positions,
+    row_after_entries,
+    tagged_entry,
+)
 from tallystick.ledger.port import OPEN_STOPS, RunFilter, RunRow
 
-# What this version has beside what every version has.
+# The columns that this version adds to those of every version.
 COLUMNS = ("owner", *FACTS)
 BASE = "id, created_at, count, hash, fence, moved, imported"
 _OPEN = f"steps = 0 AND (stop IS NULL OR stop IN ({', '.join(map(repr, OPEN_STOPS))}))"
@@ -55,24 +61,24 @@ _ENTRIES = """
     LEFT JOIN body ON body.run = entry.run AND body.seq = entry.seq
     WHERE entry.run = ? AND entry.seq IN ({}) ORDER BY entry.seq
 """
-# The last id there could be: larger than every other text.
+# A character that sorts after every other, so that `prefix + _LAST` ends the range of a prefix.
 _LAST = "\U0010ffff"
 
 
 def add_columns(db: sqlite3.Connection) -> None:
-    """Add the columns to the file of an earlier version, and fill them."""
+    """Add the columns to the file of an earlier version, and fill them from the entries."""
     for statement in SCHEMA:
         db.execute(statement)
     assigned = ", ".join(f"{each} = ?" for each in COLUMNS)
     for found in db.execute(f"SELECT {BASE} FROM run").fetchall():
-        # A row that is damaged stays as it is, to be told when it is read.
+        # A damaged row stays as it is, and is reported when it is read.
         if type(found[0]) is str and type(found[2]) is int:
             row = with_facts(db, base_row(found))
             db.execute(f"UPDATE run SET {assigned} WHERE id = ?", (*values_of(row), row.run))
 
 
 def base_row(found: Sequence[Any]) -> RunRow:
-    """Return a row of the columns that every version has, as far as they can be trusted."""
+    """Return a row from the columns that every version has. A hash of another type becomes ""."""
     run, created_at, count, entry_hash, fence, moved, imported = found
     return RunRow(
         run=run,
@@ -85,28 +91,28 @@ def base_row(found: Sequence[Any]) -> RunRow:
 
 
 def with_facts(db: sqlite3.Connection, row: RunRow) -> RunRow:
-    """Return the row of a file without columns with what its entries say."""
-    return noted(row, _ends(db, row))
+    """Return the row of a file without these columns, completed with the facts in its entries."""
+    return row_after_entries(row, _end_entries(db, row))
 
 
-def _ends(db: sqlite3.Connection, row: RunRow) -> Iterator[Tagged]:
-    places = ends_of(row.head.count)
+def _end_entries(db: sqlite3.Connection, row: RunRow) -> Iterator[Tagged]:
+    places = deciding_positions(row.head.count)
     marks = ", ".join("?" * len(places))
     for _, header, place, body in db.execute(_ENTRIES.format(marks), (row.run, *places)).fetchall():
         if type(header) is not bytes:
             continue
-        # A body that is lost or damaged is not one that was erased, and says nothing.
+        # A lost or damaged body must not count as erased; an empty one changes no fact.
         known = body if place is not None and isinstance(body, bytes | None) else b""
         yield tagged_entry(Sealed(header=header, hash="", salt=None, body=known))
 
 
 def values_of(row: RunRow) -> tuple[Any, ...]:
-    """Return the values of the columns for a row."""
+    """Return the values of `COLUMNS` for a row."""
     return tuple(getattr(row, each) for each in COLUMNS)
 
 
 def with_columns(row: RunRow, found: Sequence[Any]) -> RunRow | None:
-    """Return a row with the values of its columns; None if those are none that we write."""
+    """Return a row with the values of its columns; None if one has a type that is never written."""
     owner, steps, *texts, started_at, ended_at, erased = found
     plain = zip(found, _TYPES, strict=True)
     if not all(type(value) is kind or value is None for value, kind in plain):
@@ -129,12 +135,12 @@ def with_columns(row: RunRow, found: Sequence[Any]) -> RunRow | None:
     )
 
 
-def question(
+def selection_sql(
     which: RunFilter, *, after: str, skip: int, most: int | None, newest_first: bool
 ) -> tuple[str, list[object]]:
-    """Return what stands behind FROM to find runs, and its parameters.
+    """Return the SQL after FROM that selects runs, and its parameters.
 
-    The index is named: SQLite has no statistics here, and would walk through all runs by their ids.
+    The index is named: SQLite has no statistics here, and would scan all runs by their ids.
     """
     terms: list[str] = []
     values: list[object] = []

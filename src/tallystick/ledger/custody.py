@@ -1,19 +1,19 @@
-"""Who may write a run, and who may take one in: the rules that every backend follows.
+"""The rules of ownership that every backend follows: who may write a run, and who may import one.
 
-Plain functions from a row to the row that follows it, or to the error that says why not.
+Plain functions: each takes a row and returns the next row, or raises the reason why not.
 
 The rule of moving. A run is owned by one ledger at a time. `release` marks it as moved and raises
-its fence, on disk, before the export exists under its name; the file carries that fence and is the
-run's title: whoever imports it owns the run. A ledger that gave a run away takes it back only by a
-title with a higher fence than the one it gave, so a title that was used is worth nothing to those
-who had the run before. A crash between the mark and the file leaves a run that nobody owns;
-exporting it again writes the same title.
+its fencing token, on disk, before the export exists under its name. The file carries that token and
+is the run's *title*: the ledger that imports it owns the run. A ledger that gave a run away takes
+it back only by a title with a higher token than the one it gave. So a used title is worthless to
+the earlier owners. A crash between the mark and the file leaves a run without an owner; exporting
+it again writes the same title.
 
 Rejected: marking after the file is complete. A crash in between leaves two owners, who both pay.
 
-What this cannot stop: one title, copied, imported by two ledgers that never knew the run, or by one
-that removed it in between. They would have to ask each other. Their chains part at the next entry,
-and from then on neither takes in the other's.
+This rule cannot stop one case: a title is copied, and imported by two ledgers that never knew the
+run, or by one that removed it in between. They would have to ask each other. Their chains differ
+from the next entry on, and from then on neither imports the other's.
 """
 
 from __future__ import annotations
@@ -40,27 +40,29 @@ Salts = Callable[[int], bytes]
 
 _ULID_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _ULID_TIME_CHARS = 10
-_MOVED = "was moved away; go on where it was imported, or import it back from there"
+_MOVED = "was moved away; resume it in the ledger that imported it, or move it back from there"
 _IMPORTED = (
-    "is a copy of another ledger's run; it can be read, verified and replayed, not gone on with"
+    "is a copy of another ledger's run: you can read, verify and replay it, but not resume it; to "
+    "move the run here, use tally export --move in the ledger that owns it"
 )
 
 
 def created_at_ms(run: str) -> int:
-    """The time in a run's id."""
+    """Return the time in a run's id, in milliseconds since the epoch."""
     time = 0
     for char in run[:_ULID_TIME_CHARS]:
         time = time * 32 + _ULID_ALPHABET.index(char)
     return time
 
 
-def required(row: RunRow | None, run: str) -> RunRow:
+def require_row(row: RunRow | None, run: str) -> RunRow:
+    """Return the row; raise `RunNotFound` if it is None."""
     if row is None:
         raise RunNotFound(run=run)
     return row
 
 
-def claimed(
+def row_after_claim(
     row: RunRow | None,
     run: str,
     *,
@@ -68,11 +70,17 @@ def claimed(
     grown_from: str | None = None,
     owner: str | None = None,
 ) -> RunRow:
-    """The row of a run after it was claimed."""
+    """Return the row of a run for its new owner. The fencing token goes up by one.
+
+    With `create`, return a new row with token 1; raise `RunExists` if the run is there, and
+    `InvalidName` if its id is not a ULID. Without it, raise `RunNotFound` if the run is not there,
+    and `RunNotOwned` if it was moved away or imported. Raise `UsageError` if `grown_from` is given
+    for an existing run, or is not a hash.
+    """
     if grown_from is not None and not (create and is_hash(grown_from)):
         raise UsageError(f"run {run}: only a new run grows from another, and from a hash of it")
     if not create:
-        row = _owned(required(row, run))
+        row = _require_owned(require_row(row, run))
         return msgspec.structs.replace(row, fence=row.fence + 1, owner=owner)
     if row is not None:
         raise RunExists(run=run)
@@ -84,34 +92,44 @@ def claimed(
     )
 
 
-def appended(row: RunRow | None, run: str, *, expected: Head, fence: int, head: Head) -> RunRow:
-    """The row of a run after an append to it."""
-    row = required(row, run)
-    # The fence first: who lost the run wants to hear that, not that its head moved on as well.
+def row_after_append(
+    row: RunRow | None, run: str, *, expected: Head, fence: int, head: Head
+) -> RunRow:
+    """Return the row of a run after an append that makes `head` its head.
+
+    Raise `LedgerConflict` if the fencing token or the expected head is not the present one,
+    `RunNotFound` if the run is not there, and `RunNotOwned` if another ledger owns it.
+    """
+    row = require_row(row, run)
+    # The fencing token first: a writer that lost the run must be shown that reason, and not only
+    # the consequence that the head changed too.
     if row.fence != fence:
         raise LedgerConflict(run=run, field="fence", expected=fence, found=row.fence)
-    _owned(row)
+    _require_owned(row)
     if row.head != expected:
         raise LedgerConflict(
-            run=run, field="head", expected=_entries(expected), found=_entries(row.head)
+            run=run, field="head", expected=_describe_head(expected), found=_describe_head(row.head)
         )
     return msgspec.structs.replace(row, head=head)
 
 
-def released(row: RunRow | None, run: str) -> RunRow:
-    """The row of a run after it was given away. Given away already, it stays as it is."""
-    row = required(row, run)
+def row_after_release(row: RunRow | None, run: str) -> RunRow:
+    """Return the row of a run that is moved away, unchanged if it already was.
+
+    Raise `RunNotFound` if it is not there, and `RunNotOwned` if it is an imported copy.
+    """
+    row = require_row(row, run)
     if row.moved:
         return row
-    return msgspec.structs.replace(_owned(row), fence=row.fence + 1, moved=True)
+    return msgspec.structs.replace(_require_owned(row), fence=row.fence + 1, moved=True)
 
 
 def known_head(row: RunRow | None, header: ExportHeader) -> Head | None:
-    """How much of an arriving run is here already, or None if there is nothing to do.
+    """Return the head of the part of an imported run that is here already; None if all of it is.
 
-    A copy is kept under its own id, to be read; it never replaces anything, but a copy may grow by
-    a longer one. A title may also go on from what is here, if that was moved away earlier or is
-    itself a copy.
+    Raise `TransferRefused` if the run here differs. A copy is kept under its own id, to be read; it
+    never replaces anything, but a longer copy may extend it. A title may also continue a run that
+    is here, if that was moved away earlier or is itself a copy.
     """
     if row is None:
         return Head.of_nothing()
@@ -121,17 +139,21 @@ def known_head(row: RunRow | None, header: ExportHeader) -> Head | None:
         return None
     longer = row.imported and row.head.count < header.count
     if owned or not (header.moved or longer):
-        raise _refused(
+        raise _refusal(
             header.run,
-            f"that run is here and another: {_entries(row.head)} here, "
-            f"{_entries(header.head)} in it",
+            f"another run with this id is here: {_describe_head(row.head)} here, "
+            f"{_describe_head(header.head)} in it",
         )
     if row.moved and row.fence >= header.fence:
-        raise _refused(header.run, "the run moved on after it; only a later export brings it back")
-    if row.head.count > header.count:
-        raise _refused(
+        raise _refusal(
             header.run,
-            f"that run is longer here: {_entries(row.head)} here, {_entries(header.head)} in it",
+            "the run was moved away again after this export; only a later export brings it back",
+        )
+    if row.head.count > header.count:
+        raise _refusal(
+            header.run,
+            f"that run is longer here: {_describe_head(row.head)} here, "
+            f"{_describe_head(header.head)} in it",
         )
     return row.head
 
@@ -139,27 +161,29 @@ def known_head(row: RunRow | None, header: ExportHeader) -> Head | None:
 def shared_head(
     row: RunRow | None, ancestor: Ancestor, *, run: str, hash_at: Callable[[str, int], str | None]
 ) -> Head | None:
-    """How much of what an arriving run shares with an ancestor is here, or None if all of it is.
+    """Return the head of the shared part of an ancestor that is here; None if all of it is.
 
-    `hash_at` is the hash of the entry of a run at a place, here. Only a copy is made longer.
+    `hash_at` returns the hash of an entry that is here, by run and position. Only a copy is
+    extended: raise `TransferRefused` if a run that this ledger owns or gave away is shorter, or if
+    the entries differ.
     """
     if row is None:
         return Head.of_nothing()
     if row.head.count >= ancestor.count:
         if hash_at(ancestor.run, ancestor.count - 1) == ancestor.hash:
             return None
-        raise _parted(run, ancestor.run, ancestor.count - 1)
+        raise _divergence(run, ancestor.run, ancestor.count - 1)
     if row.imported:
         return row.head
-    raise _refused(
+    raise _refusal(
         run,
-        f"run {ancestor.run}, which it grew from, is shorter here: {_entries(row.head)} here, "
-        f"{_entries(ancestor.head)} in it",
+        f"run {ancestor.run}, which it grew from, is shorter here: "
+        f"{_describe_head(row.head)} here, {_describe_head(ancestor.head)} in it",
     )
 
 
 def shared_row(ancestor: Ancestor) -> RunRow:
-    """The row of an ancestor that was taken in: a copy."""
+    """Return the row of an imported ancestor: a copy."""
     return RunRow(
         run=ancestor.run,
         head=ancestor.head,
@@ -171,7 +195,7 @@ def shared_row(ancestor: Ancestor) -> RunRow:
 
 
 def check_removable(run: str, forks: Sequence[str]) -> None:
-    """Refuse to take out a run that others grew from."""
+    """Raise `UsageError` if `forks`, the forks of a run, is not empty."""
     if forks:
         raise UsageError(
             f"run {run} stays: run {forks[0]} grew from it and shares its entries; remove that "
@@ -180,7 +204,7 @@ def check_removable(run: str, forks: Sequence[str]) -> None:
 
 
 def check_erasable(row: RunRow, seqs: Iterable[int], *, fork: bool) -> None:
-    """Refuse places that a run does not have, and the one that a fork needs."""
+    """Raise `UsageError` for a position the run does not have, and for the first one of a fork."""
     for seq in seqs:
         if not 0 <= seq < row.head.count:
             raise UsageError(f"run {row.run} has no entry {seq}")
@@ -191,8 +215,8 @@ def check_erasable(row: RunRow, seqs: Iterable[int], *, fork: bool) -> None:
             )
 
 
-def adopted(header: ExportHeader) -> RunRow:
-    """The row of a run that was taken in."""
+def imported_row(header: ExportHeader) -> RunRow:
+    """Return the row of an imported run: owned here if the export was a title, else a copy."""
     return RunRow(
         run=header.run,
         head=header.head,
@@ -203,19 +227,20 @@ def adopted(header: ExportHeader) -> RunRow:
     )
 
 
-def without_known(
+def new_entries(
     entries: Iterable[Sealed], *, known: Head | None, of: str, run: str
 ) -> Iterator[tuple[int, Sealed]]:
-    """The entries past what is here, each with its place. They must grow from what is here.
+    """Yield the entries after those that are here, each with its position.
 
-    All are gone through, though None says that there is nothing to keep. They are those of the run
-    `of`, in the export of `run`.
+    Raise `TransferRefused` if the last one that is here has another hash. With `known` None, all
+    entries are read and none is yielded. The entries are those of the run `of`, in the export of
+    `run`.
     """
     for seq, entry in enumerate(entries):
         if known is None:
             continue
         if seq == known.count - 1 and entry.hash != known.hash:
-            raise _parted(run, of, seq)
+            raise _divergence(run, of, seq)
         if seq >= known.count:
             yield seq, entry
 
@@ -223,7 +248,10 @@ def without_known(
 def seal_all(
     run: str, drafts: Sequence[Draft], *, head: Head, salts: Salts
 ) -> tuple[list[Sealed], Head]:
-    """Put drafts behind a head, in their order."""
+    """Append drafts to a head in order; return the entries and the new head.
+
+    Raise `InvalidLimit` if a body has more than `BODY_BYTES_MAX` bytes.
+    """
     entries = []
     for draft in drafts:
         if len(draft.body) > BODY_BYTES_MAX:
@@ -235,7 +263,7 @@ def seal_all(
     return entries, head
 
 
-def _owned(row: RunRow) -> RunRow:
+def _require_owned(row: RunRow) -> RunRow:
     if row.moved:
         raise RunNotOwned(run=row.run, why=_MOVED)
     if row.imported:
@@ -243,14 +271,14 @@ def _owned(row: RunRow) -> RunRow:
     return row
 
 
-def _refused(run: str, why: str) -> TransferRefused:
+def _refusal(run: str, why: str) -> TransferRefused:
     return TransferRefused(file=f"the export of run {run}", why=f"{why}; nothing was imported")
 
 
-def _parted(run: str, of: str, seq: int) -> TransferRefused:
+def _divergence(run: str, of: str, seq: int) -> TransferRefused:
     which = "that run" if of == run else f"run {of}, which it grew from,"
-    return _refused(run, f"{which} is here and parts from it at or before entry {seq}")
+    return _refusal(run, f"{which} is here and parts from it at or before entry {seq}")
 
 
-def _entries(head: Head) -> str:
+def _describe_head(head: Head) -> str:
     return f"{head.count} entries ending in {head.hash[:12]}"

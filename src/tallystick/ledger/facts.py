@@ -1,10 +1,11 @@
-"""Read from the records of a run what its row says of them: who began it, where it stands.
+"""Read from the records of a run what its row says of it: who started it, and whether it ended.
 
 Rule 1: the row follows the records in their order, in the transaction that writes them. Rows are
 for finding runs; what a run did is read from its entries.
-Rule 2: a record that cannot be read changes nothing. Only tags that matter are decoded.
-Rule 3: two ends of a chain are enough to know its facts (`ends_of`): what begins a run is its first
-entry, and behind an end stand at most a receipt and the record that it was pruned.
+Rule 2: a record that cannot be read changes nothing. Only the tags in `_TAGS` are decoded.
+Rule 3: the two ends of a chain are enough to know its facts (`deciding_positions`). The first entry
+says what started the run. After an end come at most a receipt and the record that the run was
+pruned.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from tallystick.core.records import (
 )
 from tallystick.ledger.port import Ledger, RunFilter, RunRow
 
-# How many of the last entries of a chain say whether and when it ended: a receipt, the end, a
-# receipt that pruning adds to runs from before there were any, and that it was pruned.
+# The last entries of a chain say whether and when it ended. They are at most four: a receipt, the
+# end, a receipt that pruning adds to runs older than receipts, and the record of the pruning.
 LAST_ENTRIES = 4
 _TAGS = frozenset(
     {
@@ -56,9 +57,10 @@ FACTS = (
     "ended_at",
     "erased",
 )
-# Those that only the first entry of a run says for sure.
+# The fields that only the first entry of a run says reliably.
 _OF_A_START = ("parent", "caller", "session", "grown_from", "started_at")
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+# The largest integer that a column of SQLite holds.
 _FIGURE_MAX = (1 << 63) - 1
 _decode_header = msgspec.json.Decoder(Header).decode
 
@@ -67,12 +69,15 @@ Tagged = tuple[str, bytes | None]
 
 
 def tagged_drafts(drafts: Iterable[Draft]) -> list[Tagged]:
-    """Return those of some drafts that may change a row."""
+    """Return the tags and bodies of the drafts that may change a row."""
     return [(each.tag, each.body) for each in drafts if each.tag in _TAGS]
 
 
 def tagged_entry(entry: Sealed) -> Tagged:
-    """Return what of an entry may change a row: its tag, and its body if that says anything."""
+    """Return the tag of an entry, and its body: None if erased, empty if it cannot change a row.
+
+    An entry whose header cannot be read has the tag "".
+    """
     try:
         tag = _decode_header(entry.header).tag
     except _UNREADABLE:
@@ -80,13 +85,13 @@ def tagged_entry(entry: Sealed) -> Tagged:
     return tag, entry.body if entry.body is None or tag in _TAGS else b""
 
 
-def ends_of(count: int) -> tuple[int, ...]:
-    """Return the places of the entries that say everything about a chain of this length."""
+def deciding_positions(count: int) -> tuple[int, ...]:
+    """Return the positions of the entries that decide the facts of a chain of `count` entries."""
     return tuple(sorted({0, *range(max(0, count - LAST_ENTRIES), count)} if count else ()))
 
 
-def noted(row: RunRow, entries: Iterable[Tagged]) -> RunRow:
-    """Return the row of a run after more entries of it, in their order."""
+def row_after_entries(row: RunRow, entries: Iterable[Tagged]) -> RunRow:
+    """Return the row of a run updated by more of its entries, in their order."""
     changed: dict[str, Any] = {}
     receipt_stop = ""
     for tag, body in entries:
@@ -102,10 +107,10 @@ def noted(row: RunRow, entries: Iterable[Tagged]) -> RunRow:
         if isinstance(record, ReceiptIssued):
             receipt = record.receipt
             receipt_stop = receipt.stop
-            changed["ended_at"] = _figure(receipt.completed_at)
+            changed["ended_at"] = _fit_column(receipt.completed_at)
             if row.started_at is None and "started_at" not in changed:
-                # The start was erased. What it said of that is in the receipt too.
-                changed["started_at"] = _figure(receipt.started_at)
+                # The first record was erased. The receipt has these three facts too.
+                changed["started_at"] = _fit_column(receipt.started_at)
                 changed["session"], changed["parent"] = receipt.id, receipt.parent
         elif tag == "run.ended" and body is None:
             changed["stop"] = receipt_stop
@@ -114,32 +119,32 @@ def noted(row: RunRow, entries: Iterable[Tagged]) -> RunRow:
     return msgspec.structs.replace(row, **changed) if changed else row
 
 
-def differing(ledger: Ledger, row: RunRow) -> list[str]:
-    """Return the fields of a row that its entries do not bear out, each with both values.
+def row_differences(ledger: Ledger, row: RunRow) -> list[str]:
+    """Return the differences between a row and its entries, one sentence with both values each.
 
-    What was erased bears nothing out: a receipt and the mark of a prune still say something.
+    A fact that only an erased first record could confirm is left out.
     """
     said = {field: None for field in FACTS} | {"steps": False, "erased": False}
     last = max(1, row.head.count - LAST_ENTRIES)
     ends = [*ledger.read(row.run, stop=1), *ledger.read(row.run, start=last)]
-    told = noted(msgspec.structs.replace(row, **said), map(tagged_entry, ends))
-    # The caller of a run whose start was erased is known only if the mark of a prune names it.
-    lost = told.erased and told.caller is None
+    fresh = row_after_entries(msgspec.structs.replace(row, **said), map(tagged_entry, ends))
+    # If the first record was erased, the caller is known only from a `RunPruned` that names it.
+    lost = fresh.erased and fresh.caller is None
     return [
-        f"its {field} is {getattr(row, field)!r}, and its entries say {getattr(told, field)!r}"
+        f"its {field} is {getattr(row, field)!r}, and its entries say {getattr(fresh, field)!r}"
         for field in FACTS
         if field != "erased"
         and not (lost and field in _OF_A_START)
-        and getattr(row, field) != getattr(told, field)
+        and getattr(row, field) != getattr(fresh, field)
     ]
 
 
-def with_facts_of(before: RunRow, row: RunRow) -> RunRow:
-    """Return a row with what another row of the same run says of its records."""
+def copy_facts(before: RunRow, row: RunRow) -> RunRow:
+    """Return `row` with the facts of `before`, another row of the same run."""
     return msgspec.structs.replace(row, **{each: getattr(before, each) for each in FACTS})
 
 
-def selected(
+def select_rows(
     rows: Iterable[RunRow],
     which: RunFilter,
     *,
@@ -148,7 +153,11 @@ def selected(
     most: int | None,
     newest_first: bool,
 ) -> list[RunRow]:
-    """Return the rows that are asked for, of rows that are in the order asked for."""
+    """Return the rows that `which` accepts, from rows already in the requested order.
+
+    Rows up to and including the id `after`, and the first `skip` rows that are accepted, are left
+    out. `most` limits the number; None means all.
+    """
     behind = (
         row for row in rows if not after or (row.run < after if newest_first else row.run > after)
     )
@@ -163,16 +172,16 @@ def _changes(record: Record) -> dict[str, Any]:
                 "parent": record.parent,
                 "caller": None if record.caller is None else record.caller.run,
                 "session": record.session_id,
-                "started_at": _figure(record.started_at),
+                "started_at": _fit_column(record.started_at),
             }
         case RunForked():
             return {
                 "grown_from": record.parent,
                 "session": record.session_id,
-                "started_at": _figure(record.at),
+                "started_at": _fit_column(record.at),
             }
         case StepEntered():
-            return {"started_at": _figure(record.entered_at)}
+            return {"started_at": _fit_column(record.entered_at)}
         case RunResumed():
             return {"stop": None, "ended_at": None}
         case RunEnded():
@@ -190,6 +199,6 @@ def _record(body: bytes) -> Record | None:
         return None
 
 
-def _figure(value: int) -> int | None:
-    """Return a time that fits a column; an imported record may claim any number."""
+def _fit_column(value: int) -> int | None:
+    """Return a time if it fits a column, else None: an imported record may claim any number."""
     return value if -_FIGURE_MAX <= value <= _FIGURE_MAX else None

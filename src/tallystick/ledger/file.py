@@ -16,21 +16,21 @@ from tallystick.ledger.columns import add_columns
 from tallystick.storage.sqlite_connection import FileKind
 from tallystick.storage.sqlite_errors import StoreErrors
 
-# Rows of runs that say who began a run and where it stands. Versions before that refuse the file:
-# what they write would leave those columns as they were.
+# The format with the columns of `ledger/columns.py`. Earlier versions refuse such a file: their
+# writes would not update those columns.
 FORMAT = 3
-# A ledger that an earlier version made: it gets the present format with the first write, see
-# `ledger/columns.py`. Of those, the second kind has a total: versions that do not know that it
-# binds them refuse to open the file, so they cannot spend without it.
+# Formats of earlier versions: such a file gets the present format with the first write, see
+# `ledger/columns.py`. A file of the second one has a total, a limit of the whole ledger. Versions
+# that do not know totals refuse to open it, so they cannot spend beyond it.
 FORMAT_WITHOUT_COLUMNS = 1
 FORMAT_WITH_TOTAL = 2
 _FORMATS = (FORMAT, FORMAT_WITHOUT_COLUMNS, FORMAT_WITH_TOTAL)
-# "TLLY": tells a ledger from every other SQLite file, whose `user_version` may well be 1 too.
+# "TLLY" distinguishes a ledger from other SQLite files, whose `user_version` may well be 1 too.
 APPLICATION_ID = 0x544C4C59
 # A commit writes whole pages, one of each table and index that it touches. Entries are small, so
 # small pages halve what a turn writes, and the file is no larger for it.
 _PAGE_BYTES = 1_024
-# The log is copied into the file when it has come to so many pages: 4 MB.
+# The write-ahead log is copied into the file when it has this many pages: 4 MB.
 _LOG_PAGES = 4_096
 _SCHEMA = (
     """CREATE TABLE run (
@@ -38,13 +38,13 @@ _SCHEMA = (
         hash BLOB NOT NULL, fence INTEGER NOT NULL, moved INTEGER NOT NULL,
         imported INTEGER NOT NULL
     ) WITHOUT ROWID""",
-    # Both have a rowid. Bodies are large: in the tree of their key they cost 25 % more to read. A
-    # header does not fit a small page of such a tree, and would take a second one.
+    # `entry` and `body` have a rowid. Without it, rows are stored in the tree of their key: large
+    # bodies cost 25 % more to read there, and a header would not fit one small page.
     """CREATE TABLE entry (
         run TEXT NOT NULL, seq INTEGER NOT NULL, header BLOB NOT NULL, hash BLOB NOT NULL,
         PRIMARY KEY (run, seq)
     )""",
-    # Salt and body are NULL once they were erased. A row that is missing is damage, not erasure.
+    # Salt and body are NULL after an erasure. A missing row is damage, not erasure.
     """CREATE TABLE body (
         run TEXT NOT NULL, seq INTEGER NOT NULL, salt BLOB, body BLOB, PRIMARY KEY (run, seq)
     )""",
@@ -52,7 +52,8 @@ _SCHEMA = (
 )
 
 
-def _newer(path: str, version: int) -> LedgerFormatUnknown:
+def _format_error(path: str, version: int) -> LedgerFormatUnknown:
+    """Return the error for a file of an unknown format."""
     *first, last = sorted(_FORMATS)
     known = f"{', '.join(map(str, first))} and {last}"
     return LedgerFormatUnknown(where=path, found=version, known=known)
@@ -75,5 +76,5 @@ LEDGER = FileKind(
         unavailable=LedgerUnavailable,
         corrupt=LedgerCorrupt,
     ),
-    newer=_newer,
+    newer=_format_error,
 )

@@ -1,4 +1,4 @@
-"""A ledger in memory: the double for tests, and for runs that nobody needs afterwards."""
+"""A ledger in memory: a double for tests, and for runs that need not be kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from tallystick.core.chain import Draft, Head, Sealed, is_of_fork
 from tallystick.ledger import custody
-from tallystick.ledger.facts import noted, selected, tagged_entry, with_facts_of
+from tallystick.ledger.facts import copy_facts, row_after_entries, select_rows, tagged_entry
 from tallystick.ledger.port import (
     EVERY_RUN,
     Also,
@@ -24,7 +24,7 @@ from tallystick.ledger.port import (
 
 
 class MemoryLedger:
-    """Keeps runs as long as the process lives. Safe to share between threads."""
+    """A ledger that lives as long as its process. It can be shared between threads."""
 
     def __init__(self, *, salts: custody.Salts = os.urandom) -> None:
         self._salts = salts
@@ -34,9 +34,11 @@ class MemoryLedger:
 
     @property
     def lock_folder(self) -> None:
+        """None: no other process can open this ledger."""
         return None
 
     def shared_scopes(self) -> None:
+        """Return None: no other process can open this ledger."""
         return None
 
     def claim(
@@ -48,7 +50,7 @@ class MemoryLedger:
         owner: str | None = None,
     ) -> int:
         with self._guard:
-            row = custody.claimed(
+            row = custody.row_after_claim(
                 self._rows.get(run), run, create=create, grown_from=grown_from, owner=owner
             )
             self._rows[run] = row
@@ -65,7 +67,7 @@ class MemoryLedger:
         forced: bool,
         also: Also | None = None,
     ) -> tuple[Head, Future[None]]:
-        """Done at once, in this thread."""
+        """Append at once, in this thread. The returned future is done."""
         entries, head = custody.seal_all(run, drafts, head=expected, salts=self._salts)
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
@@ -93,7 +95,7 @@ class MemoryLedger:
 
     def read(self, run: str, *, start: int = 0, stop: int | None = None) -> Iterator[Sealed]:
         with self._guard:
-            custody.required(self._rows.get(run), run)
+            custody.require_row(self._rows.get(run), run)
             return iter(self._entries[run][start:stop])
 
     def runs(
@@ -107,7 +109,9 @@ class MemoryLedger:
     ) -> Sequence[RunRow]:
         with self._guard:
             rows = [self._rows[run] for run in sorted(self._rows, reverse=newest_first)]
-        return selected(rows, which, after=after, skip=skip, most=most, newest_first=newest_first)
+        return select_rows(
+            rows, which, after=after, skip=skip, most=most, newest_first=newest_first
+        )
 
     def row(self, run: str) -> RunRow | None:
         with self._guard:
@@ -119,7 +123,7 @@ class MemoryLedger:
 
     def remove(self, run: str, *, also: Also | None = None) -> None:
         with self._guard:
-            custody.required(self._rows.get(run), run)
+            custody.require_row(self._rows.get(run), run)
             custody.check_removable(run, self._forks_of(run))
             if also is not None:
                 also(None)
@@ -128,7 +132,7 @@ class MemoryLedger:
 
     def release(self, run: str) -> RunRow:
         with self._guard:
-            row = custody.released(self._rows.get(run), run)
+            row = custody.row_after_release(self._rows.get(run), run)
             self._rows[run] = row
         return row
 
@@ -143,24 +147,24 @@ class MemoryLedger:
                     self._rows.get(ancestor.run), ancestor, run=header.run, hash_at=self._hash_at
                 )
                 shared = islice(entries, ancestor.count)
-                fresh = custody.without_known(shared, known=here, of=ancestor.run, run=header.run)
+                fresh = custody.new_entries(shared, known=here, of=ancestor.run, run=header.run)
                 new = [entry for _, entry in fresh]
                 if here is not None:
                     grown.append((custody.shared_row(ancestor), new))
             if known is not None:
-                fresh = custody.without_known(entries, known=known, of=header.run, run=header.run)
-                grown.append((custody.adopted(header), [entry for _, entry in fresh]))
+                fresh = custody.new_entries(entries, known=known, of=header.run, run=header.run)
+                grown.append((custody.imported_row(header), [entry for _, entry in fresh]))
             if also is not None:
                 also(None)
             for row, new in grown:
                 before = self._rows.get(row.run)
-                found = row if before is None else with_facts_of(before, row)
-                self._rows[row.run] = noted(found, map(tagged_entry, new))
+                found = row if before is None else copy_facts(before, row)
+                self._rows[row.run] = row_after_entries(found, map(tagged_entry, new))
                 self._entries.setdefault(row.run, []).extend(new)
 
     def erase(self, run: str, seqs: Sequence[int]) -> None:
         with self._guard:
-            row = custody.required(self._rows.get(run), run)
+            row = custody.require_row(self._rows.get(run), run)
             entries = self._entries[run]
             fork = bool(entries) and is_of_fork(entries[0].header)
             custody.check_erasable(row, seqs, fork=fork)
@@ -180,7 +184,7 @@ class MemoryLedger:
         ]
 
     def _grows_from(self, fork: str, run: str) -> bool:
-        """Whether a run that has no entry yet was claimed to grow from this one."""
+        """Return True if `fork`, which has no entry yet, was claimed as a fork of this run."""
         root = self._rows[fork].head
         known = root != Head.of_nothing()
         return known and any(each.hash == root.hash for each in self._entries.get(run, ()))
@@ -196,12 +200,12 @@ class MemoryLedger:
         also: Also | None,
     ) -> None:
         with self._guard:
-            row = custody.appended(
+            row = custody.row_after_append(
                 self._rows.get(run), run, expected=expected, fence=fence, head=head
             )
             if also is not None:
                 also(None)
-            self._rows[run] = noted(row, map(tagged_entry, entries))
+            self._rows[run] = row_after_entries(row, map(tagged_entry, entries))
             self._entries[run].extend(entries)
 
 

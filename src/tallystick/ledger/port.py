@@ -1,10 +1,10 @@
-"""What a ledger promises, and what a keeper of runs can do beside.
+"""The ledger port: the promises that every backend keeps, and the values that it returns.
 
-Rule 1: a run is changed only by appends, each of which names the head it builds on and the fence it
-holds. Whoever claims a run gets a higher fence; the appends of the one before are refused then.
+Rule 1: a run is changed only by appends. Each append names the head it builds on and the fencing
+token it holds. Each claim raises the token, so appends of the previous owner are refused.
 Rule 2: an append is whole or absent. *Committed* survives the death of the process; *forced* waits
 for the disk and carries everything committed before it.
-Rule 3: what is read was checked for its place only. Whether it holds is what `verify` answers.
+Rule 3: reading checks only that each entry is at its place. Hashes are checked by `verify`.
 """
 
 from __future__ import annotations
@@ -23,31 +23,32 @@ from tallystick.storage.transaction import Transaction
 if TYPE_CHECKING:
     from tallystick.ledger.scopes import Scopes
 
-# The most that one body may be. An import must know where to stop before it has read anything.
+# The largest body of an entry. An import must know where to stop before it has read anything.
 BODY_BYTES_MAX = 64 << 20
 # The most attachments that one export carries.
 ATTACHMENTS_MAX = 100_000
-# The most runs that one grew from, one after the other, in an export.
+# The longest chain of forks in an export: a fork of a fork of a fork, and so on.
 ANCESTORS_MAX = 100
 
-# Work of another store that is to be in the transaction of a change. It gets the transaction, or
-# None from a ledger that has none, and must not use the ledger; if it raises, nothing is written.
-# It may be called in another thread, so it must not wait for what its caller holds.
+# Work of another store, done in the transaction of a change. It gets the transaction, or None from
+# a ledger that has none, and must not use the ledger. If it raises, nothing is written. It may be
+# called in another thread, so it must not wait for a lock that its caller holds.
 Also = Callable[[Transaction | None], None]
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run stands. `created_at` is in milliseconds, as its id says.
+    """The row of a run: its head, its owner, and the facts by which runs are found.
 
-    Only a run that is neither moved nor imported can be claimed: `moved` went to another ledger,
-    `imported` is a copy of a run that another ledger goes on with. `owner` is who claimed it last,
-    if they said so; what they may write is for the fence to say.
+    `created_at` is in milliseconds, read from the id. Only a run that is neither moved nor imported
+    can be claimed: a `moved` one went to another ledger, and an `imported` one is a copy of a run
+    that another ledger owns. `owner` is the last process that claimed the run, if it gave its id.
+    `owner` grants no right to write; only the fencing token does.
 
-    The other fields are read from the records as they are written (`ledger/facts.py`). `steps` says
-    that it is a chain of steps, `parent` in which chain of steps it was begun, `caller` by which
-    run's program, `grown_from` of which run it is a fork, `session` which session it names. `stop`
-    is why it ended, None while it has no end and "" if that is not known. `ended_at` is when its
-    last receipt was issued. `erased` says that bodies of it were removed.
+    The other fields are read from the records as they are written (`ledger/facts.py`). `steps`: the
+    chain belongs to a step. `parent`: the chain of steps in which the run was started. `caller`:
+    the run whose program started it. `grown_from`: the run that it was forked from. `session`: the
+    session that it names. `stop`: why it ended, None while it has no end, "" if the reason was
+    erased. `ended_at`: the time of its last receipt. `erased`: at least one body was removed.
     """
 
     run: str
@@ -69,20 +70,20 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Return whether a call of the run may still be open: it has no end, or was cut off."""
+        """Return True if a call of the run may still be open: it has no end, or was interrupted."""
         return not self.steps and (self.stop is None or self.stop in OPEN_STOPS)
 
 
-# Ends after which a call may still be open.
+# Stop reasons after which a call may still be open.
 OPEN_STOPS = ("cancelled", "in_doubt")
 
 
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """A choice of runs. What is not given does not matter.
+    """A selection of runs. A field at its default does not restrict it.
 
-    `prefix` is the beginning of an id; `outermost` are those that no program began, `inside` those
-    that one did; `open_only` those for which `is_open` holds; `unerased` those that have all their
-    bodies.
+    `prefix` is the beginning of an id. `outermost` selects the runs that no program started,
+    `inside` those that one did, `open_only` those for which `is_open` is True, `unerased` those
+    that have all their bodies.
     """
 
     prefix: str = ""
@@ -96,7 +97,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     unerased: bool = False
 
     def accepts(self, row: RunRow) -> bool:
-        """Return whether a run is one of those."""
+        """Return True if the run of this row is selected."""
         return (
             row.run.startswith(self.prefix)
             and self.parent in (None, row.parent)
@@ -118,10 +119,10 @@ class Ledger(Protocol):
 
     @property
     def lock_folder(self) -> Path | None:
-        """The folder with the locks of its runs; None if no other process can have the ledger."""
+        """The folder with the locks of its runs; None if no other process can open the ledger."""
 
     def shared_scopes(self) -> Scopes | None:
-        """Open the budgets that processes share here; None if no other can have the ledger."""
+        """Return the budgets that processes share here; None if no other process can open it."""
 
     def claim(
         self,
@@ -131,11 +132,15 @@ class Ledger(Protocol):
         grown_from: str | None = None,
         owner: str | None = None,
     ) -> int:
-        """Own a run and return the new fence. `owner` is noted in its row: an id of `Owners`.
+        """Take ownership of a run and return its new fencing token.
 
-        With `create` the run must be new and its id a ULID; without, it must be here and owned.
-        A new run may grow from another: `grown_from` is the hash of the last entry that it shares.
-        Its first entry is a `RunForked`, behind the head of no entries and that hash.
+        With `create`, raise `RunExists` if the run is here, and `InvalidName` if its id is not a
+        ULID. Without it, raise `RunNotFound` if the run is not here, and `RunNotOwned` if it was
+        moved away or is an imported copy. `owner`, an id of `Owners`, is kept in the row.
+
+        A new run may be a fork: `grown_from` is the hash of the last entry that it shares. Its
+        first entry is then a `RunForked`, appended to a head with no entries and that hash. Raise
+        `UsageError` if `grown_from` is given for an existing run, or is no hash.
         """
 
     def submit(
@@ -150,13 +155,13 @@ class Ledger(Protocol):
     ) -> tuple[Head, Future[None]]:
         """Begin an append, and return at once the head that the run will have.
 
-        The future is done when the entries are as safe as an append would make them, or has the
-        error that it would raise; it cannot be cancelled. Submissions of a run are written in their
-        order, so the next one may expect that head before the first is done; if the first fails,
-        the next finds another head and fails too. `also`, and what is called when the future is
-        done, may be called in another thread, and must not wait for this ledger.
+        The future is done when the entries are as safe as `append` would make them. It has the
+        exception that `append` would raise, and cannot be cancelled. Submissions of a run are
+        written in their order, so the next one may expect that head before the first is done. If
+        the first fails, the next finds another head and fails too. `also` and the callbacks of the
+        future may run in another thread, and must not wait for this ledger.
 
-        A ledger with too much to write lets the caller wait here until there is room.
+        If the ledger has too much to write, this call waits until there is room.
         """
 
     def append(
@@ -171,13 +176,13 @@ class Ledger(Protocol):
     ) -> Head:
         """Add entries to the end of a run, all or none, and return the new head: submit, and wait.
 
-        Raises `LedgerConflict` and changes nothing if the run stands elsewhere than `expected` or
-        was claimed after `fence`. Forcing no drafts forces what was committed before. `also` is
-        done in the same transaction.
+        Raise `LedgerConflict` and change nothing if the head of the run is not `expected`, or if it
+        was claimed again since `fence`. An append of no drafts with `forced` forces what was
+        committed before. `also` is done in the same transaction.
         """
 
     def read(self, run: str, *, start: int = 0, stop: int | None = None) -> Iterator[Sealed]:
-        """The entries of a run in their order, from `start` on and up to, without, `stop`."""
+        """Yield the entries of a run in order, from position `start` up to, excluding, `stop`."""
 
     def runs(
         self,
@@ -188,27 +193,29 @@ class Ledger(Protocol):
         most: int | None = None,
         newest_first: bool = False,
     ) -> Sequence[RunRow]:
-        """Return the runs asked for, the newest last, or first: at most `most`, behind `after`.
+        """Return at most `most` rows of the selected runs, oldest first or newest first.
 
-        The first `skip` of those are left out. Costs in proportion to what is returned, if no more
-        than one thing is asked of them.
+        Only runs that come after the id `after` in that order count, and the first `skip` of them
+        are left out. The cost is proportional to the rows returned if `which` has at most one
+        condition.
         """
 
     def row(self, run: str) -> RunRow | None:
-        """Return the row of one run; None if it is not here. Costs the same with any number."""
+        """Return the row of one run; None if it is not here. The cost does not grow with runs."""
 
     def forks_of(self, run: str) -> Sequence[str]:
-        """Return the runs here that grew from a run, or are about to, the newest last."""
+        """Return the ids of the forks of a run, or runs about to be that, oldest first."""
 
     def remove(self, run: str, *, also: Also | None = None) -> None:
-        """Take a run out, entries and bodies together. `also` is done in the same transaction.
+        """Delete a run, its entries and bodies together. `also` is done in the same transaction.
 
-        A run that another one here grew from stays: what they share is kept in it alone.
+        Raise `RunNotFound` if it is not here, and `UsageError` if a fork of it is: only this run
+        has the entries that they share.
         """
 
 
 class Ancestor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A run that another one grew from, as far as they share it: its first `count` entries."""
+    """A run that another was forked from, as far as they share it: its first `count` entries."""
 
     run: str
     count: int
@@ -222,11 +229,11 @@ class Ancestor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class ExportHeader(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """What an export says of the run in it. `moved` makes the file the run's title.
+    """The header of an export. With `moved`, the file transfers ownership of the run.
 
-    `attachments` is how many come behind the entries; files of format 1 have none. `ancestors` are
-    the runs that a fork grew from, the oldest first, whose shared entries come in front of its own;
-    only files of format 3 have them.
+    `attachments` is how many come after the entries; files of format 1 have none. `ancestors` are
+    the runs that a fork descends from, the oldest first. Their shared entries come before its own.
+    Only files of format 3 have them.
     """
 
     format: int
@@ -244,39 +251,45 @@ class ExportHeader(
 
 
 class Custody(Protocol):
-    """Which ledger goes on with a run, and which bodies it still keeps."""
+    """Ownership of runs between ledgers, and erasure of bodies."""
 
     def release(self, run: str) -> RunRow:
-        """Mark a run as moved away, forced, and fence off its writer. Twice is the same as once."""
+        """Mark a run as moved away, forced, and revoke its writer's fencing token. Return its row.
+
+        A second call changes nothing. Raise `RunNotFound` if the run is not here, and `RunNotOwned`
+        if it is an imported copy.
+        """
 
     def adopt(
         self, header: ExportHeader, entries: Iterator[Sealed], *, also: Also | None = None
     ) -> None:
-        """Take in a run that was exported, all or nothing, forced.
+        """Import a run that was exported, all or nothing, forced.
 
-        `entries` are those that its ancestors share, and then its own. They raise what is wrong, up
-        to their very end; then nothing is kept. A run that is here already and the same stays as it
-        is, and so does an ancestor that has what is shared; one that is not here is kept as a copy.
-        `also` is done in the same transaction, in any case.
+        `entries` are those that its ancestors share, and then its own. The iterator raises if the
+        file is wrong, possibly only at its end; then nothing is kept. A run that is here already
+        with the same entries stays as it is, and so does an ancestor that has the shared entries.
+        An ancestor that is not here is kept as a copy. Raise `TransferRefused` if what is here
+        differs. `also` is done in the same transaction, even if nothing else is.
         """
 
     def erase(self, run: str, seqs: Sequence[int]) -> None:
-        """Remove the bodies of entries, forced. The chain still holds without them.
+        """Remove the bodies of entries, forced. The chain still verifies without them.
 
-        The first of a fork stays: without it nobody knows what the chain begins with. Nothing is
-        appended: that it was done, and why, is for the caller to record.
+        Raise `UsageError` if there is no such entry, or if it is the first of a fork: without its
+        body the beginning of the chain is unknown. Nothing is appended: recording the erasure and
+        its reason is up to the caller.
         """
 
 
 class TransferLedger(Ledger, Custody, Protocol):
-    """A ledger that runs can leave and enter."""
+    """A ledger that can also export and import runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """An attachment that travels with a run. To the ledger it is bytes, and a line about them.
+    """An attachment that is exported with its run: bytes, and one line that describes them.
 
-    `ref` is canonical JSON. `pieces` can be gone through once.
+    `ref` is canonical JSON. `pieces` can be iterated once.
     """
 
     ref: bytes
@@ -285,27 +298,27 @@ class Carried:
 
 
 class Receiver(Protocol):
-    """Whoever takes in the attachments of an import.
+    """A store for the attachments of an import.
 
-    `shared`, `entry`, `attachment` and `checked` are asked while the file is read for the first
-    time, and keep nothing; `take` while it is read again; `commit` is done in the transaction that
-    adopts the run. The first five say why the file is refused, or None.
+    The four checks are called during the first reading of the file, and keep nothing. `take` is
+    called during the second, and `commit` in the transaction that adopts the run. The first five
+    return the reason to refuse the file, or None.
     """
 
-    def shared(self, run: str, seq: int, entry: Sealed) -> str | None:
-        """Look at an entry of another run, which the one that comes shares."""
+    def check_shared(self, run: str, seq: int, entry: Sealed) -> str | None:
+        """Check an entry of an ancestor, which the imported run shares."""
 
-    def entry(self, seq: int, entry: Sealed) -> str | None:
-        """Look at an entry that holds."""
+    def check_entry(self, seq: int, entry: Sealed) -> str | None:
+        """Check an entry of the run itself, whose hashes were verified."""
 
-    def attachment(self, carried: Carried) -> str | None:
-        """Look through an attachment."""
+    def check_attachment(self, carried: Carried) -> str | None:
+        """Check an attachment by reading its pieces."""
 
-    def checked(self, header: ExportHeader) -> str | None:
-        """Everything was looked at, and the file is whole."""
+    def check_whole(self, header: ExportHeader) -> str | None:
+        """Check what was seen as a whole, after the file was read to its end."""
 
     def take(self, carried: Carried) -> str | None:
-        """Keep an attachment, for now."""
+        """Keep the bytes of an attachment provisionally."""
 
     def commit(self, within: Transaction | None) -> None:
-        """Keep what was taken for as long as the run is here."""
+        """Keep the attachments taken for as long as the run is here."""

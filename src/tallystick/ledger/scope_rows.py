@@ -1,15 +1,15 @@
-"""The tables of shared scopes, in the ledger's own file: scopes, their meters, and what is held.
+"""The tables of shared scopes in the ledger's file: scopes, their meters, and reservations.
 
-The tables are made when the first scope is declared, beside those of the ledger and in no way of
-theirs. Versions of this package that would spend without a total that is recorded refuse the format
-of the file.
+The tables are created when the first scope is declared, beside those of the ledger and independent
+of them. Versions of this package that would spend beyond a recorded total refuse the format of the
+file.
 
-A meter is one dimension of one scope: its ceiling, what is spent, what is held. Holding is an
-update of each meter on the condition that it has room, in the transaction that records the intent;
-so however many processes there are, they cannot hold more than the ceiling between them.
+A meter is one dimension of one scope: its ceiling, what is spent, what is held (reserved). To
+reserve is to update each meter on the condition that it has room, in the transaction that records
+the intent. So any number of processes cannot reserve more than the ceiling together.
 
-Figures stop growing at a number above any ceiling: what a provider claims may be any number, and
-what does not fit 64 bits would be stored as a float.
+Spent figures stop growing at a number above any ceiling. A provider may claim any number, and
+SQLite would store what does not fit 64 bits as a float.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from tallystick.ledger.file import FORMAT_WITH_TOTAL
 
 FORMAT = 1
 _FULL = LIMIT_MAX + 1
+# A chain of shared scopes has at most two (a session in a deployment). This limit ends the walk
+# along a damaged one that forms a cycle.
 _DEPTH_MAX = 8
 SCHEMA = (
     "CREATE TABLE budget_format (version INTEGER NOT NULL)",
@@ -71,11 +73,11 @@ _decode_budget = msgspec.json.Decoder(Budget).decode
 
 
 class Damaged(Exception):
-    """A row holds what no row does. Whoever knows the file's name says so to the user."""
+    """A row has values that are never written. The caller knows the file's name and reports it."""
 
 
 class HoldRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An amount held for one intent of a run, in a scope and all around it."""
+    """An amount reserved for one intent of a run, in a scope and all around it."""
 
     run: str
     intent: int
@@ -86,7 +88,7 @@ class HoldRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A scope was declared with other limits than it had."""
+    """A change of a scope's limits by a later declaration."""
 
     scope: str
     changed_at_ms: int
@@ -95,7 +97,10 @@ class LimitChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def version(db: sqlite3.Connection) -> object:
-    """The format of the tables, None if there are none."""
+    """Return the format of the tables; None if there are none.
+
+    A list is returned if the table of formats has not exactly one row.
+    """
     (found,) = db.execute(
         "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'budget_format'"
     ).fetchone()
@@ -109,6 +114,7 @@ def version(db: sqlite3.Connection) -> object:
 
 
 def scope_of(db: sqlite3.Connection, id: str) -> Scope | None:
+    """Return a scope; None if it is not declared."""
     found = db.execute(
         "SELECT id, parent, kind, name FROM budget_scope WHERE id = ?", (id,)
     ).fetchone()
@@ -116,17 +122,18 @@ def scope_of(db: sqlite3.Connection, id: str) -> Scope | None:
 
 
 def chain_of(db: sqlite3.Connection, scope: Scope) -> list[Scope]:
-    """A scope and those around it, the outermost last."""
+    """Return a scope and those around it, the outermost last. Raise `Damaged` if one is missing."""
     chain = [scope]
     while (parent := chain[-1].parent) is not None:
         around = scope_of(db, parent)
         if around is None or len(chain) == _DEPTH_MAX:
-            raise Damaged(f"the scopes around {scope.id!r} are not there, or without end")
+            raise Damaged(f"the scopes around {scope.id!r} are missing, or enclose each other")
         chain.append(around)
     return chain
 
 
 def insert_scope(db: sqlite3.Connection, scope: Scope, limit: Budget) -> None:
+    """Add a scope with unused meters."""
     db.execute(
         "INSERT INTO budget_scope VALUES (?, ?, ?, ?, 0)",
         (scope.id, scope.parent, scope.kind, scope.name),
@@ -144,7 +151,7 @@ def rename(db: sqlite3.Connection, id: str, name: str) -> None:
 def change_limits(
     db: sqlite3.Connection, id: str, *, before: Budget, after: Budget, now_ms: int
 ) -> None:
-    """Give a scope other ceilings, and keep what they were."""
+    """Give a scope other ceilings, and record both the old and the new ones."""
     db.executemany(
         "UPDATE budget_meter SET ceiling = ? WHERE scope = ? AND dimension = ?",
         [(getattr(after, dimension), id, dimension) for dimension in DIMENSIONS],
@@ -155,14 +162,14 @@ def change_limits(
     )
 
 
-def binds_all(db: sqlite3.Connection) -> bool:
-    """Return whether every version that opens the file knows that a total binds it."""
+def is_total_binding(db: sqlite3.Connection) -> bool:
+    """Return True if every version of this package that can open the file respects a total."""
     (found,) = db.execute("PRAGMA user_version").fetchone()
     return bool(found >= FORMAT_WITH_TOTAL)
 
 
 def changes(db: sqlite3.Connection, id: str) -> list[LimitChange]:
-    """The changes of a scope's limits, the newest last."""
+    """Return the changes of a scope's limits, the newest last."""
     rows = db.execute(
         "SELECT scope, changed_at, before, after FROM budget_change WHERE scope = ? ORDER BY rowid",
         (id,),
@@ -171,7 +178,7 @@ def changes(db: sqlite3.Connection, id: str) -> list[LimitChange]:
 
 
 def scope_rows(db: sqlite3.Connection, *, only: Sequence[Scope] | None = None) -> list[ScopeRow]:
-    """Where scopes stand: all in the order they were declared, or `only` some in their order."""
+    """Return the rows of all scopes in their order of declaration, or of `only` these."""
     if only is None:
         found = db.execute("SELECT id, parent, kind, name FROM budget_scope ORDER BY rowid")
         only = [_as_scope(row) for row in found.fetchall()]
@@ -179,7 +186,7 @@ def scope_rows(db: sqlite3.Connection, *, only: Sequence[Scope] | None = None) -
 
 
 def breaches(db: sqlite3.Connection, chain: Sequence[Scope]) -> list[Breach]:
-    """Every limit that is passed, the innermost scope first."""
+    """Return every limit that is passed, of the innermost scope first."""
     passed = {
         (scope, dimension): (limit, spent)
         for scope, dimension, limit, spent, _ in _meters(db, chain, "AND spent > ceiling")
@@ -196,7 +203,7 @@ def breaches(db: sqlite3.Connection, chain: Sequence[Scope]) -> list[Breach]:
 def settle(
     db: sqlite3.Connection, chain: Sequence[Scope], *, held: Sequence[int], spent: Sequence[int]
 ) -> None:
-    """Take figures out of what is held in every scope, and add others to what is spent."""
+    """Subtract figures from what is held in every scope, and add others to what is spent."""
     db.executemany(
         _SETTLED,
         [
@@ -209,17 +216,18 @@ def settle(
 
 
 def add_unpriced(db: sqlite3.Connection, chain: Sequence[Scope]) -> None:
+    """Count one call without a known price in every scope."""
     db.executemany(
         "UPDATE budget_scope SET unpriced = unpriced + 1 WHERE id = ?",
         [(scope.id,) for scope in chain],
     )
 
 
-# -- what is held --------------------------------------------------------------------------------
+# -- reservations --------------------------------------------------------------------------------
 
 
 def held_by(db: sqlite3.Connection, run: str, intent: int) -> bool:
-    """Whether an intent holds something already."""
+    """Return True if an intent has a reservation."""
     found = db.execute("SELECT 1 FROM budget_hold WHERE run = ? AND intent = ?", (run, intent))
     return found.fetchone() is not None
 
@@ -227,9 +235,10 @@ def held_by(db: sqlite3.Connection, run: str, intent: int) -> bool:
 def hold(
     db: sqlite3.Connection, chain: Sequence[Scope], row: HoldRow, figures: Sequence[int]
 ) -> bool:
-    """Hold figures in every meter of every scope, or, if one has no room, in none: False.
+    """Reserve figures in every meter of every scope and return True, or return False for no room.
 
-    In a savepoint, so that whoever goes on in the transaction after a refusal finds nothing held.
+    If one meter has no room, nothing is reserved: a savepoint is undone, so that the caller may use
+    the transaction after a refusal.
     """
     wanted = [
         {"scope": scope.id, "dimension": dimension, "held": figure}
@@ -239,7 +248,7 @@ def hold(
     ]
     db.execute("SAVEPOINT budget_hold")
     try:
-        # A scope that is over any of its limits has to stop, also where nothing more is wanted.
+        # A scope that is over any of its limits has to stop, even if this asks nothing of that one.
         over = _meters(db, chain, "AND spent + held > ceiling LIMIT 1")
         held = not over and db.executemany(_HELD, wanted).rowcount == len(wanted)
         if held:
@@ -263,7 +272,7 @@ def hold_rows(
     intent: int | None = None,
     owner: str | None = None,
 ) -> list[HoldRow]:
-    """What is held, in the order it came: all, or of one run, intent or owner."""
+    """Return reservations in the order they were made: all, or those of a run, intent or owner."""
     wanted: dict[str, object] = {"run": run, "intent": intent, "owner": owner}
     chosen = {column: value for column, value in wanted.items() if value is not None}
     where = " AND ".join(f"{column} = ?" for column in chosen) or "1"
@@ -279,11 +288,14 @@ def delete_hold(db: sqlite3.Connection, hold: HoldRow) -> None:
     db.execute("DELETE FROM budget_hold WHERE run = ? AND intent = ?", (hold.run, hold.intent))
 
 
-# -- whether they agree --------------------------------------------------------------------------
+# -- consistency of the tables -------------------------------------------------------------------
 
 
 def faults(db: sqlite3.Connection, charged: Mapping[str, Amount]) -> list[str]:
-    """Return what does not hold of meters, limits and reservations, a sentence each."""
+    """Return the contradictions between meters, limits and reservations, a sentence each.
+
+    Raise `Damaged` if a row cannot be read.
+    """
     found = []
     reserved: dict[str, list[int]] = {}
     for hold in hold_rows(db):
@@ -312,7 +324,8 @@ def _meter_faults(
     sums = reserved or [0] * len(COUNTED)
     least = [0] * len(COUNTED) if charged is None else figures_of(charged)
     for dimension, held_sum, spent_least in zip(COUNTED, sums, least, strict=True):
-        # Read one by one: a figure below zero is no amount, and is to be told here.
+        # Read one by one: `figures_of` would raise for a negative figure, which is a fault to
+        # report here.
         held = getattr(row.reserved, dimension)
         spent = getattr(row.spent, dimension)
         if held != held_sum:
@@ -354,11 +367,14 @@ def _scope_row(db: sqlite3.Connection, scope: Scope) -> ScopeRow:
     ).fetchone()
     figures = [unpriced, *(figure for _, *figures in meters.values() for figure in figures)]
     if meters.keys() != set(DIMENSIONS) or not all(type(each) is int for each in figures):
-        raise Damaged(f"the meters of scope {scope.id!r} are not what meters are")
+        raise Damaged(
+            f"the meters of scope {scope.id!r} are missing, or hold a value that is never written "
+            f"there"
+        )
     try:
         limit = msgspec.convert({each: meters[each][0] for each in DIMENSIONS}, Budget)
     except msgspec.ValidationError as error:
-        raise Damaged(f"a limit of scope {scope.id!r} is none: {error}") from error
+        raise Damaged(f"a limit of scope {scope.id!r} is not a valid limit: {error}") from error
     return row_of(
         scope,
         limit,
@@ -376,7 +392,7 @@ def _as_scope(found: tuple[Any, ...]) -> Scope:
         and kind in _KINDS
         and isinstance(name, str)
     ):
-        raise Damaged(f"the row of scope {id!r} holds what no row does")
+        raise Damaged(f"the row of scope {id!r} holds a value that is never written there")
     return Scope(id=id, parent=parent, kind=kind, name=name)
 
 
@@ -387,7 +403,7 @@ def _as_hold(found: tuple[Any, ...]) -> HoldRow:
     if not all(isinstance(each, str) for each in texts) or not all(
         isinstance(each, int) for each in numbers
     ):
-        raise Damaged(f"{what} is in a row that holds what no row does")
+        raise Damaged(f"{what} is in a row that holds a value that is never written there")
     try:
         decoded = _decode_amount(amount)
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:

@@ -1,13 +1,13 @@
-"""Shared scopes: budgets that several processes hold together, whose owners may die.
+"""Shared scopes: budgets that several processes use together, some of which may die.
 
-Rule 1: the rules are those of the budget tree (`core/budget/tree.py`): a hold is in every enclosing
-row or in none, a charge is recorded before it is judged.
+Rule 1: the rules are those of the budget tree (`core/budget/tree.py`): a reservation is in every
+enclosing row or in none, and a charge is recorded before it is compared with the limits.
 Rule 2: methods that take a transaction are part of it: that of the intent for `hold`, that of the
-result for `settle` and `release`, so neither can be there without the other. They are for the
-ledger's `also`, or for `writing`; with None they make one of their own. The others make their own,
-and must not be called inside one.
-Rule 3: a hold is never taken away because time has passed. Its owner settles it, or, if the owner
-is proven dead, somebody resolves it and says at what.
+result for `settle` and `release`, so neither exists without the other. They are for the ledger's
+`also`, or for `writing`; with None they run one of their own. The other methods run their own, and
+must not be called inside one.
+Rule 3: a reservation does not expire. Its owner settles it. If the owner is proven dead, another
+process resolves it, and gives the amount.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from tallystick.storage.clock import now_ms
 from tallystick.storage.owner import MemoryOwners, Owner, Owners
 from tallystick.storage.transaction import Transaction, sqlite_of
 
-# The most of one dimension that one hold may be, so that a thousand of them still fit 64 bits.
+# The most of one dimension that one reservation takes: 1,000 of them still fit 64 bits.
 HELD_MAX = 1 << 53
 _NOTHING = Amount()
 _NO_LIMIT = Budget()
@@ -60,25 +60,25 @@ _SHARED: tuple[ScopeKind, ...] = ("deployment", "session")
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
-    """An amount that is held, and whether whoever holds it is proven dead."""
+    """A reservation, and whether the process that owns it is proven dead."""
 
     row: HoldRow
     owner_dead: bool
 
 
 class Scopes(Protocol):
-    """The port: budgets that outlive a run, held by owners that may die."""
+    """The port of shared scopes: budgets that outlive a run, with owners that may die."""
 
     def owner(self) -> str:
-        """Return the owner that this process holds as, until `close`."""
+        """Return the id under which this process owns reservations, until `close`."""
         ...
 
     def close(self) -> None:
-        """Let go. What this owner still holds is from now on a dead owner's."""
+        """Give up this owner. Its open reservations belong to a dead owner from now on."""
         ...
 
     def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[Transaction]:
-        """Make one transaction of the scopes: all of it, or nothing."""
+        """Run one transaction of the scopes: all of it, or nothing."""
         ...
 
     def declare(
@@ -130,11 +130,11 @@ class Scopes(Protocol):
 
 
 class ScopeFile(Protocol):
-    """A SQLite database with the tables of scopes, and the owners of what is held there."""
+    """A SQLite database with the tables of scopes, and the owners of its reservations."""
 
     @property
     def where(self) -> str:
-        """What errors call it."""
+        """The name of the database in error messages."""
         ...
 
     def reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]: ...
@@ -145,10 +145,10 @@ class ScopeFile(Protocol):
 
 
 class MemoryFile:
-    """A database of this process alone, for scopes that nobody needs afterwards.
+    """A database in memory, for scopes that need not be kept.
 
-    The rules of scopes are conditions on rows, and SQLite has them right. A second set of them, for
-    objects in memory, would be another thing to be wrong.
+    The rules of scopes are conditions in SQL. A second implementation of them for plain objects was
+    rejected: it could differ from the first.
     """
 
     where = "the budgets in memory"
@@ -182,7 +182,10 @@ class MemoryFile:
 
 
 class SharedScopes:
-    """Deployments and sessions in a database. Closed, it gives up its own holds as dead."""
+    """Deployment and session scopes in a database.
+
+    After `close`, its open reservations belong to a dead owner.
+    """
 
     def __init__(self, file: ScopeFile, *, clock: Callable[[], int] = now_ms) -> None:
         self._file = file
@@ -205,21 +208,22 @@ class SharedScopes:
         self.close()
 
     def owner(self) -> str:
-        """The owner that this process holds as, while this object is open."""
+        """Return the id under which this process owns reservations, while this object is open."""
         with self._guard:
             if self._owner is None:
                 self._owner = self._owners.hold()
             return self._owner.id
 
     def close(self) -> None:
-        """Let go. What this owner still holds is from now on a dead owner's."""
+        """Give up this owner. Its open reservations belong to a dead owner from now on."""
         with self._guard:
             owner, self._owner = self._owner, None
         if owner is not None:
-            # If it cannot be told whether something names it, the proof stays.
+            # If it cannot be found out whether a reservation names it, keep the lock file, which
+            # proves the owner dead.
             named = True
             with contextlib.suppress(Exception):
-                named = self._names(owner.id)
+                named = self._has_reservations(owner.id)
             owner.release(remove=not named)
 
     # -- scopes --------------------------------------------------------------------------------
@@ -227,9 +231,11 @@ class SharedScopes:
     def declare(
         self, scope: str, *, parent: str | None, kind: ScopeKind, name: str, budget: Budget
     ) -> None:
-        """Make a scope, or give a known one these limits: the new ones win, and it is recorded.
+        """Create a scope, or give a known one these limits. A change of limits is recorded.
 
-        What is spent and held stays. A scope cannot move to another parent.
+        What is spent and reserved stays. Raise `InvalidScope` if the kind is not shared or not
+        allowed in its parent, or if a known scope would get another parent or kind. Raise
+        `ScopeUnknown` if the parent is not declared.
         """
         if kind not in _SHARED:
             raise InvalidScope(scope=scope, why=f"a {kind} is not shared; {_SHARED} are")
@@ -239,16 +245,16 @@ class SharedScopes:
                 (row,) = rows.scope_rows(db, only=[wanted])
                 if row.limit == budget:
                     return
-        with self._file.writing(forced=True) as db, self._undamaged():
+        with self._file.writing(forced=True) as db, self._report_damage():
             if self._version(db) is None:
                 for statement in rows.SCHEMA:
                     db.execute(statement)
-            self._put(db, wanted, budget)
-        # Its name may be another, and those inside it show it.
+            self._put_scope(db, wanted, budget)
+        # The name may have changed, and the kept chains of inner scopes contain it.
         self._chains.clear()
 
     def record_total(self, scope: str, budget: Budget) -> None:
-        """Make this the recorded total of the ledger, unless it has one: that stays as it is.
+        """Record this as the total of the ledger, unless one is recorded: that one stays.
 
         Without limits in `budget` nothing is recorded. A total that an earlier version recorded
         binds every process from now on, like any other.
@@ -256,8 +262,8 @@ class SharedScopes:
         with self._reading() as db:
             known = db is not None and rows.scope_of(db, scope) is not None
             if db is not None and known:
-                (row,) = rows.scope_rows(db, only=[self._required(db, scope)])
-                if rows.binds_all(db) and (row.limit != _NO_LIMIT or budget == _NO_LIMIT):
+                (row,) = rows.scope_rows(db, only=[self._require_scope(db, scope)])
+                if rows.is_total_binding(db) and (row.limit != _NO_LIMIT or budget == _NO_LIMIT):
                     return
         if not known and budget == _NO_LIMIT:
             return
@@ -266,12 +272,13 @@ class SharedScopes:
     def change_total(
         self, scope: str, change: Callable[[Budget], Budget], *, may_raise: bool
     ) -> ScopeRow:
-        """Change the recorded total, and record the change. Returns where it stands then.
+        """Change the recorded total, record the change, and return the scope's row after it.
 
-        Raises `LimitWouldRise` if a limit becomes higher, or none, and not `may_raise`.
+        `change` returns the new limits from the present ones. Raise `LimitWouldRise` if a limit
+        becomes higher, or is removed, and not `may_raise`.
         """
 
-        def checked(before: Budget) -> Budget:
+        def change_and_check(before: Budget) -> Budget:
             after = change(before)
             for dimension in DIMENSIONS:
                 then, now = getattr(before, dimension), getattr(after, dimension)
@@ -279,17 +286,17 @@ class SharedScopes:
                     raise LimitWouldRise(dimension=dimension, before=then, after=now)
             return after
 
-        return self._write_total(scope, checked)
+        return self._write_total(scope, change_and_check)
 
     def _write_total(self, scope: str, change: Callable[[Budget], Budget]) -> ScopeRow:
         wanted = Scope(id=scope, parent=None, kind="deployment", name="")
-        with self._file.writing(forced=True) as db, self._undamaged():
+        with self._file.writing(forced=True) as db, self._report_damage():
             if self._version(db) is None:
                 for statement in rows.SCHEMA:
                     db.execute(statement)
             if rows.scope_of(db, scope) is None:
                 rows.insert_scope(db, wanted, _NO_LIMIT)
-            known = self._required(db, scope)
+            known = self._require_scope(db, scope)
             (row,) = rows.scope_rows(db, only=[known])
             after = change(row.limit)
             if after != row.limit:
@@ -299,8 +306,8 @@ class SharedScopes:
             return row
 
     def knows(self, scope: str) -> bool:
-        """Return whether a scope was made, by any process until now."""
-        # One that is there stays, so only the answer no is looked up again.
+        """Return True if a scope was declared, by any process until now."""
+        # A scope is never removed, so only the answer False is looked up again.
         if scope in self._chains:
             return True
         with self._reading() as db:
@@ -310,46 +317,47 @@ class SharedScopes:
             return True
 
     def remaining(self, scope: str, *, own: Budget = _NO_LIMIT) -> Remaining:
-        """What is left in each dimension, by the tightest of this scope and those around it.
+        """Return what is left per dimension, in the tightest of this scope and those around it.
 
-        `own` are the limits of the scope for this process, where they are lower.
+        `own` are the limits of the scope for this process, where they are lower. Raise
+        `ScopeUnknown` if the scope is not declared.
         """
         with self._reading() as db:
             if db is None:
                 raise ScopeUnknown(scope=scope)
             chain = self._chain(db, scope)
             first, *further = rows.scope_rows(db, only=chain)
-        left = _lowered(first, own).remaining
+        left = _with_lower_limits(first, own).remaining
         for row in further:
             left = tightest(left, row.remaining)
         return left
 
     def rows(self) -> list[ScopeRow]:
-        """Where every scope stands, in the order they were declared."""
+        """Return the row of every scope, in the order of their declaration."""
         with self._reading() as db:
             return [] if db is None else rows.scope_rows(db)
 
     def changes(self, scope: str) -> list[LimitChange]:
-        """How a scope's limits were changed, the newest last."""
+        """Return the changes of a scope's limits, the newest last."""
         with self._reading() as db:
             return [] if db is None else rows.changes(db, scope)
 
     def faults(self, charged: Mapping[str, Amount]) -> list[str]:
-        """Return what does not hold of the scopes, a sentence each.
+        """Return the contradictions between meters, reservations, limits and charges, one per line.
 
-        A meter holds what the reservations in its scope come to, its limit is the one that the last
-        change gave it, and it has spent at least what was `charged`, by scope. It may have spent
-        more: runs that were removed or pruned stay counted.
+        A meter must hold the sum of the reservations in its scope, have the limit of its last
+        change, and have spent at least what was `charged`, by scope. It may have spent more: runs
+        that were removed or pruned still count.
         """
         with self._reading() as db:
             if db is None:
                 return [f"runs were charged to scope {id!r}, which is not there" for id in charged]
             return rows.faults(db, charged)
 
-    # -- inside somebody's transaction ----------------------------------------------------------
+    # -- in the transaction of the caller -------------------------------------------------------
 
     def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[Transaction]:
-        """Make one transaction of the scopes: all of it, or nothing."""
+        """Run one transaction of the scopes: all of it, or nothing."""
         return self._file.writing(forced=forced)
 
     def hold(
@@ -364,20 +372,24 @@ class SharedScopes:
         usd_waived: bool = False,
         own: Budget = _NO_LIMIT,
     ) -> None:
-        """Hold an amount in a scope and those around it, or refuse and hold nothing.
+        """Reserve an amount in a scope and those around it, or refuse and reserve nothing.
 
-        `own` are the limits of the scope for this process, where they are lower.
+        `own` are the limits of the scope for this process, where they are lower. Raise
+        `BudgetExhausted` if the amount does not fit. Raise `BudgetUnpriced` if its price is unknown
+        and not waived while money is limited. Raise `HoldExists` if this intent has a reservation.
+        Raise `NegativeAmount` or `InvalidLimit` if a figure is below zero or above `HELD_MAX`, and
+        `ScopeUnknown` if the scope is not declared.
         """
         figures = figures_of(amount)
         for dimension, figure in zip(COUNTED, figures, strict=True):
             if figure > HELD_MAX:
                 why = f"an amount is at most {HELD_MAX:,}"
                 raise InvalidLimit(field=dimension, given=figure, why=why)
-        with self._joined(within) as db, self._undamaged():
+        with self._transaction(within) as db, self._report_damage():
             chain = self._chain(db, scope)
             if amount.usd is None and not usd_waived:
                 first, *further = rows.scope_rows(db, only=chain)
-                _check_unpriced([_lowered(first, own), *further])
+                _check_unpriced([_with_lower_limits(first, own), *further])
             if rows.held_by(db, run, intent):
                 raise HoldExists(run=run, intent=intent)
             row = HoldRow(
@@ -389,36 +401,49 @@ class SharedScopes:
                 amount=amount,
             )
             if own != _NO_LIMIT:
-                _check_own(_lowered(rows.scope_rows(db, only=chain[:1])[0], own), figures)
+                _check_own_limits(
+                    _with_lower_limits(rows.scope_rows(db, only=chain[:1])[0], own), figures
+                )
             if not rows.hold(db, chain, row, figures):
                 raise _refusal(rows.scope_rows(db, only=chain), figures)
 
     def settle(
         self, within: Transaction | None, *, run: str, intent: int, actual: Amount
     ) -> list[Breach]:
-        """Put what was really used in the place of what was held; then say what is over."""
+        """Replace a reservation by the real cost, and return the limits that are passed then.
+
+        An unknown price settles at the reserved one. Raise `ReservationClosed` if there is no such
+        reservation, and `NegativeAmount` if a figure is below zero.
+        """
         figures_of(actual)
-        with self._joined(within) as db, self._undamaged():
-            hold = self._held(db, run, intent)
+        with self._transaction(within) as db, self._report_damage():
+            hold = self._require_hold(db, run, intent)
             if actual.usd is None and hold.amount.usd is not None:
                 actual = msgspec.structs.replace(actual, usd=hold.amount.usd)
             return self._close(db, hold, actual)
 
     def release(self, within: Transaction | None, *, run: str, intent: int) -> None:
-        """Give back what was held for an attempt that is known to have cost nothing."""
-        with self._joined(within) as db, self._undamaged():
-            self._close(db, self._held(db, run, intent), _NOTHING)
+        """Return a reservation whose attempt is known to have cost nothing.
+
+        Raise `ReservationClosed` if there is no such reservation.
+        """
+        with self._transaction(within) as db, self._report_damage():
+            self._close(db, self._require_hold(db, run, intent), _NOTHING)
 
     def spend(self, within: Transaction | None, *, scope: str, amount: Amount) -> list[Breach]:
-        """Record what needed no hold: turns, fuel, time. Then say what is over."""
+        """Record a cost that needed no reservation: turns, fuel, time. Return the limits passed.
+
+        Raise `NegativeAmount` if a figure is below zero, and `ScopeUnknown` if the scope is not
+        declared.
+        """
         figures_of(amount)
-        with self._joined(within) as db, self._undamaged():
+        with self._transaction(within) as db, self._report_damage():
             return _record(db, self._chain(db, scope), held=_NOTHING, actual=amount)
 
-    # -- what dead owners left ------------------------------------------------------------------
+    # -- reservations of dead owners ------------------------------------------------------------
 
     def holds(self, *, run: str | None = None) -> list[Hold]:
-        """What is held now, by whom, and whether that owner is proven dead."""
+        """Return the open reservations of a run or of all, and if their owners are proven dead."""
         with self._reading() as db:
             found = [] if db is None else rows.hold_rows(db, run=run)
         dead = {owner: self._owners.proven_dead(owner) for owner in {row.owner for row in found}}
@@ -427,10 +452,11 @@ class SharedScopes:
     def resolve(
         self, hold: HoldRow, *, settle_at: Amount | None, insist: bool = False
     ) -> list[Breach]:
-        """Close what a dead owner held: at an amount, or with None as never billed.
+        """Close a dead owner's reservation: at an amount, or with None as never billed.
 
-        Refuses while the owner is not proven dead. `insist` is for whoever knows better: an owner
-        on a machine that is gone, or one whose lock file was lost.
+        Return the limits that are passed then. Raise `HoldAlive` while the owner is not proven
+        dead, unless `insist`: for an owner on a machine that is gone, or one whose lock file was
+        lost. Raise `ReservationClosed` if it is closed already.
         """
         if not insist and not self._owners.proven_dead(hold.owner):
             raise HoldAlive(run=hold.run, intent=hold.intent, owner=hold.owner)
@@ -440,15 +466,15 @@ class SharedScopes:
                 breaches = []
             else:
                 breaches = self.settle(db, run=hold.run, intent=hold.intent, actual=settle_at)
-        if not self._names(hold.owner):
+        if not self._has_reservations(hold.owner):
             self._owners.bury(hold.owner)
         return breaches
 
     # -- inside ---------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _joined(self, within: Transaction | None) -> Iterator[sqlite3.Connection]:
-        """Take part in a transaction, or make one."""
+    def _transaction(self, within: Transaction | None) -> Iterator[sqlite3.Connection]:
+        """Use the given transaction, or run one."""
         if within is not None:
             yield sqlite_of(within)
             return
@@ -457,9 +483,9 @@ class SharedScopes:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection | None]:
-        """The file as it was at one moment, None if no scope was ever declared."""
-        with self._file.reading() as db, self._undamaged():
-            # Of several statements, all see the same: a meter and its scope belong together.
+        """Give the database as it is at one moment; None if no scope was ever declared."""
+        with self._file.reading() as db, self._report_damage():
+            # One read transaction, so that all statements see the same meters and scopes.
             db.execute("BEGIN")
             try:
                 yield None if self._version(db) is None else db
@@ -468,7 +494,7 @@ class SharedScopes:
                     db.execute("ROLLBACK")
 
     @contextlib.contextmanager
-    def _undamaged(self) -> Iterator[None]:
+    def _report_damage(self) -> Iterator[None]:
         try:
             yield
         except rows.Damaged as error:
@@ -485,10 +511,10 @@ class SharedScopes:
         self._recognized = True
         return rows.FORMAT
 
-    def _put(self, db: sqlite3.Connection, scope: Scope, budget: Budget) -> None:
+    def _put_scope(self, db: sqlite3.Connection, scope: Scope, budget: Budget) -> None:
         known = rows.scope_of(db, scope.id)
         if known is None:
-            around = None if scope.parent is None else self._required(db, scope.parent)
+            around = None if scope.parent is None else self._require_scope(db, scope.parent)
             check_place(scope.id, scope.kind, within=None if around is None else around.kind)
             rows.insert_scope(db, scope, budget)
             return
@@ -500,23 +526,26 @@ class SharedScopes:
         if row.limit != budget:
             rows.change_limits(db, scope.id, before=row.limit, after=budget, now_ms=self._clock())
 
-    def _required(self, db: sqlite3.Connection, scope: str) -> Scope:
+    def _require_scope(self, db: sqlite3.Connection, scope: str) -> Scope:
         found = rows.scope_of(db, scope)
         if found is None:
             raise ScopeUnknown(scope=scope)
         return found
 
     def _chain(self, db: sqlite3.Connection, scope: str) -> tuple[Scope, ...]:
-        """A scope and those around it. Kept: a scope is never moved or removed."""
+        """Return a scope and those around it. Raise `ScopeUnknown` if it is not declared.
+
+        The result is cached: a scope is never moved or removed.
+        """
         chain = self._chains.get(scope)
         if chain is None:
             if self._version(db) is None:
                 raise ScopeUnknown(scope=scope)
-            chain = tuple(rows.chain_of(db, self._required(db, scope)))
+            chain = tuple(rows.chain_of(db, self._require_scope(db, scope)))
             self._chains[scope] = chain
         return chain
 
-    def _held(self, db: sqlite3.Connection, run: str, intent: int) -> HoldRow:
+    def _require_hold(self, db: sqlite3.Connection, run: str, intent: int) -> HoldRow:
         there = self._version(db) is not None
         found = rows.hold_rows(db, run=run, intent=intent) if there else []
         if not found:
@@ -527,7 +556,7 @@ class SharedScopes:
         rows.delete_hold(db, hold)
         return _record(db, self._chain(db, hold.scope), held=hold.amount, actual=actual)
 
-    def _names(self, owner: str) -> bool:
+    def _has_reservations(self, owner: str) -> bool:
         with self._reading() as db:
             return db is not None and bool(rows.hold_rows(db, owner=owner))
 
@@ -547,8 +576,8 @@ def _check_unpriced(found: list[ScopeRow]) -> None:
             raise BudgetUnpriced(scope=row.scope)
 
 
-def _lowered(row: ScopeRow, own: Budget) -> ScopeRow:
-    """Return where a scope stands for a process whose own limits of it may be lower."""
+def _with_lower_limits(row: ScopeRow, own: Budget) -> ScopeRow:
+    """Return the row of a scope for a process whose own limits of it may be lower."""
     return row_of(
         row.scope,
         lower_of(row.limit, own),
@@ -558,13 +587,13 @@ def _lowered(row: ScopeRow, own: Budget) -> ScopeRow:
     )
 
 
-def _check_own(row: ScopeRow, figures: Sequence[int]) -> None:
-    refusal = exhausted(_lefts([row]), figures)
+def _check_own_limits(row: ScopeRow, figures: Sequence[int]) -> None:
+    refusal = exhausted(_remaining_by_scope([row]), figures)
     if refusal is not None:
         raise refusal
 
 
-def _lefts(found: list[ScopeRow]) -> list[tuple[int, int, Scope]]:
+def _remaining_by_scope(found: list[ScopeRow]) -> list[tuple[int, int, Scope]]:
     return [
         (place, getattr(row.remaining, COUNTED[place]), row.scope)
         for row in found
@@ -573,15 +602,18 @@ def _lefts(found: list[ScopeRow]) -> list[tuple[int, int, Scope]]:
 
 
 def _refusal(found: list[ScopeRow], figures: Sequence[int]) -> BudgetExhausted:
-    """Why a hold did not fit, from rows in which nothing of it is held."""
-    refusal = exhausted(_lefts(found), figures)
+    """Return the error for a reservation that did not fit, from rows without it.
+
+    Raise `Damaged` if it would fit.
+    """
+    refusal = exhausted(_remaining_by_scope(found), figures)
     if refusal is None:
         raise rows.Damaged("a meter refuses what it has room for")
     return refusal
 
 
 def memory_scopes(*, clock: Callable[[], int] = now_ms) -> SharedScopes:
-    """Return scopes of this process alone, without any yet."""
+    """Return empty scopes of this process alone."""
     return SharedScopes(MemoryFile(), clock=clock)
 
 

@@ -20,11 +20,11 @@ from tallystick.core.chain import GENESIS, Draft, Head, Sealed, is_of_fork
 from tallystick.core.errors import LedgerCorrupt, LedgerLocked, LedgerUnavailable
 from tallystick.ledger import acts, columns, custody
 from tallystick.ledger.facts import (
-    noted,
-    selected,
+    copy_facts,
+    row_after_entries,
+    select_rows,
     tagged_drafts,
     tagged_entry,
-    with_facts_of,
 )
 from tallystick.ledger.file import FORMAT, LEDGER
 from tallystick.ledger.port import (
@@ -44,14 +44,14 @@ from tallystick.storage.sqlite_file import checkpointed
 if TYPE_CHECKING:
     from tallystick.ledger.scopes import Scopes
 
-# The file under a SQLite ledger: read on one connection, written on another.
+# The file of a SQLite ledger: read on one connection, written on another.
 #
 # WAL, so readers never wait and a commit is one append. `synchronous` is chosen per transaction:
 # NORMAL leaves the commit with the operating system, where it survives the death of this process;
 # FULL waits for the disk, and since the log is one file it carries every commit before it.
 #
-# Each object reads on a connection of its own, so that nobody who reads waits for the disk. All
-# objects of a process on one file write on one connection, that of its writer.
+# Each object reads on a connection of its own, so a reader never waits for the disk. All objects of
+# a process on one file write on one connection, that of its writer.
 
 
 def _unavailable(path: Path, error: OSError) -> LedgerUnavailable:
@@ -69,67 +69,79 @@ class LedgerFile:
 
     @property
     def where(self) -> str:
-        """What errors call it."""
+        """The name of the file in error messages."""
         return str(self.path)
 
     def owners(self) -> Owners:
-        """Return the owners of what is held in this file, beside it."""
+        """Return the processes that own reservations in this file, from the folder beside it."""
         folder = self.path.with_name(f"{self.path.name}-owners")
         return FileOwners(folder, failed=_unavailable)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Look at what is committed. Waits for no writer, here or in another process."""
-        with self._translated(), self._reader.held() as db:
+        """Give a connection that sees what is committed. Never waits for a writer."""
+        with self._translate_errors(), self._reader.held() as db:
             yield db
 
     @contextlib.contextmanager
     def writing(self, *, forced: bool) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of it, or nothing. Ends when the commit is as strong as asked."""
+        """Run one transaction: all of it, or nothing. Exiting waits for the commit.
+
+        With `forced`, it waits until the commit is on the disk.
+        """
         with (
-            self._translated(),
-            self._written().transaction(forced=forced, busy_seconds=self._busy_seconds) as db,
+            self._translate_errors(),
+            self._open_writer().transaction(forced=forced, busy_seconds=self._busy_seconds) as db,
         ):
             yield db
 
     def submit(self, work: Work, *, forced: bool, bytes: int) -> Future[None]:
-        """Have work done in a transaction of the writer's thread, with that of others."""
-        with self._translated():
-            return self._written().submit(
+        """Queue work for a transaction of the writer's thread, shared with other work."""
+        with self._translate_errors():
+            return self._open_writer().submit(
                 work, forced=forced, bytes=bytes, path=self.path, busy_seconds=self._busy_seconds
             )
 
     def write(self, work: Work, *, forced: bool, bytes: int) -> None:
-        """Submit, and wait for it. Raises what it failed with."""
-        with self._translated():
-            writer = self._written()
+        """Submit work and wait for it. Raise the error that it failed with."""
+        with self._translate_errors():
+            writer = self._open_writer()
             writer.check_not_mine()
             future = writer.submit(
                 work, forced=forced, bytes=bytes, path=self.path, busy_seconds=self._busy_seconds
             )
-        # What it failed with was translated where it failed.
+        # Outside of the block above: the writer has translated this error already.
         future.result()
 
     def sweep(self) -> None:
-        """Take what was removed out of the log too, as far as no reader still needs it."""
-        with self._translated(), self._written().alone(busy_seconds=self._busy_seconds) as db:
+        """Remove deleted content from the write-ahead log too, unless a reader still needs it."""
+        with (
+            self._translate_errors(),
+            self._open_writer().alone(busy_seconds=self._busy_seconds) as db,
+        ):
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def rewrite(self) -> tuple[int, int]:
-        """Make the file as small as what it holds. Raises `LedgerLocked` if it cannot be done now.
+        """Shrink the file to its content (VACUUM). Return its size in bytes before and after.
 
-        Returns its bytes, those of its log included, before and after.
+        The sizes include the log. Raise `LedgerLocked` if others read or write for too long.
         """
-        with self._translated(), self._written().alone(busy_seconds=self._busy_seconds) as db:
+        with (
+            self._translate_errors(),
+            self._open_writer().alone(busy_seconds=self._busy_seconds) as db,
+        ):
             before = self._size()
-            self._checkpointed(db)
+            self._checkpoint(db)
             db.execute("VACUUM")
-            # The new pages are in the log until nobody needs the old ones.
-            self._checkpointed(db)
+            # VACUUM wrote the new pages to the log; the file itself is still as large as before.
+            self._checkpoint(db)
             return before, self._size()
 
     def close(self) -> None:
-        """Wait for what was submitted, and let go of the file."""
+        """Wait for what was submitted, and close the file.
+
+        Raise `UsageError` in a thread that would wait for itself.
+        """
         writer = self._writer
         if writer is not None:
             writer.check_not_mine()
@@ -137,7 +149,7 @@ class LedgerFile:
             writer.leave(self)
         self._reader.close()
 
-    def _checkpointed(self, db: sqlite3.Connection) -> None:
+    def _checkpoint(self, db: sqlite3.Connection) -> None:
         if not checkpointed(db):
             raise LedgerLocked(where=str(self.path), waited_seconds=self._busy_seconds)
 
@@ -145,20 +157,19 @@ class LedgerFile:
         log = self.path.with_name(f"{self.path.name}-wal")
         return sum(each.stat().st_size for each in (self.path, log) if each.exists())
 
-    def _written(self) -> Writer:
-        # Two threads that come here together get the same one.
+    def _open_writer(self) -> Writer:
+        # No lock is needed: `writer_of` returns the same writer to two threads that race here.
         writer = self._writer
         if writer is None:
             self._writer = writer = writer_of(self.path, self, busy_seconds=self._busy_seconds)
         return writer
 
-    def _translated(self) -> contextlib.AbstractContextManager[None]:
+    def _translate_errors(self) -> contextlib.AbstractContextManager[None]:
         return LEDGER.translated(self.path, waited_seconds=self._busy_seconds)
 
 
-# The rows of a ledger's file: what they hold is checked as it is read.
-#
-# A row that holds what we never write is damage, and said to be: `LedgerCorrupt`.
+# The rows of a ledger's file: values are checked as they are read. A row with a value that is never
+# written is damaged, and raises `LedgerCorrupt`.
 
 
 _BASE = f"SELECT {columns.BASE} FROM run"
@@ -179,21 +190,22 @@ _FoundEntry = tuple[int, bytes, bytes, int | None, bytes | None, bytes | None]
 
 
 class Rows:
-    """Reads the rows of one file."""
+    """Reads the rows of one file. Raises `LedgerCorrupt` for a damaged row."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._columns = False
 
     def row(self, db: sqlite3.Connection, run: str) -> RunRow | None:
+        """Return the row of a run, with its facts; None if it is not in the file."""
         if self._have_columns(db):
             found = db.execute(f"{_ROW} run WHERE id = ?", (run,)).fetchone()
             return None if found is None else self._as_row(found)
-        row = self.standing(db, run)
+        row = self.row_without_facts(db, run)
         return None if row is None else columns.with_facts(db, row)
 
-    def standing(self, db: sqlite3.Connection, run: str) -> RunRow | None:
-        """Return the row of a run without what its records say: all that an append needs."""
+    def row_without_facts(self, db: sqlite3.Connection, run: str) -> RunRow | None:
+        """Return the row of a run without its facts, which is all that an append needs."""
         found = db.execute(f"{_BASE} WHERE id = ?", (run,)).fetchone()
         return None if found is None else self._as_base(found)
 
@@ -207,18 +219,21 @@ class Rows:
         most: int | None = None,
         newest_first: bool = False,
     ) -> list[RunRow]:
+        """Return rows as `Ledger.runs` does."""
         if self._have_columns(db):
-            asked, values = columns.question(
+            asked, values = columns.selection_sql(
                 which, after=after, skip=skip, most=most, newest_first=newest_first
             )
             return [self._as_row(found) for found in db.execute(f"{_ROW} {asked}", values)]
-        # Run by run, as far as it takes: most questions end before the last run.
+        # Facts are read lazily, run by run: most selections end before the last run.
         every = db.execute(f"{_BASE} ORDER BY id{' DESC' if newest_first else ''}").fetchall()
         rows = (columns.with_facts(db, self._as_base(found)) for found in every)
-        return selected(rows, which, after=after, skip=skip, most=most, newest_first=newest_first)
+        return select_rows(
+            rows, which, after=after, skip=skip, most=most, newest_first=newest_first
+        )
 
     def _have_columns(self, db: sqlite3.Connection) -> bool:
-        """Return whether the file has the columns. One that has them keeps them."""
+        """Return True if the file has the columns; that answer is kept: they are never removed."""
         if not self._columns:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             self._columns = version == FORMAT
@@ -227,7 +242,7 @@ class Rows:
     def entries(
         self, db: sqlite3.Connection, run: str, start: int
     ) -> Generator[Sealed, None, None]:
-        """The entries from a place on. To be closed before the connection is let go of."""
+        """Yield the entries from a position on. Close it before the connection is released."""
         cursor = db.execute(_ENTRIES, (run, start))
         try:
             for seq, found in enumerate(cursor, start):
@@ -236,19 +251,22 @@ class Rows:
             cursor.close()
 
     def hash_at(self, db: sqlite3.Connection, run: str, seq: int) -> str | None:
-        """The hash of the entry at a place."""
+        """Return the hash of the entry at a position; None if it is missing or damaged."""
         found = db.execute("SELECT hash FROM entry WHERE run = ? AND seq = ?", (run, seq))
         row = found.fetchone()
         return row[0].hex() if row is not None and type(row[0]) is bytes else None
 
     def header_at(self, db: sqlite3.Connection, run: str, seq: int) -> bytes:
-        """The header of the entry at a place, nothing if there is none."""
+        """Return the header of the entry at a position; empty if it is missing or damaged."""
         found = db.execute("SELECT header FROM entry WHERE run = ? AND seq = ?", (run, seq))
         row = found.fetchone()
         return row[0] if row is not None and type(row[0]) is bytes else b""
 
     def forks_of(self, db: sqlite3.Connection, run: str) -> list[str]:
-        """The runs that grew from a run, or are about to. What cannot be read says nothing."""
+        """Return the ids of the forks of a run, and of runs claimed as forks without an entry yet.
+
+        A run whose first entry cannot be read is left out.
+        """
         index = "INDEXED BY run_unwritten" if self._have_columns(db) else ""
         begun = db.execute(
             f"SELECT id, hash FROM run {index} WHERE count = 0 AND hash <> ?", (GENESIS,)
@@ -275,22 +293,26 @@ class Rows:
 
     def _as_base(self, found: tuple[Any, ...]) -> RunRow:
         if tuple(map(type, found)) != _ROW_TYPES:
-            raise self._corrupt(f"the row of run {found[0]!r} holds what no row does")
+            raise self._corrupt(
+                f"the row of run {found[0]!r} holds a value that is never written there"
+            )
         return columns.base_row(found)
 
     def _as_row(self, found: tuple[Any, ...]) -> RunRow:
         base = len(_ROW_TYPES)
         row = columns.with_columns(self._as_base(found[:base]), found[base:])
         if row is None:
-            raise self._corrupt(f"the row of run {found[0]!r} holds what no row does")
+            raise self._corrupt(
+                f"the row of run {found[0]!r} holds a value that is never written there"
+            )
         return row
 
     def _corrupt(self, why: str) -> LedgerCorrupt:
         return LedgerCorrupt(where=str(self._path), why=why)
 
 
-def insert(db: sqlite3.Connection, run: str, places: Sequence[tuple[int, Sealed]]) -> None:
-    """Add entries at their places."""
+def insert_entries(db: sqlite3.Connection, run: str, places: Sequence[tuple[int, Sealed]]) -> None:
+    """Add entries at their positions."""
     db.executemany(
         "INSERT INTO entry VALUES (?, ?, ?, ?)",
         [(run, seq, entry.header, bytes.fromhex(entry.hash)) for seq, entry in places],
@@ -301,8 +323,8 @@ def insert(db: sqlite3.Connection, run: str, places: Sequence[tuple[int, Sealed]
     )
 
 
-def put(db: sqlite3.Connection, row: RunRow) -> None:
-    """Set the row of a run."""
+def put_row(db: sqlite3.Connection, row: RunRow) -> None:
+    """Write the row of a run, replacing the old one."""
     base = (
         row.run,
         row.created_at,
@@ -315,15 +337,15 @@ def put(db: sqlite3.Connection, row: RunRow) -> None:
     db.execute(_PUT, (*base, *columns.values_of(row)))
 
 
-def put_head(db: sqlite3.Connection, row: RunRow) -> None:
-    """Set where the chain of a run stands, and nothing else of its row."""
+def update_head(db: sqlite3.Connection, row: RunRow) -> None:
+    """Update the head in the row of a run, and nothing else."""
     db.execute(
         "UPDATE run SET count = ?, hash = ? WHERE id = ?",
         (row.head.count, bytes.fromhex(row.head.hash), row.run),
     )
 
 
-def without_bodies(db: sqlite3.Connection, run: str, seqs: Sequence[int]) -> None:
+def erase_bodies(db: sqlite3.Connection, run: str, seqs: Sequence[int]) -> None:
     """Remove the bodies of entries."""
     db.executemany(
         "UPDATE body SET salt = NULL, body = NULL WHERE run = ? AND seq = ?",
@@ -331,8 +353,8 @@ def without_bodies(db: sqlite3.Connection, run: str, seqs: Sequence[int]) -> Non
     )
 
 
-def remove(db: sqlite3.Connection, run: str) -> None:
-    """Remove all of a run."""
+def delete_run(db: sqlite3.Connection, run: str) -> None:
+    """Delete the row, the entries and the bodies of a run."""
     db.execute("DELETE FROM body WHERE run = ?", (run,))
     db.execute("DELETE FROM entry WHERE run = ?", (run,))
     db.execute("DELETE FROM run WHERE id = ?", (run,))
@@ -342,12 +364,14 @@ def remove(db: sqlite3.Connection, run: str) -> None:
 
 
 _BUSY_SECONDS = 10.0
+# A reader takes this many entries at once, or this many bytes of bodies, and holds no lock between
+# two batches.
 _BATCH_ENTRIES = 512
 _BATCH_BYTES = 1 << 20
 
 
 class SqliteLedger:
-    """Keeps runs across processes. Made private to the user: file 0600, directory 0700.
+    """A ledger that is kept in a file, private to the user: file 0600, directory 0700.
 
     A writer waits `busy_seconds` for another process, then raises `LedgerLocked`.
     """
@@ -385,18 +409,18 @@ class SqliteLedger:
 
     @property
     def lock_folder(self) -> Path:
-        # Whichever name the ledger was opened by: those who share it share its locks.
+        # The real path, so that processes that opened it by different links share its locks.
         path = Path(os.path.realpath(self.path))
         return path.with_name(f"{path.name}-runs")
 
     def shared_scopes(self) -> Scopes:
-        # Not every reader of a ledger has to do with money.
+        # Imported here: most readers of a ledger need no budgets, and the import takes time.
         from tallystick.ledger.scopes import SharedScopes
 
         return SharedScopes(self._file)
 
     def close(self) -> None:
-        """Let go of the file. Used again, the ledger opens it again."""
+        """Close the file. If the ledger is used again, it opens the file again."""
         self._file.close()
 
     def claim(
@@ -409,15 +433,20 @@ class SqliteLedger:
     ) -> int:
         with self._file.writing(forced=False) as db:
             found = self._rows.row(db, run)
-            row = custody.claimed(found, run, create=create, grown_from=grown_from, owner=owner)
+            row = custody.row_after_claim(
+                found, run, create=create, grown_from=grown_from, owner=owner
+            )
             acts.prepare(db)
-            put(db, row)
+            put_row(db, row)
             if create:
                 acts.add(db, row, "created")
         return row.fence
 
     def acts_by_run(self) -> dict[str, list[acts.Act]] | None:
-        """Return what was done to each run beside its chain; None of a ledger from before that."""
+        """Return the acts of each run; None for a ledger from before there were acts.
+
+        Raise `LedgerCorrupt` if a row of their table is damaged.
+        """
         try:
             with self._file.reading() as db:
                 return acts.all_acts(db)
@@ -425,7 +454,7 @@ class SqliteLedger:
             raise LedgerCorrupt(where=str(self.path), why=str(error)) from error
 
     def damage(self) -> list[str]:
-        """Return what SQLite finds wrong with the file, its tables and its indexes."""
+        """Return the faults that SQLite finds in the file, its tables and its indexes."""
         with self._file.reading() as db:
             return integrity_faults(db)
 
@@ -439,7 +468,7 @@ class SqliteLedger:
         forced: bool,
         also: Also | None = None,
     ) -> tuple[Head, Future[None]]:
-        """Waits while the writer has too much to do: see `ledger/writer.py`."""
+        """Queue an append; see `Ledger.submit`. Waits while the queue of the writer is full."""
         work, size, head = self._append(run, drafts, expected=expected, fence=fence, also=also)
         return head, self._file.submit(work, forced=forced, bytes=size)
 
@@ -459,7 +488,7 @@ class SqliteLedger:
 
     def read(self, run: str, *, start: int = 0, stop: int | None = None) -> Iterator[Sealed]:
         with self._file.reading() as db:
-            custody.required(self._rows.row(db, run), run)
+            custody.require_row(self._rows.row(db, run), run)
         return self._entries(run, start, sys.maxsize if stop is None else stop)
 
     def runs(
@@ -486,11 +515,11 @@ class SqliteLedger:
 
     def remove(self, run: str, *, also: Also | None = None) -> None:
         with self._file.writing(forced=True) as db:
-            custody.required(self._rows.row(db, run), run)
+            custody.require_row(self._rows.row(db, run), run)
             custody.check_removable(run, self._rows.forks_of(db, run))
             acts.prepare(db)
             acts.remove(db, run)
-            remove(db, run)
+            delete_run(db, run)
             if also is not None:
                 also(db)
         self._file.sweep()
@@ -498,10 +527,10 @@ class SqliteLedger:
     def release(self, run: str) -> RunRow:
         with self._file.writing(forced=True) as db:
             found = self._rows.row(db, run)
-            row = custody.released(found, run)
+            row = custody.row_after_release(found, run)
             acts.prepare(db)
-            put(db, row)
-            # Given away already, it stays as it is: that is no act.
+            put_row(db, row)
+            # A run that was released before is unchanged, so there is no act to record.
             if row != found:
                 acts.add(db, row, "released")
         return row
@@ -520,16 +549,16 @@ class SqliteLedger:
                     hash_at=partial(self._rows.hash_at, db),
                 )
                 shared = islice(entries, ancestor.count)
-                fresh = custody.without_known(shared, known=here, of=ancestor.run, run=header.run)
-                self._take(db, custody.shared_row(ancestor), fresh, "shared", here)
+                fresh = custody.new_entries(shared, known=here, of=ancestor.run, run=header.run)
+                self._insert_imported(db, custody.shared_row(ancestor), fresh, "shared", here)
             if known is not None:
-                fresh = custody.without_known(entries, known=known, of=header.run, run=header.run)
+                fresh = custody.new_entries(entries, known=known, of=header.run, run=header.run)
                 kind: acts.Custody = "adopted" if header.moved else "copied"
-                self._take(db, custody.adopted(header), fresh, kind, known)
+                self._insert_imported(db, custody.imported_row(header), fresh, kind, known)
             if also is not None:
                 also(db)
 
-    def _take(
+    def _insert_imported(
         self,
         db: sqlite3.Connection,
         row: RunRow,
@@ -537,69 +566,72 @@ class SqliteLedger:
         kind: acts.Custody,
         here: Head | None,
     ) -> None:
-        """Add the entries of a run that arrives. There is nothing to do if `here` is None."""
+        """Add the entries of an imported run, and its row unless `here` is None.
+
+        `here` is the head of the part that is here already; None means that all of it is, and then
+        `fresh` is read but yields nothing.
+        """
         erased = []
         seen = []
         before = self._rows.row(db, row.run)
         for seq, entry in fresh:
-            insert(db, row.run, [(seq, entry)])
+            insert_entries(db, row.run, [(seq, entry)])
             seen.append(tagged_entry(entry))
             if entry.body is None:
                 erased.append(seq)
         if here is not None:
-            put(db, noted(row if before is None else with_facts_of(before, row), seen))
+            put_row(db, row_after_entries(row if before is None else copy_facts(before, row), seen))
             acts.add(db, row, kind)
             acts.add_erased(db, row, erased)
 
     def erase(self, run: str, seqs: Sequence[int]) -> None:
         with self._file.writing(forced=True) as db:
-            row = custody.required(self._rows.row(db, run), run)
+            row = custody.require_row(self._rows.row(db, run), run)
             fork = is_of_fork(self._rows.header_at(db, run, 0))
             custody.check_erasable(row, seqs, fork=fork)
             acts.prepare(db)
-            # A chain that ends by saying that it was pruned needs no other record of it.
-            if not acts.says_pruned(self._rows.header_at(db, run, row.head.count - 1)):
+            # If the chain ends in a `run.pruned` record, that records the erasure.
+            if not acts.is_pruned_entry(self._rows.header_at(db, run, row.head.count - 1)):
                 acts.add_erased(db, row, seqs)
-            without_bodies(db, run, seqs)
-            put(db, msgspec.structs.replace(row, erased=True))
+            erase_bodies(db, run, seqs)
+            put_row(db, msgspec.structs.replace(row, erased=True))
         self._file.sweep()
 
     def free_bytes(self) -> int:
-        """Return how much of the file holds nothing."""
+        """Return the bytes of the file that are in unused pages."""
         with self._file.reading() as db:
             (free,) = db.execute("PRAGMA freelist_count").fetchone()
             (size,) = db.execute("PRAGMA page_size").fetchone()
         return int(free * size)
 
     def reclaim(self) -> tuple[int, int]:
-        """Give back the room of what was erased or removed. Returns the bytes before and after.
+        """Shrink the file by the room of erased and removed content. Return bytes before and after.
 
-        Everything that is left is written anew, in one transaction of SQLite's (VACUUM): killed at
-        any moment, the file is as it was or as it becomes, and nothing is lost. While it goes on it
-        takes as much room again twice, beside the file and where SQLite keeps temporary files, and
-        nobody writes. Raises `LedgerLocked` if others read or write for too long; asked again, it
-        does the rest.
+        The rest is written again in one SQLite transaction (VACUUM). If the process is killed, the
+        file is as before or as after, and nothing is lost. Meanwhile it needs up to twice the room
+        again, beside the file and where SQLite keeps temporary files, and nothing else can write.
+        Raise `LedgerLocked` if others read or write for too long; call it again then.
         """
         return self._file.rewrite()
 
     def _append(
         self, run: str, drafts: Sequence[Draft], *, expected: Head, fence: int, also: Also | None
     ) -> tuple[Work, int, Head]:
-        """What an append does in its transaction, how many bytes it is, and the head after it."""
+        """Return the work of an append, its size in bytes, and the head after it."""
         entries, head = custody.seal_all(run, drafts, head=expected, salts=self._salts)
         telling = tagged_drafts(drafts)
 
         def work(db: sqlite3.Connection) -> None:
-            # Most entries say nothing that the row does, and change two figures of it.
+            # Most entries carry no fact of the row: then only the two columns of its head change.
             whole = bool(telling) or not drafts
-            found = self._rows.row(db, run) if whole else self._rows.standing(db, run)
-            row = custody.appended(found, run, expected=expected, fence=fence, head=head)
-            insert(db, run, list(enumerate(entries, start=expected.count)))
+            found = self._rows.row(db, run) if whole else self._rows.row_without_facts(db, run)
+            row = custody.row_after_append(found, run, expected=expected, fence=fence, head=head)
+            insert_entries(db, run, list(enumerate(entries, start=expected.count)))
             if whole:
-                # Also when it is the same: a commit that changes nothing would not be forced.
-                put(db, noted(row, telling))
+                # Even if the row is unchanged: SQLite would not force a commit without a change.
+                put_row(db, row_after_entries(row, telling))
             else:
-                put_head(db, row)
+                update_head(db, row)
             if also is not None:
                 also(db)
 
@@ -607,7 +639,7 @@ class SqliteLedger:
         return work, size, head
 
     def _entries(self, run: str, seq: int, stop: int) -> Iterator[Sealed]:
-        """Batch by batch, so that whoever reads slowly keeps neither lock nor memory."""
+        """Read in batches, so that a slow reader holds neither a lock nor much memory."""
         while seq < stop and (batch := self._batch(run, seq, min(stop - seq, _BATCH_ENTRIES))):
             yield from batch
             seq += len(batch)
@@ -626,7 +658,7 @@ class SqliteLedger:
                     if room <= 0 or len(batch) == most:
                         break
             except (LedgerCorrupt, sqlite3.DatabaseError):
-                # What comes before it is still to be had; the next call begins with it.
+                # Return the good entries before the damaged one; the next call raises for it.
                 if not batch:
                     raise
         return batch

@@ -1,28 +1,28 @@
-"""Export and import of one run as a single file, read as if an enemy had written it.
+"""Export and import one run as a single file, which is read as if it were hostile.
 
 An export carries the whole chain. Imported, it is a **copy**: the same entries under the same id,
-to be read, verified and replayed, never gone on with. An export with `move` is the run's **title**:
-the run ends here, and the ledger that imports the file goes on with it. `custody` has the rule that
-keeps two ledgers from owning one run, and what it cannot stop.
+which can be read, verified and replayed, but not resumed. An export with `move` is the run's
+**title**: the run ends here, and the ledger that imports the file owns it. `custody` has the rule
+that keeps two ledgers from owning one run, and names what it cannot stop.
 
 The order of a move: the file is begun under another name; the run is marked as moved, and the mark
 is on disk; the entries are written and are on disk; the file gets its name. A failure after the
 mark leaves the run moved and no file: export it again, with `move`, to get it. Attachments are read
 through before the mark, so that a run whose bytes are gone or damaged is not given away.
 
-An import reads its input again and again. The first time checks everything and holds no lock, so an
-input that lies or is slow keeps no other run waiting. The second, if there are attachments, hands
-them to the receiver, which keeps them for now. The last checks again while it writes the entries,
-all in one transaction, in which the receiver commits. It ends behind the entries: a gigabyte of
-attachments is not read while others wait to write.
+An import reads its input up to three times. The first reading checks everything and holds no lock,
+so an input that is slow or wrong keeps no other run waiting. The second, if there are attachments,
+hands them to the receiver, which keeps them provisionally. The last checks again while it writes
+the entries, all in one transaction, in which the receiver commits. It ends after the entries: a
+gigabyte of attachments is not read while others wait to write.
 
-Rejected: attachments before the entries, which would save a reading. What an attachment is for, and
-whether the run may have it, is known from the entries.
+Rejected: attachments before the entries, which would save a reading. The entries say what an
+attachment is for, and whether the run may have it.
 
-A fork shares the first entries of the run it grew from, which may itself be a fork. Its export
-carries what it shares, of each run as much as the next one grew from and no more, in front of its
-own. Imported, those are copies, whatever the export is for the fork itself. If such a run is there
-already, it has to agree, and stays as it is.
+A fork shares the first entries of its parent, which may itself be a fork. Its export carries the
+shared entries before its own, of each run as many as the next one shares. Imported, the runs that
+they come from are copies, even if the fork itself is moved. If such a run is there already, its
+entries have to agree, and it stays as it is.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tallystick.core.chain import GENESIS, SALT_BYTES, Head, Root, Sealed, check
 from tallystick.core.errors import LedgerCorrupt, RunNotFound, TransferRefused
 from tallystick.core.ids import is_ulid
 from tallystick.core.json_text import canonical
-from tallystick.ledger.custody import known_head, required, shared_head
+from tallystick.ledger.custody import known_head, require_row, shared_head
 from tallystick.ledger.port import (
     ANCESTORS_MAX,
     ATTACHMENTS_MAX,
@@ -56,11 +56,11 @@ from tallystick.ledger.port import (
     RunRow,
     TransferLedger,
 )
-from tallystick.ledger.verify import whole_ancestors_of
+from tallystick.ledger.verify import verified_ancestors_of
 from tallystick.storage.private_file import whole_file
 from tallystick.storage.transaction import Transaction
 
-# One run as a stream of bytes: written in one pass, read as if an enemy had written it.
+# One run as a stream of bytes, written in one pass.
 #
 #   magic        "tallystick ledger export" and a line feed
 #   header       one line of canonical JSON: format, run, count, hash of the head, fence, moved, how
@@ -69,26 +69,25 @@ from tallystick.storage.transaction import Transaction
 #                header (4 bytes), 1 if it has a body or 0 if that was erased (1 byte), length of
 #                body (4 bytes), hash (32 bytes), header, and with a body its salt (16 bytes) and
 #                the body
-#   attachments  so many times: length of reference (4 bytes), length of bytes (8 bytes), the
+#   attachments  of each one: length of reference (4 bytes), length of bytes (8 bytes), the
 #                reference as canonical JSON, the bytes
 #   digest       SHA-256 of everything above
 #
-# Format 1 is the same without attachments, format 2 without ancestors. Format 3 is the same with at
-# least one: what needs none is written in format 2, which earlier versions read. An ancestor is
-# what the next one says it grew from, no more and no less; the first grew from nothing.
+# Format 1 has no attachments, format 2 no ancestors, format 3 at least one ancestor. A run without
+# ancestors is written in format 2, which earlier versions read. Each ancestor is exactly what the
+# next one says it was forked from; the first was forked from nothing.
 #
-# Lengths are big-endian. Nothing is compressed and no
-# length is believed before as many bytes were read, so a reader holds at most one body or one piece
-# of an attachment, and an importer stores no more than it was sent. Nothing in the stream becomes a
-# path.
+# Lengths are big-endian. Nothing is compressed, and a length is only trusted as far as bytes were
+# read, so a reader holds at most one body or one piece of an attachment, and an importer stores no
+# more than it was sent. Nothing in the stream becomes a path.
 
 
 FORMAT = 3
-# Of a run that grew from no other.
+# The format of a run that is no fork.
 FORMAT_ALONE = 2
 _FORMATS = (1, 2, 3)
 MAGIC = b"tallystick ledger export\n"
-# An ancestor takes at most 150 bytes, all else under a thousand.
+# An ancestor takes at most 150 bytes, all other fields together fewer than 1,000.
 _HEADER_LINE_BYTES_MAX = 1_024 + 150 * ANCESTORS_MAX
 _ENTRY_HEADER_BYTES_MAX = 65_536
 # A label of a thousand characters takes at most 6,000 bytes; the rest of a reference is short.
@@ -101,13 +100,13 @@ _CARRIED_FRAME = struct.Struct(">IQ")
 
 
 class _Format(msgspec.Struct, frozen=True):
-    """The one field that every version of the header has."""
+    """The one field that the header has in every version."""
 
     format: int
 
 
 class Readable(Protocol):
-    """What a stream is read from."""
+    """A source of bytes, such as an open file or a pipe."""
 
     def read(self, count: int, /) -> bytes: ...
 
@@ -118,10 +117,10 @@ def write_stream(
     entries: Iterable[Sealed],
     carried: Iterable[Carried] = (),
 ) -> None:
-    """Write a run. `entries`, those of its ancestors first, and `carried` are as the header says.
+    """Write a run. `entries`, those of its ancestors first, and `carried` must match the header.
 
-    The pieces of an attachment have to be as long as it says. That they are is for them to see to:
-    a file in which they are not is refused by every reader.
+    The pieces of an attachment must add up to its `byte_len`. That is not checked here: a file in
+    which they do not is refused by every reader.
     """
     digest = hashlib.sha256()
 
@@ -143,8 +142,8 @@ def write_stream(
     file.write(digest.digest())
 
 
-def _other_parent(root: Root, parent: Ancestor | None) -> str | None:
-    """Say why a first entry does not grow from the run before it in the file."""
+def _parent_mismatch(root: Root, parent: Ancestor | None) -> str | None:
+    """Return why a first entry is not a fork of the run before it in the file, or None."""
     fork = root.fork
     if fork is None:
         return None if parent is None else f"it did not grow from run {parent.run}"
@@ -156,9 +155,10 @@ def _other_parent(root: Root, parent: Ancestor | None) -> str | None:
 
 
 class StreamReader:
-    """Reads a run and believes nothing. Called in order: header, entries, attachments, end.
+    """Reads a run and trusts nothing. Call in order: header, entries, attachments, end.
 
-    Only who came to the end knows that all of it holds. What the attachments are is not looked at.
+    The content is known to be valid only after `end`. The meaning of attachments is not checked. A
+    stream that is wrong or cannot be read raises `TransferRefused`.
     """
 
     def __init__(self, file: Readable, *, name: str) -> None:
@@ -167,21 +167,21 @@ class StreamReader:
         self._digest = hashlib.sha256()
 
     def header(self) -> ExportHeader:
-        """Read the beginning."""
-        if self._some(len(MAGIC)) != MAGIC:
-            raise self._refused("it is no export of a run")
+        """Read the magic bytes and the header. Raise `TransferRefused` if they are not valid."""
+        if self._read_up_to(len(MAGIC)) != MAGIC:
+            raise self._refusal("it is no export of a run")
         self._digest.update(MAGIC)
         line = bytearray()
         while not line.endswith(b"\n"):
             if len(line) == _HEADER_LINE_BYTES_MAX:
-                raise self._refused("its header is too long")
-            line += self._exactly(1, "its header")
-        return self._parsed(bytes(line[:-1]))
+                raise self._refusal("its header is too long")
+            line += self._read_exactly(1, "its header")
+        return self._parse_header(bytes(line[:-1]))
 
     def entries(self, header: ExportHeader) -> Iterator[tuple[str, int, Sealed]]:
-        """Read and check every entry, and that they end in the head. With its run and place.
+        """Read and check every entry, with its run and position, and that they end in the head.
 
-        Those of the ancestors come first. Each of them must be what the next one grew from.
+        Those of the ancestors come first. Each ancestor must be what the next run was forked from.
         """
         parent: Ancestor | None = None
         for ancestor in header.ancestors:
@@ -198,52 +198,60 @@ class StreamReader:
             why: str | None = None
             if seq == 0:
                 root = root_of(entry, run=run)
-                why = root if isinstance(root, str) else _other_parent(root, parent)
+                why = root if isinstance(root, str) else _parent_mismatch(root, parent)
                 previous = previous if isinstance(root, str) else root.hash
             why = why or check_entry(entry, run=run, seq=seq, previous=previous)
             if why is not None:
-                raise self._refused(f"entry {seq}{of} does not hold: {why}")
+                raise self._refusal(f"entry {seq}{of} does not hold: {why}")
             previous = entry.hash
             yield run, seq, entry
         if previous != head.hash:
-            raise self._refused(f"its entries{of} do not end in the head that its header names")
+            raise self._refusal(f"its entries{of} do not end in the head that its header names")
 
     def attachments(self, header: ExportHeader) -> Iterator[Carried]:
-        """Read every attachment, piece by piece. What is left of one is passed over."""
+        """Read every attachment in pieces. Pieces that the caller leaves are skipped.
+
+        Raise `TransferRefused` if one is too long, or ends too early.
+        """
         for number in range(header.attachments):
             what = f"attachment {number}"
-            ref_bytes, byte_len = _CARRIED_FRAME.unpack(self._exactly(_CARRIED_FRAME.size, what))
+            ref_bytes, byte_len = _CARRIED_FRAME.unpack(
+                self._read_exactly(_CARRIED_FRAME.size, what)
+            )
             if ref_bytes > _REF_BYTES_MAX or byte_len > _NUMBER_MAX:
-                raise self._refused(f"{what} claims to be longer than any attachment may be")
-            ref = self._exactly(ref_bytes, what)
+                raise self._refusal(f"{what} claims to be longer than any attachment may be")
+            ref = self._read_exactly(ref_bytes, what)
             pieces = self._pieces(byte_len, what)
             yield Carried(ref=ref, byte_len=byte_len, pieces=pieces)
             for _ in pieces:
                 pass
 
     def digest_of_read(self) -> bytes:
-        """The digest of what was read until now."""
+        """Return the digest of what was read so far."""
         return self._digest.digest()
 
     def end(self) -> None:
-        """Read the digest, and that nothing comes after it."""
-        expected = self._digest.digest()
-        if self._exactly(_HASH_BYTES, "its digest") != expected:
-            raise self._refused("its digest is not that of its bytes")
-        if self._some(1):
-            raise self._refused("it goes on behind its end")
+        """Read the digest, compare it, and check that nothing comes after it.
 
-    def _parsed(self, line: bytes) -> ExportHeader:
+        Raise `TransferRefused` otherwise.
+        """
+        expected = self._digest.digest()
+        if self._read_exactly(_HASH_BYTES, "its digest") != expected:
+            raise self._refusal("its digest is not that of its bytes")
+        if self._read_up_to(1):
+            raise self._refusal("it has bytes after its end")
+
+    def _parse_header(self, line: bytes) -> ExportHeader:
         try:
             found = msgspec.json.decode(line, type=_Format).format
             if found not in _FORMATS:
                 known = f"{_FORMATS[0]} to {_FORMATS[-1]}"
-                raise self._refused(f"it has format {found}; this version reads {known}")
+                raise self._refusal(f"it has format {found}; this version reads {known}")
             header = msgspec.json.decode(line, type=ExportHeader)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise self._refused("its header cannot be read") from error
+            raise self._refusal("its header cannot be read") from error
         if canonical(header) != line:
-            raise self._refused("its header is not in canonical form")
+            raise self._refusal("its header is not in canonical form")
         self._check_ancestry(header)
         attachments_max = ATTACHMENTS_MAX if header.format > 1 else 0
         if not (
@@ -252,70 +260,67 @@ class StreamReader:
             and 0 <= header.attachments <= attachments_max
             and all(0 < ancestor.count <= _NUMBER_MAX for ancestor in header.ancestors)
         ):
-            raise self._refused("its header counts what cannot be")
+            raise self._refusal("its header counts what cannot be")
         return header
 
     def _check_ancestry(self, header: ExportHeader) -> None:
-        """Refuse ancestors that cannot be: too many, twice the same, or the run itself."""
+        """Refuse impossible ancestors: too many, one of them twice, or the run itself."""
         runs = [header.run, *(ancestor.run for ancestor in header.ancestors)]
         if bool(header.ancestors) is not (header.format > FORMAT_ALONE):
             count = len(header.ancestors)
-            raise self._refused(f"it has format {header.format} and {count} ancestors")
+            raise self._refusal(f"it has format {header.format} and {count} ancestors")
         if len(runs) > ANCESTORS_MAX + 1:
-            raise self._refused(f"its run has more than {ANCESTORS_MAX} ancestors")
+            raise self._refusal(f"its run has more than {ANCESTORS_MAX} ancestors")
         for run in runs:
             if not is_ulid(run):
-                raise self._refused(f"{run[:40]!r} is no id of a run")
+                raise self._refusal(f"{run[:40]!r} is no id of a run")
         if len(set(runs)) < len(runs):
-            raise self._refused("its run is said to have grown from itself")
+            raise self._refusal("its run is said to have grown from itself")
         if header.ancestors and header.count == 0:
-            raise self._refused("its run has no entry that says what it grew from")
+            raise self._refusal("its run has no entry that says what it grew from")
 
     def _entry(self, seq: int) -> Sealed:
         what = f"entry {seq}"
-        header_bytes, there, body_bytes = _FRAME.unpack(self._exactly(_FRAME.size, what))
+        header_bytes, there, body_bytes = _FRAME.unpack(self._read_exactly(_FRAME.size, what))
         if header_bytes > _ENTRY_HEADER_BYTES_MAX or body_bytes > BODY_BYTES_MAX:
-            raise self._refused(f"{what} claims to be longer than any entry may be")
+            raise self._refusal(f"{what} claims to be longer than any entry may be")
         if there > 1 or (body_bytes and not there):
-            raise self._refused(f"{what} says neither that it has a body nor that it has none")
-        entry_hash = self._exactly(_HASH_BYTES, what).hex()
-        header = self._exactly(header_bytes, what)
+            raise self._refusal(f"{what} says neither that it has a body nor that it has none")
+        entry_hash = self._read_exactly(_HASH_BYTES, what).hex()
+        header = self._read_exactly(header_bytes, what)
         if not there:
             return Sealed(header=header, hash=entry_hash, salt=None, body=None)
-        salt = self._exactly(SALT_BYTES, what)
+        salt = self._read_exactly(SALT_BYTES, what)
         return Sealed(
-            header=header, hash=entry_hash, salt=salt, body=self._exactly(body_bytes, what)
+            header=header, hash=entry_hash, salt=salt, body=self._read_exactly(body_bytes, what)
         )
 
     def _pieces(self, byte_len: int, what: str) -> Iterator[bytes]:
         while byte_len:
-            piece = self._exactly(min(byte_len, _PIECE_BYTES), what)
+            piece = self._read_exactly(min(byte_len, _PIECE_BYTES), what)
             byte_len -= len(piece)
             yield piece
 
-    def _exactly(self, count: int, what: str) -> bytes:
-        data = self._some(count)
+    def _read_exactly(self, count: int, what: str) -> bytes:
+        data = self._read_up_to(count)
         if len(data) != count:
-            raise self._refused(f"it ends in the middle of {what}")
+            raise self._refusal(f"it ends in the middle of {what}")
         self._digest.update(data)
         return data
 
-    def _some(self, count: int) -> bytes:
-        """At most `count` bytes, less only at the end; in pieces, so memory follows what came."""
+    def _read_up_to(self, count: int) -> bytes:
+        """Read `count` bytes, or fewer at the end, in pieces: memory follows what was received."""
         pieces = []
         try:
             while count > 0 and (piece := self._file.read(min(count, _PIECE_BYTES))):
                 pieces.append(piece)
                 count -= len(piece)
         except OSError as error:
-            raise self._refused(f"it cannot be read: {error.strerror}") from error
+            raise self._refusal(f"it cannot be read: {error.strerror}") from error
         return b"".join(pieces)
 
-    def _refused(self, why: str) -> TransferRefused:
+    def _refusal(self, why: str) -> TransferRefused:
         return TransferRefused(file=self._name, why=f"{why}; nothing was imported")
-
-
-# Export and import of one run as a single file.
 
 
 _STREAM = "the given stream"
@@ -329,19 +334,23 @@ def export_run(
     move: bool = False,
     carried: Callable[[], Sequence[Carried]] = tuple,
 ) -> RunRow:
-    """Write a run to a new file, or to an open one. Returns where the run stands.
+    """Write a run to a new file, or to an open one. Return the row of the run.
 
-    A run that does not verify, or shares what does not, is not exported: nobody could import it.
-    `carried` gives its attachments and is asked twice: once to read them through before anything is
-    written, and once more when the run can get no others that its entries here speak of.
+    Raise `TransferRefused` if its entries or the ones it shares are not valid, since such a file
+    could not be imported. Raise it also if the target exists or cannot be written, and
+    `RunNotFound` if the run is not here.
+
+    `carried` gives its attachments and is called twice. The first result is read through before
+    anything is written. The second is taken when the head to export is fixed, so that it has every
+    attachment which the exported entries name.
     """
-    ancestors = _ancestors(ledger, run, name_of(target))
-    for each in _few_enough(carried(), run, target):
+    ancestors = _ancestors(ledger, run, display_name(target))
+    for each in _check_attachment_count(carried(), run, target):
         for _ in each.pieces:
             pass
     with _destination(target) as file:
-        row = ledger.release(run) if move else required(ledger.row(run), run)
-        attachments = _few_enough(carried(), run, target)
+        row = ledger.release(run) if move else require_row(ledger.row(run), run)
+        attachments = _check_attachment_count(carried(), run, target)
         header = ExportHeader(
             format=FORMAT if ancestors else FORMAT_ALONE,
             run=run,
@@ -361,46 +370,47 @@ def export_run(
 def import_run(
     ledger: TransferLedger, source: Path | BinaryIO, *, receiver: Receiver | None = None
 ) -> str:
-    """Take in an exported run and return its id. What does not hold is refused, and nothing kept.
+    """Import an exported run and return its id.
 
-    A run that is here already and the same is left as it is; one that is here and not the same is
-    refused, unless the file is a title to what was moved away or copied here before. Without a
-    receiver, a file that carries attachments is refused too.
+    Raise `TransferRefused`, and keep nothing, if the file is not valid. A run that is here already
+    with the same entries stays as it is. One that is here and differs is refused, unless the file
+    is a title to what was moved away or copied here before. Without a receiver, a file that carries
+    attachments is refused too.
     """
-    name = name_of(source)
-    receiver = receiver or _Nowhere()
+    name = display_name(source)
+    receiver = receiver or _RefusesAttachments()
     with contextlib.ExitStack() as stack:
-        file = stack.enter_context(_opened(source, name))
+        file = stack.enter_context(_open_source(source, name))
         start = 0
         if file.seekable():
             start = file.tell()
-            first = _checked(file, name, receiver)
+            first = _check_stream(file, name, receiver)
         else:
             spool = stack.enter_context(tempfile.TemporaryFile())
-            first = _checked(_Kept(file, spool), name, receiver)
+            first = _check_stream(_SpooledSource(file, spool), name, receiver)
             file = spool
         header = first.header
         if header.attachments:
-            # AskedRun here too, before bytes are kept that nobody will commit.
+            # Checked here too, before bytes are kept that no transaction would commit.
             _check_known(ledger, header)
             file.seek(start)
-            _take(_reread(file, name, header), name, header, receiver)
+            _hand_over_attachments(_read_again(file, name, header), name, header, receiver)
         file.seek(start)
-        reader = _reread(file, name, header)
+        reader = _read_again(file, name, header)
         ledger.adopt(
             header,
-            _entries_again(reader, name, first),
+            _unchanged_entries(reader, name, first),
             also=receiver.commit if header.attachments else None,
         )
     return header.run
 
 
-def _few_enough(
+def _check_attachment_count(
     attachments: Sequence[Carried], run: str, target: Path | BinaryIO
 ) -> Sequence[Carried]:
     if len(attachments) > ATTACHMENTS_MAX:
         raise TransferRefused(
-            file=name_of(target),
+            file=display_name(target),
             why=f"run {run} has {len(attachments):,} attachments, and an export carries at most "
             f"{ATTACHMENTS_MAX:,}; nothing was exported",
         )
@@ -409,7 +419,7 @@ def _few_enough(
 
 def _ancestors(ledger: Ledger, run: str, name: str) -> tuple[Ancestor, ...]:
     try:
-        return whole_ancestors_of(ledger, run)
+        return verified_ancestors_of(ledger, run)
     except RunNotFound as error:
         if error.run == run:
             raise
@@ -420,7 +430,7 @@ def _ancestors(ledger: Ledger, run: str, name: str) -> tuple[Ancestor, ...]:
 
 
 def _check_known(ledger: TransferLedger, header: ExportHeader) -> None:
-    """Refuse a run that will not be adopted, and one whose ancestors will not be."""
+    """Raise `TransferRefused` for a run that `adopt` would refuse, or whose ancestors it would."""
     known_head(ledger.row(header.run), header)
 
     def hash_at(run: str, seq: int) -> str | None:
@@ -431,29 +441,29 @@ def _check_known(ledger: TransferLedger, header: ExportHeader) -> None:
         shared_head(ledger.row(ancestor.run), ancestor, run=header.run, hash_at=hash_at)
 
 
-class _Nowhere:
-    """Takes nothing in."""
+class _RefusesAttachments:
+    """A receiver that refuses attachments."""
 
-    def shared(self, run: str, seq: int, entry: Sealed) -> str | None:
+    def check_shared(self, run: str, seq: int, entry: Sealed) -> str | None:
         return None
 
-    def entry(self, seq: int, entry: Sealed) -> str | None:
+    def check_entry(self, seq: int, entry: Sealed) -> str | None:
         return None
 
-    def attachment(self, carried: Carried) -> str | None:
+    def check_attachment(self, carried: Carried) -> str | None:
         return "it carries attachments, and here is nowhere to keep them"
 
-    def checked(self, header: ExportHeader) -> str | None:
+    def check_whole(self, header: ExportHeader) -> str | None:
         return None
 
     def take(self, carried: Carried) -> str | None:
-        return self.attachment(carried)
+        return self.check_attachment(carried)
 
     def commit(self, within: Transaction | None) -> None: ...
 
 
-class _Kept:
-    """Reads from what can be read once, such as a pipe, and keeps it for the second time."""
+class _SpooledSource:
+    """A source that can be read once, such as a pipe, copied to a file for further readings."""
 
     def __init__(self, source: Readable, spool: BinaryIO) -> None:
         self._source = source
@@ -466,64 +476,69 @@ class _Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Checked:
-    """What the first reading found: the header, and the digest of all up to the attachments."""
+class _FirstReading:
+    """The result of the first reading: the header, and the digest up to the attachments."""
 
     header: ExportHeader
     digest: bytes
 
 
-def _checked(file: Readable, name: str, receiver: Receiver) -> _Checked:
+def _check_stream(file: Readable, name: str, receiver: Receiver) -> _FirstReading:
     reader = StreamReader(file, name=name)
     header = reader.header()
     for run, seq, entry in reader.entries(header):
         own = run == header.run
-        why = receiver.entry(seq, entry) if own else receiver.shared(run, seq, entry)
-        _accept(why, name)
+        why = receiver.check_entry(seq, entry) if own else receiver.check_shared(run, seq, entry)
+        _raise_refusal(why, name)
     digest = reader.digest_of_read()
     for carried in reader.attachments(header):
-        _accept(receiver.attachment(carried), name)
+        _raise_refusal(receiver.check_attachment(carried), name)
     reader.end()
-    _accept(receiver.checked(header), name)
-    return _Checked(header=header, digest=digest)
+    _raise_refusal(receiver.check_whole(header), name)
+    return _FirstReading(header=header, digest=digest)
 
 
-def _reread(file: Readable, name: str, header: ExportHeader) -> StreamReader:
+def _read_again(file: Readable, name: str, header: ExportHeader) -> StreamReader:
     reader = StreamReader(file, name=name)
     if reader.header() != header:
-        raise _changed(name)
+        raise _changed_refusal(name)
     return reader
 
 
-def _take(reader: StreamReader, name: str, header: ExportHeader, receiver: Receiver) -> None:
+def _hand_over_attachments(
+    reader: StreamReader, name: str, header: ExportHeader, receiver: Receiver
+) -> None:
     for _ in reader.entries(header):
         pass
     for carried in reader.attachments(header):
-        _accept(receiver.take(carried), name)
+        _raise_refusal(receiver.take(carried), name)
     reader.end()
 
 
-def _entries_again(reader: StreamReader, name: str, first: _Checked) -> Iterator[Sealed]:
-    """The entries that were checked, up to the attachments; to the very end if there are none."""
+def _unchanged_entries(reader: StreamReader, name: str, first: _FirstReading) -> Iterator[Sealed]:
+    """Yield the entries that were checked. Raise `TransferRefused` if the file has changed.
+
+    It reads to the end of the file if there are no attachments, else to the first of them.
+    """
     for _, _, entry in reader.entries(first.header):
         yield entry
     if reader.digest_of_read() != first.digest:
-        raise _changed(name)
+        raise _changed_refusal(name)
     if not first.header.attachments:
         reader.end()
 
 
-def _accept(why: str | None, name: str) -> None:
+def _raise_refusal(why: str | None, name: str) -> None:
     if why is not None:
         raise TransferRefused(file=name, why=f"{why}; nothing was imported")
 
 
-def _changed(name: str) -> TransferRefused:
+def _changed_refusal(name: str) -> TransferRefused:
     return TransferRefused(file=name, why="it changed while it was read; nothing was imported")
 
 
 @contextlib.contextmanager
-def _opened(source: Path | BinaryIO, name: str) -> Iterator[BinaryIO]:
+def _open_source(source: Path | BinaryIO, name: str) -> Iterator[BinaryIO]:
     if not isinstance(source, Path):
         yield source
         return
@@ -537,7 +552,10 @@ def _opened(source: Path | BinaryIO, name: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def _destination(target: Path | BinaryIO) -> Iterator[BinaryIO]:
-    """A file that has its name only once it is whole and on disk."""
+    """Give a file that gets its name only once it is whole and on disk.
+
+    Raise `TransferRefused` if it exists already or cannot be written.
+    """
     if not isinstance(target, Path):
         yield target
         target.flush()
@@ -552,6 +570,6 @@ def _destination(target: Path | BinaryIO) -> Iterator[BinaryIO]:
         raise TransferRefused(file=str(target), why=why) from error
 
 
-def name_of(file: Path | BinaryIO) -> str:
-    """What messages call it."""
+def display_name(file: Path | BinaryIO) -> str:
+    """Return the name of a file or stream in error messages."""
     return str(file) if isinstance(file, Path) else _STREAM

@@ -1,12 +1,12 @@
-"""Whether a ledger is what was written: every place, hash and body, through forks too.
+"""Verify a ledger: that each entry is at its place, and that its hash and its body are right.
 
-An entry holds if it stands at its place in its run, binds the one before it, and its body is the
-one its header binds. A body that was erased is counted and holds. A ledger cannot know that its end
-was cut off together with its head; a head kept elsewhere can.
+An entry is valid if it is at its place in its run, binds the one before it, and its body is the one
+that its header binds. An erased body is counted and valid. A ledger cannot detect that its end was
+cut off together with its head; a head kept elsewhere detects it.
 
-The first entry of a fork binds the last one that it shares, and says where that stands. If that run
-is here, it must have that very entry there; if not, that is noted. What is shared is checked with
-the run it belongs to.
+The first entry of a fork binds the last one that it shares, and names its run and position. If that
+run is here, it must have that very entry there; if not, a note says so. Shared entries are checked
+with the run that they belong to.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import msgspec
 from tallystick.core.chain import GENESIS, Head, Sealed, check_entry, root_of
 from tallystick.core.errors import LedgerCorrupt, RunNotFound
 from tallystick.core.records import RunForked
-from tallystick.ledger.custody import required
+from tallystick.ledger.custody import require_row
 from tallystick.ledger.port import ANCESTORS_MAX, Ancestor, Ledger, RunRow
 
 _NO_HEADS: Mapping[str, Head] = MappingProxyType({})
 
 
 class BadEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """The first entry that does not hold, and why."""
+    """The first entry that is not valid, and why."""
 
     run: str
     seq: int
@@ -34,7 +34,7 @@ class BadEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BadRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something beside the chains that does not hold, and why. `run` is the one it is about."""
+    """An invalid row beside the chains, and why. `run` is the run that it concerns."""
 
     what: str
     why: str
@@ -42,11 +42,11 @@ class BadRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was checked. Counting ends at the first entry that does not hold.
+    """The result of a verification. Counting ends at the first entry that is not valid.
 
-    `notes` say what could not be checked, a line each: forks of runs that are not here. `bad_rows`
-    are what does not hold beside the chains, `not_covered` the checks that the format of the ledger
-    does not cover; both are filled in by `tallystick.upkeep.audit`.
+    `notes` lists what could not be checked, a line each: forks of runs that are not here.
+    `bad_rows` are faults beside the chains, `not_covered` the checks that the format of the ledger
+    does not cover. `tallystick.upkeep.audit` fills in both.
     """
 
     ok: bool
@@ -59,12 +59,12 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     not_covered: tuple[str, ...] = ()
 
 
-# Called with each entry that holds: its run, its place, and the entry.
+# Called with each valid entry: its run, its position, and the entry.
 Visit = Callable[[str, int, Sealed], None]
 
 
-class _Tally:
-    """What was seen so far."""
+class _Counts:
+    """Counts and notes gathered during a verification."""
 
     def __init__(self, visit: Visit | None = None) -> None:
         self.visit = visit
@@ -81,14 +81,15 @@ def verify_ledger(
     heads: Mapping[str, Head] = _NO_HEADS,
     visit: Visit | None = None,
 ) -> VerifyReport:
-    """Check runs, all of them by default, in the order of their ids.
+    """Check runs, all of them by default, in the order of their ids, up to the first bad entry.
 
-    `heads` are heads kept elsewhere, by run: each must still be a part of its chain. `visit` is
-    called with each entry that holds.
+    `heads` are heads kept elsewhere, by run: each must still be a part of its chain, and a run that
+    is gone is reported. `visit` is called with each valid entry. Raise `RunNotFound` if a run in
+    `runs` is neither here nor in `heads`.
     """
-    tally = _Tally(visit)
+    tally = _Counts(visit)
     bad: BadEntry | None = None
-    for run, row in _chosen(ledger, runs, heads):
+    for run, row in _choose_rows(ledger, runs, heads):
         if row is None:
             kept = heads[run].count
             bad = BadEntry(run=run, seq=0, why=f"the run is gone; the kept head counts {kept}")
@@ -107,10 +108,13 @@ def verify_ledger(
 
 
 def check_shared(ledger: Ledger, run: str, shared: Head) -> BadEntry | None:
-    """Check the entries of a run that another one shares, the first so many, and how they end."""
-    walk = _Walk(ledger, run, [(shared, "what is shared")], _Tally())
+    """Check the first `shared.count` entries of a run, and that they end in the hash `shared.hash`.
+
+    Return the entry that is not valid, or None.
+    """
+    walk = _Walk(ledger, run, [(shared, "what is shared")], _Counts())
     try:
-        why = walk.whole(shared, stop=shared.count)
+        why = walk.check_all(shared, stop=shared.count)
     except LedgerCorrupt as error:
         why = error.why
     if why is None and walk.seq < shared.count:
@@ -118,7 +122,7 @@ def check_shared(ledger: Ledger, run: str, shared: Head) -> BadEntry | None:
     return None if why is None else BadEntry(run=run, seq=walk.seq, why=why)
 
 
-def _chosen(
+def _choose_rows(
     ledger: Ledger, runs: Collection[str] | None, heads: Mapping[str, Head]
 ) -> list[tuple[str, RunRow | None]]:
     rows = {row.run: row for row in ledger.runs()}
@@ -130,17 +134,17 @@ def _chosen(
     return [(run, rows.get(run)) for run in sorted(runs)]
 
 
-def _verify_run(ledger: Ledger, row: RunRow, kept: Head | None, tally: _Tally) -> BadEntry | None:
+def _verify_run(ledger: Ledger, row: RunRow, kept: Head | None, tally: _Counts) -> BadEntry | None:
     run = row.run
     heads = [(row.head, "the run's head"), (kept or row.head, "the kept head")]
     walk = _Walk(ledger, run, heads, tally)
     tally.runs += 1
     try:
-        why = walk.whole(row.head)
+        why = walk.check_all(row.head)
     except LedgerCorrupt as error:
         why = error.why
     except RunNotFound:
-        # Listed, and not to be found by its id: removed just now, or its row is out of order.
+        # Listed, but not found by its id: it was removed just now, or the index is damaged.
         gone = ledger.row(run) is None
         why = None if gone else "its run is not found by its id"
         return None if why is None else BadEntry(run=run, seq=walk.seq, why=why)
@@ -150,10 +154,10 @@ def _verify_run(ledger: Ledger, row: RunRow, kept: Head | None, tally: _Tally) -
 
 
 class _Walk:
-    """A walk along one chain. `seq` is the place it came to, `previous` the hash before it."""
+    """A walk along one chain. `seq` is the next position, `previous` the hash before it."""
 
     def __init__(
-        self, ledger: Ledger, run: str, heads: list[tuple[Head, str]], tally: _Tally
+        self, ledger: Ledger, run: str, heads: list[tuple[Head, str]], tally: _Counts
     ) -> None:
         self._ledger = ledger
         self._run = run
@@ -163,33 +167,36 @@ class _Walk:
         self.seq = 0
         self.previous = GENESIS.hex()
 
-    def whole(self, head: Head, *, stop: int | None = None) -> str | None:
-        """Go from the first entry to the last. Says why the one at `seq` does not hold."""
+    def check_all(self, head: Head, *, stop: int | None = None) -> str | None:
+        """Check every entry up to `stop`. Return why the one at `seq` is not valid, or None.
+
+        Raise `LedgerCorrupt` if an entry cannot be read, and `RunNotFound` if the run is not there.
+        """
         entries = self._ledger.read(self._run, stop=stop)
         first = next(entries, None)
         if first is None:
-            # Of a fork without entries, nobody knows more than where it would begin.
+            # A fork without entries: the hash in its row is all that is known of its beginning.
             self.previous = head.hash if head.count == 0 else self.previous
-            return _disagrees(self._heads, 0, self.previous)
+            return _head_mismatch(self._heads, 0, self.previous)
         root = root_of(first, run=self._run)
         if isinstance(root, str):
             return root
         self.previous = root.hash
-        why = _disagrees(self._heads, 0, root.hash) or self._one(first)
+        why = _head_mismatch(self._heads, 0, root.hash) or self._check_one(first)
         if why is None and root.fork is not None:
-            why = self._grown_from(root.fork)
+            why = self._check_fork_point(root.fork)
             self.seq = 0 if why is not None else self.seq
         for entry in entries if why is None else ():
-            why = self._one(entry)
+            why = self._check_one(entry)
             if why is not None:
                 break
         return why
 
-    def _one(self, entry: Sealed) -> str | None:
-        """Take one entry. This and `check_entry` are the hot loop of a verify."""
+    def _check_one(self, entry: Sealed) -> str | None:
+        """Check one entry, and count it if it is valid. This is the hot loop of a verification."""
         why = check_entry(entry, run=self._run, seq=self.seq, previous=self.previous)
         if why is None and self.seq + 1 in self._ends:
-            why = _disagrees(self._heads, self.seq + 1, entry.hash)
+            why = _head_mismatch(self._heads, self.seq + 1, entry.hash)
         if why is None:
             if self._tally.visit is not None:
                 self._tally.visit(self._run, self.seq, entry)
@@ -199,8 +206,11 @@ class _Walk:
             self._tally.erased += entry.body is None
         return why
 
-    def _grown_from(self, fork: RunForked) -> str | None:
-        """Look at the entry that a fork grew from, where it stands."""
+    def _check_fork_point(self, fork: RunForked) -> str | None:
+        """Compare the entry that a fork was forked from with the one that is here.
+
+        Return why they differ, or None. A parent that is not here is noted, and is no fault.
+        """
         where = f"entry {fork.count - 1} of run {fork.parent}"
         try:
             entries = self._ledger.read(fork.parent, start=fork.count - 1, stop=fork.count)
@@ -217,7 +227,7 @@ class _Walk:
         return None
 
 
-def _disagrees(heads: list[tuple[Head, str]], count: int, found: str) -> str | None:
+def _head_mismatch(heads: list[tuple[Head, str]], count: int, found: str) -> str | None:
     for head, whose in heads:
         if head.count == count and head.hash != found:
             return f"the chain does not end here as {whose} says"
@@ -229,8 +239,9 @@ def _check_end(
 ) -> BadEntry | None:
     if end.count == row.head.count and all(end.count >= head.count for head, _ in heads):
         return None
-    # Elsewhere than the head said: the run is being written or removed just now, or someone was at
-    # it who is no ledger. Only the first two change the head in the same transaction.
+    # The chain ends elsewhere than the head says. Either the run is being written or removed at
+    # this moment, or something other than a ledger changed the file. Only a ledger changes entries
+    # and head in one transaction, so the head is read again before the run is called bad.
     now = ledger.row(row.run)
     if now is None:
         return None
@@ -240,17 +251,19 @@ def _check_end(
             return BadEntry(run=row.run, seq=end.count, why=why)
     if now.head.count > end.count or now.head == end:
         return None
-    why = f"it stands behind the end: the run's head counts {now.head.count}"
+    why = f"it is after the end: the run's head counts {now.head.count}"
     return BadEntry(run=row.run, seq=now.head.count, why=why)
 
 
-# The runs that a run grew from: a fork shares the first entries of another, maybe a fork too.
+# Ancestors of a fork. A fork stores only its own entries. Those before the fork point stay in the
+# run that it was forked from, which may be a fork itself.
 
 
 def ancestors_of(ledger: Ledger, run: str) -> tuple[Ancestor, ...]:
-    """The runs that a run grew from, the oldest first, each as far as the next one shares it.
+    """Return the runs that a fork descends from, oldest first, each as far as the next shares it.
 
-    Raises `LedgerCorrupt` if that cannot be known, and `RunNotFound` if one of them is not here.
+    The result is empty for a run that is no fork. Raise `LedgerCorrupt` if an ancestor cannot be
+    determined, and `RunNotFound` if the run or one of them is not here.
     """
     found: list[Ancestor] = []
     seen = {run}
@@ -271,7 +284,11 @@ def ancestors_of(ledger: Ledger, run: str) -> tuple[Ancestor, ...]:
 
 
 def bad_entry_of(ledger: Ledger, run: str) -> BadEntry | None:
-    """The first entry that does not hold of a run, or of what it shares with others."""
+    """Return the first invalid entry of a run or of the entries it shares; None if all are valid.
+
+    An ancestor that is not here counts as an invalid entry 0. Raise `RunNotFound` if the run itself
+    is not here.
+    """
     bad = verify_ledger(ledger, [run]).first_bad
     if bad is not None:
         return bad
@@ -285,10 +302,14 @@ def bad_entry_of(ledger: Ledger, run: str) -> BadEntry | None:
     return next((each for each in found if each is not None), None)
 
 
-def whole_ancestors_of(ledger: Ledger, run: str) -> tuple[Ancestor, ...]:
-    """The same, of a run that holds and that shares what holds. Raises the same."""
+def verified_ancestors_of(ledger: Ledger, run: str) -> tuple[Ancestor, ...]:
+    """Return the ancestors of a run after checking the run and the entries that it shares.
+
+    Raise `LedgerCorrupt` if an entry is not valid, or if the run is a fork that has no entry yet.
+    Raise `RunNotFound` if the run or an ancestor is not here.
+    """
     _check(verify_ledger(ledger, [run]).first_bad)
-    row = required(ledger.row(run), run)
+    row = require_row(ledger.row(run), run)
     if row.head.count == 0 and row.head != Head.of_nothing():
         why = "it is to grow from another run, and has no entry yet that says so"
         raise LedgerCorrupt(where=f"run {run}", why=why)

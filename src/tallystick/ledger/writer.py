@@ -1,24 +1,25 @@
-"""One writer for each ledger file of a process: a thread, and many submissions to a transaction.
+"""The writer of a ledger file: one thread per file and process, with many writes per transaction.
 
-Rule 1: what waits when the thread is free goes into one transaction, each submission in a savepoint
-of its own. One that is refused fails alone. The transaction waits for the disk if one of them is
+Rule 1: submissions that wait when the thread is free share one transaction, each in a savepoint of
+its own. One that is refused fails alone. The transaction waits for the disk if one of them is
 forced, so many runs share one wait.
 Rule 2: a future is done only when its transaction is. If that fails, all of its submissions fail,
 none is tried again, and the next transaction starts from nothing.
-Rule 3: what was submitted is written. It cannot be cancelled: what comes behind it builds on it.
-Rule 4: whoever submits more than the queue holds waits, in the thread that submits. What is called
-when a future is done is called in the writer's thread: it may submit, and must not wait.
+Rule 3: a submission cannot be cancelled, because later ones build on it.
+Rule 4: a thread that submits while the queue is full waits there. The callbacks of a future run in
+the writer's thread: they may submit, and must not wait.
 
-A failed write may be on the disk all the same, if the disk failed after it was written. Whoever
-goes on has to look where the run stands.
+A failed write may be on the disk nevertheless, if the disk failed after it was written. To resume,
+read the head of the run again.
 
-Transactions of other stores on the same file are made in their own thread, with the same connection
-and in turn. So nobody in one process waits for SQLite's lock, which is polled; only other processes
+Other stores on the same file run their transactions in their own thread, on the same connection and
+in turn. So nothing in one process waits for SQLite's lock, which is polled; only other processes
 do. Reading needs neither.
 
-The thread is a daemon: it starts with the first submission and ends with the last ledger on its
-file. At the end of the process it writes what is queued; who submits later than that writes in his
-own thread. In the child of a fork there is none, and nothing is queued: that is the parent's.
+The thread is a daemon. It starts with the first submission and ends with the last ledger on its
+file. At the end of the process it writes what is queued; later submissions are written in the
+thread that submits. The child of an `os.fork` starts without a thread and with an empty queue: what
+was queued is written by the parent.
 """
 
 from __future__ import annotations
@@ -43,19 +44,20 @@ from tallystick.storage.sqlite_connection import SqliteConnection
 from tallystick.storage.sqlite_errors import fails_alone
 from tallystick.storage.sqlite_file import Transactions
 
-# What a submission does in its part of the transaction.
+# The part of a transaction that belongs to one submission.
 Work = Callable[[sqlite3.Connection], None]
 
-# One submission may be larger than all of it: it waits until it is alone.
+# A single submission may be larger than the queue: it waits until the queue is empty.
 QUEUE_MAX = 1_024
 QUEUE_BYTES_MAX = 32 << 20
 _BATCH_MAX = 256
 _BATCH_BYTES_MAX = 16 << 20
+# At the end of the process, wait this long for the queued writes of all files together.
 _EXIT_SECONDS = 10.0
 
 
 class _Submission:
-    """Work, and who waits for it."""
+    """Work to do in a transaction, and the future of its caller."""
 
     __slots__ = ("busy_seconds", "bytes", "forced", "future", "path", "work")
 
@@ -68,12 +70,12 @@ class _Submission:
         self.path = path
         self.busy_seconds = busy_seconds
         self.future: Future[None] = Future()
-        # Rule 3. A future that runs cannot be cancelled.
+        # A running future cannot be cancelled (rule 3).
         self.future.set_running_or_notify_cancel()
 
 
 class Writer:
-    """Writes for all who use one file in this process. The thread lives while somebody does."""
+    """The one writer of a file in this process. Its thread runs while a ledger uses it."""
 
     def __init__(self, path: Path, *, busy_seconds: float) -> None:
         self.connection = SqliteConnection(
@@ -84,10 +86,10 @@ class Writer:
         self.reset()
 
     def reset(self) -> None:
-        """Begin without a thread and with nothing to do, as in the child of a fork."""
+        """Forget the thread and all submissions, as in the child of a fork."""
         self._gate = threading.Condition(threading.Lock())
         self._inbox: SimpleQueue[_Submission | None] = SimpleQueue()
-        self._kept: _Submission | None = None
+        self._next_item: _Submission | None = None
         self._thread: threading.Thread | None = None
         self._last: Future[None] | None = None
         self._turns: deque[object] = deque()
@@ -97,10 +99,10 @@ class Writer:
     # -- users ----------------------------------------------------------------------------------
 
     def enter(self, user: object) -> None:
-        """Be used. A user that is forgotten without leaving has left."""
+        """Register a user of this writer. A user that is garbage-collected has left."""
         mine, key = weakref.ref(self), id(user)
 
-        def gone(_: weakref.ref[object]) -> None:
+        def forget(_: weakref.ref[object]) -> None:
             # Takes no lock: it may run in any thread, at any moment.
             writer = mine()
             if writer is not None:
@@ -108,10 +110,10 @@ class Writer:
                 writer._inbox.put(None)
 
         with self._gate:
-            self._users.setdefault(key, weakref.ref(user, gone))
+            self._users.setdefault(key, weakref.ref(user, forget))
 
     def leave(self, user: object) -> None:
-        """Wait for what is queued. The last one ends the thread and closes the file."""
+        """Wait for what is queued. If this was the last user, end the thread and close the file."""
         with self._gate:
             self._users.pop(id(user), None)
             thread = self._thread
@@ -130,7 +132,7 @@ class Writer:
             self.connection.close()
 
     def end(self, give_up: float) -> None:
-        """At the end of the process: let the thread finish, but wait no longer than that."""
+        """Let the thread finish, but wait no longer than until `give_up` on the monotonic clock."""
         thread = self._thread
         if thread is not None:
             self._inbox.put(None)
@@ -141,28 +143,31 @@ class Writer:
     def submit(
         self, work: Work, *, forced: bool, bytes: int, path: Path, busy_seconds: float
     ) -> Future[None]:
-        """Queue work. Waits while the queue is full, except in the writer's own thread."""
+        """Queue work and return its future. Wait while the queue is full, except in its own thread.
+
+        If there can be no thread any more, the work is done at once in the thread of the caller.
+        """
         item = _Submission(work, forced=forced, bytes=bytes, path=path, busy_seconds=busy_seconds)
         with self._gate:
             if not self._is_mine and (self._turns or self._is_full(bytes)):
                 self._wait_for_room(bytes)
-            threaded = self._started()
+            threaded = self._ensure_thread()
             if threaded:
                 self._inbox.put(item)
                 self._last = item.future
                 self._open += 1
                 self._open_bytes += bytes
         if not threaded:
-            _tell([item], self._written([item]))
+            _resolve_futures([item], self._write([item]))
         return item.future
 
     @property
     def _is_mine(self) -> bool:
-        """Whether the writer waits for this thread, or is it."""
+        """True if this thread is the writer's own, or one that the writer waits for."""
         return self.connection.is_mine or threading.current_thread() is self._thread
 
     def check_not_mine(self) -> None:
-        """Refuse a thread that would wait for itself."""
+        """Raise `UsageError` in a thread that would wait for itself."""
         self.connection.check_not_mine()
         if threading.current_thread() is self._thread:
             raise UsageError(f"{self.connection.path}: its writer cannot wait for itself")
@@ -170,19 +175,19 @@ class Writer:
     def transaction(
         self, *, forced: bool, busy_seconds: float
     ) -> contextlib.AbstractContextManager[sqlite3.Connection]:
-        """A transaction in the thread of the caller: all of it, or nothing."""
+        """Run one transaction in the thread of the caller: all of it, or nothing."""
         return self._transactions.one(forced=forced, busy_seconds=busy_seconds)
 
     def alone(
         self, *, busy_seconds: float
     ) -> contextlib.AbstractContextManager[sqlite3.Connection]:
-        """The writing connection outside of any transaction."""
+        """Give the writing connection, outside of any transaction."""
         return self._transactions.none(busy_seconds=busy_seconds)
 
     # -- the thread -----------------------------------------------------------------------------
 
-    def _started(self) -> bool:
-        """See to it that there is a thread, if there can be one: at the very end there cannot."""
+    def _ensure_thread(self) -> bool:
+        """Start the thread if there is none. Return False if none can be started any more."""
         if self._thread is None and not _ending.is_set():
             self._thread = threading.Thread(target=self._run, name="tally-writer", daemon=True)
             try:
@@ -197,7 +202,7 @@ class Writer:
         return self._open >= QUEUE_MAX or self._open_bytes + bytes > QUEUE_BYTES_MAX
 
     def _wait_for_room(self, bytes: int) -> None:
-        """In the order they came, or a large one would wait for ever."""
+        """Wait for room in the queue, first come, first served: else a large one never gets in."""
         turn = object()
         self._turns.append(turn)
         try:
@@ -207,42 +212,42 @@ class Writer:
             self._gate.notify_all()
 
     def _run(self) -> None:
-        while not self._ended():
-            self._next()
+        while not self._end_if_idle():
+            self._write_next()
         self.connection.close()
 
-    def _ended(self) -> bool:
-        """Whether nothing is left to do, and nobody uses this any more."""
+    def _end_if_idle(self) -> bool:
+        """Return True, and give up the thread, if nothing is left to do and there is no user."""
         if self._users and not _ending.is_set():
             return False
         with self._gate:
             wanted = self._users and not _ending.is_set()
-            if wanted or self._kept is not None or not self._inbox.empty():
+            if wanted or self._next_item is not None or not self._inbox.empty():
                 return False
             self._thread = None
             self._gate.notify_all()
             return True
 
-    def _next(self) -> None:
-        """Wait for a submission, and write it with those that came meanwhile."""
-        first, self._kept = self._kept or self._inbox.get(), None
+    def _write_next(self) -> None:
+        """Wait for a submission, and write it with those that arrived meanwhile."""
+        first, self._next_item = self._next_item or self._inbox.get(), None
         if first is None:
-            return  # somebody left
+            return  # a user left: `_run` looks whether it was the last one
         batch = [first]
-        failed = self._written(batch, more=True)
+        failed = self._write(batch, more=True)
         with self._gate:
             self._open -= len(batch)
             self._open_bytes -= sum(item.bytes for item in batch)
             self._gate.notify_all()
-        _tell(batch, failed)
+        _resolve_futures(batch, failed)
         with self._gate:
-            # A future keeps its callbacks after they were called, and those may lead to a ledger.
-            # If the thread kept it, a ledger that is forgotten would never leave its writer.
+            # A done future still refers to its callbacks, and those may refer to a ledger. If the
+            # thread kept the future, that ledger would never be collected, nor its writer ended.
             if self._last is batch[-1].future:
                 self._last = None
 
     def _fill(self, batch: list[_Submission]) -> None:
-        """Take as many more as one transaction may hold."""
+        """Add queued submissions, up to the size of a transaction. One that is too large waits."""
         size = sum(item.bytes for item in batch)
         with contextlib.suppress(Empty):
             while len(batch) < _BATCH_MAX:
@@ -251,22 +256,25 @@ class Writer:
                     continue
                 size += item.bytes
                 if size > _BATCH_BYTES_MAX:
-                    self._kept = item
+                    self._next_item = item
                     break
                 batch.append(item)
 
     # -- transactions ---------------------------------------------------------------------------
 
-    def _written(
+    def _write(
         self, batch: list[_Submission], *, more: bool = False
     ) -> dict[_Submission, BaseException]:
-        """Write submissions in one transaction. Returns those that failed, each with why."""
+        """Write submissions in one transaction. Return those that failed, each with its error.
+
+        With `more`, submissions queued meanwhile are added to `batch`.
+        """
         failed: dict[_Submission, BaseException] = {}
         busy_seconds = batch[0].busy_seconds
         try:
             with self.connection.held() as db:
                 if more:
-                    # Only now: while another had the connection, more have come.
+                    # Not earlier: more may have arrived while this waited for the connection.
                     self._fill(batch)
                 busy_seconds = max(item.busy_seconds for item in batch)
                 forced = any(item.forced for item in batch)
@@ -276,17 +284,21 @@ class Writer:
             pass
         except BaseException as error:
             failed = dict.fromkeys(batch, error)
-        return {item: _told(item, error, busy_seconds) for item, error in failed.items()}
+        return {item: _error_for(item, error, busy_seconds) for item, error in failed.items()}
 
 
 class _AllRefused(Exception):
-    """Nothing of a transaction is left to be committed."""
+    """Every submission of a transaction was refused, so there is nothing to commit."""
 
 
 def _do_each(
     db: sqlite3.Connection, batch: Sequence[_Submission], failed: dict[_Submission, BaseException]
 ) -> None:
-    """Each in its savepoint. What is wrong with the file itself ends all of them."""
+    """Do each submission in its savepoint, and put the refused ones into `failed`.
+
+    Any other error, such as a damaged file, is raised and ends all of them. So does a single
+    submission. Raise `_AllRefused` if every one was refused.
+    """
     if len(batch) == 1:
         batch[0].work(db)
         return
@@ -304,10 +316,12 @@ def _do_each(
         raise _AllRefused
 
 
-def _tell(batch: Sequence[_Submission], failed: dict[_Submission, BaseException]) -> None:
+def _resolve_futures(
+    batch: Sequence[_Submission], failed: dict[_Submission, BaseException]
+) -> None:
     for item in batch:
         error = failed.get(item)
-        # What a callback raises is nothing to those who wait behind it.
+        # An error in a callback must not keep the next submissions from their results.
         with contextlib.suppress(BaseException):
             if error is None:
                 item.future.set_result(None)
@@ -315,15 +329,15 @@ def _tell(batch: Sequence[_Submission], failed: dict[_Submission, BaseException]
                 item.future.set_exception(error)
 
 
-def _told(item: _Submission, error: BaseException, busy_seconds: float) -> BaseException:
-    """The error for one who waits: its own, since it will be raised in another thread."""
+def _error_for(item: _Submission, error: BaseException, busy_seconds: float) -> BaseException:
+    """Return the error for one waiter: its own object, since it is raised in another thread."""
     ours = LEDGER.errors.of(error, item.path, waited_seconds=busy_seconds)
     if ours is not error:
         ours.__cause__ = error
     return ours
 
 
-# -- one for each file -------------------------------------------------------------------------
+# -- one writer for each file -------------------------------------------------------------------
 
 _guard = threading.Lock()
 _writers: weakref.WeakValueDictionary[tuple[str, int, int], Writer] = weakref.WeakValueDictionary()
@@ -331,9 +345,9 @@ _ending = threading.Event()
 
 
 def writer_of(path: Path, user: object, *, busy_seconds: float) -> Writer:
-    """The writer of a file, by whatever links it was reached. The file is made if there is none."""
+    """Return the writer of a file, whatever links lead to it. The file is created if missing."""
     found = LEDGER.make(path)
-    # By its place and by what is there: a file that was replaced is another.
+    # The inode is part of the key: a file that was replaced under its name is another file.
     key = (os.path.realpath(path), found.st_dev, found.st_ino)
     with _guard:
         writer = _writers.get(key)
@@ -343,8 +357,9 @@ def writer_of(path: Path, user: object, *, busy_seconds: float) -> Writer:
     return writer
 
 
-def _forked() -> None:
-    # The thread stayed in the parent, which also writes what was queued.
+def _reset_after_fork() -> None:
+    # The thread exists only in the parent, which also writes what was queued. The lock may have
+    # been held by another thread at the fork, and would never be released here.
     global _guard
     _guard = threading.Lock()
     for writer in list(_writers.values()):
@@ -353,7 +368,7 @@ def _forked() -> None:
 
 @atexit.register
 def _at_exit() -> None:
-    """Write what is queued, and end. From here on, whoever submits writes for itself."""
+    """Write what is queued, and end. Later submissions are written by their own thread."""
     _ending.set()
     give_up = time.monotonic() + _EXIT_SECONDS
     with _guard:
@@ -362,4 +377,4 @@ def _at_exit() -> None:
         writer.end(give_up)
 
 
-system.register_at_fork(after_in_child=_forked)
+system.register_at_fork(after_in_child=_reset_after_fork)

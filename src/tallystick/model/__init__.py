@@ -1,1 +1,1 @@
-"""Models: one port, and the backends that turn a prompt into a reply."""
+"""Call models: one port, and the backends that turn a prompt into a reply."""

@@ -12,29 +12,30 @@ from tallystick.model.dialect import (
     SseEvent,
     WireRequest,
     base64_of,
-    checked_messages,
-    decoded,
-    name_of,
-    plain,
+    check_messages,
+    decode_reply,
+    replace_surrogates,
+    short_name,
     usage_of,
 )
 from tallystick.model.endpoint import Endpoint, Secret
 from tallystick.model.port import ModelReply, ModelRequest
 
-# Not the newest. Every server of this format knows it, and it still takes a temperature where the
-# model does; the requests made here are otherwise good in version 2026-10-21 too.
+# Not the newest version. Every server of this format knows it, and it still accepts a temperature
+# for models that do. Apart from that, the requests made here are valid in version 2026-10-21 too.
 _VERSION = "2023-06-01"
-# The format has no empty text.
+# The format does not allow an empty text.
 _NOTHING = "(nothing)"
 _CUT = frozenset({"max_tokens", "model_context_window_exceeded"})
 _TOKENS_IN = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
-# -- what is sent -------------------------------------------------------------------------------
+# -- requests -----------------------------------------------------------------------------------
 
 
 def wire(endpoint: Endpoint, request: ModelRequest) -> WireRequest:
-    messages = checked_messages(request)
+    """Return the request to send."""
+    messages = check_messages(request)
     body: dict[str, object] = {
         "model": endpoint.model,
         "max_tokens": request.tokens_out_max,
@@ -55,11 +56,12 @@ def wire(endpoint: Endpoint, request: ModelRequest) -> WireRequest:
 
 
 def authorization(key: Secret) -> tuple[str, str]:
+    """Return the header with the key."""
     return "x-api-key", key.reveal()
 
 
 def _turns(messages: tuple[Message, ...]) -> list[dict[str, object]]:
-    """Messages by turns: what one side says in a row is one message of several blocks."""
+    """Return messages as turns: consecutive ones of one role become one with several blocks."""
     turns: list[tuple[str, list[dict[str, object]]]] = []
     for message in messages:
         if message.role == "system":
@@ -83,7 +85,7 @@ def _blocks(message: Message) -> list[dict[str, object]]:
     return blocks
 
 
-# -- what comes back ----------------------------------------------------------------------------
+# -- replies ------------------------------------------------------------------------------------
 
 
 class _Block(msgspec.Struct):
@@ -120,11 +122,11 @@ _reply = msgspec.json.Decoder(_Reply)
 
 
 def reply(data: bytes, request: ModelRequest) -> ModelReply:
-    whole = decoded(data, _reply, _Reply)
+    whole = decode_reply(data, _reply, _Reply)
     if whole.error is not None or whole.type == "error":
         raise failures.of_error_value(whole.error)
     if whole.content is None:
-        raise failures.malformed("no content")
+        raise failures.malformed_reply("no content")
     found = _Reader(request)
     found.begin(whole, final=True)
     return found.finish()
@@ -142,7 +144,7 @@ class _Reader:
         self._texts: list[str] = []
         self._finish: str | None = None
         self._usage: dict[str, Any] = {}
-        # Whether the count of output is of the whole reply.
+        # True if the count of output tokens covers the whole reply.
         self._counted = False
         self._model: object = None
         self._begun = False
@@ -152,18 +154,18 @@ class _Reader:
     def feed(self, event: SseEvent) -> None:
         if self.done or not event.data:
             return
-        found = decoded(event.data, _event, _Event)
+        found = decode_reply(event.data, _event, _Event)
         match found.type or event.event.decode("utf-8", "replace"):
             case "content_block_delta" if found.delta is not None:
                 if found.delta.type == "text_delta":
-                    self._say(found.delta.text)
+                    self._add_text(found.delta.text)
             case "content_block_start" if found.content_block is not None:
                 self._take_block(found.content_block)
             case "message_start" if found.message is not None:
                 self.begin(found.message)
             case "message_delta":
-                self._report(found.usage, final=True)
-                self._stop(found.delta.stop_reason if found.delta is not None else None)
+                self._keep_usage(found.usage, final=True)
+                self._keep_finish(found.delta.stop_reason if found.delta is not None else None)
             case "message_stop":
                 self.done = True
             case "error":
@@ -172,32 +174,33 @@ class _Reader:
                 pass
 
     def begin(self, message: _Reply, *, final: bool = False) -> None:
-        """Take a message: the start of a stream, or with `final` a whole reply."""
+        """Take a message: the start of a stream, or a whole reply if `final`."""
         self._begun = True
         self.done = final
         self._model = message.model
-        # A stream counts a token or two of output when it starts. Where no later event counts
-        # again, believing that count would charge a long reply as one of a single token.
-        self._report(message.usage, final=final)
-        self._stop(message.stop_reason)
+        # The start of a stream counts a token or two of output. If no later event counted again,
+        # trusting that count would charge a long reply as one token.
+        self._keep_usage(message.usage, final=final)
+        self._keep_finish(message.stop_reason)
         for block in message.content or ():
             self._take_block(block)
 
     def _take_block(self, block: _Block) -> None:
         if block.type == "text":
-            self._say(block.text)
+            self._add_text(block.text)
 
-    def _say(self, text: str | None) -> None:
+    def _add_text(self, text: str | None) -> None:
         if text:
             self._texts.append(text)
             self.chars += len(text)
             if self.chars > failures.TEXT_CHARS_MAX:
-                raise failures.huge(f"more than {failures.TEXT_CHARS_MAX:,} characters")
+                raise failures.oversized_reply(f"more than {failures.TEXT_CHARS_MAX:,} characters")
 
-    def _report(self, usage: object, *, final: bool) -> None:
-        """Keep counts. Later ones are of everything so far, and replace earlier ones.
+    def _keep_usage(self, usage: object, *, final: bool) -> None:
+        """Keep counts. Later ones cover everything so far, and replace earlier ones.
 
-        What was sent does not shrink while it is answered: of two counts of the input, the larger.
+        The input cannot shrink while it is answered: of two counts of the input, the larger is
+        kept.
         """
         if isinstance(usage, dict):
             said = {name: each for name, each in usage.items() if each is not None}
@@ -208,17 +211,17 @@ class _Reader:
             if usage.get("output_tokens") is not None:
                 self._counted = final
 
-    def _stop(self, reason: object) -> None:
+    def _keep_finish(self, reason: object) -> None:
         if isinstance(reason, str) and reason:
             self._finish = reason
 
     def finish(self) -> ModelReply:
         if not self.done:
-            raise failures.cut_off("the stream ended without its end marker")
+            raise failures.broken_connection("the stream ended without its end marker")
         if not self._begun:
-            raise failures.malformed("no message")
-        text = plain("".join(self._texts))
-        finish = name_of(self._finish)
+            raise failures.malformed_reply("no message")
+        text = replace_surrogates("".join(self._texts))
+        finish = short_name(self._finish)
         usage = usage_of(
             self._usage,
             tokens_in=_TOKENS_IN,
@@ -228,18 +231,18 @@ class _Reader:
             final=self._counted,
         )
         if finish == "refusal":
-            raise failures.filtered(finish, usage)
+            raise failures.content_refused(finish, usage)
         return ModelReply(
             text=text,
             usage=usage,
             cut=finish in _CUT,
-            served_by=name_of(self._model),
+            served_by=short_name(self._model),
             finish=finish,
         )
 
 
 def _input_of(usage: dict[str, Any]) -> int | None:
-    """Return the tokens of input that a report counts, None if one of its counts is none."""
+    """Return the input tokens that a report counts; None if one of its counts is not valid."""
     total = 0
     for name in _TOKENS_IN:
         count = usage.get(name, 0)

@@ -1,4 +1,4 @@
-"""Wire formats: requests as bytes, and readers that hostile bytes cannot surprise.
+"""The parts of a wire format: requests as bytes, and readers that withstand hostile bytes.
 
 A dialect is a module of plain functions. It knows nothing of connections, keys or clocks.
 """
@@ -19,10 +19,10 @@ from tallystick.model.endpoint import Endpoint, Secret
 from tallystick.model.failures import one_line
 from tallystick.model.port import ModelError, ModelReply, ModelRequest, estimated_usage
 
-# Server-sent events out of bytes, however these are cut into pieces, within bounds.
+# Decoding of server-sent events, from pieces of any size, with a limited length.
 #
 # Lines end with LF, CR or CRLF. Comments and fields other than `event` and `data` are dropped. An
-# event that the end of the stream cuts is none, as the standard has it.
+# event that is cut by the end of the stream is dropped too, as the standard says.
 
 
 _EVENT_BYTES_MAX = 2 * 1024 * 1024
@@ -31,14 +31,14 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class SseEvent(NamedTuple):
-    """One event. `event` is empty where the server named none."""
+    """One event. `event` is empty if the server gave it no name."""
 
     event: bytes
     data: bytes
 
 
 class SseDecoder:
-    """Takes pieces of a stream and gives the events that are whole."""
+    """Turns pieces of a stream into events."""
 
     __slots__ = ("_after_cr", "_data", "_event", "_first", "_partial", "_partial_bytes", "_size")
 
@@ -52,9 +52,9 @@ class SseDecoder:
         self._first = True
 
     def feed(self, piece: bytes) -> list[SseEvent]:
-        """Take the next bytes. Raises `ModelError` for an event that is too long."""
+        """Take the next bytes, return complete events. Raise `ModelError` for one above 2 MiB."""
         if self._after_cr and piece:
-            # A CR ended the last line at once; its LF, if it has one, belongs to it.
+            # A CR at the end of the last piece ended its line. If an LF follows, it is of that CR.
             self._after_cr = False
             piece = piece.removeprefix(b"\n")
         lines = piece.splitlines(keepends=True)
@@ -90,7 +90,7 @@ class SseDecoder:
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
-            # An empty line of data costs memory too.
+            # Each line counts 40 bytes more: empty lines of data take memory too.
             self._size += len(value) + _LINE_BYTES
             self._check(self._size)
             self._data.append(value)
@@ -99,22 +99,19 @@ class SseDecoder:
 
     def _check(self, size: int) -> None:
         if size > _EVENT_BYTES_MAX:
-            raise failures.huge(f"an event of more than {_EVENT_BYTES_MAX:,} bytes")
-
-
-# What a wire format is made of: requests as bytes, and readers that hostile bytes cannot surprise.
+            raise failures.oversized_reply(f"an event of more than {_EVENT_BYTES_MAX:,} bytes")
 
 
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 _TOKENS_MAX = 1_000_000_000
-# A longer report is not a report of usage.
+# A longer object is not taken for a report of usage.
 _USAGE_BYTES_MAX = 16 * 1024
 _NAME_CHARS_MAX = 200
 
 
 class WireRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A POST, without the key."""
+    """A POST request, without the key."""
 
     path: str
     headers: Mapping[str, str]
@@ -122,24 +119,24 @@ class WireRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reader(Protocol):
-    """Takes the events of a streamed reply one by one."""
+    """Reads the events of a streamed reply one by one."""
 
     @property
     def chars(self) -> int:
-        """How many characters of text have come."""
+        """The number of characters of text received so far."""
         ...
 
     @property
     def done(self) -> bool:
-        """Whether the end marker has come."""
+        """True after the end marker."""
         ...
 
     def feed(self, event: SseEvent) -> None:
-        """Take an event. Raises `ModelError` for what is none, or tells of an error."""
+        """Take an event. Raise `ModelError` if it cannot be read, or reports an error."""
         ...
 
     def finish(self) -> ModelReply:
-        """The reply, after a clean end. Raises `ModelError` where the end marker is missing."""
+        """Return the reply after a clean end. Raise `ModelError` if the end marker is missing."""
         ...
 
 
@@ -149,38 +146,38 @@ class WireFormat(Protocol):
     def wire(self, endpoint: Endpoint, request: ModelRequest) -> WireRequest: ...
 
     def authorization(self, key: Secret) -> tuple[str, str]:
-        """The header that carries the key."""
+        """Return the name and value of the header with the key."""
         ...
 
     def reader(self, request: ModelRequest) -> Reader: ...
 
     def reply(self, data: bytes, request: ModelRequest) -> ModelReply:
-        """Read a reply that came in one piece."""
+        """Return a reply that came in one piece. Raise `ModelError` if it cannot be read."""
         ...
 
 
-def decoded(data: bytes, shape: msgspec.json.Decoder[Shape], type_: type[Shape]) -> Shape:
-    """Read JSON of a known shape. Raises `ModelError` for anything else.
+def decode_reply(data: bytes, shape: msgspec.json.Decoder[Shape], type_: type[Shape]) -> Shape:
+    """Decode JSON of a known shape. Raise `ModelError` for anything else.
 
-    Half of a surrogate pair or a byte that is not UTF-8 spoils one character, not a paid reply:
-    what the strict reader refuses is given to a lenient one.
+    A lone surrogate or a byte that is not UTF-8 spoils one character, not a paid reply: data that
+    the strict decoder refuses is given to a lenient one.
     """
     try:
         return shape.decode(data)
     except msgspec.ValidationError:
-        raise failures.malformed("JSON of another shape than a reply's") from None
+        raise failures.malformed_reply("JSON of another shape than a reply's") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     except RecursionError:
-        raise failures.malformed("JSON that is nested without end") from None
+        raise failures.malformed_reply("JSON that is nested too deeply") from None
     try:
         return msgspec.convert(json.loads(data.decode("utf-8", "replace")), type_)
     except (ValueError, RecursionError):
-        raise failures.malformed("something that is not JSON") from None
+        raise failures.malformed_reply("something that is not JSON") from None
 
 
-def plain(text: str) -> str:
-    """A text that can be written: halves of surrogate pairs are joined, or replaced."""
+def replace_surrogates(text: str) -> str:
+    """Return a text that can be encoded: surrogate pairs are joined, lone ones replaced."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -188,8 +185,8 @@ def plain(text: str) -> str:
     return text
 
 
-def name_of(value: object) -> str:
-    """A short name a server gave, or nothing."""
+def short_name(value: object) -> str:
+    """Return a short name that a server gave; empty if it is not a text."""
     return one_line(value)[:_NAME_CHARS_MAX] if isinstance(value, str) else ""
 
 
@@ -197,8 +194,12 @@ def base64_of(image: Image) -> str:
     return base64.b64encode(image.data).decode("ascii")
 
 
-def checked_messages(request: ModelRequest) -> tuple[Message, ...]:
-    """The messages of a request; neither format has pictures elsewhere than in what a user says."""
+def check_messages(request: ModelRequest) -> tuple[Message, ...]:
+    """Return the messages of a request.
+
+    Raise `ModelError` for pictures outside of a user's message: neither format has a place for
+    them.
+    """
     for message in request.messages:
         if message.images and message.role != "user":
             raise ModelError(
@@ -219,13 +220,13 @@ def usage_of(
     text: str,
     final: bool = True,
 ) -> ModelUsage:
-    """Return usage as reported, or an estimate where the report is none.
+    """Return usage as reported, or an estimate if the report is not usable.
 
-    `raw` is kept as it came. A prompt of no tokens and a text of no tokens do not exist: a report
-    that says so is as good as none. So is one that is not `final`: it came before the end of the
-    reply, so that it cannot have counted all of it.
+    `raw` is kept as it came. A report of no input tokens, or of no output tokens for a text, is not
+    usable. So is one that is not `final`: it came before the end of the reply, and cannot have
+    counted all of it.
     """
-    kept = _kept(raw)
+    kept = _storable_report(raw)
     counts = [_count(kept.get(name)) for name in tokens_in]
     sent = None if counts[0] is None else sum(count or 0 for count in counts)
     received = _count(kept.get(tokens_out))
@@ -244,8 +245,8 @@ def _count(value: object) -> int | None:
     return value if 0 <= value <= _TOKENS_MAX else None
 
 
-def _kept(raw: object) -> dict[str, Any]:
-    """The report, if it can be written down again as it is."""
+def _storable_report(raw: object) -> dict[str, Any]:
+    """Return the report if it can be stored unchanged, else an empty one."""
     if not isinstance(raw, dict):
         return {}
     try:

@@ -1,4 +1,4 @@
-"""Where a model is asked: address, dialect, deadlines and key, and how a key stays unseen."""
+"""The endpoint of a model: its address, dialect, deadlines and key, and the hiding of keys."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ from tallystick.core.errors import UsageError
 # Keys, and how they are kept out of everything that is shown or written.
 #
 # A server may echo the key it was sent: whole, in part, or in another spelling. So texts from a
-# server are scrubbed before they leave this package, not where somebody remembers to.
+# server are scrubbed here, before they leave this package, and not by each caller, who may forget.
 
 
 REDACTED = "[key]"
-# So many characters in a row of a key are a part of it; fewer are a coincidence.
+# This many consecutive characters of a key are taken for a part of it; fewer for a coincidence.
 _PART_CHARS = 8
 # Shorter keys are placeholders such as `x`: nothing is secret in them.
 _WHOLE_CHARS_MIN = 4
-# Replies are text that somebody paid for: only what can be nothing but the key is taken out.
-# Local servers are given words as keys (`lm-studio`), and replies are about such words.
+# Replies are paid for, so only a whole and long key is removed from them. Local servers use words
+# as keys (`lm-studio`), and replies contain such words.
 _REPLY_KEY_CHARS_MIN = 16
 _ASCII_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 class Secret:
-    """A key. Only `reveal` shows it; it is in no repr, and cannot be pickled."""
+    """A key. Only `reveal` returns it. It is in no repr, and cannot be pickled.
+
+    Raise `UsageError` if it is empty or has characters that cannot be sent in a header.
+    """
 
     __slots__ = ("_value",)
 
@@ -46,6 +49,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
+        """Return the key itself."""
         return self._value
 
     def __repr__(self) -> str:
@@ -69,10 +73,11 @@ class Secret:
         raise TypeError("a key is not stored")
 
 
-def scrubbed(text: str, secret: Secret | None) -> str:
-    """A text without the key, and without any part of it of 8 characters or more.
+def scrub(text: str, secret: Secret | None) -> str:
+    """Return a text without the key, and without any part of it of 8 characters or more.
 
-    Spellings are known too: percent-encoded, base64 at any offset, hex, either case.
+    Removed are also its spellings: percent-encoded, base64 at any offset, hex, either case. A key
+    of 4 to 7 characters is only removed as a whole, a shorter one not at all.
     """
     if secret is None:
         return text
@@ -83,7 +88,10 @@ def scrubbed(text: str, secret: Secret | None) -> str:
 
 
 def without_key(text: str, secret: Secret | None) -> str:
-    """A reply without the whole key. A part of it may be a word, and stays."""
+    """Return a reply without the whole key. A part of a key may be a word, and stays.
+
+    A key under 16 characters stays too.
+    """
     if secret is None or len(secret.reveal()) < _REPLY_KEY_CHARS_MIN:
         return text
     for spelling in _spellings(secret):
@@ -119,24 +127,21 @@ def _parts(secret: Secret) -> frozenset[str]:
 
 @lru_cache(maxsize=64)
 def _spellings(secret: Secret) -> tuple[str, ...]:
-    """The key as a server may write it, the longest spelling first."""
+    """Return the key as a server may write it, the longest spelling first."""
     key = secret.reveal()
     found = {key, quote(key, safe=""), quote_plus(key), key.replace("/", "\\/"), key.encode().hex()}
     for offset in range(3):
-        # Inside a longer text, the characters at both ends also depend on what stands there.
+        # Inside a longer text, the characters at both ends also depend on the neighbouring bytes.
         coded = base64.b64encode(b"\0" * offset + key.encode()).decode()
         inner = coded[(0, 2, 3)[offset] : len(coded) - 4]
         found |= {inner, inner.replace("+", "-").replace("/", "_")}
     return tuple(sorted((each for each in found if len(each) >= _PART_CHARS), key=len)[::-1])
 
 
-# Where a model is asked: address, dialect, key and deadlines, checked once.
-
-
 Dialect = Literal["openai", "anthropic"]
 
 _PORTS = {"http": 80, "https": 443}
-# Names that the public DNS does not have.
+# Suffixes that do not exist in the public DNS.
 _PRIVATE_SUFFIXES = (".local", ".localhost", ".internal", ".lan", ".home.arpa")
 _NAME_CHARS_MAX = 200
 _CONCURRENCY_MAX = 1_024
@@ -147,8 +152,9 @@ class Endpoint:
     """One model at one address.
 
     The key is sent to `key_origin` and nowhere else; left out, that is the origin of `base_url`.
-    An endpoint whose two origins differ cannot be made. `silence_seconds` is how long no byte may
-    come, `total_seconds` is for the whole attempt.
+    Raise `UsageError` if the two origins differ, if a key would be sent unencrypted to a public
+    host without `allow_plain_http`, or if a field is not valid. `silence_seconds` is the longest
+    time without a byte, `total_seconds` the limit of the whole attempt.
     """
 
     provider: str
@@ -174,12 +180,12 @@ class Endpoint:
             _check_seconds(field, getattr(self, field))
         if not 1 <= self.concurrency <= _CONCURRENCY_MAX:
             raise UsageError(f"concurrency: from 1 to {_CONCURRENCY_MAX:,}, not {self.concurrency}")
-        object.__setattr__(self, "base_url", _checked_url(self.base_url))
+        object.__setattr__(self, "base_url", _check_url(self.base_url))
         if self.key is not None:
             self._bind_key()
 
     def _bind_key(self) -> None:
-        bound = _origin(_checked_url(self.key_origin)) if self.key_origin else self.origin
+        bound = _origin(_check_url(self.key_origin)) if self.key_origin else self.origin
         if bound != self.origin:
             raise UsageError(
                 f"the key of {self.provider} is for {bound} and is not sent to {self.origin}; "
@@ -194,7 +200,7 @@ class Endpoint:
 
     @property
     def name(self) -> str:
-        """What a run records."""
+        """The name that a run records, PROVIDER:MODEL."""
         return f"{self.provider}:{self.model}"
 
     @property
@@ -217,6 +223,7 @@ class Endpoint:
 
     @property
     def is_loopback(self) -> bool:
+        """True if the host is this machine."""
         address = _ip(self.host)
         if address is not None:
             return address.is_loopback
@@ -224,16 +231,17 @@ class Endpoint:
 
     @property
     def keeps_connections(self) -> bool:
-        """Whether a connection is used for a second request.
+        """True if a connection is used for a second request.
 
-        On this machine a new one costs next to nothing, and servers such as llama.cpp close one
-        they just streamed on: what is sent on it then is lost, and may have been paid for.
+        On this machine a new one costs next to nothing, and servers such as llama.cpp close a
+        connection after they streamed on it. A request that is sent on it then is lost, and may
+        have been paid for.
         """
         return not self.is_loopback
 
     @property
     def is_private(self) -> bool:
-        """Whether the host can be reached from its own network only."""
+        """True if the host can be reached from its own network only."""
         address = _ip(self.host)
         if address is not None:
             return not address.is_global
@@ -252,8 +260,11 @@ def _check_seconds(field: str, value: float) -> None:
         raise UsageError(f"{field}: more than 0 seconds, not {value!r}")
 
 
-def _checked_url(text: str) -> str:
-    """The URL without a slash at its end. What it holds is not shown: it may be a password."""
+def _check_url(text: str) -> str:
+    """Return the URL without a slash at its end. Raise `UsageError` if it cannot be used.
+
+    The error does not show the URL: it may contain a password.
+    """
     try:
         parts = urlsplit(text.strip())
         port = parts.port
@@ -261,21 +272,23 @@ def _checked_url(text: str) -> str:
         raise UsageError(
             "the base URL is not a URL; give one such as http://127.0.0.1:8080/v1"
         ) from None
-    why = _unfit(parts)
+    why = _url_fault(parts)
     if why is None and port == 0:
         why = "has the port 0"
     if why is not None:
         raise UsageError(
             f"the base URL {why}; give scheme, host and path, such as https://api.openai.com/v1"
         )
-    # No name resolves differently by case or by its final dot; comparing origins must not either.
+    # The final dot is removed, as the case was by `urlsplit`: neither changes where a name
+    # resolves, so neither may make two origins differ.
     host = (parts.hostname or "").rstrip(".")
     host = f"[{host}]" if ":" in host else host
     place = host if port is None else f"{host}:{port}"
     return f"{parts.scheme}://{place}{parts.path.rstrip('/')}"
 
 
-def _unfit(parts: SplitResult) -> str | None:
+def _url_fault(parts: SplitResult) -> str | None:
+    """Return why a URL cannot be used, or None."""
     if parts.scheme not in _PORTS:
         return "does not begin with http:// or https://"
     host = parts.hostname or ""

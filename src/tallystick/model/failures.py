@@ -1,10 +1,11 @@
-"""What a failed attempt means: a status, a body or a broken connection becomes a `ModelError`.
+"""Map failed attempts to `ModelError`: a status, an error body, or a broken connection.
 
-Rule 1: reasons are the port's closed set. What is in no table here is `unknown`, never a guess.
+Rule 1: reasons are the port's closed set. A failure that no table here knows is `unknown`, never a
+guess.
 Rule 2: `billed` is False only for what was never sent and for the statuses that refuse before any
 work (`_UNBILLED`). Anything that broke later may have been paid for.
-Rule 3: a message is one line: what came, then what to do. `http` puts before it who was asked, and
-takes the key out of it.
+Rule 3: a message is one line: what happened, then what to do. `http` puts the provider and address
+before it, and removes the key from it.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ import msgspec
 from tallystick.core.charge import FailureKind, ModelUsage
 from tallystick.model.port import ModelError, ModelReason
 
-# What a server says of an error: its message, its names for it, and when to ask again.
-#
-# Errors come in a handful of shapes and in any other; nothing here raises.
+# Reading an error of a server: its message, its names for it, and when to ask again. Servers use a
+# handful of shapes, but may send anything, so nothing in this part raises.
 
 
 _SAID_CHARS_MAX = 300
@@ -34,15 +34,15 @@ _UNSHOWN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
 def retry_after_ms(headers: Mapping[str, str], *, now: datetime.datetime) -> int | None:
-    """How long the server asks to be left alone; at most an hour is believed."""
-    told = _number(headers.get("retry-after-ms", ""))
-    if told is None:
+    """Return the wait that the server asks for, in milliseconds, at most an hour; or None."""
+    wait_ms = _number(headers.get("retry-after-ms", ""))
+    if wait_ms is None:
         stated = headers.get("retry-after", "")
         seconds = _number(stated)
         if seconds is None:
             seconds = _seconds_until(stated, now)
-        told = None if seconds is None else seconds * 1000
-    return None if told is None else round(min(max(told, 0.0), _RETRY_AFTER_MS_MAX))
+        wait_ms = None if seconds is None else seconds * 1000
+    return None if wait_ms is None else round(min(max(wait_ms, 0.0), _RETRY_AFTER_MS_MAX))
 
 
 def _number(text: str) -> float | None:
@@ -64,7 +64,7 @@ def _seconds_until(text: str, now: datetime.datetime) -> float | None:
 
 
 def of_body(content_type: str, body: bytes) -> tuple[str, str]:
-    """The message in an error's body, and the names the error has there."""
+    """Return the message in an error's body, and the names that the error has there."""
     try:
         return of_value(msgspec.json.decode(body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -76,7 +76,7 @@ def of_body(content_type: str, body: bytes) -> tuple[str, str]:
 
 
 def of_value(value: object) -> tuple[str, str]:
-    """Find message and names in `{"error": {...}}`, `{"error": "..."}`, `{"detail": ...}`."""
+    """Return message and names from `{"error": {...}}`, `{"error": "..."}`, `{"detail": ...}`."""
     names: list[str] = []
     said = ""
     for _ in range(3):
@@ -100,19 +100,16 @@ def _first_line(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text without line breaks, control and format characters, and lone surrogates."""
+    """Return a text without line breaks, control and format characters, and lone surrogates."""
     spaced = " ".join(text.split())
     return "".join(each for each in spaced if unicodedata.category(each) not in _UNSHOWN)
 
 
-# What a failed attempt means: a status, a body or a broken connection becomes a `ModelError`.
-
-
 BODY_BYTES_MAX = 8 * 1024 * 1024
-# Of a stream only the text is kept, and each of its few characters comes in hundreds of bytes.
+# Higher than for a body: each few characters of a streamed text come in hundreds of bytes of JSON.
 STREAM_BYTES_MAX = 64 * 1024 * 1024
 TEXT_CHARS_MAX = 2 * 1024 * 1024
-# Of an error, only its message is of use.
+# Only the message of an error is read.
 ERROR_BYTES_MAX = 64 * 1024
 _UNBILLED = frozenset({400, 401, 403, 404, 429})
 
@@ -146,8 +143,8 @@ _SERVER_ERROR = _Meaning("server_error", _AGAIN)
 _BROKEN = _Meaning("server_error", "the server cannot do what it was asked", "terminal")
 _OTHER = _Meaning("unknown", "this status is none that a model's server gives")
 
-# Words by which servers tell what kind of error it is, lower case, and the statuses with which they
-# mean it. Sources: the references of OpenAI and Anthropic; the code of llama.cpp, vLLM and Ollama.
+# Words that servers use for kinds of errors, in lower case, and the statuses with which they mean
+# them. Sources: the references of OpenAI and Anthropic; the code of llama.cpp, vLLM and Ollama.
 _WORDS: tuple[tuple[frozenset[int], tuple[str, ...], _Meaning], ...] = (
     (
         frozenset({400, 413, 422, 500}),
@@ -181,7 +178,7 @@ _WORDS: tuple[tuple[frozenset[int], tuple[str, ...], _Meaning], ...] = (
     ),
     (frozenset({400}), ("credit balance", "billing_"), _Meaning("auth_failure", _NO_CREDIT)),
 )
-# An error inside a stream has no status of its own; these are the ones its name stands for.
+# An error inside a stream has no status of its own; these statuses correspond to its name.
 _NAMES: dict[str, int] = {
     "api_error": 500,
     "authentication_error": 401,
@@ -200,21 +197,21 @@ _NAMES: dict[str, int] = {
 }
 
 
-# -- what a server said -------------------------------------------------------------------------
+# -- errors from a server -----------------------------------------------------------------------
 
 
 def of_status(
     status: int, headers: Mapping[str, str], body: bytes, *, now: datetime.datetime
 ) -> ModelError:
-    """A status other than success. Header names are in lower case."""
+    """Return the error for a status other than success. Header names are in lower case."""
     if 300 <= status < 400:
-        return _redirected(status, headers.get("location", ""))
+        return _redirect(status, headers.get("location", ""))
     said, names = of_body(headers.get("content-type", ""), body)
     meaning = _meaning(status, f"{names} {said}".lower())
-    told = f" ({said})" if said else ""
+    quote = f" ({said})" if said else ""
     return ModelError(
         reason=meaning.reason,
-        message=f"answered {status}{told}; {meaning.advice}",
+        message=f"answered {status}{quote}; {meaning.advice}",
         kind=meaning.kind,
         status=status,
         retry_after_ms=retry_after_ms(headers, now=now),
@@ -223,7 +220,7 @@ def of_status(
 
 
 def of_error_value(error: object) -> ModelError:
-    """An error in the midst of a stream, or in a body that came with a success."""
+    """Return the error for one inside a stream, or in a body that came with a success status."""
     said, names = of_value(error)
     status = next((_NAMES[each] for each in names.split() if each in _NAMES), None)
     if status is None:
@@ -238,17 +235,20 @@ def of_error_value(error: object) -> ModelError:
     )
 
 
-def crowded(error: ModelError) -> bool:
-    """Whether everybody should leave this provider alone for a while."""
+def is_overload(error: ModelError) -> bool:
+    """Return True if all requests to the provider should pause.
+
+    That is so for a temporary rate limit, and for the statuses 503 and 529.
+    """
     return error.kind == "transient" and (
         error.reason == "rate_limit" or error.status in (503, 529)
     )
 
 
-def told(error: ModelError, *, message: str, usage: ModelUsage | None = None) -> ModelError:
-    """The same error in other words, and without a cause.
+def with_message(error: ModelError, *, message: str, usage: ModelUsage | None = None) -> ModelError:
+    """Return the same error with another message, and without a cause.
 
-    A cause holds the request with its key, or what a server said; a traceback would show it.
+    A cause refers to the request with its key, or to what a server sent; a traceback would show it.
     """
     return ModelError(
         reason=error.reason,
@@ -261,7 +261,7 @@ def told(error: ModelError, *, message: str, usage: ModelUsage | None = None) ->
     )
 
 
-def wrong_type(content_type: str) -> ModelError:
+def wrong_content_type(content_type: str) -> ModelError:
     shown = one_line(content_type.partition(";")[0])[:80] or "no content type"
     what = "an HTML page" if "html" in shown.lower() else f"a body of type {shown}"
     return ModelError(
@@ -269,11 +269,11 @@ def wrong_type(content_type: str) -> ModelError:
     )
 
 
-def malformed(what: str) -> ModelError:
+def malformed_reply(what: str) -> ModelError:
     return ModelError(reason="server_error", message=f"answered with {what}; {_AGAIN}", status=200)
 
 
-def compressed() -> ModelError:
+def compressed_body() -> ModelError:
     return ModelError(
         reason="server_error",
         message="answered with a compressed body, though asked not to; turn compression off in "
@@ -283,7 +283,7 @@ def compressed() -> ModelError:
     )
 
 
-def filtered(why: str, usage: ModelUsage) -> ModelError:
+def content_refused(why: str, usage: ModelUsage) -> ModelError:
     return ModelError(
         reason="content_policy",
         message=f"did not answer ({one_line(why)[:80]}); the provider refuses to answer this",
@@ -292,7 +292,7 @@ def filtered(why: str, usage: ModelUsage) -> ModelError:
     )
 
 
-def huge(what: str) -> ModelError:
+def oversized_reply(what: str) -> ModelError:
     return ModelError(
         reason="server_error",
         message=f"answered with {what}, and was cut off; set a lower cap for replies",
@@ -301,11 +301,11 @@ def huge(what: str) -> ModelError:
     )
 
 
-# -- what happened to a connection --------------------------------------------------------------
+# -- errors of a connection ---------------------------------------------------------------------
 
 
 def unreachable(error: BaseException, *, address: str) -> ModelError:
-    """No connection was made, so nothing was sent."""
+    """Return the error for a connection that could not be made, so nothing was sent."""
     kind: FailureKind = "transient"
     what = f"no connection to {address}; check the network, or the base URL"
     for cause in _causes(error):
@@ -329,25 +329,25 @@ def unreachable(error: BaseException, *, address: str) -> ModelError:
 
 
 def not_sent(reason: ModelReason, message: str, *, kind: FailureKind | None = None) -> ModelError:
-    """An attempt that ended before anything left this machine."""
+    """Return the error for an attempt that ended before anything left this machine."""
     return ModelError(reason=reason, message=message, kind=kind, billed=False)
 
 
-def cut_off(what: str) -> ModelError:
+def broken_connection(what: str) -> ModelError:
     return ModelError(
         reason="network_error",
         message=f"{what}; what had come is not a reply, and asking again may help",
     )
 
 
-def silent(seconds: float) -> ModelError:
+def silence_timeout(seconds: float) -> ModelError:
     return ModelError(
         reason="timeout",
         message=f"sent nothing for {seconds:g} s; the server is stuck, or needs a longer deadline",
     )
 
 
-def late(seconds: float) -> ModelError:
+def total_timeout(seconds: float) -> ModelError:
     return ModelError(
         reason="timeout",
         message=f"had not answered whole after {seconds:g} s; ask for less, or allow more time",
@@ -370,8 +370,8 @@ def _meaning(status: int, words: str) -> _Meaning:
     return _SERVER_ERROR if 500 <= status < 600 else _OTHER
 
 
-def _redirected(status: int, location: str) -> ModelError:
-    # The rest of a target may hold what the request held.
+def _redirect(status: int, location: str) -> ModelError:
+    # Only the host is shown: the rest of the target may repeat parts of the request, or its key.
     _, _, rest = location.partition("://")
     host = one_line(rest.partition("/")[0].rpartition("@")[2])[:80] if rest else ""
     target = f" to {host}" if host else ""
@@ -384,7 +384,7 @@ def _redirected(status: int, location: str) -> ModelError:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, what it came from, and what is in its groups."""
+    """Yield an error, its causes and contexts, and the members of groups; at most 32."""
     found: list[BaseException] = [error]
     for _ in range(32):
         if not found:

@@ -1,12 +1,12 @@
-"""A local GGUF file, run inside this process by the engine of the extra `gguf`.
+"""Run a local GGUF file inside this process, by the engine of the extra `gguf`.
 
 The engine is llama.cpp's server without its network: requests and replies have its chat completions
 format and are handed over as bytes, in one thread that this model owns. The engine also opens a
-port on the loopback address and cannot be told not to; a random key closes it to everybody.
+port on the loopback address, and has no option against that; a random key makes the port useless.
 
 The engine cannot be interrupted between two tokens, nor while it reads a stretch of the prompt.
-Cancelling lets go at once; the engine stops when it next says something, and only then takes the
-next request.
+Cancelling returns at once; the engine stops at its next callback, and only then takes the next
+request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CONTEXT_TOKENS = 16_384
 
 
 class Engine(Protocol):
-    """What is used of the engine. A callback that returns True ends the reply."""
+    """The part of the engine that is used. A callback that returns True ends the reply."""
 
     def handle_chat_completions(
         self, request: bytes, callback: Callable[[bytes], bool], /
@@ -46,7 +46,7 @@ class Engine(Protocol):
 
 
 class GgufModel:
-    """A model in a file. It is loaded when it is first asked, which takes seconds."""
+    """A model in a file. It is loaded by the first request, which takes seconds."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class GgufModel:
         self._context_tokens = context_tokens
         self._threads = threads or max(1, (os.cpu_count() or 2) - 1)
         self._total_seconds = total_seconds
-        self._load = load or _loaded
+        self._load = load or _load_engine
         self._engine: Engine | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._gate = Gate(concurrency=1)
@@ -69,7 +69,10 @@ class GgufModel:
 
     @classmethod
     def from_file(cls, path: Path | str, *, context_tokens: int = _CONTEXT_TOKENS) -> GgufModel:
-        """Look at the file and for the engine, so that a mistake is told before anything runs."""
+        """Check the file and find the engine, so that a mistake is reported before anything runs.
+
+        Raise `UsageError` if the file cannot be read, is not GGUF, or the extra is not installed.
+        """
         path = Path(path).expanduser()
         with system_errors(path, UsageError), path.open("rb") as file:
             magic = file.read(len(_MAGIC))
@@ -89,36 +92,37 @@ class GgufModel:
     async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
         loop = asyncio.get_running_loop()
         said = openai.body(request, model=self._path.name, cap="max_tokens", stream=True)
-        # Being told of its progress is being able to stop it while it reads the prompt.
+        # With `return_progress` the engine calls back while it reads the prompt, so that it can be
+        # stopped then too.
         body = msgspec.json.encode({**said, "return_progress": True})
         let_go = threading.Event()
 
-        def tell(chars: int) -> None:
+        def report_progress(chars: int) -> None:
             if not let_go.is_set():
                 loop.call_soon_threadsafe(heard, chars)
 
         self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="tally-gguf")
         work = loop.run_in_executor(
-            self._thread, self._complete, body, openai.reader(request), let_go, tell
+            self._thread, self._complete, body, openai.reader(request), let_go, report_progress
         )
         try:
             async with asyncio.timeout(self._total_seconds):
                 return await work
         except TimeoutError:
-            failure = failures.late(self._total_seconds)
+            failure = failures.total_timeout(self._total_seconds)
         except ModelError as error:
             failure = error
         finally:
             let_go.set()
         message = f"{self.name}: {failure.message}"
-        raise failures.told(failure, message=message, usage=failure.usage)
+        raise failures.with_message(failure, message=message, usage=failure.usage)
 
     async def close(self) -> None:
-        """End the thread and give the memory back. Waits until the engine has stopped."""
+        """End the thread and free the memory. Waits until the engine has stopped."""
         self._closing.set()
-        await asyncio.to_thread(self._closed)
+        await asyncio.to_thread(self._shut_down)
 
-    def _closed(self) -> None:
+    def _shut_down(self) -> None:
         if self._thread is not None:
             self._thread.shutdown(wait=True, cancel_futures=True)
         # The engine's own threads end with the last reference to it.
@@ -126,9 +130,16 @@ class GgufModel:
         self._closing.clear()
 
     def _complete(
-        self, body: bytes, reader: Reader, let_go: threading.Event, tell: Callable[[int], None]
+        self,
+        body: bytes,
+        reader: Reader,
+        let_go: threading.Event,
+        report_progress: Callable[[int], None],
     ) -> ModelReply:
-        """Make one reply, in the model's thread. The engine cannot carry an exception."""
+        """Make one reply, in the model's thread. Raise `ModelError` if there is none.
+
+        The engine cannot pass on an exception of the callback, so it is kept and raised afterwards.
+        """
         failure: list[Exception] = []
 
         def take(chunk: bytes) -> bool:
@@ -136,13 +147,13 @@ class GgufModel:
                 before = reader.chars
                 reader.feed(SseEvent(b"", chunk))
                 if reader.chars != before:
-                    tell(reader.chars)
+                    report_progress(reader.chars)
             except Exception as error:
                 failure.append(error)
             return bool(failure) or let_go.is_set() or self._closing.is_set()
 
         if self._engine is None:
-            self._engine = self._opened()
+            self._engine = self._open_engine()
         try:
             self._engine.handle_chat_completions(body, take)
         except (ValueError, RuntimeError) as error:
@@ -155,7 +166,7 @@ class GgufModel:
             raise failure[0]
         return reader.finish()
 
-    def _opened(self) -> Engine:
+    def _open_engine(self) -> Engine:
         try:
             return self._load(self._path, self._context_tokens, self._threads)
         except (ImportError, OSError, RuntimeError, ValueError) as error:
@@ -167,8 +178,8 @@ class GgufModel:
             ) from error
 
 
-def _loaded(path: Path, context_tokens: int, threads: int) -> Engine:
-    # By name: the engine is in an extra, and has no types.
+def _load_engine(path: Path, context_tokens: int, threads: int) -> Engine:
+    # Imported by name, because the engine is in an extra and has no types.
     engine: Any = importlib.import_module(_ENGINE)
     wanted = engine.CommonParams()
     wanted.model.path = str(path)

@@ -1,13 +1,13 @@
-"""Models behind HTTP: one attempt, in either dialect, over one client with deadlines and bounds.
+"""Call models over HTTP: one attempt, in either dialect, with deadlines and limits on size.
 
-What is taken from the environment: proxies (HTTPS_PROXY, ALL_PROXY, NO_PROXY) and certificates
-(SSL_CERT_FILE, SSL_CERT_DIR), since they are how a user's network is. Through a proxy goes https
-alone, in a tunnel that the proxy cannot read; plain http and loopback addresses go there directly,
-since a proxy would read key and prompt, or look for the server on its own machine. Not taken:
-`.netrc` and cookies, which nobody here has a use for.
+Taken from the environment are proxies (HTTPS_PROXY, ALL_PROXY, NO_PROXY) and certificates
+(SSL_CERT_FILE, SSL_CERT_DIR), because they describe the user's network. Only https goes through a
+proxy, in a tunnel that the proxy cannot read. Plain http and loopback addresses are reached
+directly: a proxy would read key and prompt, or look for the server on its own machine. `.netrc` and
+cookies are not used.
 
-Replies are asked for uncompressed, and compressed ones are refused: no bound on bytes read bounds
-what they unfold to, and the time a model takes is not in the transfer.
+Replies are requested uncompressed, and compressed ones are refused: a limit on the bytes read is no
+limit on their decompressed size, and transfer is a small part of the time a model takes.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ import msgspec
 from tallystick.core.charge import ModelUsage
 from tallystick.model import anthropic, failures, openai
 from tallystick.model.dialect import SseDecoder, WireFormat
-from tallystick.model.endpoint import Dialect, Endpoint, scrubbed, without_key
+from tallystick.model.endpoint import Dialect, Endpoint, scrub, without_key
 from tallystick.model.pacing import Gate
 from tallystick.model.port import Heard, Model, ModelError, ModelReply, ModelRequest
 
 if TYPE_CHECKING:
     import httpcore
 
-# Common servers close an idle connection after 5 s; to use one as it closes loses the request.
+# Common servers close an idle connection after 5 s; a request sent just then would be lost.
 _IDLE_SECONDS = 4.0
+# Short, because the reply is complete and waits for this.
 _DRAIN_SECONDS = 0.1
+# The wait for the body of an error, whose status is known already.
 _HEAD_SECONDS = 5.0
 _HEADERS = {
     "accept": "*/*",
@@ -54,7 +56,7 @@ _PROXY_SCHEMES = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
 
 class Answer:
-    """A response whose body has not been read. Iterating gives the body as it comes."""
+    """A response whose body has not been read. Iterating gives the body as it arrives."""
 
     def __init__(self, response: httpcore.Response) -> None:
         self._response = response
@@ -65,14 +67,15 @@ class Answer:
 
     @property
     def compressed(self) -> bool:
+        """True if the body is compressed."""
         return self.headers.get("content-encoding", "identity").lower() != "identity"
 
     def pieces(self, *, bytes_max: int) -> Answer:
-        """The body, up to so many bytes; more raise `ModelError`."""
+        """Return this object, to iterate over up to `bytes_max` bytes; more raise `ModelError`."""
         self._bytes_left = bytes_max
         return self
 
-    # Not a generator of its own: one that is left early is closed by nobody in particular.
+    # No generator: one that is left early would be closed whenever it is garbage-collected.
     def __aiter__(self) -> Answer:
         return self
 
@@ -80,14 +83,18 @@ class Answer:
         piece = await anext(self._pieces)
         self._bytes_left -= len(piece)
         if self._bytes_left < 0:
-            raise failures.huge("more bytes than anybody reads")
+            raise failures.oversized_reply("more bytes than anybody reads")
         return piece
 
     async def body(self, *, bytes_max: int) -> bytes:
+        """Return the whole body. Raise `ModelError` if it has more than `bytes_max` bytes."""
         return b"".join([piece async for piece in self.pieces(bytes_max=bytes_max)])
 
     async def head(self, *, bytes_max: int) -> bytes:
-        """The beginning of an error's body, or what came of it: the status says enough."""
+        """Return the beginning of an error's body, or what could be read of it within 5 s.
+
+        Nothing is raised, and a compressed body counts as empty: the status says enough.
+        """
         found = bytearray()
         with contextlib.suppress(Exception):
             async with asyncio.timeout(_HEAD_SECONDS):
@@ -98,9 +105,9 @@ class Answer:
         return b"" if self.compressed else bytes(found[:bytes_max])
 
     async def drain(self) -> None:
-        """Read to the end if it is near, so that the connection can be used again.
+        """Read the rest if it is near, so that the connection can be used again.
 
-        The reply is whole already: nothing that happens here can spoil it.
+        Nothing is raised: the reply is complete already.
         """
         with contextlib.suppress(Exception):
             async with asyncio.timeout(_DRAIN_SECONDS):
@@ -109,6 +116,7 @@ class Answer:
                         return
 
     async def close(self) -> None:
+        """Close the response. Nothing is raised."""
         with contextlib.suppress(Exception):
             if isinstance(self._pieces, AsyncGenerator):
                 await self._pieces.aclose()
@@ -121,7 +129,7 @@ def _sent_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
 
 
 def _read_headers(raw: Sequence[tuple[bytes, bytes]]) -> Mapping[str, str]:
-    """Headers by their names in lower case. What comes twice is joined, as HTTP has it."""
+    """Return headers by their names in lower case. Repeated ones are joined by a comma."""
     headers: dict[str, str] = {}
     for name, value in raw:
         key, said = name.decode("latin-1").lower(), value.decode("utf-8", "replace")
@@ -130,7 +138,7 @@ def _read_headers(raw: Sequence[tuple[bytes, bytes]]) -> Mapping[str, str]:
 
 
 class Transport:
-    """Sends requests to one endpoint. Opens nothing before the first."""
+    """Sends requests to one endpoint. Nothing is opened before the first request."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -141,7 +149,7 @@ class Transport:
         silence = endpoint.silence_seconds
         timeouts = {"connect": endpoint.connect_seconds, "read": silence, "write": silence}
         self._extensions = {"timeout": timeouts}
-        # Connections belong to the loop they were opened in.
+        # A connection belongs to the event loop it was opened in.
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, httpcore.AsyncConnectionPool] = (
             WeakKeyDictionary()
         )
@@ -152,8 +160,8 @@ class Transport:
     ) -> AsyncIterator[Answer]:
         """Send a request. Leaving early, or being cancelled, closes its connection.
 
-        Whatever goes wrong with the connection, inside too, is raised as a `ModelError`. It does
-        not name its cause: that one holds the request with its key, or bytes from the server.
+        Raise `ModelError` for every failure of the connection, inside the block too. The error has
+        no cause: that would refer to the request with its key, or to bytes from the server.
         """
         failure: ModelError
         try:
@@ -186,7 +194,7 @@ class Transport:
         )
 
     async def close(self) -> None:
-        """Close what was opened in this loop; of other loops, forget it."""
+        """Close the connections of this event loop, and forget those of others."""
         pool = self._pools.pop(asyncio.get_running_loop(), None)
         self._pools.clear()
         if pool is not None:
@@ -199,7 +207,7 @@ class Transport:
             for closed in [each for each in self._pools if each.is_closed()]:
                 del self._pools[closed]
             try:
-                pool = self._pools[loop] = self._opened()
+                pool = self._pools[loop] = self._open_pool()
             except (ImportError, OSError, ValueError):
                 # The error would name the proxy with its password.
                 raise failures.not_sent(
@@ -210,15 +218,16 @@ class Transport:
                 ) from None
         return pool
 
-    def _opened(self) -> httpcore.AsyncConnectionPool:
+    def _open_pool(self) -> httpcore.AsyncConnectionPool:
         endpoint = self._endpoint
         encrypted = endpoint.scheme == "https"
         proxy = proxy_for(endpoint) if encrypted and not endpoint.is_loopback else None
-        # Reading the certificates of the world takes longer than a whole turn.
+        # Without TLS an empty context is enough: reading all root certificates takes longer than
+        # a whole turn of a run.
         trusted = _certificates() if encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        # How many connections there are at once is the gate's decision.
+        # The number of parallel connections is limited by the gate, not by the pool.
         kept = endpoint.concurrency if endpoint.keeps_connections else 0
-        return opened_pool(trusted, kept=kept, proxy=proxy)
+        return open_pool(trusted, kept=kept, proxy=proxy)
 
     def _failure(self, error: Exception) -> ModelError:
         import httpcore
@@ -240,21 +249,22 @@ class Transport:
                     f"HTTPS_PROXY, or name the host in NO_PROXY",
                 )
             case httpcore.TimeoutException():
-                return failures.silent(endpoint.silence_seconds)
+                return failures.silence_timeout(endpoint.silence_seconds)
             case httpcore.NetworkError() | httpcore.ProtocolError() | OSError():
-                return failures.cut_off("the connection broke")
+                return failures.broken_connection("the connection broke")
             case _:
                 raise error
 
 
-# The way to a server: directly or by a proxy, with the certificates that the environment names.
+# The way to a server: directly or through a proxy, with the certificates that the environment
+# names.
 
 
 def proxy_for(endpoint: Endpoint) -> str | None:
-    """Return the proxy that the environment names for an https endpoint, None for no proxy.
+    """Return the proxy that the environment names for an https endpoint; None for no proxy.
 
-    HTTPS_PROXY goes before ALL_PROXY. A name in NO_PROXY is good for itself and what is below it,
-    one with a dot before it only for what is below; `*` is everything.
+    HTTPS_PROXY has priority over ALL_PROXY. A name in NO_PROXY covers itself and its subdomains;
+    one that begins with a dot covers only subdomains; `*` covers everything.
     """
     from urllib.request import getproxies
 
@@ -264,15 +274,15 @@ def proxy_for(endpoint: Endpoint) -> str | None:
         return None
     host, _, port = endpoint.address.rpartition(":")
     past = (each.strip() for each in found.get("no", "").split(","))
-    if any(each == "*" or (each and _is_past(each, host, port)) for each in past):
+    if any(each == "*" or (each and _bypasses_proxy(each, host, port)) for each in past):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-def _is_past(entry: str, host: str, port: str) -> bool:
-    """Whether an entry of NO_PROXY is about this host. A range of addresses is its first one."""
+def _bypasses_proxy(entry: str, host: str, port: str) -> bool:
+    """Return True if an entry of NO_PROXY covers this host. Of an address range, only the first."""
     named = "://" in entry
-    parts = urlsplit(entry if named else f"all://{_bracketed(entry)}")
+    parts = urlsplit(entry if named else f"all://{_add_brackets(entry)}")
     entry_port = parts.port
     name = (parts.hostname or "").removeprefix("*" if named else "")
     if parts.scheme not in ("all", "https") or not name:
@@ -281,19 +291,19 @@ def _is_past(entry: str, host: str, port: str) -> bool:
         return False
     if name.startswith("."):
         return host.endswith(name)
-    exact = _is_address(name) or name == "localhost" or (named and not _starred(parts.netloc))
-    return _bare(host) == name or (not exact and host.endswith(f".{name}"))
+    exact = _is_address(name) or name == "localhost" or (named and not _has_star(parts.netloc))
+    return _without_brackets(host) == name or (not exact and host.endswith(f".{name}"))
 
 
-def _starred(netloc: str) -> bool:
+def _has_star(netloc: str) -> bool:
     return netloc.rpartition("@")[2].startswith("*")
 
 
-def _bare(host: str) -> str:
+def _without_brackets(host: str) -> str:
     return host.removeprefix("[").removesuffix("]")
 
 
-def _bracketed(entry: str) -> str:
+def _add_brackets(entry: str) -> str:
     return f"[{entry}]" if entry.count(":") > 1 and not entry.startswith("[") else entry
 
 
@@ -307,7 +317,7 @@ def _is_address(name: str) -> bool:
 
 
 def _certificates() -> ssl.SSLContext:
-    """The authorities that the environment names, or else those that certifi carries."""
+    """Return the authorities that the environment names, or else those of certifi."""
     if file := os.environ.get("SSL_CERT_FILE"):
         return ssl.create_default_context(cafile=file)
     if directory := os.environ.get("SSL_CERT_DIR"):
@@ -317,10 +327,13 @@ def _certificates() -> ssl.SSLContext:
     return ssl.create_default_context(cafile=certifi.where())
 
 
-def opened_pool(
+def open_pool(
     trusted: ssl.SSLContext, *, kept: int, proxy: str | None = None
 ) -> httpcore.AsyncConnectionPool:
-    """Open a pool that keeps so many idle connections. Raises if the proxy cannot be used."""
+    """Open a pool that keeps at most `kept` idle connections.
+
+    Raise `ValueError` if the proxy cannot be used, and `ImportError` if it needs `socksio`.
+    """
     import httpcore
 
     return httpcore.AsyncConnectionPool(
@@ -353,12 +366,12 @@ def _read_proxy(proxy: str) -> httpcore.Proxy:
     return httpcore.Proxy(url, auth=(unquote(parts.username), unquote(parts.password or "")))
 
 
-# Connections of asyncio for httpcore, in the shape of its network backends. Its own goes through
-# anyio, which costs a connection on this machine as much again as everything else of a request.
+# Connections of asyncio, as a network backend of httpcore. Its own backend uses anyio, which takes
+# as long for a connection on this machine as all other parts of a request together.
 
 
 _READ_AHEAD_BYTES = 256 * 1024
-# As long as it takes for one address to look slow, by RFC 8305.
+# The delay after which RFC 8305 recommends to try the next address in parallel.
 _NEXT_ADDRESS_SECONDS = 0.25
 
 
@@ -405,11 +418,15 @@ class Connection(asyncio.Protocol):
     # -- called by httpcore, whose signatures these are ------------------------------------------
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
-        """Return what has come, at least a byte, or nothing at the end."""
+        """Return what has arrived, at least one byte, or nothing at the end.
+
+        Raise `httpcore.ReadTimeout` after `timeout` seconds without a byte, and
+        `httpcore.ReadError` if the connection broke.
+        """
         import httpcore
 
         while not self._received and not self._ended:
-            await self._change(timeout, httpcore.ReadTimeout)
+            await self._wait_for_change(timeout, httpcore.ReadTimeout)
         if not self._received:
             if self._error is not None:
                 raise httpcore.ReadError("the connection broke") from self._error
@@ -422,15 +439,20 @@ class Connection(asyncio.Protocol):
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Send bytes. Wait while the buffer of the connection is full.
+
+        Raise `httpcore.WriteTimeout` after `timeout` seconds of waiting, and `httpcore.WriteError`
+        if the connection is closed.
+        """
         import httpcore
 
         if self._transport is None or self._ended:
             raise httpcore.WriteError("the connection is closed") from self._error
         self._transport.write(buffer)
         while not self._writable and not self._ended:
-            await self._change(timeout, httpcore.WriteTimeout)
+            await self._wait_for_change(timeout, httpcore.WriteTimeout)
 
-    async def _change(self, seconds: float | None, late: type[Exception]) -> None:
+    async def _wait_for_change(self, seconds: float | None, late: type[Exception]) -> None:
         self._changed.clear()
         try:
             async with asyncio.timeout(seconds):
@@ -466,13 +488,14 @@ class Connection(asyncio.Protocol):
         return self
 
     async def aclose(self) -> None:
-        """Close at once. What is still to be sent is of no use to anybody."""
+        """Close at once. Bytes that are not yet sent are dropped: no reply would be read."""
         if self._transport is not None:
             self._transport.abort()
 
     def get_extra_info(self, info: str) -> object:
         if info == "is_readable":
-            # Asked of an idle connection: it was closed, or says what nobody asked for.
+            # httpcore asks this of idle connections. One that was closed, or has unexpected bytes,
+            # is readable, and is not used again.
             return self._ended or bool(self._received)
         return None if self._transport is None else self._transport.get_extra_info(info)
 
@@ -488,10 +511,11 @@ class Network:
         local_address: str | None = None,
         socket_options: object = None,
     ) -> Connection:
+        """Connect. Raise `httpcore.ConnectTimeout` or `httpcore.ConnectError` if it fails."""
         import httpcore
 
         loop = asyncio.get_running_loop()
-        # Only a name has more than one address.
+        # Only a host name can have several addresses to try.
         delay = None if _is_address(host) else _NEXT_ADDRESS_SECONDS
         try:
             async with asyncio.timeout(timeout):
@@ -501,14 +525,14 @@ class Network:
         except TimeoutError:
             raise httpcore.ConnectTimeout from None
         except OSError as error:
-            raise httpcore.ConnectError from _refused(error)
+            raise httpcore.ConnectError from _merge_refusals(error)
         return connection
 
 
-def _refused(error: OSError) -> OSError:
-    """The same error, or the refusal that all addresses of a name have answered with.
+def _merge_refusals(error: OSError) -> OSError:
+    """Return the same error, or a refusal if every address of a name refused the connection.
 
-    asyncio makes one error of several, without a number and with their texts one after another.
+    asyncio merges the errors of several addresses into one that has no number, only their texts.
     """
     text = str(error)
     refusals = text.count(f"[Errno {errno.ECONNREFUSED}]")
@@ -517,16 +541,14 @@ def _refused(error: OSError) -> OSError:
     return error
 
 
-# Models behind HTTP: one attempt, in either dialect, streamed or whole.
-#
-# Everything a server says passes through here on its way out, so here the key is taken out of it.
-
-
 _DIALECTS: dict[Dialect, WireFormat] = {"openai": openai, "anthropic": anthropic}
 
 
 class HttpModel:
-    """A model at an endpoint. Give models of one provider the same gate."""
+    """A model at an endpoint. Models of one provider should share one gate.
+
+    All that a server sends passes through here, and the key is removed from it here.
+    """
 
     def __init__(self, endpoint: Endpoint, gate: Gate | None = None) -> None:
         self._endpoint = endpoint
@@ -540,7 +562,7 @@ class HttpModel:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it is asked, and how."""
+        """The address, and the settings of its requests."""
         return self._endpoint
 
     def admitted(self) -> AbstractAsyncContextManager[None]:
@@ -553,13 +575,13 @@ class HttpModel:
         except ModelError as error:
             failure = error
         else:
-            self._gate.passed(epoch)
-            return self._shown(reply)
-        if failures.crowded(failure):
-            self._gate.refused(epoch, retry_after_ms=failure.retry_after_ms)
+            self._gate.note_answer(epoch)
+            return self._without_key(reply)
+        if failures.is_overload(failure):
+            self._gate.pause(epoch, retry_after_ms=failure.retry_after_ms)
         elif failure.status is not None:
-            self._gate.passed(epoch)
-        raise self._told(failure)
+            self._gate.note_answer(epoch)
+        raise self._describe(failure)
 
     async def close(self) -> None:
         await self._transport.close()
@@ -581,7 +603,7 @@ class HttpModel:
                 return await self._read(answer, request, heard)
         except TimeoutError:
             pass
-        raise failures.late(endpoint.total_seconds)
+        raise failures.total_timeout(endpoint.total_seconds)
 
     async def _read(self, answer: Answer, request: ModelRequest, heard: Heard) -> ModelReply:
         if not 200 <= answer.status < 300:
@@ -589,38 +611,38 @@ class HttpModel:
             now = datetime.datetime.now(datetime.UTC)
             raise failures.of_status(answer.status, answer.headers, body, now=now)
         if answer.compressed:
-            raise failures.compressed()
+            raise failures.compressed_body()
         content_type = answer.headers.get("content-type", "")
         kind = content_type.partition(";")[0].strip().lower()
-        # What came decides, not what was asked: some servers stream never, some always.
+        # The reply decides, not the request: some servers never stream, some always.
         if kind == "text/event-stream":
-            return await self._streamed(answer, request, heard)
+            return await self._read_stream(answer, request, heard)
         if kind not in ("", "application/json") and not kind.endswith("+json"):
-            raise failures.wrong_type(content_type)
+            raise failures.wrong_content_type(content_type)
         body = await answer.body(bytes_max=failures.BODY_BYTES_MAX)
         if not body.strip():
-            raise failures.malformed("an empty body")
+            raise failures.malformed_reply("an empty body")
         reply = self._dialect.reply(body, request)
         heard(len(reply.text))
         return reply
 
-    async def _streamed(self, answer: Answer, request: ModelRequest, heard: Heard) -> ModelReply:
+    async def _read_stream(self, answer: Answer, request: ModelRequest, heard: Heard) -> ModelReply:
         decoder, reader = SseDecoder(), self._dialect.reader(request)
-        told = 0
+        reported = 0
         async for piece in answer.pieces(bytes_max=failures.STREAM_BYTES_MAX):
             for event in decoder.feed(piece):
                 reader.feed(event)
-            if reader.chars != told:
-                told = reader.chars
-                heard(told)
+            if reader.chars != reported:
+                reported = reader.chars
+                heard(reported)
             if reader.done:
                 await answer.drain()
                 break
         return reader.finish()
 
-    # -- on the way out -------------------------------------------------------------------------
+    # -- removal of the key ---------------------------------------------------------------------
 
-    def _shown(self, reply: ModelReply) -> ModelReply:
+    def _without_key(self, reply: ModelReply) -> ModelReply:
         key = self._endpoint.key
         if key is None:
             return reply
@@ -628,22 +650,22 @@ class HttpModel:
             reply,
             text=without_key(reply.text, key),
             usage=self._usage(reply.usage),
-            served_by=scrubbed(reply.served_by, key),
-            finish=scrubbed(reply.finish, key),
+            served_by=scrub(reply.served_by, key),
+            finish=scrub(reply.finish, key),
         )
 
     def _usage(self, usage: ModelUsage) -> ModelUsage:
-        """Verbatim, unless the key is in it."""
+        """Return usage unchanged, or without its `raw` report if the key is in that."""
         text = msgspec.json.encode(usage.raw).decode()
-        if scrubbed(text, self._endpoint.key) == text:
+        if scrub(text, self._endpoint.key) == text:
             return usage
         return msgspec.structs.replace(usage, raw={})
 
-    def _told(self, error: ModelError) -> ModelError:
+    def _describe(self, error: ModelError) -> ModelError:
         endpoint = self._endpoint
-        message = scrubbed(f"{endpoint.name} at {endpoint.address}: {error.message}", endpoint.key)
+        message = scrub(f"{endpoint.name} at {endpoint.address}: {error.message}", endpoint.key)
         usage = None if error.usage is None else self._usage(error.usage)
-        return failures.told(error, message=message, usage=usage)
+        return failures.with_message(error, message=message, usage=usage)
 
 
 _: type[Model] = HttpModel

@@ -1,4 +1,4 @@
-"""The chat completions format of OpenAI, as a dozen other servers speak it too. Pure."""
+"""The chat completions format of OpenAI, as many other servers speak it too. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tallystick.model.dialect import (
     SseEvent,
     WireRequest,
     base64_of,
-    checked_messages,
-    decoded,
-    name_of,
-    plain,
+    check_messages,
+    decode_reply,
+    replace_surrogates,
+    short_name,
     usage_of,
 )
 from tallystick.model.endpoint import Endpoint, Secret
@@ -24,19 +24,20 @@ from tallystick.model.port import ModelReply, ModelRequest
 _DONE = b"[DONE]"
 
 
-# -- what is sent -------------------------------------------------------------------------------
+# -- requests -----------------------------------------------------------------------------------
 
 
 def wire(endpoint: Endpoint, request: ModelRequest) -> WireRequest:
+    """Return the request to send."""
     said = body(request, model=endpoint.model, cap=_cap_name(endpoint), stream=endpoint.stream)
     return WireRequest(path="/chat/completions", headers={}, body=msgspec.json.encode(said))
 
 
 def body(request: ModelRequest, *, model: str, cap: str, stream: bool) -> dict[str, object]:
-    """What a request says. `cap` is the name under which the cap of the reply goes."""
+    """Return the fields of a request. `cap` is the name of the field that limits the reply."""
     said: dict[str, object] = {
         "model": model,
-        "messages": [_message(each) for each in checked_messages(request)],
+        "messages": [_message(each) for each in check_messages(request)],
         cap: request.tokens_out_max,
     }
     if request.temperature is not None:
@@ -48,11 +49,15 @@ def body(request: ModelRequest, *, model: str, cap: str, stream: bool) -> dict[s
 
 
 def authorization(key: Secret) -> tuple[str, str]:
+    """Return the header with the key."""
     return "authorization", f"Bearer {key.reveal()}"
 
 
 def _cap_name(endpoint: Endpoint) -> str:
-    """OpenAI's newer models refuse `max_tokens`; other servers know no other name."""
+    """Return the field that limits the reply.
+
+    OpenAI's newer models refuse `max_tokens`; other servers know no other name.
+    """
     return "max_completion_tokens" if endpoint.host == "api.openai.com" else "max_tokens"
 
 
@@ -66,10 +71,10 @@ def _message(message: Message) -> dict[str, object]:
     return {"role": message.role, "content": parts}
 
 
-# -- what comes back ----------------------------------------------------------------------------
+# -- replies ------------------------------------------------------------------------------------
 #
-# Only what is read is named: reasoning, tool calls and whatever else a server adds is skipped by
-# the decoder. `Any` stands where a wrong type must not cost the reply.
+# Only fields that are read are declared: the decoder skips reasoning, tool calls and anything else.
+# `Any` is the type of fields in which a wrong type must not cost the reply.
 
 
 class _Part(msgspec.Struct):
@@ -101,7 +106,7 @@ _completion = msgspec.json.Decoder(_Completion)
 
 def reply(data: bytes, request: ModelRequest) -> ModelReply:
     whole = _Reader(request)
-    whole.take(decoded(data, _completion, _Completion))
+    whole.take(decode_reply(data, _completion, _Completion))
     return whole.finish(ended=True)
 
 
@@ -110,11 +115,11 @@ def reader(request: ModelRequest) -> _Reader:
 
 
 class _Reader:
-    """Collects a reply. The first choice counts; a stream's last report of usage counts.
+    """Collects a reply: its first choice, and the last report of usage.
 
-    That report has to come with the last piece of the reply or after it: some servers count while
-    they write, and a count that was followed by more is too low.
-    Some servers and proxies never send `[DONE]`: a finish reason before a clean end is an end too.
+    The report must come with the last piece of the reply or after it: some servers count while they
+    write, and a count that was followed by more text is too low. Some servers and proxies never
+    send `[DONE]`: a finish reason before a clean end is an end too.
     """
 
     def __init__(self, request: ModelRequest) -> None:
@@ -135,7 +140,7 @@ class _Reader:
         if event.data == _DONE:
             self.done = True
         elif event.data:
-            self.take(decoded(event.data, _completion, _Completion))
+            self.take(decode_reply(event.data, _completion, _Completion))
 
     def take(self, completion: _Completion) -> None:
         if completion.error is not None:
@@ -159,7 +164,9 @@ class _Reader:
                 self._texts.append(text)
                 self.chars += len(text)
                 if self.chars > failures.TEXT_CHARS_MAX:
-                    raise failures.huge(f"more than {failures.TEXT_CHARS_MAX:,} characters")
+                    raise failures.oversized_reply(
+                        f"more than {failures.TEXT_CHARS_MAX:,} characters"
+                    )
             self._refusal = self._refusal or bool(said.refusal)
         if isinstance(choice.finish_reason, str) and choice.finish_reason:
             self._counted = False
@@ -167,11 +174,11 @@ class _Reader:
 
     def finish(self, *, ended: bool = False) -> ModelReply:
         if not (ended or self.done or self._finish is not None):
-            raise failures.cut_off("the stream ended without its end marker")
+            raise failures.broken_connection("the stream ended without its end marker")
         if not self._seen:
-            raise failures.malformed("no choices")
-        text = plain("".join(self._texts))
-        finish = name_of(self._finish)
+            raise failures.malformed_reply("no choices")
+        text = replace_surrogates("".join(self._texts))
+        finish = short_name(self._finish)
         usage = usage_of(
             self._usage,
             tokens_in=("prompt_tokens",),
@@ -181,14 +188,14 @@ class _Reader:
             final=self._counted,
         )
         if finish == "content_filter" or (self._refusal and not text):
-            raise failures.filtered(finish or "refusal", usage)
+            raise failures.content_refused(finish or "refusal", usage)
         if finish == "error":
             raise failures.of_error_value({"message": "finish_reason error"})
         return ModelReply(
             text=text,
             usage=usage,
             cut=finish == "length",
-            served_by=name_of(self._model),
+            served_by=short_name(self._model),
             finish=finish,
         )
 

@@ -1,10 +1,11 @@
-"""How fast a provider is asked: so many at once, and together off its back when it says so.
+"""Limit the load on each provider: parallel requests, and one back-off that all requests share.
 
-One gate stands before each provider (address and key), whoever asks. After a refusal nobody is let
-through before its time; then one is, to probe, and each answer after that lets twice as many in.
-Everybody at once would be refused at once.
+There is one gate per provider (address and key), shared by all models. After a refusal no request
+is admitted until the wait is over. Then one is, as a probe, and each answer doubles the number, up
+to the provider's `concurrency`. If all were admitted at once, all would be refused again.
 
-A gate belongs to one event loop while anybody waits at it. It holds no timer: who waits, sleeps.
+A gate belongs to one event loop while requests wait at it. It has no timer: each waiting request
+sleeps by itself.
 """
 
 from __future__ import annotations
@@ -21,16 +22,18 @@ if TYPE_CHECKING:
     from tallystick.model.endpoint import Endpoint, Secret
 
 
-# Without a word from the server: doubled with every refusal in a row. It is the wait of one run
-# between two attempts, so that a run which asks alone waits no longer here than it does anyway.
+# The wait if the server names none, doubled with every refusal in a row. It equals the first wait
+# of a run between two attempts, so a run without competitors waits no longer here than it does
+# anyway.
 _HOLD_SECONDS = 0.25
 _HOLD_SECONDS_MAX = 60.0
-# Those who waited come back spread over so long, so that two processes do not keep in step.
+# Waiting requests return at random times within this span, so that two processes do not stay in
+# step.
 _SPREAD_SECONDS = 0.25
 
 
 class Gate:
-    """Lets so many in at once. Cancelling a wait gives up the wait and nothing else."""
+    """Admits a limited number of requests. To cancel a wait gives up that wait and no more."""
 
     def __init__(
         self,
@@ -53,17 +56,21 @@ class Gate:
 
     @property
     def epoch(self) -> int:
-        """Grows with every common wait. What was begun in an older one says nothing of this one."""
+        """A number that grows with every shared wait.
+
+        Answers to requests that were begun in an older epoch are ignored: they say nothing about
+        the present load.
+        """
         return self._epoch
 
     def narrow(self, concurrency: int) -> None:
-        """Let at most so many in from now on."""
+        """Lower the number of parallel requests to `concurrency`, if it is higher now."""
         self._concurrency = min(self._concurrency, concurrency)
         self._width = min(self._width, self._concurrency)
 
     @asynccontextmanager
     async def admitted(self) -> AsyncIterator[None]:
-        """Wait for a place and hold it while inside."""
+        """Wait for admission, and keep it while inside."""
         await self._enter()
         try:
             yield
@@ -71,8 +78,12 @@ class Gate:
             self._inside -= 1
             self._wake()
 
-    def refused(self, epoch: int, *, retry_after_ms: int | None) -> None:
-        """The provider wants to be left alone: so long, or as long as experience says."""
+    def pause(self, epoch: int, *, retry_after_ms: int | None) -> None:
+        """Pause all requests to this provider for `retry_after_ms`.
+
+        Without it, pause for 0.25 s, doubled with each refusal in a row, up to 60 s. Refusals of
+        requests that were sent in the same epoch count once.
+        """
         if epoch == self._epoch:
             self._epoch += 1
             self._refusals += 1
@@ -84,8 +95,8 @@ class Gate:
             seconds = retry_after_ms / 1000
         self._not_before = max(self._not_before, self._clock() + seconds)
 
-    def passed(self, epoch: int) -> None:
-        """The provider answered: twice as many may ask."""
+    def note_answer(self, epoch: int) -> None:
+        """Note an answer of the provider: reset the back-off, and admit twice as many requests."""
         if epoch == self._epoch:
             self._refusals = 0
             self._width = min(2 * self._width, self._concurrency)
@@ -105,12 +116,12 @@ class Gate:
                     await self._turn(first=called)
                     called = True
         except BaseException:
-            # Whoever was called and goes away passes the call on.
+            # If this waiter was called and is cancelled now, the next one must be called instead.
             self._wake()
             raise
 
     async def _turn(self, *, first: bool) -> None:
-        """Wait to be called; who was called in vain stays ahead of the others."""
+        """Wait to be called. With `first`, wait before the others, after a call in vain."""
         turn = asyncio.get_running_loop().create_future()
         if first:
             self._waiting.appendleft(turn)
@@ -133,7 +144,7 @@ class Gate:
 
 
 class Pacing:
-    """The gates of a process: one for each provider, shared by all models that ask it."""
+    """The gates of a process: one for each provider, shared by all models that use it."""
 
     def __init__(
         self,
@@ -148,7 +159,7 @@ class Pacing:
         self._gates: dict[tuple[str, Secret | None], Gate] = {}
 
     def gate(self, endpoint: Endpoint) -> Gate:
-        """The gate of an endpoint's provider. Where two ask for different widths, the less wins."""
+        """Return the gate of an endpoint's provider. The lowest `concurrency` asked for applies."""
         which = (endpoint.origin, endpoint.key)
         gate = self._gates.get(which)
         if gate is None:

@@ -1,7 +1,7 @@
-"""The model port: a request goes in, a reply comes out, or an error with its reason.
+"""The model port: a request goes in, and a reply comes out, or an error with its reason.
 
-A backend makes one attempt and no more: whether it is repeated is the run's decision, since every
-attempt is written down and paid for on its own.
+A backend makes one attempt and no more. The run decides whether to repeat it, because every attempt
+is recorded and paid for on its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tallystick.core.charge import FailureKind, ModelUsage
 from tallystick.core.errors import BackendError
 from tallystick.core.machine.prompt import Message
 
-# Why a model gave no reply. The set is closed; transports map what they see into it.
+# Reasons why a model gave no reply. The set is closed; transports map every failure to one of them.
 ModelReason = Literal[
     "rate_limit",
     "server_error",
@@ -30,20 +30,20 @@ ModelReason = Literal[
     "unknown",
 ]
 
-# Reasons that may be gone when one asks again. An error may say otherwise of itself.
+# Reasons for which another attempt may succeed. An error may set its own `kind` instead.
 TRANSIENT: frozenset[ModelReason] = frozenset(
     {"rate_limit", "server_error", "network_error", "timeout"}
 )
 
-# Told how many characters of a reply have come so far. What they are is told to nobody before the
-# reply is on the ledger.
+# Called with the number of characters of a reply received so far. The characters themselves stay
+# in the backend until the reply is on the ledger.
 Heard = Callable[[int], None]
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked. `temperature` None leaves it to the server.
+    """One request to a model. `temperature` None leaves it to the server.
 
-    `key` names the call, and no other: a provider that keeps it can be asked later what came of it.
+    `key` is unique to the call: a provider that stores it can be asked later about the call.
     """
 
     messages: tuple[Message, ...]
@@ -53,9 +53,10 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model answered. `cut` says that it ended at its token cap.
+    """The reply of a model. `cut` is True if it ended at its token limit.
 
-    `served_by` is the model the server says it was, `finish` its own word for why it stopped.
+    `served_by` is the name by which the server calls the model, `finish` its own word for why it
+    stopped.
     """
 
     text: str
@@ -66,12 +67,12 @@ class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def writable(text: str) -> str:
-    """A text that can be written down: half of a surrogate pair has no bytes, and is replaced."""
+    """Return a text that can be stored. A lone surrogate has no UTF-8 bytes, and becomes "?"."""
     return text.encode("utf-8", "replace").decode()
 
 
 def readable(reply: ModelReply) -> ModelReply:
-    """A reply as it can be written down, whatever its backend made of what came."""
+    """Return a reply whose texts can be stored, whatever its backend received."""
     return msgspec.structs.replace(
         reply,
         text=writable(reply.text),
@@ -83,8 +84,8 @@ def readable(reply: ModelReply) -> ModelReply:
 class ModelError(BackendError):
     """A model gave no reply.
 
-    `billed` is False only where it is known that the attempt cost nothing: it was never sent, or
-    the server refused it before any work. `usage` is what was reported in spite of the failure.
+    `billed` is False only if the attempt is known to have cost nothing: it was never sent, or the
+    server refused it before any work. `usage` is what was reported in spite of the failure.
     """
 
     code = "backend.model"
@@ -111,20 +112,21 @@ class ModelError(BackendError):
 
 
 class Model(Protocol):
-    """A backend. `name` is what the run records."""
+    """A model backend. `name` is what the run records."""
 
     @property
     def name(self) -> str: ...
 
     def admitted(self) -> AbstractAsyncContextManager[None]:
-        """Wait until this provider may be asked, and hold the place while inside.
+        """Wait until this provider may be asked, and keep the admission while inside.
 
-        Entered before the attempt is written down, so that waiting in a queue is never in doubt.
+        Entered before the attempt is recorded, so that a run which dies in the queue leaves no call
+        in doubt.
         """
         ...
 
     async def ask(self, request: ModelRequest, *, heard: Heard) -> ModelReply:
-        """Make one attempt. Cancelling it closes the connection."""
+        """Make one attempt. Raise `ModelError` without a reply. Cancelling it disconnects."""
         ...
 
     async def close(self) -> None: ...
@@ -133,7 +135,10 @@ class Model(Protocol):
 def estimated_usage(
     messages: tuple[Message, ...], text: str, *, raw: dict[str, object] | None = None
 ) -> ModelUsage:
-    """Usage nobody reported: a quarter of the bytes, marked as an estimate."""
+    """Return an estimate for a call without a usable report: a quarter of the bytes, as tokens.
+
+    Its `reported` is False; `raw` is the report that was not usable.
+    """
     sent = sum(len(message.text.encode("utf-8", "replace")) for message in messages)
     received = len(text.encode("utf-8", "replace"))
     return ModelUsage(

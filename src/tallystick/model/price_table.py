@@ -1,8 +1,8 @@
-"""Tables of prices, the user's own and published ones, and the terms on which a model is asked.
+"""Tables of prices, the user's own and published ones, and the terms on which a model is called.
 
-A user's table is hostile until it is parsed. A published price counts for the address it was
-published for and for no other: a proxy, or a server of one's own, may ask another price for a model
-of the same name.
+A user's table is not trusted until it is parsed. A published price applies only to the address that
+it was published for: a proxy, or a server of one's own, may charge another price for a model of the
+same name.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tallystick.model.prices import (
     UnknownPrice,
     cost,
     dearer,
-    decided,
+    decide_price,
     token_usage,
     worst_case,
 )
@@ -45,7 +45,7 @@ from tallystick.model.tokens import Tokenizer
 
 _MTOK_KEYS = Rates.__struct_fields__
 _KEYS = (*_MTOK_KEYS, "request", "bands")
-# The dearest model there is costs 600 dollars for a million tokens; a dollar for each is a mistake.
+# The dearest known model costs 600 dollars per million tokens; a dollar per token is a mistake.
 _USD_MAX = 1_000_000
 _MTOK = 1_000_000
 _PLACES_MAX = 18
@@ -55,23 +55,23 @@ _DECIMAL = re.compile(r"[0-9]{1,7}(\.[0-9]{1,18})?")
 
 
 class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Prices by the names of models: whole names, or beginnings with a star behind.
+    """Prices by model names: whole names, or the beginning of a name followed by a star.
 
-    A whole name wins over a beginning, a longer beginning over a shorter one. A name counts with
-    its provider (openai:gpt-5-mini) before it counts without (gpt-5-mini).
+    A whole name wins over a beginning, a longer beginning over a shorter one. A name with its
+    provider (openai:gpt-5-mini) wins over the same without (gpt-5-mini).
     """
 
     prices: Mapping[str, Price]
 
     @classmethod
     def of_user(cls, table: Mapping[str, object], *, where: str = "") -> PriceTable:
-        """Read a table of dollars for a million tokens: `prices."openai:gpt-5*".input = "1.25"`.
+        """Read a table of dollars per million tokens: `prices."openai:gpt-5*".input = "1.25"`.
 
-        A model that costs nothing may be `"free"`. `request` is dollars for each call; `bands` is a
-        list of tables that each say `above`, a number of tokens of input, and what costs something
-        else beyond it. A number with a point is read as the shortest decimal that is this number,
-        which is what was written up to 15 digits; more need quotes. Raises `UsageError`, which
-        names the field.
+        A model that costs nothing may be `"free"`. `request` is dollars per call. `bands` is a list
+        of tables, each with `above`, a number of tokens of input, and the prices that change beyond
+        it. A number with a decimal point is read as the shortest decimal that equals it, which is
+        the written one up to 15 digits; more digits need quotes. Raise `UsageError`, which names
+        the field.
         """
         if len(table) > _MODELS_MAX:
             raise UsageError(f"{where}prices: more than {_MODELS_MAX:,} models")
@@ -80,13 +80,13 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
             if not _PATTERN.fullmatch(name):
                 raise UsageError(
                     f"{where}prices: {name[:80]!r} is not a model's name, or the beginning of one "
-                    f"with a star behind"
+                    f"followed by a star"
                 )
-            prices[name] = _declared(given, where=f'{where}prices."{name}"')
+            prices[name] = _declared_price(given, where=f'{where}prices."{name}"')
         return cls(prices=prices)
 
     def find(self, model: str) -> Price | None:
-        """The price of a model by its full name, PROVIDER:MODEL."""
+        """Return the price of a model by its full name, PROVIDER:MODEL; None if no name matches."""
         names = (model, model.partition(":")[2] or model)
         for name in names:
             if name in self.prices:
@@ -100,7 +100,7 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
         return self.prices[max(begun)[2]] if begun else None
 
 
-def _declared(given: object, *, where: str) -> Price:
+def _declared_price(given: object, *, where: str) -> Price:
     if given == FREE:
         return Price(source=f"declared in {where}", rates=_NOTHING, kind="declared")
     table = _table(given, where)
@@ -136,7 +136,7 @@ def _bands(given: object, base: Mapping[str, int], where: str) -> tuple[Band, ..
         for key in table:
             if key not in (*_MTOK_KEYS, "above"):
                 raise UsageError(f"{at}: {str(key)[:80]!r} is not a price of a band")
-        # What a band does not say is as before it.
+        # A price that a band leaves out is the same as before the band.
         base = {**base, **_mtok(table, at)}
         bands.append(Band(above=above, rates=Rates.of(**base)))
     return tuple(bands)
@@ -148,7 +148,7 @@ def _mtok(table: Mapping[str, object], where: str) -> dict[str, int]:
 
 
 def _yocto(usd: Fraction) -> int:
-    """Dollars as whole yocto-dollars. Raises `ValueError` for what is finer."""
+    """Return dollars as whole yocto-dollars. Raise `ValueError` for a finer price."""
     found = usd * YOCTO
     if found.denominator != 1:
         raise ValueError(f"a price of more than {_PLACES_MAX} decimals")
@@ -164,7 +164,10 @@ def _table(given: object, where: str) -> Mapping[str, object]:
 
 
 def _usd(given: object, where: str) -> Fraction:
-    """A price as it was written; of a binary number, the shortest decimal that stands for it."""
+    """Return a price as it was written; of a float, the shortest decimal that equals it.
+
+    Raise `UsageError` if it is out of range or has too many decimals.
+    """
     wrong = f"{where}: must be dollars, from 0 to {_USD_MAX:,} with at most {_PLACES_MAX} decimals"
     if isinstance(given, bool) or not isinstance(given, int | float | str | Decimal):
         raise UsageError(wrong)
@@ -182,8 +185,8 @@ def _usd(given: object, where: str) -> Fraction:
     return Fraction(value)
 
 
-# These ask nobody, so nobody can send a bill. A server on this machine is not among them: it may be
-# a proxy to one that does.
+# These models call no server, so no bill is possible. A server on this machine is not among them,
+# because it may be a proxy to one that charges.
 _IN_PROCESS = ("gguf", "recorded", "scripted")
 _NOTHING = Rates.of(input=0, output=0)
 
@@ -191,9 +194,9 @@ _NOTHING = Rates.of(input=0, output=0)
 def find_price(
     model: str, *, declared: PriceTable, base_url: str | None, at: datetime
 ) -> Price | UnknownPrice:
-    """The price of PROVIDER:MODEL at that time. What the user declared goes before everything.
+    """Return the price of PROVIDER:MODEL at that time. A declared price has priority.
 
-    `base_url` is where the model is asked, None if it is asked nowhere.
+    `base_url` is where the model is asked, None if it has no address.
     """
     found = declared.find(model)
     if found is not None:
@@ -218,27 +221,29 @@ _RATES = {
     "output_reasoning_mtok": "reasoning",
 }
 _REQUEST = "requests_kcount"
-# What is never asked for here, so that its price never counts: tools of the server's, sound, film,
-# and pictures as output. Cached pictures cost no more than others.
+# Units that are never requested here, so their prices do not matter: the server's tools, audio,
+# video, and pictures as output. Cached pictures cost no more than others.
 _NEVER = re.compile(r"(web|storage)_searches_|.*(audio|video)_|output_image_|cache_image_read_")
-# Prices change at midnight and with the time of day; an attempt that begins before may end after.
+# Prices change at midnight and with the time of day. An attempt may begin before a change and end
+# after it, so both prices are looked up and the dearer one counts.
 _ATTEMPT = timedelta(hours=1)
 
 
 def published_price(model: str, *, base_url: str, at: datetime) -> Price | UnknownPrice:
-    """What genai-prices says of a model at that address, with the prices it carries itself."""
+    """Return the price of a model at that address from genai-prices, with its built-in data."""
     if importlib.util.find_spec("genai_prices") is None:
         return UnknownPrice(
             model=model, reason="no table has it; pip install 'tallystick[prices]' brings one"
         )
-    # Prices change on a whole minute, and a turn asks for one several times.
+    # Whole minutes, so that the cache below works: prices change on a whole minute, and a turn
+    # looks one up several times.
     minute = at.replace(second=0, microsecond=0)
     genai: Any = importlib.import_module("genai_prices")
-    return _looked_up(genai.calc_price, model, base_url=base_url, at=minute)
+    return _look_up(genai.calc_price, model, base_url=base_url, at=minute)
 
 
 @functools.lru_cache(maxsize=256)
-def _looked_up(
+def _look_up(
     calculate: Callable[..., Any], model: str, *, base_url: str, at: datetime
 ) -> Price | UnknownPrice:
     name = model.partition(":")[2] or model
@@ -249,7 +254,7 @@ def _looked_up(
             for when in (at, at + _ATTEMPT)
         ]
         source = f"{found[0].provider.id}/{found[0].model.id} in genai-prices {genai.__version__}"
-        now, later = (_published(each.model_price.__dict__, source) for each in found)
+        now, later = (_convert_price(each.model_price.__dict__, source) for each in found)
     except LookupError:
         return UnknownPrice(model=model, reason="neither a table nor genai-prices has it")
     except (ArithmeticError, TypeError, ValueError) as error:
@@ -257,8 +262,8 @@ def _looked_up(
     return dearer(now, later)
 
 
-def _published(units: Mapping[str, Any], source: str) -> Price:
-    """Take over a price, or raise `ValueError` for one that counts what cannot be bounded."""
+def _convert_price(units: Mapping[str, Any], source: str) -> Price:
+    """Return a published price. Raise `ValueError` if it has units that cannot be bounded."""
     known = {key: value for key, value in units.items() if value is not None}
     strange = [key for key in known if key not in (*_RATES, _REQUEST) and not _NEVER.match(key)]
     if strange or not {"input_mtok", "output_mtok"} <= known.keys():
@@ -270,17 +275,22 @@ def _published(units: Mapping[str, Any], source: str) -> Price:
         kind="published",
         rates=rates[-1],
         bands=tuple(Band(above=step, rates=rates[step]) for step in steps),
-        request=_yocto(_at(known[_REQUEST], -1) / 1_000) if _REQUEST in known else 0,
+        request=_yocto(_unit_price(known[_REQUEST], -1) / 1_000) if _REQUEST in known else 0,
     )
 
 
 def _rates_at(units: Mapping[str, Any], step: int) -> Rates:
     named = {name: units[key] for key, name in _RATES.items() if key in units}
-    return Rates.of(**{name: _yocto(_at(unit, step) / _MTOK) for name, unit in named.items()})
+    return Rates.of(
+        **{name: _yocto(_unit_price(unit, step) / _MTOK) for name, unit in named.items()}
+    )
 
 
-def _at(value: Any, step: int) -> Fraction:  # noqa: ANN401  (a decimal, or one with tiers)
-    """The price of a unit in a request with just more input than `step`."""
+def _unit_price(value: Any, step: int) -> Fraction:  # noqa: ANN401  (a decimal, or one with tiers)
+    """Return the price of a unit in a request with just more input than `step`.
+
+    Raise `ValueError` if it is not a finite decimal of at least zero.
+    """
     price = getattr(value, "base", value)
     for tier in getattr(value, "tiers", ()):
         if tier.start <= step:
@@ -295,10 +305,10 @@ _NO_TABLE = PriceTable(prices={})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pricing:
-    """Where prices come from, and whether calls without one are let through.
+    """The sources of prices, and whether calls without a price are allowed.
 
-    `tokenizer` is that of the model named `tokenizer_of`, and of no other: its prompts are counted
-    and not bounded.
+    `tokenizer` is that of the model named `tokenizer_of` only. Its prompts are counted, not
+    bounded.
     """
 
     declared: PriceTable = _NO_TABLE
@@ -308,7 +318,7 @@ class Pricing:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def terms(self, model: Model, *, usd_capped: bool) -> CallTerms:
-        """On which terms a model is asked."""
+        """Return the terms on which a model is called."""
         endpoint = getattr(model, "endpoint", None)
         base_url = endpoint.base_url if isinstance(endpoint, Endpoint) else None
         found = find_price(model.name, declared=self.declared, base_url=base_url, at=self.now())
@@ -316,7 +326,7 @@ class Pricing:
             found = msgspec.structs.replace(
                 found, local=endpoint.is_loopback or endpoint.provider == "ollama"
             )
-        decision = decided(found, usd_capped=usd_capped, waived=self.waived)
+        decision = decide_price(found, usd_capped=usd_capped, waived=self.waived)
         return CallTerms(
             model=model.name,
             dialect=endpoint.dialect if isinstance(endpoint, Endpoint) else "openai",
@@ -327,7 +337,7 @@ class Pricing:
 
 
 class CallTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model's calls are counted and priced."""
+    """The terms on which a model's calls are counted and priced."""
 
     model: str
     dialect: Dialect
@@ -337,6 +347,7 @@ class CallTerms(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def worst(self) -> WorstUsd | None:
+        """A function that returns the worst-case cost of tokens in and out; None if unpriced."""
         price = self.decision.price
         if price is None:
             return None
@@ -345,12 +356,12 @@ class CallTerms(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def priced(self, usage: ModelUsage, details: UsageDetails | None) -> int | None:
-        """What a report comes to, None where no price is known."""
+        """Return the cost of a usage report in nano-dollars; None if no price is known."""
         price = self.decision.price
         if price is None:
             return None
         found = token_usage(usage.raw)
         if not isinstance(found, TokenUsage):
-            # In no format that is known here: there are no parts to it.
+            # The report has no known format, so it has no parts with prices of their own.
             found = TokenUsage(input=usage.tokens_in, output=usage.tokens_out)
         return cost(price, found)

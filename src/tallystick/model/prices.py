@@ -1,14 +1,14 @@
-"""What calls used and cost, exactly: whole nano-dollars, rounded up once.
+"""Compute exactly what calls used and cost: whole nano-dollars, rounded up once.
 
 Rule 1: no floating point. A price is the decimal that its table says, with up to 18 decimals in
-dollars for a million tokens. So the price of one token is a whole number of yocto-dollars, and
-sums of them are whole numbers; fractions would do as well, and take several times as long.
+dollars per million tokens. So the price of one token is a whole number of yocto-dollars, and sums
+of them are whole numbers. Fractions would give the same, and take several times as long.
 Rule 2: an unknown price is `UnknownPrice`, which cannot be added up, and never zero.
-Rule 3: what a table leaves open is priced at the dearest it can mean. A band is the price of the
-whole request once its input passes the threshold, as OpenAI, Anthropic and Google bill and as
-genai-prices has it. Where only the part above the threshold costs more, that is less.
+Rule 3: an ambiguous table is read as its highest possible price. A band is the price of the whole
+request once its input passes the threshold, as OpenAI, Anthropic and Google bill and as
+genai-prices has it. If only the part above the threshold costs more, that is less.
 Rule 4: `cost(price, usage) <= worst_case(price, input_bound=i, output_cap=o)` for any usage of at
-most i tokens of input and o of output, whatever was cached, written or thought.
+most i tokens of input and o of output, however many were cached, written or used for reasoning.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from typing import Literal
 
 import msgspec
 
-# What a server says it used, in one shape for both formats, or why that cannot be believed.
+# Usage as a server reports it, in one shape for both formats, or why the report is not usable.
 #
-# The formats differ in what includes what. OpenAI's prompt_tokens hold the cached ones and those
-# written to the cache, and its completion_tokens the reasoning. Anthropic's input_tokens hold
-# neither of the first two; its output_tokens hold the thinking. Here `input` is everything that was
-# read and `output` everything that was made, and the other counts are parts of them.
+# The formats differ in what includes what. OpenAI's prompt_tokens include the cached ones and those
+# written to the cache, and its completion_tokens the reasoning. Anthropic's input_tokens include
+# neither of the first two; its output_tokens include the thinking. Here `input` is everything that
+# was read and `output` everything that was generated; the other counts are parts of them.
 #
-# A report that contradicts itself is no report: who pays then settles at what was reserved.
+# A report that contradicts itself counts as none: the call is settled at its reservation.
 
 
-# No context is a hundredth of this; a count beyond it is a mistake.
+# The longest context is less than a hundredth of this; a higher count is a mistake.
 TOKENS_MAX = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenUsage:
-    """Tokens of one reply. `input` holds the next four, `output` holds `reasoning`.
+    """The tokens of one reply. `input` includes the next four, `output` includes `reasoning`.
 
-    `cache_write` holds `cache_write_hour`, what was written to be kept for an hour. A picture may
-    have been read from the cache: `image` overlaps with the others.
+    `cache_write` includes `cache_write_hour`, the tokens to be cached for an hour. A picture may
+    have been read from the cache: `image` overlaps with the others. Raise `ValueError` if a part is
+    larger than its whole.
     """
 
     input: int
@@ -55,7 +56,7 @@ class TokenUsage:
             raise ValueError(reason)
 
     def _contradiction(self) -> str:
-        """What cannot be, or nothing."""
+        """Return which part is larger than its whole, or ""."""
         parts = (
             ("cache_read + cache_write", self.cache_read + self.cache_write, "input", self.input),
             ("cache_write_hour", self.cache_write_hour, "cache_write", self.cache_write),
@@ -69,17 +70,17 @@ class TokenUsage:
 
 
 class Unreported(msgspec.Struct, frozen=True, kw_only=True):
-    """There is no usable report. `reason` is for the receipt."""
+    """A report that is missing or not usable. `reason` is for the receipt."""
 
     reason: str
 
 
 class _Unusable(Exception):
-    """A count that is none."""
+    """A count that is not valid."""
 
 
 def token_usage(raw: Mapping[str, object]) -> TokenUsage | Unreported:
-    """Read a report as it came. Which format it has is told from its names."""
+    """Read a report as it came; its field names decide which format it has."""
     try:
         if "prompt_tokens" in raw:
             usage = _openai(raw)
@@ -99,20 +100,24 @@ def token_usage(raw: Mapping[str, object]) -> TokenUsage | Unreported:
 def _openai(raw: Mapping[str, object]) -> TokenUsage:
     read = _part(raw, "prompt_tokens_details")
     made = _part(raw, "completion_tokens_details")
-    prompt, completion = _required(raw, "prompt_tokens"), _required(raw, "completion_tokens")
+    prompt, completion = (
+        _required_count(raw, "prompt_tokens"),
+        _required_count(raw, "completion_tokens"),
+    )
     reasoning = _count(made, "reasoning_tokens")
     total = raw.get("total_tokens")
-    # xAI counts reasoning beside the completion, and only its total shows that.
+    # xAI counts reasoning outside of the completion, and only its total shows that.
     apart = reasoning > completion or (reasoning > 0 and total == prompt + completion + reasoning)
     output = completion + reasoning if apart else completion
     if isinstance(total, int) and total > prompt + output:
-        # Gemini counts its thoughts in the total alone. What a total holds beyond its parts was
-        # made, or the parts are too low. Either way it is charged as output, the dearer kind.
+        # Gemini counts its reasoning in the total alone. A total above its parts means that more
+        # was generated, or that the parts are too low. Either way the rest is charged as output,
+        # the dearer kind.
         output = _count(raw, "total_tokens") - prompt
     return TokenUsage(
         input=prompt,
         output=output,
-        cache_read=_first(
+        cache_read=_first_nonzero(
             # OpenAI and most others; DeepSeek; Moonshot.
             _count(read, "cached_tokens"),
             _count(raw, "prompt_cache_hit_tokens"),
@@ -125,12 +130,12 @@ def _openai(raw: Mapping[str, object]) -> TokenUsage:
 
 
 def _anthropic(raw: Mapping[str, object]) -> TokenUsage:
-    fresh = _required(raw, "input_tokens")
+    fresh = _required_count(raw, "input_tokens")
     cache_read = _count(raw, "cache_read_input_tokens")
     cache_write = _count(raw, "cache_creation_input_tokens")
     return TokenUsage(
         input=fresh + cache_read + cache_write,
-        output=_required(raw, "output_tokens"),
+        output=_required_count(raw, "output_tokens"),
         cache_read=cache_read,
         cache_write=cache_write,
         cache_write_hour=_count(_part(raw, "cache_creation"), "ephemeral_1h_input_tokens"),
@@ -138,7 +143,7 @@ def _anthropic(raw: Mapping[str, object]) -> TokenUsage:
     )
 
 
-def _first(*counts: int) -> int:
+def _first_nonzero(*counts: int) -> int:
     return next((count for count in counts if count), 0)
 
 
@@ -151,14 +156,17 @@ def _part(raw: Mapping[str, object], name: str) -> Mapping[str, object]:
     return part
 
 
-def _required(raw: Mapping[str, object], name: str) -> int:
+def _required_count(raw: Mapping[str, object], name: str) -> int:
     if raw.get(name) is None:
         raise _Unusable(f"{name} is missing")
     return _count(raw, name)
 
 
 def _count(raw: Mapping[str, object], name: str) -> int:
-    """A count, or 0 where there is none. A part that is left out is priced as the whole is."""
+    """Return a count, or 0 if it is missing: a part without a count is priced like its whole.
+
+    Raise `_Unusable` if it is not a whole number from 0 to `TOKENS_MAX`.
+    """
     value = raw.get(name)
     if value is None:
         return 0
@@ -171,22 +179,19 @@ def _count(raw: Mapping[str, object], name: str) -> int:
     return value
 
 
-# What calls cost, exactly: whole nano-dollars, rounded up once from sums that are whole too.
-
-
 # Nano-dollars and yocto-dollars in a dollar.
 NANO = 10**9
 YOCTO = 10**24
 _YOCTO_IN_NANO = YOCTO // NANO
 
-# published: in a price list; declared: the user wrote it down; in_process: the model asks nobody.
+# published: from a price list; declared: by the user; in_process: the model asks no server.
 PriceKind = Literal["published", "declared", "in_process"]
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """Yocto-dollars for one token of each kind. What is not priced apart costs what its whole does.
+    """Yocto-dollars per token of each kind. A kind without a price costs what its whole does.
 
-    A token is of one kind: `input` is for what was neither read from a cache nor written to one.
+    Each token is of one kind: `input` is for those neither read from a cache nor written to one.
     """
 
     input: int
@@ -209,6 +214,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
         image: int | None = None,
         reasoning: int | None = None,
     ) -> Rates:
+        """Return rates in which missing prices are those of the kind that includes them."""
         written = input if cache_write is None else cache_write
         return cls(
             input=input,
@@ -222,11 +228,13 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def dearest_input(self) -> int:
+        """The highest rate that a token of input can have."""
         read = (self.input, self.cache_read, self.image)
         return max(*read, self.cache_write, self.cache_write_hour)
 
     @property
     def dearest_output(self) -> int:
+        """The highest rate that a token of output can have."""
         return max(self.output, self.reasoning)
 
 
@@ -238,7 +246,7 @@ class Band(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model costs, and where that is written. `request` is yocto-dollars for each call."""
+    """The price of a model, and its source. `request` is yocto-dollars per call."""
 
     source: str
     kind: PriceKind
@@ -247,6 +255,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     request: int = 0
 
     def rates_at(self, tokens_in: int) -> Rates:
+        """Return the rates of a request with this many tokens of input."""
         found = self.rates
         for band in self.bands:
             if tokens_in > band.above:
@@ -254,14 +263,14 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def rates_up_to(self, tokens_in: int) -> tuple[Rates, ...]:
-        """Every rate that a request of at most so much input can have."""
+        """Return every rate that a request with at most this many tokens of input can have."""
         return (self.rates, *(band.rates for band in self.bands if band.above < tokens_in))
 
 
 class UnknownPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """Nobody has said what this model costs. `reason` is one clause.
+    """The price of this model is unknown. `reason` is one clause.
 
-    `local` says that the server is on this machine, where most servers are free.
+    `local` is True if the server is on this machine, where most servers are free.
     """
 
     model: str
@@ -273,7 +282,7 @@ class UnknownPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cost(price: Price, usage: TokenUsage) -> int:
-    """What a reply cost, in nano-dollars, rounded up once."""
+    """Return what a reply cost, in nano-dollars, rounded up once."""
     rates = price.rates_at(usage.input)
     kept = usage.cache_read + usage.cache_write
     fresh = usage.input - kept
@@ -293,7 +302,10 @@ def cost(price: Price, usage: TokenUsage) -> int:
 
 
 def worst_case(price: Price, *, input_bound: int, output_cap: int) -> int:
-    """The most that a call can cost: in the dearest band, each token of the dearest kind."""
+    """Return the most that a call can cost, in nano-dollars.
+
+    Every token counts as the dearest kind in the dearest band that the input can reach.
+    """
     reached = price.rates_up_to(input_bound)
     each_in = max(rates.dearest_input for rates in reached)
     each_out = max(rates.dearest_output for rates in reached)
@@ -305,7 +317,7 @@ def _nano(yocto: int) -> int:
 
 
 def dearer(one: Price, other: Price) -> Price:
-    """A price that is at least both, at every size of input."""
+    """Return a price that is at least as high as both, for every size of input."""
     steps = sorted({band.above for price in (one, other) for band in price.bands})
     return msgspec.structs.replace(
         one,
@@ -323,27 +335,27 @@ def _dearest(one: Rates, other: Rates) -> Rates:
     return Rates(**{name: max(getattr(one, name), getattr(other, name)) for name in names})
 
 
-# -- what is done where no price is known --------------------------------------------------------
+# -- calls without a known price -----------------------------------------------------------------
 
-# In a table of prices, in the place of figures.
+# A value in a table of prices, instead of figures.
 FREE = "free"
 _UNKNOWN = "No price is known for"
 
-# The kind of the price if there is one. Else waived: the user lets it run without; unknown: there
-# is no cap in dollars that needs one; refuse: there is.
+# The kind of the price if there is one. Otherwise waived: the user allowed the call without one;
+# unknown: no limit in dollars needs one; refuse: a limit in dollars does.
 PricePolicy = Literal["published", "declared", "in_process", "waived", "unknown", "refuse"]
 
 
 class PriceDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model's calls are priced. `why` is one sentence, for the receipt."""
+    """The decision how a model's calls are priced. `why` is one sentence, for the receipt."""
 
     policy: PricePolicy
     price: Price | None
     why: str
 
 
-def decided(found: Price | UnknownPrice, *, usd_capped: bool, waived: bool) -> PriceDecision:
-    """Say which policy applies. A waiver has no effect where there is a price."""
+def decide_price(found: Price | UnknownPrice, *, usd_capped: bool, waived: bool) -> PriceDecision:
+    """Return the policy that applies. A waiver has no effect if there is a price."""
     if isinstance(found, Price):
         return PriceDecision(policy=found.kind, price=found, why=f"Priced as {found.source}.")
     unknown = f"{_UNKNOWN} {found.model} ({found.reason})"
@@ -364,7 +376,7 @@ def decided(found: Price | UnknownPrice, *, usd_capped: bool, waived: bool) -> P
 
 
 def _how_to_declare(found: UnknownPrice) -> str:
-    """Say which line of the configuration gives the model a price."""
+    """Return which line of the configuration gives the model a price."""
     provider, colon, _ = found.model.partition(":")
     if found.local and colon:
         line = f'prices."{provider}:*" = "{FREE}"'
@@ -376,5 +388,5 @@ def _how_to_declare(found: UnknownPrice) -> str:
 
 
 def is_unpriced(detail: str) -> bool:
-    """Whether a run ended with this detail because the price of its model is not known."""
+    """Return True if a run ended with this detail because the price of its model is unknown."""
     return detail.removeprefix("usd: ").startswith(_UNKNOWN)

@@ -1,4 +1,4 @@
-"""A model that repeats what another said in a recorded run, and notices where it is asked else."""
+"""A model that repeats the replies of a recorded run, and reports prompts that differ."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tallystick.core.machine.prompt import request_digest
 from tallystick.core.records import AskModel, ModelFailed, ModelReplied
 from tallystick.model.port import Heard, Model, ModelError, ModelReason, ModelReply, ModelRequest
 
-# A record made elsewhere may name a reason that is none.
+# A record from elsewhere may contain a reason that this version does not know.
 _REASONS: dict[str, ModelReason] = {reason: reason for reason in get_args(ModelReason)}
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt that is not the one the recorded reply was the answer to."""
+    """A prompt that differs from the one of the recorded reply."""
 
     position: int
     recorded: str
@@ -25,7 +25,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedModel:
-    """Replies by position. A changed prompt is reported, not fatal."""
+    """Replies by position. A changed prompt is added to `drift`, and is not an error."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class RecordedModel:
         )
 
     def skip(self, calls: int) -> None:
-        """Go on behind calls that were answered, in another process perhaps."""
+        """Continue after this many calls, which were answered before, maybe by another process."""
         self._asked = max(self._asked, calls)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is open."""
 
 
 _: type[Model] = RecordedModel

@@ -1,4 +1,4 @@
-"""A model that says what a script says: for tests and demonstrations, never for answers."""
+"""A model that replies from a script: for tests and demonstrations, never for answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SCRIPT_BYTES_MAX = 64 * 1024 * 1024
 
 
 class ScriptedUsage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Token counts a script reports."""
+    """Token counts that a script reports."""
 
     tokens_in: int = 0
     tokens_out: int = 0
@@ -57,11 +57,15 @@ class ScriptedModel:
 
     @classmethod
     def of(cls, *texts: str) -> ScriptedModel:
+        """Return a model that gives these replies."""
         return cls([ScriptedReply(text=text) for text in texts])
 
     @classmethod
     def from_file(cls, path: Path | str) -> ScriptedModel:
-        """Read JSON lines, each the fields of a `ScriptedReply`."""
+        """Read JSON lines, each the fields of a `ScriptedReply`.
+
+        Raise `UsageError` if the file cannot be read, is longer than 64 MiB, or has another line.
+        """
         path = Path(path)
         with system_errors(path, UsageError):
             if path.stat().st_size > _SCRIPT_BYTES_MAX:
@@ -104,11 +108,11 @@ class ScriptedModel:
         return ModelReply(text=reply.text, usage=usage, cut=reply.cut)
 
     def skip(self, calls: int) -> None:
-        """Go on behind calls that were answered, in another process perhaps."""
+        """Continue after this many calls, which were answered before, maybe by another process."""
         self._asked = max(self._asked, calls)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is open."""
 
     def _at(self, position: int, messages: tuple[Message, ...]) -> ScriptedReply:
         if callable(self._script):

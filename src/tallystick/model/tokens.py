@@ -1,9 +1,9 @@
-"""How many tokens a prompt is: an upper bound to reserve by, and an estimate to show.
+"""Count the tokens of a prompt: an upper bound to reserve by, and an estimate to show.
 
-Rule 1: a bound is never below what the other side counts, as far as anybody has said how it counts.
-It needs no tokenizer, so it holds for models whose tokenizer is not public.
-Rule 2: every figure says what it is. An estimate is for people and is never reserved by.
-Rule 3: nothing here opens a file or a connection, but `FileTokenizer.from_file`.
+Rule 1: a bound is never below the provider's own count, as far as providers have published how they
+count. It needs no tokenizer, so it holds for models whose tokenizer is not public.
+Rule 2: every figure has a label. An estimate is for people, and is never used for a reservation.
+Rule 3: nothing here opens a file or a connection, except `FileTokenizer.from_file`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tallystick.model.endpoint import Dialect
 # reported: by the server, after the call.
 FigureLabel = Literal["counted", "estimated", "bounded", "reported"]
 ImageSize = tuple[int, int]
-# Width and height of a picture from its bytes, or None where they cannot be told.
+# Returns width and height of a picture from its bytes, or None if they cannot be read.
 SizeOf = Callable[[Image], ImageSize | None]
 
 
@@ -60,10 +60,10 @@ class Tokenizer(Protocol):
 #    and each sign beside a space; three (begin, end, capital) for each run of other letters and
 #    each other character. 400,000 counts of random patterns of all scripts stayed below this.
 #
-# For ordinary text that is a tenth above the bytes. The alternative was to take a multiple of the
-# bytes of every text, so that none of this need be known; it would have to be more than two.
+# For ordinary text the bound is a tenth above the bytes. The alternative was a fixed multiple of
+# the bytes of every text, without any of these rules; it would have to be more than two.
 
-# Every byte as what it is here: a capital, a sign, a space, or none of them.
+# The class of every byte: C a capital, s a sign, a space, or x for all others.
 _SIGNS = b"!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 _CLASSES = bytes(
     ord(
@@ -72,8 +72,9 @@ _CLASSES = bytes(
     for each in range(256)
 )
 _FORMS: tuple[Literal["NFC", "NFKC"], ...] = ("NFC", "NFKC")
-# A run of letters is a word until the script changes: ideographs, Hangul and whatever is above
-# U+FFFF end a word of other letters. Each letter stands for a range; a full stop counts alone.
+# A run of letters is a word until the script changes: ideographs, Hangul and everything above
+# U+FFFF end a word of other letters. Each letter names a range, by its end; a full stop is a
+# character that counts alone.
 _SCRIPTS = (
     (0x3000, "a"), (0x3400, "b"), (0xA000, "c"), (0xAC00, "d"), (0xD7A4, "e"),
     (0xE000, "f"), (0xFB00, "g"), (0x10000, "h"), (0x110000, "i"),
@@ -90,21 +91,21 @@ _REQUEST_TOKENS = 96
 
 
 def text_tokens_max(text: str) -> int:
-    """No tokenizer known makes more tokens of this text."""
-    # A run sends the same messages turn after turn.
+    """Return an upper bound of the tokens of a text, for every known tokenizer."""
+    # Cached, because a run sends the same messages in every turn.
     return _known_bound(text) if len(text) <= _KNOWN_CHARS_MAX else _bound(text)
 
 
 def _bound(text: str) -> int:
-    data = _encoded(text)
+    data = _encode(text)
     most = len(data) + _marks(data)
     if text.isascii():
         return most
     for form in _FORMS:
         shaped = unicodedata.normalize(form, text)
-        longest = max(len(_encoded(shaped)), len(_encoded(shaped.lower())))
+        longest = max(len(_encode(shaped)), len(_encode(shaped.lower())))
         words = _MARKS * len(_MARKED.findall(shaped.translate(_KINDS)))
-        most = max(most, longest + words + _marks(_encoded(shaped)))
+        most = max(most, longest + words + _marks(_encode(shaped)))
     return most
 
 
@@ -113,7 +114,7 @@ _known_bound = functools.lru_cache(maxsize=1_024)(_bound)
 
 
 class _Kinds(dict[int, str]):
-    """What each character is to `_MARKED`. Filled as they are met."""
+    """The class of each character for `_MARKED`, computed when it is first needed."""
 
     def __missing__(self, code: int) -> str:
         kind = "."
@@ -128,13 +129,13 @@ class _Kinds(dict[int, str]):
 _KINDS = _Kinds()
 
 
-def _encoded(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     # Half of a surrogate pair is three bytes, as is the character that servers put in its place.
     return text.encode("utf-8", "surrogatepass")
 
 
 def _marks(data: bytes) -> int:
-    """How many tokens the ASCII part of a text may need beyond its bytes."""
+    """Return how many tokens the ASCII part of a text may need beyond its bytes."""
     classes = data.translate(_CLASSES)
     spaced = classes.count(b"s ") + classes.count(b" s") - classes.count(b" s ")
     return classes.count(b"C") + spaced
@@ -147,7 +148,7 @@ _NUMBER = re.compile(rb"[0-9]{1,3}[^\sA-Za-z0-9]?")
 
 
 def text_tokens_estimated(text: str) -> int:
-    """About as many tokens as a tokenizer of 200,000 words makes.
+    """Return about as many tokens as a tokenizer with 200,000 words makes.
 
     A token is four bytes of prose or code, three digits, or one and a half characters of base64.
     Against o200k_base: within 5 % on English, Python, logs, CSV and base64, a quarter too low on
@@ -155,7 +156,7 @@ def text_tokens_estimated(text: str) -> int:
     """
     dense = 0
 
-    def cut(found: re.Match[bytes]) -> bytes:
+    def remove_dense(found: re.Match[bytes]) -> bytes:
         nonlocal dense
         run = found.group()
         if _digits(run) * _DENSE_DIGITS < len(run):
@@ -163,11 +164,11 @@ def text_tokens_estimated(text: str) -> int:
         dense += len(run)
         return b""
 
-    rest = _DENSE.sub(cut, _encoded(text))
+    rest = _DENSE.sub(remove_dense, _encode(text))
     numbers = _NUMBER.findall(rest)
     ends = sum(1 for each in numbers if not each[-1:].isdigit())
     prose = len(rest) - sum(len(each) for each in numbers)
-    return _over(prose, 4) + len(numbers) + ends + _over(2 * dense, 3)
+    return _ceil_div(prose, 4) + len(numbers) + ends + _ceil_div(2 * dense, 3)
 
 
 def _digits(run: bytes) -> int:
@@ -198,17 +199,17 @@ _TILE, _LONG_MAX, _SHORT_MAX = 512, 2_048, 768
 _TILE_RULE, _TILE_RULE_4O_MINI = (85, 170), (2_833, 5_667)
 _FINE_PATCH, _ANY_SIZE_TOKENS = 16, 2_240
 _UNREADABLE_TOKENS = 2_000_000
-# Names may come with their provider (openai:gpt-4o) or maker (openai/gpt-4o) before them.
+# Names may have their provider (openai:gpt-4o) or maker (openai/gpt-4o) before them.
 _OPENAI_MODEL = re.compile(r"(?:^|[:/])(?:gpt-|chatgpt-|codex-|computer-use-|o[0-9])")
 _4O_MINI = re.compile(r"(?:^|[:/])gpt-4o-mini")
-# Of a picture that cannot be read, for display: the budgets of an ordinary one.
+# The estimate for a picture that cannot be read, for display: the cost of an ordinary one.
 _ESTIMATED: dict[Dialect, int] = {"openai": 1_536, "anthropic": 1_568}
-# What a template puts around a picture.
+# The tokens that a template puts around a picture.
 _IMAGE_FRAME = 8
 
 
 def image_tokens_max(size: ImageSize | None, *, dialect: Dialect, model: str) -> int:
-    """What a picture of that many pixels costs at the most."""
+    """Return the most tokens that a picture of `size` pixels costs; None is an unknown size."""
     if dialect == "anthropic":
         return _IMAGE_FRAME + _claude_tokens(size)
     if size is None:
@@ -217,10 +218,10 @@ def image_tokens_max(size: ImageSize | None, *, dialect: Dialect, model: str) ->
     name = model.lower()
     base, each = _TILE_RULE_4O_MINI if _4O_MINI.search(name) else _TILE_RULE
     by_tiles = base + each * _tiles(width, height)
-    by_patches = _over(_patches(width, height, _PATCH) * _FACTOR_HUNDREDTHS, 100)
+    by_patches = _ceil_div(_patches(width, height, _PATCH) * _FACTOR_HUNDREDTHS, 100)
     tokens = max(by_tiles, by_patches)
     if not _OPENAI_MODEL.search(name):
-        rows = _over(height, _FINE_PATCH)
+        rows = _ceil_div(height, _FINE_PATCH)
         tokens = max(tokens, _patches(width, height, _FINE_PATCH) + rows, _ANY_SIZE_TOKENS)
     return _IMAGE_FRAME + tokens
 
@@ -229,20 +230,20 @@ def _claude_tokens(size: ImageSize | None) -> int:
     if size is None:
         return _CLAUDE_TOKENS_MAX
     width, height = size
-    by_pixels = _over(width * height, _CLAUDE_PIXELS)
+    by_pixels = _ceil_div(width * height, _CLAUDE_PIXELS)
     return min(_CLAUDE_TOKENS_MAX, max(_patches(width, height, _CLAUDE_PATCH), by_pixels))
 
 
 def _patches(width: int, height: int, side: int) -> int:
-    return _over(width, side) * _over(height, side)
+    return _ceil_div(width, side) * _ceil_div(height, side)
 
 
 def _tiles(width: int, height: int) -> int:
     long, short = max(width, height), min(width, height)
-    return _over(min(long, _LONG_MAX), _TILE) * _over(min(short, _SHORT_MAX), _TILE)
+    return _ceil_div(min(long, _LONG_MAX), _TILE) * _ceil_div(min(short, _SHORT_MAX), _TILE)
 
 
-def _over(amount: int, each: int) -> int:
+def _ceil_div(amount: int, each: int) -> int:
     return -(-amount // each)
 
 
@@ -257,7 +258,7 @@ def input_bound(
     size_of: SizeOf,
     tokenizer: Tokenizer | None = None,
 ) -> TokenFigure:
-    """What a prompt costs at the most.
+    """Return an upper bound of the tokens of a prompt.
 
     With the model's own tokenizer the text is counted, and only what the template adds is bounded.
     Pictures are bounded in either case, so a prompt with one is never `counted`.
@@ -275,7 +276,7 @@ def input_bound(
 def input_estimate(
     messages: tuple[Message, ...], *, dialect: Dialect, size_of: SizeOf
 ) -> TokenFigure:
-    """About what a prompt costs: to show before a call, never to reserve by."""
+    """Return about how many tokens a prompt has: to show before a call, never to reserve by."""
     tokens = sum(4 + text_tokens_estimated(each.text) for each in messages)
     for message in messages:
         tokens += sum(_image_estimated(image, dialect, size_of) for image in message.images)
@@ -295,7 +296,7 @@ def _image_estimated(image: Image, dialect: Dialect, size_of: SizeOf) -> int:
 class FileTokenizer:
     """A model's tokenizer.json, read by the engine of the extra `tokens`.
 
-    tiktoken was not taken: it fetches its tables when it is first asked, and here nothing may.
+    tiktoken was rejected: it downloads its tables at the first use, and nothing here may connect.
     """
 
     def __init__(self, engine: Any) -> None:  # noqa: ANN401  (the engine has no types)
@@ -303,6 +304,10 @@ class FileTokenizer:
 
     @classmethod
     def from_file(cls, path: Path | str) -> FileTokenizer:
+        """Load a tokenizer.json file.
+
+        Raise `UsageError` if it cannot be read, is no such file, or the extra is not installed.
+        """
         path = Path(path).expanduser()
         if importlib.util.find_spec("tokenizers") is None:
             raise UsageError("a tokenizer file needs an extra: pip install 'tallystick[tokens]'")
@@ -314,14 +319,15 @@ class FileTokenizer:
         except Exception as error:
             # The engine raises bare exceptions only.
             raise UsageError(f"{path} is not a tokenizer.json file") from error
-        # A file may say to cut or to fill every text to one length.
+        # The file may say to cut or pad every text to one length.
         engine.no_truncation()
         engine.no_padding()
-        # Names of control tokens inside a text are text to most servers, and then more tokens.
+        # Most servers read the names of control tokens in a text as text, which is more tokens.
         engine.encode_special_tokens = True
         return cls(engine)
 
     def count(self, text: str) -> int:
+        """Return the tokens of a text, without the special tokens around it."""
         whole = text.encode("utf-8", "replace").decode("utf-8")
         return len(self._engine.encode(whole, add_special_tokens=False).ids)
 

@@ -1,1 +1,1 @@
-"""Sessions: namespaces that outlive processes, their book, their snapshots, and runs in them."""
+"""Sessions: interpreter state that outlives processes, the book of sessions, and runs in them."""

@@ -1,12 +1,12 @@
-"""The book of sessions: what is known of each and what it keeps, shared by every process here.
+"""The book of sessions: their rows and what they keep, shared by all processes of a machine.
 
-Rule 1: the book knows nothing of a backend but its name. What the interpreter of a session is, it
-keeps as a reference to an attachment, and who can read it is somebody else's affair.
+Rule 1: the book knows only the name of a backend. It keeps the interpreter of a session as a
+reference to an attachment; reading that is up to the backend.
 Rule 2: expiry is a time and not an act. A session whose time is over is expired from that moment,
-whether anybody swept or not; what it keeps stays, and `reopen` gives it a new period.
-Rule 3: limits are looked at in the transaction that changes what they bound.
-Rule 4: the rules are here, and the rows behind a port (`tallystick.sessions.rows`): a book in a
-file and one in memory differ in nothing but how long they live.
+even before a clean-up. What it keeps stays, and `reopen` gives it a new period.
+Rule 3: limits are checked in the transaction that makes the change.
+Rule 4: the rules are here, and the rows are behind a port (`tallystick.sessions.rows`): a book in a
+file and one in memory differ only in how long they live.
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ from tallystick.sessions.rows import (
     info_now,
     info_of,
     is_text,
+    require_usable,
     row_of,
-    shown_run,
+    run_of_row,
     snapshot_named,
-    valid,
 )
 from tallystick.storage.clock import new_id, now_ms
 
 # What sessions keep: the interpreter of each, its snapshots by name, and its runs.
 #
 # A run that ends replaces the interpreter of its session, and so does a restore. Each replacement
-# has a number, `generation`, and a run knows the one it began with; so a run that is gone on with
-# later does not put its own in the place of a newer one.
+# has a number, `generation`, and a run records the one it began with. So a run that is resumed
+# later does not replace a newer interpreter by its own.
 
 
 class SessionKept:
-    """The part of the book that says what sessions keep."""
+    """The part of the book about interpreters, snapshots and runs."""
 
     def __init__(self, store: BookStore, clock: Callable[[], int]) -> None:
         self._store = store
@@ -79,10 +79,14 @@ class SessionKept:
     # -- snapshots -----------------------------------------------------------------------------
 
     def record_snapshot(self, session: str, name: str) -> KeptSnapshot:
-        """Keep what the session's interpreter is now under a name of its own."""
+        """Keep the session's present interpreter under a name, and return the snapshot.
+
+        Raise `SnapshotExists` if the name is used, `MaxSnapshotsReached` if there are too many, and
+        an error for a name or a session that cannot be used (see `require_usable`).
+        """
         check_snapshot_name(name)
         with self._store.writing() as rows:
-            info = self._valid(rows, session)
+            info = self._require_usable(rows, session)
             taken = rows.snapshots(session)
             if any(each.snapshot.name == name for each in taken):
                 raise SnapshotExists(name=name)
@@ -92,16 +96,19 @@ class SessionKept:
             snapshot = SnapshotId(
                 id=new_id(time_ms=now), name=name, session_id=session, created_at=now
             )
-            left = _settled(info.left)
+            left = _without_prepared(info.left)
             kept = KeptSnapshot(snapshot=snapshot, backend=info.backend, left=left)
             rows.add_snapshot(kept)
             rows.put(session, current_snapshot_id=snapshot.id)
             return kept
 
     def restore_snapshot(self, session: str, name: str) -> KeptSnapshot:
-        """Put a session's interpreter back to what it was, by name or `name:id`."""
+        """Replace a session's interpreter by a snapshot, by name or `name:id`. Return the snapshot.
+
+        Raise `SnapshotNotFound`, or an error for a session that cannot be used.
+        """
         with self._store.writing() as rows:
-            info = self._valid(rows, session)
+            info = self._require_usable(rows, session)
             found = snapshot_named(rows, session, name)
             rows.put(
                 session,
@@ -112,19 +119,19 @@ class SessionKept:
             return found
 
     def snapshots(self, session: str) -> Sequence[KeptSnapshot]:
-        """Those there are, also of a session that has expired."""
+        """Return the snapshots of a session, also of one that has expired."""
         with self._store.reading() as rows:
             row_of(rows, session)
             return rows.snapshots(session)
 
     def named_snapshot(self, session: str, name: str) -> KeptSnapshot:
-        """Return a snapshot by its name or `name:id`. Raises `SnapshotNotFound`."""
+        """Return a snapshot by its name or `name:id`. Raise `SnapshotNotFound` if there is none."""
         with self._store.reading() as rows:
             row_of(rows, session)
             return snapshot_named(rows, session, name)
 
     def delete_snapshot(self, session: str, name: str) -> KeptSnapshot:
-        """Take one away, also of a session that has expired. There is room for another then."""
+        """Delete a snapshot, also of a session that has expired, and return it."""
         with self._store.writing() as rows:
             info = self._info(rows, session)
             found = snapshot_named(rows, session, name)
@@ -134,15 +141,16 @@ class SessionKept:
             return found
 
     def forget_images(self, session: str, ids: Collection[str], runs: Collection[str] = ()) -> int:
-        """Have a session keep none of these images, and none that these runs left.
+        """Drop these images from a session, and those that these runs left.
 
-        Gives how many went, of its snapshots and its interpreter. That is a fresh one then.
+        Return how many were dropped, of its snapshots and its interpreter. A dropped interpreter is
+        replaced by a fresh one.
         """
         with self._store.writing() as rows:
             info = self._info(rows, session)
             prepared = info.left.prepared
             if prepared is not None and _is_of(prepared, ids, runs):
-                rows.put(session, left=_settled(info.left))
+                rows.put(session, left=_without_prepared(info.left))
             fresh = _is_of(info.left, ids, runs)
             if fresh:
                 rows.put(
@@ -161,9 +169,12 @@ class SessionKept:
     # -- runs ----------------------------------------------------------------------------------
 
     def begin_run(self, session: str, run: str) -> SessionInfo:
-        """Note that a run begins, or is gone on with. The session is executing from here on."""
+        """Note that a run begins or is resumed, and set the session to executing.
+
+        Return the session as it was before. Raise an error for a session that cannot be used.
+        """
         with self._store.writing() as rows:
-            info = self._valid(rows, session)
+            info = self._require_usable(rows, session)
             before = rows.run(session, run)
             if before is None:
                 before = RunOfSession(run=run, begun_at=self._clock(), generation=info.generation)
@@ -181,9 +192,10 @@ class SessionKept:
         ended: bool,
         lost: bool = False,
     ) -> None:
-        """Note what a run has spent, and that nobody works in the session any more.
+        """Note what a run has spent, and set the session to ready if it was executing.
 
-        `lost` notes that what its programs left is not the session's.
+        `ended` is False if its spending may still grow. `lost` notes that the session does not keep
+        what its programs left. Raise `SessionNotFound` if the session was removed.
         """
         with self._store.writing() as rows:
             row = row_of(rows, session)
@@ -194,38 +206,40 @@ class SessionKept:
                     session,
                     msgspec.structs.replace(before, ended=after, tokens=tokens, wall_ms=wall_ms),
                 )
-            _not_executing(rows, row)
+            _set_ready(rows, row)
 
     def forget_run(self, session: str, run: str) -> None:
-        """A run that came to nothing, as if it had not been begun."""
+        """Delete a run that was refused before it was recorded, as if it had not begun."""
         with self._store.writing() as rows:
             rows.delete_run(session, run)
-            _not_executing(rows, rows.session(session))
+            _set_ready(rows, rows.session(session))
 
     def prepare(self, session: str, left: Left) -> None:
-        """Note what a run leaves that is about to end, on the disk before its end is.
+        """Note the interpreter that a run is about to leave, on the disk before the run's end is.
 
-        `leave` makes it the session's, `drop_prepared` forgets it.
+        `leave` makes it the session's, `drop_prepared` drops it. Raise `SessionNotFound` if the
+        session was removed.
         """
         with self._store.writing() as rows:
             info = self._info(rows, session)
             rows.put(session, left=msgspec.structs.replace(info.left, prepared=left))
 
     def drop_prepared(self, session: str) -> None:
-        """Forget what a run had prepared to leave that did not come to its end."""
+        """Drop what a run had prepared, because the run did not end."""
         with self._store.writing() as rows:
-            rows.put(session, left=_settled(self._info(rows, session).left))
+            rows.put(session, left=_without_prepared(self._info(rows, session).left))
 
     def leave(self, session: str, left: Left) -> bool:
-        """Make the interpreter as a run left it the session's. Say whether it is.
+        """Make the interpreter that a run left the session's. Return False if that is not allowed.
 
-        It is not where another run, or a restore, has replaced since what the run began with.
+        It is not allowed if another run, or a restore, has replaced the interpreter that the run
+        began with. Raise `SessionNotFound` if the session was removed.
         """
         with self._store.writing() as rows:
             row = row_of(rows, session)
             begun = rows.run(session, left.run or "")
             if begun is None or begun.generation != row.generation:
-                rows.put(session, left=_settled(row.left))
+                rows.put(session, left=_without_prepared(row.left))
                 return False
             generation = row.generation + 1
             rows.put(session, left=left, generation=generation)
@@ -233,25 +247,25 @@ class SessionKept:
             return True
 
     def start_from(self, session: str, left: Left) -> None:
-        """Give a new session the interpreter that its first run goes on with."""
+        """Give a new session the interpreter that its first run begins with."""
         with self._store.writing() as rows:
-            info = self._valid(rows, session)
+            info = self._require_usable(rows, session)
             rows.put(session, left=(left), generation=info.generation + 1)
 
     def runs(self, session: str) -> Sequence[SessionRun]:
-        """The runs of a session in the order they were begun."""
+        """Return the runs of a session in the order they were begun."""
         with self._store.reading() as rows:
             row_of(rows, session)
-            return [shown_run(each) for each in rows.runs(session)]
+            return [run_of_row(each) for each in rows.runs(session)]
 
-    def needed(self, session: str) -> frozenset[str]:
-        """The attachments that a session needs; none, if there is no such session."""
+    def needed_attachments(self, session: str) -> frozenset[str]:
+        """Return the ids of the attachments that a session needs; none if it does not exist."""
         return frozenset(ref.id for each in self._lefts(session) for ref in each.attachments)
 
     def images_of(
         self, session: str, ids: Collection[str], runs: Collection[str] = ()
     ) -> frozenset[str]:
-        """Those that a session needs and that are these, or that these runs left."""
+        """Return the attachments of a session's images that are in `ids` or were left by `runs`."""
         lefts = [each for each in self._lefts(session) if _is_of(each, ids, runs)]
         return frozenset(ref.id for each in lefts for ref in each.attachments)
 
@@ -268,33 +282,33 @@ class SessionKept:
     def _info(self, rows: BookRows, session: str) -> SessionInfo:
         return info_now(rows, session, now=self._clock())
 
-    def _valid(self, rows: BookRows, session: str) -> SessionInfo:
-        return valid(rows, session, now=self._clock())
+    def _require_usable(self, rows: BookRows, session: str) -> SessionInfo:
+        return require_usable(rows, session, now=self._clock())
 
 
-def _not_executing(rows: BookRows, row: SessionRow | None) -> None:
+def _set_ready(rows: BookRows, row: SessionRow | None) -> None:
     if row is not None and row.state == "executing":
         rows.put(row.id, state="ready")
 
 
-def _settled(left: Left) -> Left:
-    """Return what a session has, without what a run prepared to leave."""
+def _without_prepared(left: Left) -> Left:
+    """Return a session's interpreter without what a run prepared."""
     return msgspec.structs.replace(left, prepared=None)
 
 
 def _is_of(left: Left, ids: Collection[str], runs: Collection[str]) -> bool:
-    """Return True if an interpreter or its values are among `ids`, or one of `runs` left it."""
+    """Return True if an image or its values are in `ids`, or one of `runs` left it."""
     return left.run in runs or any(ref.id in ids for ref in left.attachments)
-
-
-# The book of sessions: what is known of each, shared by every process on this machine.
 
 
 _NEW = Left()
 
 
 class SessionBook:
-    """Sessions, in one store. `clock` gives milliseconds since 1970; `kept` is what they keep."""
+    """The sessions of one store. `clock` gives milliseconds since 1970.
+
+    `kept` is the part about interpreters, snapshots and runs.
+    """
 
     def __init__(self, store: BookStore, *, clock: Callable[[], int] = now_ms) -> None:
         self._store = store
@@ -303,23 +317,24 @@ class SessionBook:
 
     @property
     def where(self) -> str:
-        """Say where the book is, for messages."""
+        """The place of the book, for messages."""
         return self._store.where
 
     @property
     def exists(self) -> bool:
-        """Say whether there is a book yet. Asking makes none."""
+        """True if the book exists. Reading this property does not create it."""
         return self._store.exists
 
-    # -- who works in a session ----------------------------------------------------------------
+    # -- locks ---------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def hold(self, session: str, *, wait_seconds: float = 0.0) -> Iterator[None]:
-        """Hold a session while inside, also one that is removed meanwhile.
+        """Lock a session while inside, even if it is removed meanwhile.
 
-        Raises `SessionBusy` while another client does.
+        Raise `SessionBusy` if another client still has it after `wait_seconds`, and
+        `SessionNotFound` if this is no id.
         """
-        # It may become the name of a file.
+        # The id becomes part of a file name, so it must be nothing but an id.
         if not is_ulid(session):
             raise SessionNotFound(session=session)
         lock = self._store.lock(session)
@@ -334,7 +349,7 @@ class SessionBook:
             lock.release()
 
     def is_held(self, session: str) -> bool:
-        """Say whether a living client works in a session."""
+        """Return True if a living client works in a session."""
         return is_ulid(session) and self._store.is_locked(session)
 
     # -- sessions ------------------------------------------------------------------------------
@@ -346,7 +361,10 @@ class SessionBook:
         token_budget: int | None = None,
         time_budget_ms: int | None = None,
     ) -> SessionInfo:
-        """A new session, initializing. The budgets are for all its runs together."""
+        """Create a session in the state initializing. The budgets are for all its runs together.
+
+        Raise `InvalidLimit` for a budget that is no whole number of at least 0.
+        """
         _check_budgets(token_budget, time_budget_ms)
         now = self._clock()
         session = new_id(time_ms=now)
@@ -367,13 +385,13 @@ class SessionBook:
     def open_named(
         self, name: str, *, seed: int, clock_ns: int, session: str | None = None, left: Left = _NEW
     ) -> SessionName:
-        """Return the session of a name; a new one that has no end, if there is none yet.
+        """Return the session of a name; a new one without an end if there is none yet.
 
         `session` and `left` are the id and the interpreter of a new one. `seed` and `clock_ns` are
-        what its first interpreter begins with.
+        the settings of its first interpreter.
         """
         with self._store.writing() as rows:
-            if (found := rows.named(name)) is not None:
+            if (found := rows.find_named(name)) is not None:
                 return found
             id = new_id(time_ms=self._clock()) if session is None else session
             rows.add(
@@ -390,10 +408,10 @@ class SessionBook:
             rows.add_name(made)
             return made
 
-    def named(self, name: str) -> SessionName | None:
-        """Return the session of a name, None if there is none."""
+    def find_named(self, name: str) -> SessionName | None:
+        """Return the session of a name; None if there is none."""
         with self._store.reading() as rows:
-            return rows.named(name)
+            return rows.find_named(name)
 
     def names(self) -> Mapping[str, str]:
         """Return the names of the sessions that have one, by their ids."""
@@ -401,23 +419,24 @@ class SessionBook:
             return rows.names()
 
     def get(self, session: str) -> SessionInfo:
-        """A session as it stands now. Raises `SessionNotFound`."""
+        """Return a session as it is now. Raise `SessionNotFound` if there is none."""
         with self._store.reading() as rows:
             return self._info(rows, session)
 
     def ids(self) -> tuple[str, ...]:
-        """The ids of all sessions, the oldest first."""
+        """Return the ids of all sessions, the oldest first."""
         with self._store.reading() as rows:
             return tuple(rows.ids())
 
     def list(self) -> Sequence[SessionInfo]:
-        """All sessions, the oldest first."""
+        """Return all sessions, the oldest first."""
         with self._store.reading() as rows:
             return [info_of(rows, row, now=self._clock()) for row in rows.sessions()]
 
     def stats(self) -> SessionStats:
+        """Return counts of the sessions."""
         with self._store.reading() as rows:
-            created = rows.created()
+            created = rows.created_count()
         live = self.list()
         return SessionStats(
             total_created=created,
@@ -426,22 +445,32 @@ class SessionBook:
         )
 
     def is_valid(self, session: str) -> bool:
-        """Whether a session is there and can be used."""
+        """Return True if a session exists and can be used."""
         try:
             return self.get(session).state not in ("expired", "terminated")
         except SessionNotFound:
             return False
 
     def validate(self, session: str) -> SessionInfo:
-        """A session that can be used. Says why not: not found, then expired, then terminated."""
+        """Return a session that can be used.
+
+        Raise, checked in this order, `SessionNotFound`, `SessionExpired`, or `InvalidSessionState`
+        if it was terminated.
+        """
         with self._store.reading() as rows:
-            return self._valid(rows, session)
+            return self._require_usable(rows, session)
 
     def update_state(self, session: str, state: SessionState) -> SessionInfo:
-        """Put a session into another state. One that was terminated stays so."""
+        """Set the state of a session, and return it. A terminated one stays terminated.
+
+        Raise `InvalidSessionState` for a change that is not possible, and for "expired", which only
+        time brings about.
+        """
         if state == "expired":
             raise InvalidSessionState(
-                session=session, state=state, why="a session expires by time, nobody says so"
+                session=session,
+                state=state,
+                why="a session expires when its time is over, and cannot be set to that",
             )
         with self._store.writing() as rows:
             before = self._info(rows, session)
@@ -455,12 +484,16 @@ class SessionBook:
             return self._info(rows, session)
 
     def extend(self, session: str) -> SessionInfo:
-        """Half an hour more, counted from where the session would have ended."""
+        """Add half an hour to the end of a session, and return it.
+
+        Raise `MaxExtensionsReached` after three times, `InvalidSessionState` for a session without
+        an end, and an error for a session that cannot be used.
+        """
         with self._store.writing() as rows:
             before = self._info(rows, session)
             if before.extension_count >= EXTENSIONS_MAX:
                 raise MaxExtensionsReached(session=session, limit=EXTENSIONS_MAX)
-            self._valid(rows, session)
+            self._require_usable(rows, session)
             if before.name is not None:
                 raise InvalidSessionState(session=session, state=before.state, why="it has no end")
             rows.put(
@@ -471,7 +504,10 @@ class SessionBook:
             return self._info(rows, session)
 
     def reopen(self, session: str) -> SessionInfo:
-        """Give an expired session a new period. One that can be used stays as it is."""
+        """Give an expired session a new period. One that can be used stays as it is.
+
+        Raise `InvalidSessionState` if it was terminated.
+        """
         with self._store.writing() as rows:
             before = self._info(rows, session)
             if before.state == "terminated":
@@ -488,16 +524,16 @@ class SessionBook:
             return self._info(rows, session)
 
     def remove(self, session: str) -> SessionInfo:
-        """Take a session out of the book, with all that the book says of it."""
+        """Delete a session from the book, and return it as it was."""
         with self._store.writing() as rows:
             before = self._info(rows, session)
             rows.remove(session)
             return before
 
     def cleanup_expired(self) -> Sequence[SessionInfo]:
-        """Let go of what lives for expired sessions. Gives them as they were: whose it is to end.
+        """Mark sessions as expired whose time is over, and forget their live instances.
 
-        What they keep stays.
+        Return them as they were, so that the caller can end the instances. What they keep stays.
         """
         now = self._clock()
         with self._store.writing() as rows:
@@ -511,33 +547,39 @@ class SessionBook:
             return found
 
     def assign_vm(self, session: str, instance: str | None) -> SessionInfo:
-        """Note what lives for a session, None for nothing."""
+        """Note the live instance of a session, None for no instance."""
         with self._store.writing() as rows:
-            self._valid(rows, session)
+            self._require_usable(rows, session)
             rows.put(session, vm_instance_id=instance)
             return self._info(rows, session)
 
     def update_budget(
         self, session: str, *, token_budget: int | None, time_budget_ms: int | None
     ) -> SessionInfo:
-        """Set what the runs of a session may spend together from now on; None for no cap."""
+        """Set what the runs of a session may spend together from now on; None for no limit.
+
+        Raise `InvalidLimit` for a budget that is no whole number of at least 0.
+        """
         _check_budgets(token_budget, time_budget_ms)
         with self._store.writing() as rows:
-            self._valid(rows, session)
+            self._require_usable(rows, session)
             rows.put(session, token_budget=token_budget, time_budget_ms=time_budget_ms)
             return self._info(rows, session)
 
-    def deeper(self, session: str) -> int:
-        """One level more. Raises `RecursionDepthExceeded`, and counts nothing then."""
+    def increase_depth(self, session: str) -> int:
+        """Add one level of recursion, and return the depth.
+
+        Raise `RecursionDepthExceeded`, and change nothing, at the limit.
+        """
         with self._store.writing() as rows:
-            depth = self._valid(rows, session).recursion_depth
+            depth = self._require_usable(rows, session).recursion_depth
             if depth >= DEPTH_MAX:
                 raise RecursionDepthExceeded(session=session, limit=DEPTH_MAX)
             rows.put(session, recursion_depth=depth + 1)
             return depth + 1
 
-    def shallower(self, session: str) -> int:
-        """One level less, never below none."""
+    def decrease_depth(self, session: str) -> int:
+        """Take away one level of recursion, if there is one, and return the depth."""
         with self._store.writing() as rows:
             depth = max(0, self._info(rows, session).recursion_depth - 1)
             rows.put(session, recursion_depth=depth)
@@ -546,35 +588,43 @@ class SessionBook:
     # -- context variables ---------------------------------------------------------------------
 
     def variables(self, session: str) -> Mapping[str, str]:
+        """Return the context variables of a session."""
         return self.validate(session).context_variables
 
     def variable(self, session: str, key: str) -> str | None:
-        """One of them, None if it is not set."""
+        """Return one context variable; None if it is not set."""
         return self.variables(session).get(key)
 
     def set_variable(self, session: str, key: str, value: str) -> None:
-        """Set one. The next run of the session has it."""
+        """Set a context variable, from the next run of the session on.
+
+        Raise `ContextVariableRefused` as `set_variables` does.
+        """
         self.set_variables(session, {key: value})
 
     def set_variables(self, session: str, variables: Mapping[str, str]) -> None:
-        """Set several, all of them or none."""
+        """Set context variables, all of them or none.
+
+        Raise `ContextVariableRefused` for a name or value that is not allowed, and if there would
+        be too many or too large ones.
+        """
         for key, value in variables.items():
             _check_variable(key, value)
         with self._store.writing() as rows:
-            after = {**self._valid(rows, session).context_variables, **variables}
+            after = {**self._require_usable(rows, session).context_variables, **variables}
             _check_together(after, next(iter(variables), ""))
             rows.set_variables(session, variables)
 
     def delete_variable(self, session: str, key: str) -> bool:
-        """Take one away. Says whether it was there."""
+        """Delete a context variable. Return False if it was not there."""
         with self._store.writing() as rows:
-            self._valid(rows, session)
+            self._require_usable(rows, session)
             return is_text(key) and rows.delete_variable(session, key)
 
     def forget_variables(self, says: Callable[[str, str], bool]) -> int:
-        """Take away those of which `says` is true, by name and value, in sessions of any state.
+        """Delete the variables for which `says(name, value)` is True, in sessions of any state.
 
-        Gives how many. `scrub` takes their bytes out of the files.
+        Return how many were deleted. `scrub` removes their bytes from the files.
         """
         with self._store.writing() as rows:
             gone = [
@@ -588,11 +638,11 @@ class SessionBook:
             return len(gone)
 
     def damage(self) -> Sequence[str]:
-        """Return what is wrong with what is stored, apart from what it says."""
+        """Return the faults of the storage itself, not of its content."""
         return self._store.damage()
 
     def scrub(self) -> bool:
-        """Take deleted bytes out of what is stored. Returns False if that is not done yet."""
+        """Remove deleted bytes from the storage. Return False if that could not be done yet."""
         return self._store.scrub()
 
     # -- inside --------------------------------------------------------------------------------
@@ -600,8 +650,8 @@ class SessionBook:
     def _info(self, rows: BookRows, session: str) -> SessionInfo:
         return info_now(rows, session, now=self._clock())
 
-    def _valid(self, rows: BookRows, session: str) -> SessionInfo:
-        return valid(rows, session, now=self._clock())
+    def _require_usable(self, rows: BookRows, session: str) -> SessionInfo:
+        return require_usable(rows, session, now=self._clock())
 
 
 def _check_budgets(token_budget: int | None, time_budget_ms: int | None) -> None:

@@ -1,18 +1,17 @@
-"""`tally exec --session NAME`: a session that has a name, held while a program runs in it.
+"""Sessions of `tally exec --session NAME`: named, and locked while a program runs in them.
 
     with hold_session(sessions, "work", folder=folder, seed=None, clock_ns=CLOCK_NS) as held:
         session = await held.reopen(sandbox)
         ...
         await held.keep(session)
 
-It is a session of the book like any other, with no end and without runs: the book names its
-interpreter, and one process works in it at a time.
+Such a session is one of the book like any other, but without an end and without runs. The book
+refers to its interpreter, and one process works in it at a time.
 
 Earlier versions kept these sessions in files of their own, `sessions/NAME.json` beside the ledger.
-One that is found there is brought over when it is first used: its interpreter is held by the
-session of the book, the book names it, and then its files are removed. Whoever dies in between
-leaves either the files, and the next use brings them over, or the session and the files, and the
-next use removes those.
+Such a file is migrated at its first use: the session of the book takes hold of its interpreter, the
+book refers to it, and then the files are removed. After a crash in between, either only the files
+exist, and the next use migrates them, or both exist, and the next use removes the files.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class HeldSession:
-    """A session with a name that this process works in."""
+    """A named session that this process has locked."""
 
     def __init__(self, sessions: Sessions, name: SessionName) -> None:
         self._sessions = sessions
         self.name = name
 
     async def reopen(self, sandbox: WasmSandbox) -> WasmSession:
-        """Open the session where the last process left it."""
+        """Open the interpreter as the last process left it. Raise `StoreError` if that fails."""
         id = self.name.session
         session = await sandbox.open(
             session_id=id, seed=self.name.seed, clock_ns=self.name.clock_ns
@@ -71,7 +70,7 @@ class HeldSession:
         return session
 
     async def keep(self, session: WasmSession) -> None:
-        """Leave the session for the next process. One that was removed meanwhile stays removed."""
+        """Store the interpreter for the next process. A session that was removed stays removed."""
         with contextlib.suppress(SessionNotFound):
             self._sessions.put_interpreter(self.name.session, await session.image())
 
@@ -80,17 +79,17 @@ class HeldSession:
 def hold_session(
     sessions: Sessions, name: str, *, folder: Path, seed: int | None, clock_ns: int
 ) -> Iterator[HeldSession]:
-    """Hold the session of a name, which is made if there is none.
+    """Lock the session of a name, which is created if there is none.
 
-    `folder` is where earlier versions kept the files of such sessions.
-    Raises `SessionBusy` while another process works in it, and `UsageError` for another seed than
-    the one that it was made with.
+    `folder` is where earlier versions kept the files of such sessions. Raise `SessionBusy` while
+    another process works in it, `InvalidName` for a name that is not allowed, and `UsageError` for
+    another seed than the one it was created with.
     """
     if not _NAME.fullmatch(name):
         raise InvalidName(
             what="session name", given=name, why="letters, digits, '.', '_' and '-', at most 64"
         )
-    found = _brought_over(sessions, name, folder=folder)
+    found = _migrate_if_needed(sessions, name, folder=folder)
     if found is None:
         found = sessions.book.open_named(name, seed=seed or 0, clock_ns=clock_ns)
     if seed is not None and seed != found.seed:
@@ -110,7 +109,7 @@ def _busy(name: str) -> SessionBusy:
     )
 
 
-# Sessions that earlier versions left in files.
+# Sessions in files of earlier versions.
 
 _FORMAT = 1
 _CURRENT = "current"
@@ -131,9 +130,9 @@ class NamedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def old_origins(images: SessionImages, *, folder: Path) -> Mapping[str, ImageOrigin]:
-    """Return who made the interpreters of sessions that are still in files, by their names.
+    """Return by name who made the interpreters of sessions that are still in files.
 
-    Those that cannot be read, and those without an interpreter, are left out. Nothing is made.
+    Those that cannot be read, and those without an interpreter, are left out. Nothing is migrated.
     """
     found = {}
     for path in sorted(folder.glob("*.json")):
@@ -146,12 +145,16 @@ def old_origins(images: SessionImages, *, folder: Path) -> Mapping[str, ImageOri
     return found
 
 
-def _brought_over(sessions: Sessions, name: str, *, folder: Path) -> SessionName | None:
-    """Return the session of a name, after bringing one over that an earlier version left."""
+def _migrate_if_needed(sessions: Sessions, name: str, *, folder: Path) -> SessionName | None:
+    """Return the session of a name, after migrating its file if there is one; None for neither.
+
+    Raise `SessionBusy` if a process of an earlier version works in it, and `StoreError` if its lock
+    cannot be taken.
+    """
     path = folder / f"{name}.json"
     if not path.exists():
-        return sessions.book.named(name)
-    # An earlier version may be working in it.
+        return sessions.book.find_named(name)
+    # A process of an earlier version may work in it now, and uses this lock.
     lock = FileLock(folder / f"{name}.lock")
     try:
         if not lock.take():
@@ -160,14 +163,14 @@ def _brought_over(sessions: Sessions, name: str, *, folder: Path) -> SessionName
         raise StoreError(f"{folder}: {error.strerror or error}") from error
     brought = False
     try:
-        found = sessions.book.named(name)
+        found = sessions.book.find_named(name)
         if found is None:
             old = _read(path)
-            found = None if old is None else _bring_over(sessions, old)
-        elif not _is_left_of(found, path):
+            found = None if old is None else _migrate(sessions, old)
+        elif not _is_remainder_of(found, path):
             return found
         if found is not None:
-            _let_go(sessions, found, path)
+            _remove_old_files(sessions, found, path)
             brought = True
         return found
     finally:
@@ -192,8 +195,8 @@ def _read(path: Path) -> NamedSession | None:
     return found
 
 
-def _is_left_of(found: SessionName, path: Path) -> bool:
-    """Say whether a file is what was left of bringing over this session, and no other one."""
+def _is_remainder_of(found: SessionName, path: Path) -> bool:
+    """Return True if a file is a remainder of migrating this session, and not of another one."""
     try:
         old = _read(path)
     except StoreError:
@@ -201,13 +204,13 @@ def _is_left_of(found: SessionName, path: Path) -> bool:
     return old is not None and old.session_id == found.session
 
 
-def _bring_over(sessions: Sessions, old: NamedSession) -> SessionName:
+def _migrate(sessions: Sessions, old: NamedSession) -> SessionName:
     images, left = sessions.images, Left()
     try:
         _, ref = images.find(_old_holder(old), _CURRENT)
         left = Left(image=images.share(old.session_id, ref))
     except SnapshotNotFound:
-        pass  # No program of it came to its end.
+        pass  # No program has finished in it, so it has no interpreter yet.
     except (AttachmentError, LedgerError) as error:
         raise StoreError(f"session {old.name!r}: {error}") from error
     return sessions.book.open_named(
@@ -215,8 +218,11 @@ def _bring_over(sessions: Sessions, old: NamedSession) -> SessionName:
     )
 
 
-def _let_go(sessions: Sessions, found: SessionName, path: Path) -> None:
-    """Remove what an earlier version kept of a session that the book has."""
+def _remove_old_files(sessions: Sessions, found: SessionName, path: Path) -> None:
+    """Remove the files of an earlier version for a session that the book has.
+
+    Raise `StoreError` if that fails.
+    """
     try:
         sessions.images.free(f"{found.session}/{_CURRENT}")
         path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """The book of sessions in a file: its tables, its rows, how it is recognised, and its errors.
 
-A connection lives for one transaction. Sessions are looked up by the run and not by the turn, so
-that opening costs nothing worth keeping, and nothing waits in a thread to be closed.
+A connection lives for one transaction. Sessions are looked up once per run, not per turn, so
+opening costs too little to keep a connection, and no thread has one left to close.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tallystick.storage.sqlite_errors import code_of, integrity_faults
 from tallystick.storage.sqlite_file import SqliteFile
 
 FORMAT = 1
-# "TLSB": tells a book of sessions from every other SQLite file.
+# "TLSB" distinguishes a book of sessions from other SQLite files.
 APPLICATION_ID = 0x544C5342
 _BUSY_SECONDS = 10.0
 _SCHEMA = (
@@ -66,8 +66,8 @@ _SCHEMA = (
 )
 
 
-# Beside the tables of format 1, and made with the first session that has a name: a version that
-# knows no names reads the file as if the table were not there.
+# This table is not part of format 1. It is created with the first session that has a name. Versions
+# that know no names read the file as if the table were not there.
 _NAMED_SCHEMA = """CREATE TABLE IF NOT EXISTS named (
     session TEXT PRIMARY KEY REFERENCES session (id) ON DELETE CASCADE,
     name TEXT NOT NULL UNIQUE, seed TEXT NOT NULL, clock_ns INTEGER NOT NULL
@@ -78,6 +78,7 @@ class _Errors:
     """The errors of a book: those of stores, and one for a file that is no book."""
 
     def of(self, error: BaseException, path: Path, *, waited_seconds: float) -> BaseException:
+        """Return the error to raise for one of SQLite or the system; others come back unchanged."""
         match error:
             case sqlite3.Error() if (code_of(error) or 0) & 0xFF == sqlite3.SQLITE_NOTADB:
                 return self.foreign(where=str(path))
@@ -109,7 +110,7 @@ def _why(error: sqlite3.Error, path: Path) -> str:
             return f"it cannot be used: {error}"
 
 
-def _newer(path: str, version: int) -> SessionFormatUnknown:
+def _format_error(path: str, version: int) -> SessionFormatUnknown:
     return SessionFormatUnknown(path=path, found=version, known=FORMAT)
 
 
@@ -125,13 +126,13 @@ _BOOK = FileKind(
     versions=(FORMAT,),
     schema=_SCHEMA,
     errors=_Errors(),
-    newer=_newer,
+    newer=_format_error,
     prepare=_prepare,
 )
 
 
 class SessionFile:
-    """The store of a book that several processes share, each in its turn."""
+    """The store of a book that several processes share, one writer at a time."""
 
     def __init__(self, path: Path, *, busy_seconds: float = _BUSY_SECONDS) -> None:
         self.path = path
@@ -166,11 +167,11 @@ class SessionFile:
             raise StoreError(f"{path}: {error.strerror or error}") from error
 
     def scrub(self) -> bool:
-        """Write the file anew and empty its log. Returns False if that has to be done later."""
+        """Write the file again and empty its log. Return False if that has to be done later."""
         return self._file.rewrite(later_if=(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL))
 
     def damage(self) -> Sequence[str]:
-        """Return what SQLite finds wrong with the file, its tables and its indexes."""
+        """Return the faults that SQLite finds in the file, its tables and its indexes."""
         with self._file.reading() as db:
             return integrity_faults(db)
 
@@ -180,14 +181,14 @@ class SessionFile:
 
 
 def book_in(path: Path, *, clock: Callable[[], int] = now_ms) -> SessionBook:
-    """Return the book in a file, which is made when it is first used."""
+    """Return the book in a file, which is created when it is first used."""
     return SessionBook(SessionFile(path), clock=clock)
 
 
 class FileSessionLock:
-    """The lock of a session, which the system releases when the process dies that has it.
+    """The lock of a session. The system releases it when the process that has it dies.
 
-    Two threads of one process are two clients as well: each opens the file for itself.
+    Two threads of one process exclude each other as well: each opens the file for itself.
     """
 
     def __init__(self, path: Path) -> None:
@@ -234,21 +235,21 @@ class SqliteRows:
         return [row[0] for row in self._db.execute("SELECT id FROM session ORDER BY id")]
 
     def add(self, row: SessionRow) -> None:
-        values = [_stored(getattr(row, field)) for field in SessionRow.__struct_fields__]
+        values = [_to_column(getattr(row, field)) for field in SessionRow.__struct_fields__]
         marks = ", ".join("?" * len(values))
         self._db.execute(f"INSERT INTO session ({_COLUMNS}) VALUES ({marks})", values)
         self._db.execute("UPDATE counted SET created = created + 1")
 
     def put(self, session: str, **fields: object) -> None:
-        # Our own words, never a caller's.
+        # Field names come from the callers in this package, never from users: no SQL injection.
         named = ", ".join(f"{'kept' if name == 'left' else name} = ?" for name in fields)
-        values = [_stored(each) for each in fields.values()]
+        values = [_to_column(each) for each in fields.values()]
         self._db.execute(f"UPDATE session SET {named} WHERE id = ?", (*values, session))
 
     def remove(self, session: str) -> None:
         self._db.execute("DELETE FROM session WHERE id = ?", (session,))
 
-    def created(self) -> int:
+    def created_count(self) -> int:
         (count,) = self._db.execute("SELECT created FROM counted").fetchone()
         return int(count)
 
@@ -259,7 +260,7 @@ class SqliteRows:
             return {}
         return dict(self._db.execute("SELECT session, name FROM named").fetchall())
 
-    def named(self, name: str) -> SessionName | None:
+    def find_named(self, name: str) -> SessionName | None:
         if not is_text(name) or not self._has_names():
             return None
         row = self._db.execute("SELECT * FROM named WHERE name = ?", (name,)).fetchone()
@@ -270,12 +271,12 @@ class SqliteRows:
 
     def add_name(self, name: SessionName) -> None:
         self._db.execute(_NAMED_SCHEMA)
-        # A seed is a whole number of any length.
+        # As text: a seed may be too long for an integer column.
         values = (name.session, name.name, str(name.seed), name.clock_ns)
         self._db.execute("INSERT INTO named VALUES (?, ?, ?, ?)", values)
 
     def _has_names(self) -> bool:
-        """Say whether the table is there: it is made with the first session that has a name."""
+        """Return True if the table exists: it is created with the first session that has a name."""
         wanted = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'named'"
         return self._db.execute(wanted).fetchone() is not None
 
@@ -317,7 +318,7 @@ class SqliteRows:
                 of.name,
                 of.created_at,
                 snapshot.backend,
-                _stored(snapshot.left),
+                _to_column(snapshot.left),
             ),
         )
 
@@ -349,13 +350,13 @@ class SqliteRows:
     def delete_run(self, session: str, run: str) -> None:
         self._db.execute("DELETE FROM run WHERE session = ? AND run = ?", (session, run))
 
-    def spent(self, session: str) -> tuple[int, int]:
+    def total_spent(self, session: str) -> tuple[int, int]:
         wanted = "SELECT coalesce(sum(tokens), 0), coalesce(sum(wall_ms), 0) FROM run"
         tokens, wall_ms = self._db.execute(f"{wanted} WHERE session = ?", (session,)).fetchone()
         return tokens, wall_ms
 
 
-def _stored(value: object) -> object:
+def _to_column(value: object) -> object:
     return msgspec.json.encode(value) if isinstance(value, Left) else value
 
 

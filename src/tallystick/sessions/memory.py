@@ -19,7 +19,7 @@ from tallystick.sessions.rows import (
 from tallystick.storage.clock import now_ms
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+class _SessionRows(msgspec.Struct, frozen=True, kw_only=True):
     """All rows of one session."""
 
     row: SessionRow
@@ -30,10 +30,10 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryRows:
-    """The rows of a book. What is changed is replaced, so that a copy of `kept` is a state."""
+    """The rows of a book. Values are replaced and never changed, so a copy of `kept` is a state."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, _Kept] = {}
+        self.kept: dict[str, _SessionRows] = {}
         self.count = 0
 
     # -- sessions ------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ class MemoryRows:
     def add(self, row: SessionRow) -> None:
         if row.id in self.kept:
             raise ValueError(f"session {row.id} is there already")
-        self.kept[row.id] = _Kept(row=row)
+        self.kept[row.id] = _SessionRows(row=row)
         self.count += 1
 
     def put(self, session: str, **fields: object) -> None:
@@ -62,7 +62,7 @@ class MemoryRows:
     def remove(self, session: str) -> None:
         self.kept.pop(session, None)
 
-    def created(self) -> int:
+    def created_count(self) -> int:
         return self.count
 
     # -- names ---------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class MemoryRows:
     def names(self) -> Mapping[str, str]:
         return {id: each.name.name for id, each in self.kept.items() if each.name is not None}
 
-    def named(self, name: str) -> SessionName | None:
+    def find_named(self, name: str) -> SessionName | None:
         found = [each.name for each in self.kept.values() if each.name is not None]
         return next((each for each in found if each.name == name), None)
 
@@ -119,13 +119,13 @@ class MemoryRows:
         before = self._of(session).runs
         self._change(session, runs={name: before[name] for name in before if name != run})
 
-    def spent(self, session: str) -> tuple[int, int]:
+    def total_spent(self, session: str) -> tuple[int, int]:
         runs = self._of(session).runs.values()
         return sum(each.tokens for each in runs), sum(each.wall_ms for each in runs)
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _of(self, session: str) -> _Kept:
+    def _of(self, session: str) -> _SessionRows:
         return self.kept.get(session, _NONE)
 
     def _change(self, session: str, **changes: object) -> None:
@@ -133,11 +133,13 @@ class MemoryRows:
             self.kept[session] = msgspec.structs.replace(self.kept[session], **changes)
 
 
-_NONE = _Kept(row=SessionRow(id="", backend="", state="terminated", created_at=0, expires_at=0))
+_NONE = _SessionRows(
+    row=SessionRow(id="", backend="", state="terminated", created_at=0, expires_at=0)
+)
 
 
 class SessionMemory:
-    """The store of a book that ends with its process. Safe to share between threads."""
+    """A store that ends with its process. Can be shared between threads."""
 
     where = "memory"
     exists = True
@@ -175,7 +177,7 @@ class SessionMemory:
         return ()
 
     def scrub(self) -> bool:
-        """Return True: what was deleted is nowhere any more."""
+        """Return True: deleted values are nowhere in memory."""
         return True
 
 
@@ -205,7 +207,7 @@ class MemorySessionLock:
 
 
 def book_in_memory(*, clock: Callable[[], int] = now_ms) -> SessionBook:
-    """Return a new book that is empty."""
+    """Return a new, empty book."""
     return SessionBook(SessionMemory(), clock=clock)
 
 

@@ -1,7 +1,7 @@
-"""What the book of sessions says of each, and the port that its rows are kept behind.
+"""The values in the book of sessions, and the port that its rows are stored behind.
 
-`SessionBook` has the rules; a `BookStore` has rows and transactions and knows none of the rules.
-`SessionFile` keeps them in a file, `SessionMemory` for as long as the process lives.
+`SessionBook` has the rules; a `BookStore` has rows and transactions, and knows none of the rules.
+`SessionFile` keeps the rows in a file, `SessionMemory` for as long as the process lives.
 """
 
 from __future__ import annotations
@@ -21,29 +21,31 @@ from tallystick.core.errors import (
 from tallystick.core.records import AttachmentRef
 from tallystick.sandbox.snapshot import SnapshotId
 
+# A session lasts half an hour, and can be extended three times by as much.
 DURATION_MS = 1_800_000
-# When a session with a name ends: the last second that a calendar of four digits has.
+# The expiry of a session with a name: the last second of the year 9999.
 NO_END_MS = 253_402_300_799_000
 EXTENSION_MS = 1_800_000
 EXTENSIONS_MAX = 3
 DEPTH_MAX = 10
 CONTEXT_VARIABLES_MAX = 100
 CONTEXT_KEY_CHARS_MAX = 256
-# Of all of them together, names and values: each run of the session writes them down.
+# The limit of all variables together, names and values: each run of the session records them.
 CONTEXT_BYTES_MAX = 65_536
-# Beyond this share of a budget, it is nearly exhausted.
+# A budget used above this share is nearly exhausted.
 _NEAR = 0.8
 
-# The values of `ended` in a run's row, beside 0 for one that somebody works on or did.
+# The values of `ended` in a run's row. 0 is a run that is in progress, or whose process died.
 ENDED, ENDED_LOST = 1, 2
 
 SessionState = Literal["initializing", "ready", "executing", "paused", "terminated", "expired"]
 
 
 class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What the runs of a session have spent together, and what they may. None: each its own limits.
+    """The common spending of a session's runs, and their common limits.
 
-    `tokens_used` and `time_used_ms` are those of runs that ended, or as far as they came.
+    A limit of None means that each run has its own. `tokens_used` and `time_used_ms` count the runs
+    that ended, and the others as far as they are noted.
     """
 
     tokens_used: int = 0
@@ -55,7 +57,7 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def near_exhaustion(self) -> bool:
-        """Whether any of them is used to more than 80 per cent."""
+        """True if at least one of them is used to more than 80 per cent."""
         pairs = (
             (self.tokens_used, self.token_budget),
             (self.time_used_ms, self.time_budget_ms),
@@ -65,13 +67,12 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Left(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The interpreter as a run left it: an image of one backend, which only that can read.
+    """An interpreter as a run left it: an image of one backend, which only that backend can read.
 
-    `image` is None for a fresh interpreter. `names` are its variables, in short, to be shown.
-    `values` are those variables that JSON can hold: they can be read where another guest cannot
-    load the image. None if they were not recorded.
-    `prepared` is what a run leaves that is about to end: it replaces this one as soon as the
-    ledger has the end of that run.
+    `image` is None for a fresh interpreter. `names` lists its variables in short, to be shown.
+    `values` are the variables that JSON can hold: they can be read even if another guest cannot
+    load the image. None if they were not recorded. `prepared` belongs to a run that is about to
+    end: it replaces this value as soon as the ledger has the end of that run.
     """
 
     image: AttachmentRef | None = None
@@ -82,16 +83,16 @@ class Left(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def attachments(self) -> tuple[AttachmentRef, ...]:
-        """The attachments that this needs, without those of what is prepared."""
+        """The attachments that this needs, without those of `prepared`."""
         return tuple(each for each in (self.image, self.values) if each is not None)
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A session. Times are milliseconds since 1970.
+    """A session as it is now. Times are milliseconds since 1970.
 
-    `vm_instance_id` is what lives for it now, for backends that have such a thing.
-    `generation` counts how often its interpreter was replaced, by a run or a restore.
-    `name` is that of a session of `tally exec --session NAME`, None of all others.
+    `vm_instance_id` is the live instance, for backends that have one. `generation` counts how often
+    its interpreter was replaced, by a run or a restore. `name` is that of a session of `tally exec
+    --session NAME`, None for all others.
     """
 
     id: str
@@ -112,7 +113,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionName(msgspec.Struct, frozen=True, kw_only=True):
-    """The name of a session that has no end, and what its first interpreter begins with."""
+    """The name of a session without an end, and the settings of its first interpreter."""
 
     session: str
     name: str
@@ -129,9 +130,9 @@ class KeptSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of a session, in its place. `ended` says that what it spent is all that it will.
+    """A run of a session. `ended` means that its spending is final.
 
-    `lost` says that the session does not keep what its programs left, and never will.
+    `lost` means that the session does not keep the interpreter that its programs left.
     """
 
     run: str
@@ -143,14 +144,14 @@ class SessionRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionStats(msgspec.Struct, frozen=True, kw_only=True):
-    """How many sessions there ever were, how many can be used, and how many have an instance."""
+    """The number of sessions ever created, of usable ones, and of those with a live instance."""
 
     total_created: int
     active: int
     with_vm: int
 
 
-# The port of the book's rows. Nothing here checks a limit, a state or a time.
+# The port of the book's rows. It checks no limit, state or time.
 
 
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,7 +173,7 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunOfSession(msgspec.Struct, frozen=True, kw_only=True):
-    """The row of a run of a session. `generation` is the one of the interpreter it began with."""
+    """The row of a run in a session. `generation` is that of the interpreter it began with."""
 
     run: str
     begun_at: int
@@ -183,19 +184,19 @@ class RunOfSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BookRows(Protocol):
-    """The rows of a book inside one transaction. A session that is not there has none."""
+    """The rows of a book inside one transaction. A session that does not exist has no rows."""
 
     def session(self, session: str) -> SessionRow | None:
-        """Return the row of a session, None for what is no id of one."""
+        """Return the row of a session; None if there is none."""
 
     def sessions(self) -> Sequence[SessionRow]:
         """Return all rows in the order of their ids."""
 
     def ids(self) -> Sequence[str]:
-        """Return the ids of all sessions in their order."""
+        """Return the ids of all sessions in order."""
 
     def add(self, row: SessionRow) -> None:
-        """Insert a session, and count it among those there ever were."""
+        """Insert a session, and count it among those ever created."""
 
     def put(self, session: str, **fields: object) -> None:
         """Change fields of a session, by their names in `SessionRow`."""
@@ -203,14 +204,14 @@ class BookRows(Protocol):
     def remove(self, session: str) -> None:
         """Delete a session with its name, variables, snapshots and runs."""
 
-    def created(self) -> int:
-        """Return how many sessions there ever were."""
+    def created_count(self) -> int:
+        """Return the number of sessions ever created."""
 
     def names(self) -> Mapping[str, str]:
         """Return the names of the sessions that have one, by their ids."""
 
-    def named(self, name: str) -> SessionName | None:
-        """Return the session of a name, None if there is none."""
+    def find_named(self, name: str) -> SessionName | None:
+        """Return the session of a name; None if there is none."""
 
     def add_name(self, name: SessionName) -> None:
         """Give a session its name."""
@@ -222,7 +223,7 @@ class BookRows(Protocol):
         """Set some context variables, and leave the others."""
 
     def delete_variable(self, session: str, key: str) -> bool:
-        """Delete a context variable. Returns False if there was none."""
+        """Delete a context variable. Return False if there was none."""
 
     def snapshots(self, session: str) -> Sequence[KeptSnapshot]:
         """Return the snapshots of a session in the order they were taken."""
@@ -237,68 +238,68 @@ class BookRows(Protocol):
         """Return the runs of a session in the order they were first put."""
 
     def run(self, session: str, run: str) -> RunOfSession | None:
-        """Return one run of a session."""
+        """Return one run of a session; None if it is not there."""
 
     def put_run(self, session: str, run: RunOfSession) -> None:
-        """Insert a run as the last one of a session, or replace it in its place."""
+        """Insert a run as the last one of a session, or replace its row in place."""
 
     def delete_run(self, session: str, run: str) -> None:
         """Delete a run of a session."""
 
-    def spent(self, session: str) -> tuple[int, int]:
+    def total_spent(self, session: str) -> tuple[int, int]:
         """Return the tokens and milliseconds of all runs of a session together."""
 
 
 class SessionLock(Protocol):
-    """The right to work in a session, for one client at a time."""
+    """The exclusive right to work in a session."""
 
     def take(self, *, wait_seconds: float) -> bool:
-        """Take it. Returns False if another client has it for longer than that."""
+        """Take the lock. Return False if another client keeps it for longer than `wait_seconds`."""
 
     def release(self) -> None:
-        """Give it back."""
+        """Give the lock back. Harmless if it is not taken."""
 
 
 class BookStore(Protocol):
-    """Keeps the rows of a book. Raises `StoreError` for what goes wrong."""
+    """A store for the rows of a book. Raises `StoreError` if it cannot be read or written."""
 
     @property
     def where(self) -> str:
-        """Say where the rows are, for messages."""
+        """The name of the store in messages."""
 
     @property
     def exists(self) -> bool:
-        """Say whether there is a book yet. It is made when it is first used."""
+        """True if the book exists. It is created when it is first used."""
 
     def reading(self) -> contextlib.AbstractContextManager[BookRows]:
-        """Read one state of what is committed. Inside another reading, it is the same state."""
+        """Read one committed state. A reading inside another one sees the same state."""
 
     def writing(self) -> contextlib.AbstractContextManager[BookRows]:
-        """Make one transaction: all of it, as durable as the store is, or nothing."""
+        """Run one transaction: all of it, as durable as the store is, or nothing."""
 
     def lock(self, session: str) -> SessionLock:
-        """Return the lock of a session. The id is one that can be the name of a file."""
+        """Return the lock of a session. The id must be fit for a file name."""
 
     def is_locked(self, session: str) -> bool:
-        """Say whether a living client has the lock of a session."""
+        """Return True if a living client has the lock of a session."""
 
     def damage(self) -> Sequence[str]:
-        """Return what is wrong with what is stored, apart from what it says."""
+        """Return the faults of the storage itself, not of its content."""
 
     def scrub(self) -> bool:
-        """Take deleted bytes out of what is stored. Returns False if that is not done yet."""
+        """Remove deleted bytes from the storage. Return False if that could not be done yet."""
 
 
-# What is read from rows.
+# Rows as values.
 
 
 def is_text(value: object) -> bool:
-    """Return True for a text that a store can hold, and be asked for."""
+    """Return True for a text that can be stored and looked up: one without lone surrogates."""
     return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def row_of(rows: BookRows, session: str) -> SessionRow:
-    """Return the row of a session. Raises `SessionNotFound`, also for what is no id at all."""
+    """Return the row of a session. Raise `SessionNotFound` if there is none, or it is no text."""
     row = rows.session(session) if is_text(session) else None
     if row is None:
         raise SessionNotFound(session=str(session))
@@ -306,9 +307,9 @@ def row_of(rows: BookRows, session: str) -> SessionRow:
 
 
 def info_of(rows: BookRows, row: SessionRow, *, now: int) -> SessionInfo:
-    """Return a session as it stands at a moment: expired if its time is over."""
-    tokens, wall_ms = rows.spent(row.id)
-    # Exactly at its end it can still be used.
+    """Return a session as it is at `now`: expired if its time is over."""
+    tokens, wall_ms = rows.total_spent(row.id)
+    # A session can still be used at exactly its end.
     over = row.state != "terminated" and now > row.expires_at
     return SessionInfo(
         id=row.id,
@@ -336,12 +337,16 @@ def info_of(rows: BookRows, row: SessionRow, *, now: int) -> SessionInfo:
 
 
 def info_now(rows: BookRows, session: str, *, now: int) -> SessionInfo:
-    """Return a session as it stands at a moment. Raises `SessionNotFound`."""
+    """Return a session as it is at `now`. Raise `SessionNotFound` if there is none."""
     return info_of(rows, row_of(rows, session), now=now)
 
 
-def valid(rows: BookRows, session: str, *, now: int) -> SessionInfo:
-    """Return a session that can be used. Refuses as not found, then expired, then terminated."""
+def require_usable(rows: BookRows, session: str, *, now: int) -> SessionInfo:
+    """Return a session that can be used.
+
+    Raise, checked in this order, `SessionNotFound`, `SessionExpired`, or `InvalidSessionState` if
+    it was terminated.
+    """
     info = info_now(rows, session, now=now)
     if info.state == "expired" or now > info.expires_at:
         raise SessionExpired(session=session)
@@ -352,14 +357,14 @@ def valid(rows: BookRows, session: str, *, now: int) -> SessionInfo:
 
 
 def snapshot_named(rows: BookRows, session: str, name: str) -> KeptSnapshot:
-    """Return a snapshot by its name, or by `name:id`. Raises `SnapshotNotFound`."""
+    """Return a snapshot by its name, or by `name:id`. Raise `SnapshotNotFound` if there is none."""
     for each in rows.snapshots(session):
         if name in (each.snapshot.name, str(each.snapshot)):
             return each
     raise SnapshotNotFound(name=name)
 
 
-def shown_run(row: RunOfSession) -> SessionRun:
+def run_of_row(row: RunOfSession) -> SessionRun:
     """Return a run of a session as users see it."""
     return SessionRun(
         run=row.run,

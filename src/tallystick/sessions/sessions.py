@@ -1,4 +1,4 @@
-"""Sessions as their users have them: the book, and the interpreters that they keep."""
+"""Sessions as users have them: the book, the interpreters that they keep, and their runs."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from tallystick.sessions.snapshots import SessionImages
 
 
 def differs_from_here(origin: ImageOrigin | None) -> Literal["guest", "engine"] | None:
-    """Say what keeps this installation from loading an image. None if nothing does.
+    """Return which part of this installation cannot load an image; None if nothing prevents it.
 
-    It is None as well if who made the image is unknown, or this guest is not installed.
+    None also if the origin of the image is unknown, or if the guest is not installed here.
     """
     try:
         here = load_image().sha256
@@ -53,10 +53,10 @@ def differs_from_here(origin: ImageOrigin | None) -> Literal["guest", "engine"] 
     return "engine" if origin.engine != ENGINE else None
 
 
-# What came before in a session: read from the ledger, told to the model in short, counted.
+# Earlier runs of a session: read from the ledger, and summarised for the model.
 #
-# The book names runs, and the ledger says what they were. So what is pruned or removed there is
-# told to nobody any more. What a run is told is written into its start.
+# The book has the ids of runs, and the ledger has their content. So content that was pruned or
+# removed is not shown any more. The summary that a run was given is recorded in its start.
 
 
 TOLD_MAX = 5
@@ -66,10 +66,10 @@ _NOT_KEPT = " (its variables were not kept)"
 
 
 class EarlierRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as the ledger has it now. `goal` is None of one that was pruned or removed.
+    """A run as the ledger has it now. `goal` is None if it was pruned or removed.
 
-    `stop` is None of one that is running, or was cut off. `lost` says that the session does not
-    keep what its programs left.
+    `stop` is None if it is running, or was interrupted. `lost` means that the session does not keep
+    what its programs left.
     """
 
     run: str
@@ -80,24 +80,27 @@ class EarlierRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def earlier_runs(ledger: Ledger, runs: Iterable[str]) -> list[EarlierRun]:
-    """Runs by their ids, as far as the ledger still has them."""
-    return [_earlier(ledger, run) for run in runs]
+    """Return runs by their ids, as far as the ledger still has them."""
+    return [_earlier_run(ledger, run) for run in runs]
 
 
-def told_of(earlier: Sequence[EarlierRun]) -> str:
-    """What a model is told of earlier runs: the last few that have an answer, each in a line."""
+def summary_of(earlier: Sequence[EarlierRun]) -> str:
+    """Return the summary of earlier runs for a model: the last five answered ones, one per line.
+
+    The result is empty if there is none.
+    """
     answered = [each for each in earlier if each.goal is not None and each.stop == "answered"]
     if not answered:
         return ""
     lines = [
-        f"- {_short(each.goal or '', _GOAL_CHARS_MAX)!r}: "
-        f"{_short(each.answer or '', _ANSWER_CHARS_MAX)!r}{_NOT_KEPT if each.lost else ''}"
+        f"- {_shorten(each.goal or '', _GOAL_CHARS_MAX)!r}: "
+        f"{_shorten(each.answer or '', _ANSWER_CHARS_MAX)!r}{_NOT_KEPT if each.lost else ''}"
         for each in answered[-TOLD_MAX:]
     ]
     return "\n".join(["Earlier tasks of this session, and their answers:", *lines])
 
 
-def _earlier(ledger: Ledger, run: str) -> EarlierRun:
+def _earlier_run(ledger: Ledger, run: str) -> EarlierRun:
     row = ledger.row(run)
     if row is None or not row.head.count:
         return EarlierRun(run=run)
@@ -116,7 +119,7 @@ def _earlier(ledger: Ledger, run: str) -> EarlierRun:
 
 
 def has_ended(ledger: Ledger, run: str) -> bool:
-    """Say whether the last entry of a run is its end."""
+    """Return True if the last entry of a run is its end; False if that cannot be read."""
     row = ledger.row(run)
     if row is None or not row.head.count:
         return False
@@ -127,7 +130,7 @@ def has_ended(ledger: Ledger, run: str) -> bool:
 
 
 def _had_programs(ledger: Ledger, run: str) -> bool:
-    """Say whether a run ran programs, which change the interpreter of its session."""
+    """Return True if a run ran programs, which change the interpreter of its session."""
     try:
         return any(isinstance(each, RunProgram) for each in whole_records(ledger, run))
     except (LedgerError, *UNREADABLE):
@@ -139,36 +142,37 @@ def _record(ledger: Ledger, run: str, seq: int) -> Record | None:
     return None if sealed is None or sealed.body is None else decode_record(sealed.body)
 
 
-def _short(text: str, chars_max: int) -> str:
+def _shorten(text: str, chars_max: int) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= chars_max else f"{flat[: chars_max - 4]} ..."
 
 
-# Sessions as their users have them: the book, what they keep beside the ledger, and who is in one.
+# Sessions as their users have them.
 #
 #     with open_stores(ledger_path()) as stores:
 #         made = stores.sessions.new()
 #         stores.sessions.snapshot(made.id, "before the merge")
 #
-# Rule: an image is on the disk before the book names it, and let go of after the book stopped
-# naming it. Whoever dies in between leaves an image that nobody names; the next one who works in
-# the session lets go of it.
-# Rule: what a run leaves is on the disk and named by the book, as prepared, before the ledger has
-# the run's end. The ledger's entry decides: with it, what is prepared is the session's, whoever
-# notes that in the book, and when; without it, nothing of it is.
+# Rule: an image is on the disk before the book refers to it, and is released after the book stopped
+# referring to it. A crash in between leaves an image without a reference, which the next client
+# that works in the session releases.
+# Rule: before the ledger has the end of a run, its interpreter is on the disk and in the book, as
+# `prepared`. The entry in the ledger decides: with it, the prepared interpreter is the session's,
+# whichever process notes that in the book, and when; without it, the prepared one is dropped.
 
 
+# How long `remove` waits until the run in the session is cancelled.
 _TEARDOWN_SECONDS = 10.0
 
 
 def book_path(ledger: Path) -> Path:
-    """Where the book of sessions is whose runs are in a ledger: beside it."""
+    """Return the path of the book of sessions that belongs to a ledger: beside it."""
     named = "sessions.db" if ledger.name == "ledger.db" else f"{ledger.name}-sessions.db"
     return ledger.with_name(named)
 
 
 class Sessions:
-    """What may be done with sessions. Every call is whole when it returns."""
+    """The operations on sessions. Each call is complete when it returns."""
 
     def __init__(
         self, ledger: Ledger, attachments: CollectableAttachments, book: SessionBook
@@ -187,7 +191,11 @@ class Sessions:
         variables: Mapping[str, str] | None = None,
         backend: str = "wasm",
     ) -> SessionInfo:
-        """A session that is ready, with a fresh interpreter of a sandbox. It has half an hour."""
+        """Create a session that is ready, with a fresh interpreter. It expires in half an hour.
+
+        Raise `InvalidLimit` or `ContextVariableRefused` for arguments that are not allowed; then no
+        session is left.
+        """
         self.book.cleanup_expired()
         made = self.book.create(
             token_budget=token_budget, time_budget_ms=time_budget_ms, backend=backend
@@ -201,7 +209,11 @@ class Sessions:
             raise
 
     def find(self, named: str) -> str:
-        """Return a session by its id, the beginning of it, its name, or the `last` without one."""
+        """Return the id of a session from its id, the beginning of it, its name, or `last`.
+
+        `last` is the newest session without a name. Raise `SessionNotFound` if nothing matches, and
+        `UsageError` if the beginning of an id matches several.
+        """
         known = self.book.ids()
         names = self.book.names()
         if named == "last" and (unnamed := [each for each in known if each not in names]):
@@ -219,22 +231,25 @@ class Sessions:
         return found[0]
 
     def get(self, session: str) -> SessionInfo:
-        """A session as it stands: executing only while somebody alive works in it."""
-        return self._live(self.book.get(session))
+        """Return a session as it is now: executing only while a living client works in it."""
+        return self._with_real_state(self.book.get(session))
 
     def list(self) -> Sequence[SessionInfo]:
-        return [self._live(each) for each in self.book.list()]
+        """Return all sessions as they are now, the oldest first."""
+        return [self._with_real_state(each) for each in self.book.list()]
 
     def resume(self, session: str) -> SessionInfo:
         """Reopen a session that has expired, with all that it keeps."""
-        return self._live(self.book.reopen(session))
+        return self._with_real_state(self.book.reopen(session))
 
     def remove(self, session: str) -> SessionInfo:
-        """Destroy a session: its interpreter and its snapshots. Its runs stay in the ledger.
+        """Delete a session: its interpreter and its snapshots. Its runs stay in the ledger.
 
-        A run in it is cancelled, also one of another process. The session is gone in any case; that
-        such a run did not end in time is raised after that, as `SessionBusy`.
+        A run in it is cancelled, even one of another process. Raise `SessionBusy` if such a run did
+        not end within 10 s; the session is deleted nevertheless.
         """
+        # The book first: a run in the session notices that its row is gone, cancels itself and
+        # releases the lock, even in another process.
         gone = self.book.remove(session)
         try:
             with self.book.hold(session, wait_seconds=_TEARDOWN_SECONDS):
@@ -247,10 +262,10 @@ class Sessions:
         return gone
 
     def runs(self, session: str) -> Sequence[SessionRun]:
-        """The runs of a session in the order they were begun.
+        """Return the runs of a session in the order they were begun.
 
-        One whose process died counts as lost where the ledger has its end and nobody kept what its
-        programs left.
+        A run whose process died counts as lost if the ledger has its end and no process kept what
+        its programs left.
         """
         runs = self.book.kept.runs(session)
         if all(each.ended for each in runs) or self.book.is_held(session):
@@ -264,7 +279,7 @@ class Sessions:
         ]
 
     def history(self, session: str) -> Sequence[EarlierRun]:
-        """What the runs of a session were asked and came to, as far as the ledger has it."""
+        """Return the goals and answers of a session's runs, as far as the ledger has them."""
         runs = self.runs(session)
         found = earlier_runs(self.ledger, [each.run for each in runs])
         return [
@@ -272,7 +287,7 @@ class Sessions:
             for each, run in zip(found, runs, strict=True)
         ]
 
-    # -- other guests, and what can be taken from them ------------------------------------------
+    # -- interpreters of other guests, and their values -----------------------------------------
 
     def origin(self, session: str, left: Left, *, backend: str) -> ImageOrigin | None:
         """Return who made an interpreter; None for a fresh, native or unreadable one."""
@@ -281,29 +296,29 @@ class Sessions:
         return self.images.origin(session, left.image)
 
     def values(self, session: str, left: Left) -> SessionValues | None:
-        """Return the variables that were recorded when a run left them, None if none were.
+        """Return the variables that were recorded when a run ended; None if none were.
 
-        Raises `StoreError` if they cannot be read.
+        Raise `StoreError` if they cannot be read.
         """
         if left.values is None:
             return None
         return read_values(self.images.read(session, left.values))
 
     def start_from(self, session: str, image: Image, *, names: str, values: bytes | None) -> None:
-        """Give a new session an interpreter, which its first run goes on with."""
+        """Give a new session the interpreter that its first run begins with."""
         with self.working(session):
             self.put_interpreter(session, image, names=names, values=values)
 
     def put_interpreter(
         self, session: str, image: Image, *, names: str = "", values: bytes | None = None
     ) -> None:
-        """Make an image the interpreter of a session. For the caller that holds the session."""
+        """Make an image the interpreter of a session. The caller must have locked the session."""
         ref = self.images.keep(session, run=session, image=image)
         kept = None if values is None else self.images.keep_values(session, values)
         try:
             self.book.kept.start_from(session, Left(image=ref, names=names, values=kept))
         finally:
-            # The one before it, or this one if the session was removed.
+            # This releases the previous interpreter, or the new one if the session was removed.
             self.free(session)
 
     # -- snapshots -----------------------------------------------------------------------------
@@ -315,7 +330,7 @@ class Sessions:
             return self.book.kept.record_snapshot(session, name)
 
     def restore(self, session: str, name: str) -> KeptSnapshot:
-        """Put the interpreter back, by a snapshot's name or `name:id`."""
+        """Replace the interpreter by a snapshot, by its name or `name:id`."""
         with self.working(session):
             self.finish(session)
             found = self.book.kept.restore_snapshot(session, name)
@@ -323,28 +338,29 @@ class Sessions:
             return found
 
     def snapshots(self, session: str) -> Sequence[KeptSnapshot]:
+        """Return the snapshots of a session."""
         return self.book.kept.snapshots(session)
 
     def named_snapshot(self, session: str, name: str) -> KeptSnapshot:
-        """Return a snapshot by its name or `name:id`. Raises `SnapshotNotFound`."""
+        """Return a snapshot by its name or `name:id`. Raise `SnapshotNotFound` if there is none."""
         return self.book.kept.named_snapshot(session, name)
 
     def delete_snapshot(self, session: str, name: str) -> KeptSnapshot:
-        """Let go of a snapshot."""
-        with self._held(session):
+        """Delete a snapshot, and return it."""
+        with self._lock(session):
             found = self.book.kept.delete_snapshot(session, name)
             self.free(session)
             return found
 
     def forget_images(self, ids: Collection[str], runs: Collection[str] = ()) -> Sequence[str]:
-        """Have no session keep any of these images, or any that these runs left.
+        """Drop these images from all sessions, and those that these runs left.
 
-        Gives the sessions that did. One that somebody works in is left as it is: it would put its
-        own in the place. `images_of` names what is left.
+        Return the sessions that had one. A session in which a client works is skipped, because that
+        client would store its own interpreter again. `images_of` returns what is left.
         """
         cleared = []
         for session in self.book.ids():
-            with contextlib.suppress(SessionBusy, SessionNotFound), self._held(session):
+            with contextlib.suppress(SessionBusy, SessionNotFound), self._lock(session):
                 self.finish(session)
                 if self.book.kept.forget_images(session, ids, runs):
                     self.free(session)
@@ -352,24 +368,24 @@ class Sessions:
         return cleared
 
     def images_of(self, ids: Collection[str], runs: Collection[str] = ()) -> frozenset[str]:
-        """Those that sessions keep and that are these, or that these runs left."""
+        """Return the attachments of sessions' images that are in `ids` or were left by `runs`."""
         found = [self.book.kept.images_of(each, ids, runs) for each in self.book.ids()]
         return frozenset().union(*found)
 
     # -- inside --------------------------------------------------------------------------------
 
     def is_unfinished(self, session: str) -> bool:
-        """Say whether a process that died, or one that still lives, has something to finish."""
+        """Return True if a process has work to finish in this session, dead or alive."""
         left = self.book.get(session).left
         return left.prepared is not None or any(
             not each.ended for each in self.book.kept.runs(session)
         )
 
     def finish(self, session: str) -> Sequence[str]:
-        """Finish what a process left half done that died. For whoever holds the session.
+        """Finish the work of a process that died. The caller must have locked the session.
 
-        What a run had prepared to leave is the session's if the ledger has the end of the run. What
-        its process had spent is counted. Returns the runs whose variables nobody can keep any more.
+        An interpreter that a run had prepared becomes the session's if the ledger has the end of
+        the run. What its process had spent is counted. Return the runs whose variables are lost.
         """
         left, kept = self.book.get(session).left, self.book.kept
         lost = []
@@ -387,9 +403,10 @@ class Sessions:
         return lost
 
     def check_kept(self, session: str) -> None:
-        """Finish what a process left half done that died. For whoever holds the session.
+        """Finish the work of a process that died. The caller must have locked the session.
 
-        Raises `SessionNotKept`, once, if what a run left is lost. The session can be used after it.
+        Raise `SessionNotKept`, once, if what a run left is lost. The session can be used after
+        that.
         """
         for run in self.finish(session):
             raise SessionNotKept(
@@ -399,9 +416,10 @@ class Sessions:
     def end_run(
         self, session: str, run: str, *, charge: Charge | None = None, lost: bool = False
     ) -> None:
-        """Note that nobody works on a run any more, and what it spent; None for its record's word.
+        """Note that a run is not in progress any more, and what it spent.
 
-        A run that was refused before anything of it was written is none of the session's.
+        `charge` None means to read that from its records. A run that was refused before anything of
+        it was recorded is deleted from the session.
         """
         row = self.ledger.row(run) if charge is None else None
         if charge is None and (row is None or not row.head.count):
@@ -420,31 +438,31 @@ class Sessions:
             )
 
     def _is_lost(self, left: Left, run: str) -> bool:
-        """Say whether a run has ended and its programs left what the session does not have."""
+        """Return True if a run has ended and the session does not have what its programs left."""
         prepared = None if left.prepared is None else left.prepared.run
         if run in (left.run, prepared):
             return False
         return has_ended(self.ledger, run) and _had_programs(self.ledger, run)
 
     def free(self, session: str) -> None:
-        """Let go of what the book does not name. For whoever holds the session."""
-        self.images.free(session, self.book.kept.needed(session))
+        """Release what the book does not refer to. The caller must have locked the session."""
+        self.images.free(session, self.book.kept.needed_attachments(session))
 
     @contextlib.contextmanager
     def working(self, session: str) -> Iterator[None]:
-        """Hold a session that is there and can be used. Raises `SessionBusy`."""
+        """Lock a session that exists and can be used. Raise `SessionBusy` if it is in use."""
         self.book.validate(session)
-        with self._held(session):
+        with self._lock(session):
             yield
 
     @contextlib.contextmanager
-    def _held(self, session: str) -> Iterator[None]:
+    def _lock(self, session: str) -> Iterator[None]:
         self.book.get(session)
         with self.book.hold(session):
             yield
 
-    def _live(self, info: SessionInfo) -> SessionInfo:
-        """Whoever was in it may have died there, and told nobody."""
+    def _with_real_state(self, info: SessionInfo) -> SessionInfo:
+        """Return a session with its real state: the client that executed in it may have died."""
         left = info.left
         if (info.state != "executing" and left.prepared is None) or self.book.is_held(info.id):
             return info

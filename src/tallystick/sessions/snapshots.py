@@ -4,17 +4,17 @@
         sandbox = WasmSandbox.load(cache=cache_directory(), store=images)
 
 An image is a container (`tallystick.sandbox.snapshot`). Its bytes are checked when they are read,
-and live as long as a reference to them does. All images of a session are held by a session of the
-manifest of their own, `SESSION/snapshots`. What a program puts and lists is held by the session
-itself: so a program can neither put what would be restored nor see when an image was taken.
+and live as long as a reference to them. All images of a session have a holder of their own,
+`SESSION/snapshots`. What a program puts and lists belongs to the holder of the session itself. So a
+program can neither put bytes that would be restored, nor see when an image was taken.
 
 The book of sessions names images by their references (`keep`, `load_image`, `free`). A sandbox
-that has no book names them itself (`save`, `load`, `list`, `delete`): the label `name:id:time` of
-the reference is the snapshot's identity, so no table beside the manifest can disagree with it.
+without a book names them itself (`save`, `load`, `list`, `delete`): the label `name:id:time` of the
+reference is the snapshot's identity, so no table beside the manifest can disagree with it.
 
-Replacing a named image is one transaction: the new reference is committed, the old one forgotten.
-The old bytes are reclaimed right after it, and only those; if the process dies in between, nobody
-holds them any more and the next sweep takes them.
+Replacing a named image is one transaction: the new reference is committed, the old one deleted. The
+old bytes are reclaimed right after it, and only those. If the process dies in between, they have no
+holder any more, and the next garbage collection deletes them.
 """
 
 from __future__ import annotations
@@ -49,97 +49,103 @@ from tallystick.sandbox.snapshot import (
 from tallystick.sessions.values import VALUES_TYPE
 
 _OF_A_SESSION = "of a session"
-_Kept = tuple[SnapshotId, AttachmentRef]
+_NamedImage = tuple[SnapshotId, AttachmentRef]
 
 
 @contextlib.contextmanager
 def open_snapshots(ledger: Path) -> Iterator[SessionImages]:
-    """Open the images beside a ledger, which is made if it is not there."""
+    """Open the images beside a ledger, which is created if it is not there."""
     with SqliteLedger(ledger) as opened, SqliteAttachments(opened.file) as attachments:
         yield SessionImages(attachments)
 
 
 class SessionImages:
-    """Images among attachments. The same image is kept once, however many names it has."""
+    """Images among attachments. The same image is stored once, however many names it has."""
 
     def __init__(self, attachments: CollectableAttachments) -> None:
         self._attachments = attachments
 
-    # -- named by the book of sessions ---------------------------------------------------------
+    # -- images that the book of sessions names ------------------------------------------------
 
     def keep(self, session: str, *, run: str, image: Image | bytes) -> AttachmentRef:
-        """Put an image on the disk for a session. The book has to name it.
+        """Store an image on the disk for a session. The caller must add it to the book.
 
-        Bytes are the files of a session of native programs.
+        An image that is bytes is the files of a session of native programs.
         """
-        # The same interpreter is the same bytes, whenever it was left.
+        # The time is always 0, so that the same interpreter is stored as the same bytes.
         snapshot = SnapshotId(id=run, name="session", session_id=session, created_at=0)
-        held = self._held(session)
+        held = self._holder(session)
         pieces = image if isinstance(image, bytes) else packed(snapshot, image)
         ref = held.put(pieces, media_type=SNAPSHOT_TYPE, label=_OF_A_SESSION)
         held.commit([ref.id])
         return ref
 
     def keep_values(self, session: str, values: bytes) -> AttachmentRef:
-        """Put the recorded values of an interpreter on the disk. The book has to name them."""
-        held = self._held(session)
+        """Store the recorded values of an interpreter. The caller must add them to the book."""
+        held = self._holder(session)
         ref = held.put(values, media_type=VALUES_TYPE, label="values of a session")
         held.commit([ref.id])
         return ref
 
     def share(self, session: str, ref: AttachmentRef) -> AttachmentRef:
-        """Hold for a session an image that another one holds. The book has to name it."""
+        """Make a session a holder of another one's image. The caller must add it to the book."""
         ref = msgspec.structs.replace(ref, label=_OF_A_SESSION)
-        held = self._held(session)
+        held = self._holder(session)
         held.intend([ref])
         held.commit([ref.id])
         return ref
 
     def read(self, session: str, ref: AttachmentRef) -> bytes:
-        """Return the bytes of an attachment of a session. Raises `StoreError`."""
+        """Return the bytes of an attachment of a session. Raise `StoreError` if that fails."""
         try:
-            return self._held(session).read(ref.id)
+            return self._holder(session).read(ref.id)
         except AttachmentError as error:
             raise StoreError(f"session {session}: {error}") from error
 
     def load_image(self, session: str, ref: AttachmentRef) -> Image:
-        """Read an image of the sandbox that keeps pages. Raises `AttachmentError`, `StoreError`."""
-        with self._held(session).chunks(ref.id) as chunks:
+        """Read an image of the WASM sandbox. Raise `AttachmentError` or `StoreError` on failure."""
+        with self._holder(session).chunks(ref.id) as chunks:
             return unpacked(chunks)[1]
 
     def origin(self, session: str, ref: AttachmentRef) -> ImageOrigin | None:
-        """Return who made an image, read from its first bytes. None if that cannot be read.
+        """Return who made an image, read from its first bytes; None if that cannot be read.
 
-        The bytes are not checked: reading all of them does that.
+        The bytes are not checked: only reading all of them does that.
         """
         try:
-            with self._held(session).chunks(ref.id) as chunks:
+            with self._holder(session).chunks(ref.id) as chunks:
                 return read_origin(chunks)
         except (AttachmentError, LedgerError, StoreError):
             return None
 
     def free(self, session: str, needed: Collection[str] = ()) -> int:
-        """Let go of all that is not needed. Returns how many; bytes that nobody else holds go."""
-        held = self._held(session)
+        """Release the images that are not needed, and delete bytes that have no other holder.
+
+        Return how many were released.
+        """
+        held = self._holder(session)
         ids = [each.ref.id for each in held.references() if each.ref.id not in needed]
         for id in ids:
             held.delete(id)
         self._reclaim(ids)
         return len(ids)
 
-    # -- named by a sandbox ----------------------------------------------------------------------
+    # -- images that a sandbox names -----------------------------------------------------------
 
     def save(self, snapshot: SnapshotId, image: Image) -> None:
-        """Keep an image. One of that name is replaced; a crash leaves the one or the other."""
+        """Store an image, replacing one of that name. A crash leaves the old one or the new one.
+
+        Raise `StoreError` if that fails.
+        """
         label = _label_of(snapshot)
-        with _translated(snapshot.name):
-            held = self._held(snapshot.session_id)
+        with _translate_errors(snapshot.name):
+            held = self._holder(snapshot.session_id)
             batch = held.batch()
             ref = batch.add(packed(snapshot, image), media_type=SNAPSHOT_TYPE, label=label)
             with self._attachments.writing(forced=True) as db:
                 replaced = [
                     old.id
-                    for each, old in self._named(snapshot.session_id, within=db)
+                    for each, old in self._named_images(snapshot.session_id, within=db)
                     if each.name == snapshot.name and old.id != ref.id
                 ]
                 batch.commit(db)
@@ -148,16 +154,18 @@ class SessionImages:
         self._reclaim(replaced)
 
     def load(self, session_id: str, name: str) -> tuple[SnapshotId, Image]:
-        with _translated(name):
+        """Return a named image. Raise `StoreError` or `SnapshotNotFound`."""
+        with _translate_errors(name):
             found = self.find(session_id, name)
             while True:
                 snapshot, ref = found
                 try:
-                    with self._held(session_id).chunks(ref.id) as chunks:
+                    with self._holder(session_id).chunks(ref.id) as chunks:
                         kept, image = unpacked(chunks)
                     break
                 except AttachmentNotFound:
-                    # Replaced while we looked, or its bytes are lost.
+                    # It was replaced since `find`, or its bytes are lost: if the name still
+                    # leads to the same reference, they are lost.
                     before, found = found, self.find(session_id, name)
                     if found == before:
                         raise
@@ -166,29 +174,36 @@ class SessionImages:
         return snapshot, image
 
     def list(self, session_id: str) -> Sequence[SnapshotId]:
-        with _translated(None):
-            return [snapshot for snapshot, _ in self._named(session_id)]
+        """Return the identities of the named images of a session, in the order of their ids."""
+        with _translate_errors(None):
+            return [snapshot for snapshot, _ in self._named_images(session_id)]
 
     def delete(self, session_id: str, name: str) -> None:
-        with _translated(name), self._attachments.writing(forced=True) as db:
+        """Delete a named image. Raise `StoreError` or `SnapshotNotFound`."""
+        with _translate_errors(name), self._attachments.writing(forced=True) as db:
             _, ref = self.find(session_id, name, within=db)
-            self._held(session_id).delete(ref.id, within=db)
+            self._holder(session_id).delete(ref.id, within=db)
         self._reclaim([ref.id])
 
-    def find(self, session_id: str, name: str, *, within: Transaction = None) -> _Kept:
-        """Return the identity and the reference of a named image. Raises `SnapshotNotFound`."""
-        for snapshot, ref in reversed(self._named(session_id, within=within)):
+    def find(self, session_id: str, name: str, *, within: Transaction = None) -> _NamedImage:
+        """Return the identity and the reference of a named image.
+
+        Raise `SnapshotNotFound` if there is none.
+        """
+        for snapshot, ref in reversed(self._named_images(session_id, within=within)):
             if name in (snapshot.name, str(snapshot)):
                 return snapshot, ref
         raise SnapshotNotFound(name=name)
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _held(self, session_id: str) -> SessionAttachments:
+    def _holder(self, session_id: str) -> SessionAttachments:
         return SessionAttachments(self._attachments, session_id=snapshots_holder(session_id))
 
-    def _named(self, session_id: str, *, within: Transaction = None) -> Sequence[_Kept]:
-        """Return a session's named images in the order of their ids. An intent is none yet."""
+    def _named_images(
+        self, session_id: str, *, within: Transaction = None
+    ) -> Sequence[_NamedImage]:
+        """Return a session's named images in the order of their ids, committed ones only."""
         references = self._attachments.references(snapshots_holder(session_id), within=within)
         found = [
             (snapshot, each.ref)
@@ -199,7 +214,7 @@ class SessionImages:
         return sorted(found, key=lambda each: each[0].id)
 
     def _reclaim(self, ids: Sequence[str]) -> None:
-        """Delete bytes that nobody holds any more. This may fail: then a sweep does it."""
+        """Delete bytes without a holder. A failure is ignored: garbage collection does it later."""
         if not ids:
             return
         with contextlib.suppress(AttachmentError, LedgerError):
@@ -213,7 +228,10 @@ def _label_of(snapshot: SnapshotId) -> str:
 
 
 def _identity(session_id: str, label: str | None) -> SnapshotId | None:
-    """Read a label from the right: a name may hold colons. None if it is not one of ours."""
+    """Return the identity in a label; None if it has another form.
+
+    Parsed from the right, because a name may contain colons.
+    """
     name, *rest = (label or "").rsplit(":", 2)
     if len(rest) != 2 or not (rest[1].isascii() and rest[1].removeprefix("-").isdigit()):
         return None
@@ -221,7 +239,7 @@ def _identity(session_id: str, label: str | None) -> SnapshotId | None:
 
 
 @contextlib.contextmanager
-def _translated(name: str | None) -> Iterator[None]:
+def _translate_errors(name: str | None) -> Iterator[None]:
     try:
         yield
     except (AttachmentError, LedgerError, StoreError) as error:

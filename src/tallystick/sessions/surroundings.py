@@ -1,13 +1,13 @@
-"""A session around a run: who may begin one in it, its interpreter, and what the book notes.
+"""Connect a run to its session: who may start one, its interpreter, and what the book notes.
 
-Rule 1: what a run has from its session is in its start: the image, the variables, what was told. A
-replay, a resume and a fork read it there, and never the book.
-Rule 2: one run at a time. Whoever comes second is refused by name.
-Rule 3: a run that is gone on with leaves its interpreter only where nobody has replaced since what
-it began with; else its variables are noted as lost. A fork leaves none: it is another course of
-things.
-Rule 4: what a run leaves is on the disk before its end is written. Whoever uses the session next,
-or resumes the run, finishes what a process left half done that died in between.
+Rule 1: what a run has from its session is in its first record: the image, the variables, the
+summary of earlier runs. Replay, resume and fork read it there, and never in the book.
+Rule 2: one run at a time. A second one is refused with `SessionBusy`.
+Rule 3: a resumed run leaves its interpreter to the session only if the one it began with was not
+replaced since. Otherwise its variables are noted as lost. A fork leaves none, because it is a
+different course of events.
+Rule 4: what a run leaves is on the disk before its end is recorded. If the process dies in between,
+the next client of the session, or a resume of the run, finishes the work.
 """
 
 from __future__ import annotations
@@ -40,27 +40,29 @@ from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.port import Programs
 from tallystick.sandbox.snapshot import Image
 
-# Most runs are in no session: what keeps sessions is imported for those that are in one.
+# Most runs are in no session, so the modules of sessions are imported only for those that are.
 if TYPE_CHECKING:
     from tallystick.sessions.rows import BudgetStatus, Left, SessionInfo
     from tallystick.sessions.sessions import Sessions
 
-# What a native session carries over, and what it cannot.
+# Shown to the model, for sessions of native programs.
 _FILES_STAY = (
     "The files that earlier programs of this session left in the working directory are still "
     "there, and so are the shell's directory and exported variables."
 )
+# How often a run checks that its session still exists. It polls, because the session may be removed
+# by another process, which cannot signal this one.
 _LOOK_SECONDS = 0.5
 _KEYS_CHARS_MAX = 400
-# How many runs are looked at for those that are told.
+# The number of last runs from which the summary for the model is made.
 _EARLIER_MAX = 20
 
 
 class SessionLease(Surroundings):
-    """A run inside its session, which is held as long.
+    """A run inside its session, which is locked meanwhile.
 
-    `began_with` is what the start of a new run says of the session, None of a run that is resumed.
-    `left` is what the session still pays for, None without a limit.
+    `began_with` is the part of a new run's first record about the session, None for a resumed run.
+    `left` is what the session can still pay for, None without a limit.
     """
 
     def __init__(
@@ -80,17 +82,17 @@ class SessionLease(Surroundings):
         self.run = run
         self._began_with = began_with
         self._variables = dict(variables or {})
-        self._left = left
-        # What the run has spent, once that is known.
+        self._remaining = left
+        # The spending of the run, once it is known.
         self.charge: Charge | None = None
-        # Why what its programs left could not be kept, and whether something newer is there.
+        # The error if the interpreter could not be stored; and whether a newer one is there.
         self.not_kept: SessionNotKept | None = None
         self.session_lost = False
         self._prepared: Left | None = None
 
     @property
     def gone(self) -> bool:
-        """Whether somebody has removed the session."""
+        """True if the session was removed."""
         try:
             self._sessions.book.get(self.session)
         except SessionNotFound:
@@ -100,7 +102,7 @@ class SessionLease(Surroundings):
         return False
 
     def prepare(self, image: Image | bytes, *, names: str, values: bytes | None = None) -> None:
-        """Put an interpreter on the disk that is the session's once the run has its end.
+        """Store an interpreter that becomes the session's once the run has its end.
 
         `values` are its variables as JSON, see `tallystick.sandbox.wasm.variables`.
         """
@@ -114,29 +116,32 @@ class SessionLease(Surroundings):
             self._sessions.book.kept.prepare(self.session, left)
             self._prepared = left
         except SessionNotFound:
-            # It was removed, and the image with it.
+            # The session was removed, so the image has to go too.
             self._sessions.free(self.session)
 
     def keep(self) -> None:
-        """Make what was prepared the session's, if it still may be. The run has its end."""
+        """Make what was prepared the session's, if still allowed. The run must have its end."""
         if self._prepared is None:
             return
         try:
             self.session_lost = not self._sessions.book.kept.leave(self.session, self._prepared)
         except SessionNotFound:
-            pass  # It was removed, and is let go of here.
+            pass  # The session was removed: `free` releases the image.
         finally:
-            # Also what an earlier process left half done.
+            # Also releases what an earlier process left behind.
             self._sessions.free(self.session)
 
-    # -- what stands around the run ------------------------------------------------------------
+    # -- the port of surroundings --------------------------------------------------------------
 
     def limits(self, asked: RunLimits) -> RunLimits:
         """Return the limits, at most what the session has left."""
-        return asked if self._left is None else _within(asked, self._left, self.session)
+        return asked if self._remaining is None else _within(asked, self._remaining, self.session)
 
     def given(self, taken: Iterable[str]) -> Mapping[str, Any]:
-        """Give the variables and the session of the start."""
+        """Return the variables and the session for the first record.
+
+        Raise `UsageError` if an input has the name of the variables.
+        """
         if self._began_with is None:
             return {}
         if CONTEXT_VARIABLES in set(taken):
@@ -144,12 +149,15 @@ class SessionLease(Surroundings):
                 f"{CONTEXT_VARIABLES}: a run in a session has its variables under that name; use "
                 f"another"
             )
-        # In the order in which the record gives them back.
+        # Sorted, because a replay reads them from the record in this order.
         values: dict[str, object] = {CONTEXT_VARIABLES: dict(sorted(self._variables.items()))}
         return {"values": values, "session": self._began_with}
 
     def share(self, run_attachments: RunAttachments) -> None:
-        """Have the run hold the interpreter that it goes on with, with its first records."""
+        """Have the run hold the interpreter that it begins with, together with its first records.
+
+        Raise `StoreError` if the interpreter cannot be read.
+        """
         if self._began_with is None or self._began_with.image is None:
             return
         try:
@@ -161,9 +169,9 @@ class SessionLease(Surroundings):
             ) from error
 
     async def before_end(self, state: RunState, programs: Programs) -> None:
-        """Keep the interpreter: whoever dies before the end is written loses nothing.
+        """Store the interpreter, so that a crash before the end is recorded loses nothing.
 
-        That it cannot be kept does not take the run its end; `left` says it after that.
+        A failure does not prevent the end of the run: `left` raises it after that.
         """
         try:
             image = await programs.image()
@@ -182,26 +190,27 @@ class SessionLease(Surroundings):
             ).with_traceback(error.__traceback__)
 
     async def left(self, state: RunState) -> None:
-        """Leave to the session what was prepared: the run has its end.
+        """Make the stored interpreter the session's, now that the run has its end.
 
-        A run without programs has changed nothing. Raises `SessionNotKept` if it could not be kept.
+        A run without programs has changed nothing. Raise `SessionNotKept` if it could not be
+        stored.
         """
         self.charge = state.charge
         if self.not_kept is not None:
             raise self.not_kept
-        # Nothing is lost if this fails: whoever uses the session next does it.
+        # Nothing is lost if this fails: the next client of the session does it.
         with contextlib.suppress(LedgerError):
             await asyncio.to_thread(self.keep)
 
     async def during(self, work: Coroutine[Any, Any, Run]) -> Run:
-        """Do the work, and cancel it if somebody removes the session: it writes that down."""
+        """Do the work, and cancel it if the session is removed; the work records that itself."""
         task = asyncio.ensure_future(work)
         cancelled = False
         while not task.done():
             try:
                 await asyncio.wait({task}, timeout=_LOOK_SECONDS)
             except asyncio.CancelledError:
-                # Whoever cancels us means the work. What it makes of that is returned.
+                # A cancellation of this call is meant for the work, and its result is returned.
                 task.cancel()
             if not cancelled and not task.done() and self.gone:
                 cancelled = True
@@ -209,14 +218,19 @@ class SessionLease(Surroundings):
         return task.result()
 
     def over(self) -> None:
-        """The run is left. What it spent is noted, also if it died of something."""
+        """Note what the run spent, also if it failed. Called when the run is left."""
         lost = self.session_lost or self.not_kept is not None
         self._sessions.end_run(self.session, self.run, charge=self.charge, lost=lost)
 
 
 @contextlib.contextmanager
 def entered_session(sessions: Sessions, named: str, run: str) -> Iterator[SessionLease]:
-    """Hold the session of a run that begins. What is refused is refused before it is written."""
+    """Lock the session of a new run. Whatever refuses the run is checked before it is recorded.
+
+    Raise `SessionBusy` if another run is in it, and `BudgetExhausted` if its budget is used up.
+    Raise `SessionNotKept`, once, if an earlier run's variables are lost. A session that cannot be
+    used raises the errors of `require_usable`.
+    """
     session = sessions.find(named)
     book = sessions.book
     book.validate(session)
@@ -228,7 +242,7 @@ def entered_session(sessions: Sessions, named: str, run: str) -> Iterator[Sessio
             sessions,
             session=session,
             run=run,
-            began_with=_given(sessions, info),
+            began_with=_describe_session(sessions, info),
             variables=info.context_variables,
             backend=info.backend,
             left=info.budget_status,
@@ -241,16 +255,17 @@ def entered_session(sessions: Sessions, named: str, run: str) -> Iterator[Sessio
 
 
 class SessionLeases:
-    """The sessions of recorded runs, for whoever resumes them."""
+    """The sessions of recorded runs that are resumed."""
 
     def __init__(self, sessions: Callable[[], Sessions]) -> None:
         self._sessions = sessions
 
     @contextlib.contextmanager
     def again(self, run: str, records: Sequence[Record], *, steal: bool) -> Iterator[Surroundings]:
-        """Hold the session of a run that is resumed, if it has one that is here.
+        """Lock the session of a run that is resumed, if it has one here.
 
-        An expired one is reopened. Raises `BudgetExhausted` if its other runs have used it up.
+        An expired session is reopened. Raise `BudgetExhausted` if its other runs have used it up,
+        and `SessionBusy` if it is in use, unless `steal`.
         """
         given = _session_of(records)
         if given is None:
@@ -260,7 +275,7 @@ class SessionLeases:
             kept = self._sessions()
             kept.book.reopen(given.session)
         except (SessionNotFound, InvalidSessionState, UsageError):
-            # Removed since, or the run was imported: it can be resumed all the same.
+            # The session was removed, or the run was imported: it is resumed without a session.
             yield NOTHING_AROUND
             return
         with contextlib.ExitStack() as stack:
@@ -279,9 +294,9 @@ class SessionLeases:
             yield lease
 
     def finish(self, run: str, records: Sequence[Record]) -> bool:
-        """Finish in its session a run that has its end. Tell whether its variables are lost there.
+        """Finish an ended run in its session. Return True if its variables are lost there.
 
-        Raises `SessionNotKept` where nobody has said so yet.
+        Raise `SessionNotKept` if that was not reported yet.
         """
         given = _session_of(records)
         if given is None:
@@ -293,20 +308,21 @@ class SessionLeases:
                     kept.check_kept(given.session)
             return any(each.lost for each in kept.book.kept.runs(given.session) if each.run == run)
         except (SessionNotFound, UsageError, SessionBusy):
-            # Removed since, imported, or finished by the client that works in it.
+            # The session was removed, the run was imported, or a client works in the session and
+            # finishes this run itself.
             return False
 
 
 def _session_of(records: Sequence[Record]) -> SessionGiven | None:
-    """Return the session that a run leaves its interpreter to, None for none."""
+    """Return the session that a run leaves its interpreter to; None if there is none."""
     started = records[0]
     if not isinstance(started, RunStarted) or any(isinstance(each, RunForked) for each in records):
         return None
     return started.session
 
 
-def _given(sessions: Sessions, info: SessionInfo) -> SessionGiven:
-    from tallystick.sessions.sessions import told_of
+def _describe_session(sessions: Sessions, info: SessionInfo) -> SessionGiven:
+    from tallystick.sessions.sessions import summary_of
 
     has = []
     if info.backend != "wasm" and info.left.image is not None:
@@ -324,23 +340,26 @@ def _given(sessions: Sessions, info: SessionInfo) -> SessionGiven:
         session=info.id,
         image=info.left.image,
         run=info.left.run,
-        told=told_of(sessions.history(info.id)[-_EARLIER_MAX:]),
+        told=summary_of(sessions.history(info.id)[-_EARLIER_MAX:]),
         has="\n".join(has),
     )
 
 
 def _check_others(sessions: Sessions, session: str, run: str) -> None:
-    """Refuse to go on with a run if the others have used up what its session may spend."""
+    """Raise `BudgetExhausted` if the other runs have used up the budget of the session."""
     status = sessions.book.get(session).budget_status
     others = [each for each in sessions.runs(session) if each.run != run]
-    _left(sum(each.tokens for each in others), status.token_budget, "tokens", session)
-    _left(sum(each.wall_ms for each in others), status.time_budget_ms, "wall_ms", session)
+    _remaining(sum(each.tokens for each in others), status.token_budget, "tokens", session)
+    _remaining(sum(each.wall_ms for each in others), status.time_budget_ms, "wall_ms", session)
 
 
 def _within(limits: RunLimits, status: BudgetStatus, session: str) -> RunLimits:
-    """The limits of a run, at most what its session has left."""
-    tokens = _left(status.tokens_used, status.token_budget, "tokens", session)
-    wall_ms = _left(status.time_used_ms, status.time_budget_ms, "wall_ms", session)
+    """Return the limits of a run, at most what its session has left.
+
+    Raise `BudgetExhausted` if nothing is left.
+    """
+    tokens = _remaining(status.tokens_used, status.token_budget, "tokens", session)
+    wall_ms = _remaining(status.time_used_ms, status.time_budget_ms, "wall_ms", session)
     return msgspec.structs.replace(
         limits,
         tokens=limits.tokens if tokens is None else min(limits.tokens, tokens),
@@ -348,7 +367,7 @@ def _within(limits: RunLimits, status: BudgetStatus, session: str) -> RunLimits:
     )
 
 
-def _left(used: int, budget: int | None, dimension: Dimension, session: str) -> int | None:
+def _remaining(used: int, budget: int | None, dimension: Dimension, session: str) -> int | None:
     if budget is None:
         return None
     if used >= budget:

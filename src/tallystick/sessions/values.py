@@ -1,8 +1,8 @@
-"""The file of a session's values: written by an export, and what a session is started from.
+"""Read the file of a session's values, which an export writes and a new session starts from.
 
 The variables that JSON can hold are recorded beside the interpreter when a run of the session ends
-(`tallystick.sandbox.wasm.variables`). This module does not import the engine: `tally session
-export` only reads.
+(`tallystick.sandbox.wasm.variables`). This module does not import the engine, because `tally
+session export` only reads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tallystick.sandbox.wasm.variables import VALUES_BYTES_MAX, check_names
 
 FORMAT = 1
 VALUES_TYPE = "application/json"
-# A file may be written by hand, with spaces.
+# Larger than the limit of the values, because a file written by hand may have spaces.
 _FILE_BYTES_MAX = 4 * VALUES_BYTES_MAX
 
 
@@ -33,12 +33,16 @@ class ExportedValues(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_exported(raw: bytes, *, name: str) -> ExportedValues:
-    """Read a file of values. `name` is the file's, for the `UsageError` if it is something else."""
+    """Read a file of values. `name` is the file's name, for errors.
+
+    Raise `UsageError` if it is too large, or is no such file.
+    """
     if len(raw) > _FILE_BYTES_MAX:
         raise UsageError(f"{name}: {len(raw):,} bytes; at most {_FILE_BYTES_MAX:,}")
     try:
         found = msgspec.json.decode(raw, type=ExportedValues)
-        # What is not parsed here is parsed in the guest, which takes more than JSON has.
+        # msgspec leaves the values unparsed. The guest parses them later, and its parser accepts
+        # more than JSON (NaN, Infinity), so that is refused here.
         json.loads(raw, parse_constant=_no_constant)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise UsageError(

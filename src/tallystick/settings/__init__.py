@@ -1,1 +1,1 @@
-"""Settings: what is set, by whom and trusted how, and the model that a name stands for."""
+"""Settings: their values, sources and trust, and the model that a name stands for."""

@@ -1,10 +1,11 @@
-"""What a client takes from the configuration, and what its caller's arguments say instead.
+"""Combine the configuration of a client with the arguments of its caller.
 
 Rule 1: arguments win over everything that is configured.
-Rule 2: `RunLimits` does not say which of its fields were given. One that has its default value is
-taken as not given: the configuration may lower it, and not raise it, since the default may be what
-the caller meant.
-Rule 3: the configuration is read once, when it is first needed, and as the command line reads it.
+Rule 2: `RunLimits` does not record which of its fields were given. A field with its default value
+counts as not given. The configuration may lower it but not raise it, because the caller may have
+meant the default.
+Rule 3: the configuration is read once, when it is first needed, and in the same way as by the
+command line.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tallystick.core.strategy import AskedStrategy
 from tallystick.model.price_table import Pricing
 from tallystick.settings.settings import Settings, load_settings
 
-# Where settings come from: "auto" as for the command line, None from nowhere.
+# The source of settings: "auto" as for the command line, None for no configuration.
 Config = Settings | Literal["auto"] | None
 ARGUMENT = "argument"
 
@@ -39,7 +40,7 @@ _LIMITS: Mapping[str, str] = {
     "usd": "max_usd",
 }
 _PRICES = ("allow_unpriced", "prices", "tokenizer")
-# What a client takes, tables by their names.
+# The settings that a client uses; tables by their names.
 _TAKEN = frozenset(
     {
         *_LIMITS.values(),
@@ -56,7 +57,7 @@ _TAKEN = frozenset(
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in force for one run; `sources` says where each setting came from, if no default."""
+    """The settings that apply to one run. `sources` names the source of each that is no default."""
 
     limits: RunLimits
     strategy: AskedStrategy | None
@@ -66,7 +67,10 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientSettings:
-    """The configuration of one client, read when it is first needed."""
+    """The configuration of one client, read when it is first needed.
+
+    Raise `UsageError` if `config` is neither settings, "auto" nor None.
+    """
 
     def __init__(
         self,
@@ -87,7 +91,7 @@ class ClientSettings:
 
     @property
     def settings(self) -> Settings:
-        """The settings in force. Without a configuration they are the defaults."""
+        """The settings that apply; the defaults if there is no configuration."""
         with self._guard:
             if self._read is None:
                 self._read = load_settings(configured=self._config is not None)
@@ -97,15 +101,16 @@ class ClientSettings:
 
     @property
     def total(self) -> Budget:
+        """The total that applies: the caller's, or else the configured one."""
         return self.settings.total if self._total is None else self._total
 
     @property
     def total_given(self) -> bool:
-        """Whether the caller asked for the total, and not the configuration."""
+        """True if the total is the caller's, and not from the configuration."""
         return self._total is not None
 
     def pricing(self, counted: str) -> Pricing:
-        """Return the prices in force. `counted` is the model that the tokenizer belongs to."""
+        """Return the prices that apply. `counted` is the model that the tokenizer belongs to."""
         if self._pricing is not None:
             return self._pricing
         return dataclasses.replace(self.settings.pricing, tokenizer_of=counted)
@@ -119,7 +124,7 @@ class ClientSettings:
         compact_at: int | None,
         model_given: bool,
     ) -> RunSettings:
-        """Return what a run is begun with: arguments first, then what is configured."""
+        """Return the settings for a new run: arguments first, then the configuration."""
         settings = self.settings
         sources = self._sources()
         given: dict[str, object] = {
@@ -134,7 +139,7 @@ class ClientSettings:
             sources = {name: each for name, each in sources.items() if name not in _PRICES}
             sources["prices"] = ARGUMENT
         configured = settings.limits
-        limits = configured if limits is None else _combined(limits, configured, sources)
+        limits = configured if limits is None else _combine_limits(limits, configured, sources)
         return RunSettings(
             limits=limits,
             strategy=settings.strategy if strategy is None else strategy,
@@ -144,13 +149,13 @@ class ClientSettings:
         )
 
     def _sources(self) -> dict[str, str]:
-        """Return where each setting that a run takes and that is no default came from."""
+        """Return the source of each setting that a run uses and that is no default."""
         found = self.settings.origins.not_default()
         return {name: source for name, source in found.items() if name in _TAKEN}
 
 
-def _combined(given: RunLimits, configured: RunLimits, sources: dict[str, str]) -> RunLimits:
-    """Return the caller's limits with what the configuration says of the others; note sources."""
+def _combine_limits(given: RunLimits, configured: RunLimits, sources: dict[str, str]) -> RunLimits:
+    """Return the caller's limits, completed by the configuration. `sources` is updated."""
     chosen: dict[str, int | None] = {}
     for field, name in _LIMITS.items():
         asked, default = getattr(given, field), getattr(_DEFAULTS, field)

@@ -1,7 +1,7 @@
-"""Configuration files: where they are, their bytes, and what those bytes say.
+"""Read configuration files: find them, read their bytes, and check what those bytes say.
 
-A project's file comes with the project, from whoever wrote it. It is opened once and read once;
-what is parsed, shown and hashed are the same bytes, so no change of the file can come between.
+A project's file comes with the project, so its author may be anyone. It is opened and read once.
+The same bytes are parsed, shown and hashed, so the file cannot change in between.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from tallystick.settings.schema import (
     SETTINGS,
     UNSUPPORTED,
     Value,
-    accepted,
+    check_value,
     one_line,
-    quoted,
+    quote,
     unknown_key,
 )
 from tallystick.storage import system
 
 PROJECT_FILE = "tallystick.toml"
 
-# The reader of TOML takes time and memory in the square of a dotted key's parts: a megabyte of
-# `a.a.a…` takes all the memory there is. Under these two limits the worst file takes a second.
+# The TOML parser takes time and memory quadratic in the parts of a dotted key: a megabyte of
+# `a.a.a…` takes all memory. With these two limits the worst file takes a second.
 _BYTES_MAX = 64 * 1024
 _DOTS_IN_A_LINE_MAX = 100
 _TABLES = ("aliases", "prices", "providers")
 
 
 class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file as it was when it was read."""
+    """A configuration file as it was when it was read."""
 
     path: Path
     sha256: str
@@ -54,10 +54,11 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown_path(self) -> str:
+        """The path, fit to be printed."""
         return one_line(str(self.path))
 
     def require_supported(self) -> None:
-        """Raise if it sets what this version does not know."""
+        """Raise `UsageError` if the file has a table that this version does not know."""
         if self.unsupported:
             raise UsageError(
                 f"{self.shown_path}: {self.unsupported[0]} are not supported by this version; "
@@ -66,25 +67,29 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def config_directory(environ: Mapping[str, str]) -> Path:
-    """Where this user's own file and the record of trust are."""
+    """Return the directory of this user's own file and of the record of trust."""
     if Path(environ.get("XDG_CONFIG_HOME", "")).is_absolute():
         return Path(environ["XDG_CONFIG_HOME"]) / "tallystick"
     return _home(environ) / ".config" / "tallystick"
 
 
 def user_file_path(environ: Mapping[str, str]) -> Path:
-    """Where this user's own file is, or would be."""
+    """Return the path of this user's own file, whether it exists or not."""
     if environ.get("TALLYSTICK_CONFIG"):
         return Path(environ["TALLYSTICK_CONFIG"])
     return config_directory(environ) / "config.toml"
 
 
 def find_project_file(cwd: Path, environ: Mapping[str, str]) -> Path | None:
-    """Look here and upward. A home, the root of a checkout and the file system's root end it."""
+    """Search this directory and its parents for a project's file; None if there is none.
+
+    The search ends at the home directory, at the root of a checkout, and at the root of the file
+    system.
+    """
     home = os.path.realpath(_home(environ))
     here = Path(os.path.realpath(cwd))
     for directory in (here, *here.parents):
-        # A link that leads nowhere is found too: it was meant, and reading it says what is wrong.
+        # `lexists`, so that a broken link is found too: reading it then reports what is wrong.
         if os.path.lexists(directory / PROJECT_FILE):
             return directory / PROJECT_FILE
         if str(directory) == home or os.path.lexists(directory / ".git"):
@@ -93,12 +98,15 @@ def find_project_file(cwd: Path, environ: Mapping[str, str]) -> Path | None:
 
 
 def read_config(path: Path) -> ConfigFile:
-    """Read and check a file that has to be there."""
+    """Read and check a file that must exist. Raise `UsageError` if it is missing or not valid."""
     return parse_config(_bytes_of(path), path=path)
 
 
 def parse_config(data: bytes, *, path: Path) -> ConfigFile:
-    """Check a file's bytes, whole: also those parts that are not to be used without trust."""
+    """Check the bytes of a file, including the parts that count only with trust.
+
+    Raise `UsageError` for anything that is not valid.
+    """
     where = f"{one_line(str(path))}: "
     values: dict[str, Value] = {}
     aliases: dict[str, str] = {}
@@ -115,13 +123,13 @@ def parse_config(data: bytes, *, path: Path) -> ConfigFile:
         elif key in UNSUPPORTED:
             unsupported.append(key)
         elif key in SETTINGS:
-            values[key] = accepted(SETTINGS[key].kind, value, where=where, key=key)
+            values[key] = check_value(SETTINGS[key].kind, value, where=where, key=key)
         else:
             raise unknown_key(key, [*SETTINGS, *_TABLES], where=where)
     if isinstance(values.get("model"), str):
-        values["model"] = _beside(str(values["model"]), path.parent)
+        values["model"] = _resolve_beside(str(values["model"]), path.parent)
     if isinstance(paths := values.get("skills_paths"), tuple):
-        # But for `~`, which is the home of whoever reads it, meant from where the file is.
+        # Relative to the directory of the file, except `~`, the home of the user who reads it.
         values["skills_paths"] = tuple(
             each if each.startswith("~") else str(path.parent.absolute() / each) for each in paths
         )
@@ -138,7 +146,7 @@ def parse_config(data: bytes, *, path: Path) -> ConfigFile:
 
 def _bytes_of(path: Path) -> bytes:
     try:
-        # Without waiting: a pipe of that name would hold up whoever comes by.
+        # Without blocking: a named pipe in this place would stop every command in the directory.
         flags = os.O_RDONLY | system.CLOEXEC | system.NONBLOCK | system.NOCTTY
         descriptor = os.open(path, flags)
         try:
@@ -164,7 +172,7 @@ def _toml(data: bytes, where: str) -> dict[str, object]:
         if line.count(b".") > _DOTS_IN_A_LINE_MAX:
             raise UsageError(f"{where}line {number}: more than {_DOTS_IN_A_LINE_MAX} dots")
     try:
-        # Some editors begin a file with a byte order mark, which is no part of its text.
+        # "utf-8-sig": some editors begin a file with a byte order mark, which is not TOML.
         return tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise UsageError(f"{where}not UTF-8 at byte {error.start:,}") from error
@@ -185,10 +193,10 @@ def _aliases(table: Mapping[str, object], where: str, directory: Path) -> dict[s
     for name, target in table.items():
         if not ALIAS_NAME.fullmatch(name):
             raise UsageError(
-                f"{where}aliases: {quoted(name)} is not a name: letters, digits and . _ - only"
+                f"{where}aliases: {quote(name)} is not a name: letters, digits and . _ - only"
             )
-        found = accepted(ALIAS, target, where=where, key=f"aliases.{name}")
-        aliases[name] = _beside(str(found), directory)
+        found = check_value(ALIAS, target, where=where, key=f"aliases.{name}")
+        aliases[name] = _resolve_beside(str(found), directory)
     return aliases
 
 
@@ -197,7 +205,7 @@ def _providers(table: Mapping[str, object], where: str) -> dict[str, Mapping[str
     for name, fields in table.items():
         if not PROVIDER_NAME.fullmatch(name):
             raise UsageError(
-                f"{where}providers: {quoted(name)} is not a name: small letters, digits, _ - only"
+                f"{where}providers: {quote(name)} is not a name: small letters, digits, _ - only"
             )
         if name in FILE_KINDS:
             raise UsageError(f"{where}providers.{name}: this name is taken, choose another")
@@ -206,13 +214,13 @@ def _providers(table: Mapping[str, object], where: str) -> dict[str, Mapping[str
         for key, value in _table(fields, where, prefix[:-1]).items():
             if key not in PROVIDER_KEYS:
                 raise unknown_key(key, PROVIDER_KEYS, where=where, prefix=prefix)
-            found[key] = accepted(PROVIDER_KEYS[key], value, where=where, key=prefix + key)
+            found[key] = check_value(PROVIDER_KEYS[key], value, where=where, key=prefix + key)
         providers[name] = found
     return providers
 
 
-def _beside(model: str, directory: Path) -> str:
-    """A file named by a file is meant from where that file is, whatever the working directory."""
+def _resolve_beside(model: str, directory: Path) -> str:
+    """Return a model's name, with a relative path resolved from the file's directory."""
     kind, _, rest = model.partition(":")
     if kind not in ("gguf", "scripted") or not rest or rest.startswith("~"):
         return model

@@ -1,7 +1,7 @@
-"""Models by name: from what the settings say to a backend that can be asked.
+"""Open models by name: from what the settings say to a backend that can be called.
 
-Here, and only here, a key is read from the environment. It is handed to the endpoint, which binds
-it to its address; no setting, listing or error ever holds it.
+Keys are read from the environment here and nowhere else. A key is handed to the endpoint, which
+binds it to its address. No setting, listing or error contains it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tallystick.core.errors import UsageError
 from tallystick.model.endpoint import Endpoint, Secret
 from tallystick.settings.providers import LOCAL_URL, Provider, ProviderModel, resolve_model
 
-# Each kind of model is imported when one is opened: most runs have one, of one kind.
+# Each kind of model is imported when one is opened: most runs use a single kind.
 if TYPE_CHECKING:
     from tallystick.model.pacing import Pacing
     from tallystick.model.port import Model
@@ -30,9 +30,10 @@ def open_model(
     recorded: Callable[[str], Model],
     environ: Mapping[str, str] = os.environ,
 ) -> Model:
-    """Open a model by its name; nothing is asked of it yet. `recorded` opens that of a run.
+    """Open a model by its name; no request is sent yet. `recorded` opens that of a recorded run.
 
-    Models that share one `pacing` wait for a provider together.
+    Models that share one `pacing` share the waits for their provider. Raise `UsageError` if there
+    is no name, if it is not known, or if its settings cannot be used.
     """
     if name is None:
         raise UsageError(no_model_message(settings))
@@ -58,7 +59,10 @@ def open_model(
 
 
 def endpoint_of(named: ProviderModel, environ: Mapping[str, str]) -> Endpoint:
-    """Where a provider's model is asked, with its key."""
+    """Return the endpoint of a provider's model, with its key.
+
+    Raise `UsageError` if the provider has no usable address, or needs a key that is not set.
+    """
     provider = named.provider
     if provider.fault:
         raise UsageError(provider.fault)
@@ -83,7 +87,7 @@ def endpoint_of(named: ProviderModel, environ: Mapping[str, str]) -> Endpoint:
 
 
 def no_model_message(settings: Settings) -> str:
-    """What to do when no model is set."""
+    """Return the advice for a missing model."""
     if settings.providers["local"].base_url:
         return f"no model: {LOCAL_URL} names a server; name a model of it with -m MODEL"
     return (
@@ -107,7 +111,7 @@ def _key(provider: Provider, environ: Mapping[str, str]) -> Secret | None:
 
 
 def _path(named: str, environ: Mapping[str, str]) -> str:
-    """A path as it was written. A shell does not see the `~` behind a colon."""
+    """Return a path with `~` expanded: a shell does not expand it after a colon."""
     if named.startswith("~/") and environ.get("HOME"):
         return str(Path(environ["HOME"]) / named[2:])
     return named

@@ -1,4 +1,4 @@
-"""Where this user's data and caches are, by the XDG conventions."""
+"""Find the directories of this user's data and caches, by the XDG conventions."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Compiled code and other things that can be made again."""
+    """Return the directory of compiled code and other things that can be computed again."""
     return _directory(
         environ, own="TALLYSTICK_CACHE_DIR", xdg="XDG_CACHE_HOME", home=(".cache", "tallystick")
     )
 
 
 def data_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """The ledger with its attachments, sessions and program output."""
+    """Return the directory of the ledger, its attachments, sessions and program output."""
     return _directory(
         environ,
         own="TALLYSTICK_DATA_DIR",
@@ -25,14 +25,14 @@ def data_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def ledger_path() -> Path:
-    """Where this user's ledger is."""
+    """Return the path of this user's ledger."""
     return data_directory() / "ledger.db"
 
 
 def _directory(environ: Mapping[str, str], *, own: str, xdg: str, home: tuple[str, ...]) -> Path:
     if environ.get(own):
         return Path(environ[own])
-    # A relative XDG path is to be ignored, as that convention says.
+    # The XDG convention says to ignore a relative path.
     if Path(environ.get(xdg, "")).is_absolute():
         return Path(environ[xdg]) / home[-1]
     return Path(environ.get("HOME") or Path.home()).joinpath(*home)

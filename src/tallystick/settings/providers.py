@@ -1,7 +1,7 @@
-"""Providers and names of models: those built in, those a file adds, and what a name means.
+"""Providers and model names: the built-in ones, those that a file adds, and what a name means.
 
-No key is held here. A provider names the variable its key is in; the key is read when a model is
-opened, and goes from there to its endpoint alone.
+No key is kept here. A provider names the variable of its key. The key is read when a model is
+opened, and handed to its endpoint alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tallystick.settings.schema import (
     ProviderValues,
     Value,
     from_text,
-    quoted,
+    quote,
 )
 
 LOCAL_URL = "TALLYSTICK_MODEL_URL"
@@ -42,7 +42,7 @@ _BUILT_IN: Mapping[str, Mapping[str, Value]] = {
     "llamacpp": {"base_url": "http://127.0.0.1:8080/v1"},
     "local": {"key_env": LOCAL_KEY},
 }
-# Addresses in the environment. The first is ours; the others are shared with the vendors' tools.
+# Variables with addresses. The first is tallystick's own; the vendors' tools use the others too.
 _URL_VARIABLES = {
     "local": LOCAL_URL,
     "openai": "OPENAI_BASE_URL",
@@ -51,7 +51,7 @@ _URL_VARIABLES = {
 
 
 class Provider(ProviderValues, frozen=True, kw_only=True):
-    """Where models are asked, and where each of these values came from.
+    """A provider of models, and the source of each of its values.
 
     An empty `base_url` means that it has no address yet; `fault` says why one cannot be used.
     """
@@ -63,7 +63,7 @@ class Provider(ProviderValues, frozen=True, kw_only=True):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether what is asked stays on this machine."""
+        """True if what is sent stays on this machine, or nothing can be sent yet."""
         if not self.base_url:
             return True
         return Endpoint(
@@ -75,16 +75,21 @@ class Provider(ProviderValues, frozen=True, kw_only=True):
         return value
 
 
-def merged_providers(
+def merge_providers(
     *, user: ConfigFile | None, project: ConfigFile | None, environ: Mapping[str, str]
 ) -> dict[str, Provider]:
-    """Every provider, each of its values from the highest place that sets it."""
+    """Return every provider, each of its values from the highest place that sets it.
+
+    The places are, from the highest: the environment, the project's file, the user's file, the
+    built-in values. Raise `UsageError` if `TALLYSTICK_MODEL_URL` is not valid, or a provider has no
+    address.
+    """
     files = [file for file in (user, project) if file is not None]
     named = dict.fromkeys([*_BUILT_IN, *(name for file in files for name in file.providers)])
-    return {name: _merged(name, files, environ) for name in named}
+    return {name: _merge_provider(name, files, environ) for name in named}
 
 
-def _merged(name: str, files: list[ConfigFile], environ: Mapping[str, str]) -> Provider:
+def _merge_provider(name: str, files: list[ConfigFile], environ: Mapping[str, str]) -> Provider:
     values = dict(_BUILT_IN.get(name, {}))
     sources = dict.fromkeys(PROVIDER_KEYS, "default")
     for file in files:
@@ -100,8 +105,8 @@ def _merged(name: str, files: list[ConfigFile], environ: Mapping[str, str]) -> P
                 PROVIDER_KEYS["base_url"], environ[variable], variable=variable
             )
         except UsageError as error:
-            # A variable of other tools may hold what only they can use. That is an error for who
-            # asks this provider, not for everybody.
+            # A variable of other tools may have a value that only they can use. That is an error
+            # when this provider is used, not for every command.
             if variable == LOCAL_URL:
                 raise
             values["base_url"], fault = "", str(error)
@@ -122,12 +127,9 @@ def _merged(name: str, files: list[ConfigFile], environ: Mapping[str, str]) -> P
     return found
 
 
-# Names of models: what `-m`, a variable or a file may say, and what is meant by it.
-
-
 _KINDS: dict[str, FileKind] = {kind: kind for kind in FILE_KINDS}
 _FORMS = "PROVIDER:MODEL, gguf:PATH, scripted:FILE or recorded:RUN"
-# Names that say whose they are.
+# Names that identify their provider.
 _BARE = ((re.compile(r"gpt-|o[134](-|$)"), "openai"), (re.compile(r"claude-"), "anthropic"))
 
 
@@ -139,7 +141,7 @@ class FileModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that is asked at a provider."""
+    """A model at a provider."""
 
     provider: Provider
     model: str
@@ -148,41 +150,44 @@ class ProviderModel(msgspec.Struct, frozen=True, kw_only=True):
 def resolve_model(
     name: str, *, aliases: Mapping[str, str], providers: Mapping[str, Provider]
 ) -> FileModel | ProviderModel:
-    """What a name means. An alias stands for a whole name, never for another alias."""
+    """Return what a name means. An alias stands for a whole name, never for another alias.
+
+    Raise `UsageError` if the name is not known.
+    """
     target = aliases.get(name, name)
     kind, colon, rest = target.partition(":")
     if not colon:
-        return _bare(name, aliases, providers)
+        return _resolve_bare(name, aliases, providers)
     if not rest:
-        raise UsageError(f"model {quoted(name)}: nothing after the colon; use {_FORMS}")
+        raise UsageError(f"model {quote(name)}: nothing after the colon; use {_FORMS}")
     if kind in _KINDS:
         return FileModel(kind=_KINDS[kind], rest=rest)
     if kind not in providers:
-        raise UsageError(f"model {quoted(target)}: {_no_provider(kind, providers)}")
+        raise UsageError(f"model {quote(target)}: {_no_provider(kind, providers)}")
     return ProviderModel(provider=providers[kind], model=rest)
 
 
 def bare_provider(name: str) -> str | None:
-    """Whose model a name without a provider is, if the name itself says so."""
+    """Return the provider that a name without one identifies; None if it identifies none."""
     return next((provider for pattern, provider in _BARE if pattern.match(name)), None)
 
 
-def _bare(
+def _resolve_bare(
     name: str, aliases: Mapping[str, str], providers: Mapping[str, Provider]
 ) -> ProviderModel:
-    # A server of one's own may call its models anything, so all names are its.
+    # A user's own server may give its models any names, so a bare name is one of its models.
     own = "local" if providers["local"].base_url else bare_provider(name)
     if own is not None:
         return ProviderModel(provider=providers[own], model=name)
     close = difflib.get_close_matches(name[:80], aliases, n=1)
     hint = f"did you mean {close[0]}?" if close else f"use {_FORMS}, or an alias"
-    raise UsageError(f"model {quoted(name)} is not known; {hint}")
+    raise UsageError(f"model {quote(name)} is not known; {hint}")
 
 
 def _no_provider(kind: str, providers: Mapping[str, Provider]) -> str:
     close = difflib.get_close_matches(kind[:80], [*providers, *_KINDS], n=1, cutoff=0.75)
     if close:
-        return f"no provider {quoted(kind)}; did you mean {close[0]}?"
+        return f"no provider {quote(kind)}; did you mean {close[0]}?"
     if providers["local"].base_url:
-        return f"no provider {quoted(kind)}; for the local server write local:MODEL"
-    return f"no provider {quoted(kind)}; there are {', '.join(sorted(providers))}"
+        return f"no provider {quote(kind)}; for the local server write local:MODEL"
+    return f"no provider {quote(kind)}; there are {', '.join(sorted(providers))}"

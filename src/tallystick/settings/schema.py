@@ -1,8 +1,8 @@
-"""The keys of the configuration: what each is called and what it may hold.
+"""The keys of the configuration: their names, and the values they allow.
 
-Rule 1: a value that is not allowed is an error in one line, which names the place, the key and what
-is allowed. It is never replaced by a default.
-Rule 2: an error repeats a value only where the key cannot hold a secret by mistake, and repeats it
+Rule 1: a value that is not allowed is an error in one line, which names the place, the key and the
+allowed values. It is never replaced by a default.
+Rule 2: an error repeats a value only if the key cannot hold a secret by mistake, and repeats it
 escaped: files come from strangers, and terminals obey control characters.
 """
 
@@ -21,16 +21,17 @@ from tallystick.core.errors import UsageError
 from tallystick.core.strategy import AskedStrategy
 from tallystick.model.endpoint import Dialect, Endpoint
 
-# Without the import that makes annotations texts: here they declare the keys, and are read.
+# This module has no `from __future__ import annotations`, which would turn annotations into texts:
+# here they declare the keys, and are evaluated.
 
 Value = bool | int | float | str | tuple[str, ...]
 
-# Models that are no provider's.
+# Kinds of models without a provider.
 FileKind = Literal["gguf", "recorded", "scripted"]
 FILE_KINDS: tuple[FileKind, ...] = get_args(FileKind)
-# Tables that later versions are to know. Named here so that they are refused by name until then.
+# Tables reserved for later versions, listed here so that they are refused by name until then.
 UNSUPPORTED = ("commands",)
-# Characters of a catalog.
+# The size of a skills catalog, in characters.
 SKILLS_BUDGET = 2_000
 ALIAS_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII | re.IGNORECASE)
 PROVIDER_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
@@ -45,18 +46,19 @@ _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)
 _SECRET = re.compile(r"(key|token|secret|password|bearer|authorization|credentials?)$")
 
 
-# -- what a key may hold ---------------------------------------------------------------------------
+# -- kinds of values -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a type cannot say: how it is told, and what is made of a value or raises ValueError.
+    """A check beyond the type: its description, and a function that returns the value to use.
 
-    A value of a key that is not `repeatable` may be a secret, so an error does not repeat it.
+    The function raises `ValueError` for a value that is not allowed. If not `repeatable`, a value
+    may be a secret, and errors do not repeat it.
     """
 
     what: str
-    made: Callable[[Any], Value] = lambda value: value
+    convert: Callable[[Any], Value] = lambda value: value
     repeatable: bool = True
 
 
@@ -84,7 +86,7 @@ def _variable(value: str) -> str:
 
 
 def _url(value: str) -> str:
-    # Check where they would be part of a path: a password with a slash in it looks like that.
+    # Refused anywhere in the URL, also in its path: a password with a slash looks like a path.
     if any(each in _line(value) for each in "@?#\\"):
         raise ValueError
     return Endpoint(provider="-", dialect="openai", base_url=value, model="-").base_url
@@ -107,13 +109,13 @@ _Usd = Annotated[float, Check("a sum of dollars with at most nine decimals", _do
 _Seconds = Annotated[float, Meta(ge=0.001, le=86_400)]
 _Million = Annotated[int, Meta(ge=0, le=1_000_000)]
 _Billion = Annotated[int, Meta(ge=0, le=10**9)]
-# Of a limit, less is always safe.
+# Marks a limit: a project's file may lower it without trust.
 _LIMIT = Meta(extra={"limit": True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What a key may hold, as it was declared."""
+    """The kind of values that a key allows, from its declaration."""
 
     type: Any
     plain: Any
@@ -122,11 +124,12 @@ class Kind:
 
     @property
     def what(self) -> str:
+        """The allowed values, in words."""
         return self.check.what
 
 
 def _kind(declared: object) -> Kind:
-    """Read the declaration of a key: a type, perhaps with None for one that is not set."""
+    """Read the declaration of a key: a type, joined with None if the key may be unset."""
     if type(None) in get_args(declared):
         declared = next(each for each in get_args(declared) if each is not type(None))
     plain, *metadata = get_args(declared) if hasattr(declared, "__metadata__") else (declared,)
@@ -135,13 +138,13 @@ def _kind(declared: object) -> Kind:
     return Kind(
         type=declared,
         plain=plain,
-        check=checks[-1] if checks else Check(_told(plain, bounds)),
+        check=checks[-1] if checks else Check(_describe_allowed(plain, bounds)),
         limit=any((each.extra or {}).get("limit") for each in bounds),
     )
 
 
-def _told(plain: object, bounds: Iterable[Meta]) -> str:
-    """Say what is allowed where the type itself says it all."""
+def _describe_allowed(plain: object, bounds: Iterable[Meta]) -> str:
+    """Describe the allowed values of a plain type in words."""
     if plain is bool:
         return "true or false"
     if plain not in (int, float):
@@ -160,7 +163,7 @@ _ENDPOINT: Mapping[str, Any] = {field.name: field.default for field in dataclass
 
 
 class Values(msgspec.Struct, frozen=True, kw_only=True):
-    """Every setting, declared once: what it may hold, and what holds if nothing sets it."""
+    """Every setting, declared once: its kind of values, and its default."""
 
     model: _Text | None = None
     max_turns: Annotated[_Million, _LIMIT] = _LIMITS.turns
@@ -210,7 +213,7 @@ class ProviderValues(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """A setting, and where it may be set: `variable` is its name in the environment."""
+    """A setting, and the places that may set it. `variable` is its name in the environment."""
 
     name: str
     kind: Kind
@@ -220,10 +223,11 @@ class Spec:
 
     @property
     def limit(self) -> bool:
+        """True if the setting is a limit, which a project may lower without trust."""
         return self.kind.limit
 
 
-# Lists have no variable of their own; each flag names one of them.
+# Settings that are lists have no variable. Each use of the flag adds one element.
 _LISTS = {"grants": "--grant", "skills_paths": "--skills"}
 
 
@@ -252,18 +256,18 @@ ALIAS = _kind(
 )
 
 
-def accepted(kind: Kind, value: object, *, where: str, key: str) -> Value:
-    """The value, or one line that says what was wrong and what is allowed."""
+def check_value(kind: Kind, value: object, *, where: str, key: str) -> Value:
+    """Return the value to use. Raise `UsageError`, which says in one line what is allowed."""
     try:
-        return kind.check.made(msgspec.convert(value, kind.type))
-    # An error of ours, such as that of a sum of dollars, is one of usage.
+        return kind.check.convert(msgspec.convert(value, kind.type))
+    # Checks may raise `UsageError` themselves, such as the one of dollars.
     except (msgspec.ValidationError, ValueError, UsageError):
-        given = f", not {quoted(value)}" if kind.check.repeatable else ""
+        given = f", not {quote(value)}" if kind.check.repeatable else ""
         raise UsageError(f"{where}{key}: must be {kind.what}{given}") from None
 
 
 def from_text(kind: Kind, text: str, *, variable: str) -> Value:
-    """A value as an environment variable gives it."""
+    """Return the value in an environment variable. Raise `UsageError` if it is not allowed."""
     value: object = text
     if kind.plain is bool:
         value = {"true": True, "false": False}.get(text.lower(), text)
@@ -271,11 +275,11 @@ def from_text(kind: Kind, text: str, *, variable: str) -> Value:
         value = int(text)
     elif kind.plain is float and _NUMBER.fullmatch(text):
         value = float(text)
-    return accepted(kind, value, where="", key=variable)
+    return check_value(kind, value, where="", key=variable)
 
 
 def unknown_key(key: str, known: Iterable[str], *, where: str, prefix: str = "") -> UsageError:
-    """Say that there is no such key, and which is the closest. The value is not repeated."""
+    """Return the error for an unknown key, with the closest known one, but without the value."""
     names = sorted(known)
     close = difflib.get_close_matches(key[:80], names, n=1, cutoff=0.85)
     if _SECRET.search(key.lower()) and not close:
@@ -289,15 +293,15 @@ def unknown_key(key: str, known: Iterable[str], *, where: str, prefix: str = "")
 
 
 def one_line(text: str) -> str:
-    """A name, path or text that others chose, fit for one line of a terminal."""
+    """Return a name, path or text of others, fit for one line of a terminal; shortened if long."""
     if _PLAIN_KEY.fullmatch(text) or (text.isprintable() and len(text) <= _TEXT_CHARS_MAX):
         return text
     cut = text if len(text) <= _TEXT_CHARS_MAX else f"{text[:_TEXT_CHARS_MAX]}…"
     return repr(cut)
 
 
-def quoted(value: object) -> str:
-    """A value that was not allowed, short and escaped."""
+def quote(value: object) -> str:
+    """Return a value that was not allowed, short and escaped, for an error."""
     match value:
         case str():
             cut = value if len(value) <= _SHOWN_CHARS_MAX else f"{value[:_SHOWN_CHARS_MAX]}…"

@@ -1,7 +1,8 @@
-"""Settings and where each came from: a flag, the environment, a project's file, the user's file.
+"""Load the settings, and record the source of each.
 
-The highest of these that sets a value wins; what nothing sets has its default. A project's file
-counts in full only if the user trusts it (see `trust`).
+The sources, from the highest: a flag, the environment, a project's file, the user's file, the
+default. The highest that sets a value wins. A project's file counts in full only if the user trusts
+it (see `trust`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tallystick.settings.providers import (
     LOCAL_URL,
     Provider,
     ProviderModel,
-    merged_providers,
+    merge_providers,
     resolve_model,
 )
 from tallystick.settings.schema import (
@@ -43,21 +44,19 @@ from tallystick.settings.schema import (
     SKILLS_BUDGET,
     Value,
     Values,
-    accepted,
+    check_value,
     from_text,
     one_line,
 )
-from tallystick.settings.trust import Restricted, TrustState, TrustStore, narrowed
-
-# What is set of skills: directories to look in, the policy on signatures, room for the catalog.
+from tallystick.settings.trust import Restricted, TrustState, TrustStore, narrow
 
 
 class SkillSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of skills as they are in force.
+    """The settings of skills: directories, policy on signatures, size of the catalog.
 
-    `of_project` says that a project's file named the `paths`: who trusts that file trusts the names
-    and not what will be in those directories tomorrow, so their skills need trust as well.
-    `budget` is in characters.
+    `of_project` is True if a project's file named the `paths`. Trust in that file covers the names
+    of the directories, but not their future content, so skills in them need trust as well. `budget`
+    is in characters.
     """
 
     paths: tuple[str, ...] = ()
@@ -66,11 +65,8 @@ class SkillSettings(msgspec.Struct, frozen=True, kw_only=True):
     budget: int = SKILLS_BUDGET
 
 
-# The settings as they are shown: each value as text, and where it came from. Never a key.
-
-
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting as it is in force."""
+    """One setting as it is shown: its value as text, and its source. Never contains a key."""
 
     name: str
     value: str
@@ -78,6 +74,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def listed_values(values: Mapping[str, Value], sources: Mapping[str, str]) -> Iterator[Setting]:
+    """Yield the settings of `SETTINGS`."""
     for name in SETTINGS:
         yield Setting(
             name=name,
@@ -87,7 +84,7 @@ def listed_values(values: Mapping[str, Value], sources: Mapping[str, str]) -> It
 
 
 def listed_places(environ: Mapping[str, str]) -> Iterator[Setting]:
-    """Directories, which only the environment sets."""
+    """Yield the directories that only the environment sets."""
     places = {
         "cache": (cache_directory(environ), ("TALLYSTICK_CACHE_DIR", "XDG_CACHE_HOME")),
         "data": (data_directory(environ), ("TALLYSTICK_DATA_DIR", "XDG_DATA_HOME")),
@@ -101,6 +98,7 @@ def listed_places(environ: Mapping[str, str]) -> Iterator[Setting]:
 def listed_providers(
     providers: Mapping[str, Provider], environ: Mapping[str, str]
 ) -> Iterator[Setting]:
+    """Yield the values of every provider."""
     for name, provider in sorted(providers.items()):
         for key in PROVIDER_KEYS:
             source = provider.sources[key]
@@ -118,7 +116,10 @@ def listed_providers(
 def restricted_lines(
     file: ConfigFile, restricted: Iterable[Restricted], providers: Mapping[str, Provider]
 ) -> Iterator[str]:
-    """What trust in a file would let it set, and which keys would go where. For who decides."""
+    """Yield what trust in a file would let it set, and which keys would go where.
+
+    For the user who decides about trust.
+    """
     for each in restricted:
         table, _, name = each.name.partition(".")
         if table == "providers":
@@ -139,7 +140,7 @@ def _provider_lines(file: ConfigFile, provider: Provider) -> Iterator[str]:
 
 
 def _text_of(value: Value) -> str:
-    """A value as a person would write it."""
+    """Return a value as a person would write it."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -148,26 +149,23 @@ def _text_of(value: Value) -> str:
         case tuple():
             return ", ".join(value)
         case str():
-            # A path among them may be anything, since directories may be called anything.
+            # Escaped: some of these are paths, whose names may contain control characters.
             return one_line(value)
         case _:
             return str(value)
 
 
 def _key_text(provider: Provider, environ: Mapping[str, str]) -> str:
-    """Whether there is a key, and in which variable; of the key itself, nothing."""
+    """Return whether there is a key, and its variable; nothing of the key itself."""
     if not provider.key_env:
         return "none"
     state = "set" if environ.get(provider.key_env) else "not set"
     return f"{state} ({provider.key_env})"
 
 
-# Settings and where each came from: a flag, the environment, a project's file, the user's file.
-
-
 _PREFIX = "TALLYSTICK_"
 _DEFAULT_SOURCE = "default"
-# Variables of ours that set no value of `SETTINGS`.
+# Variables of tallystick that set no value of `SETTINGS`.
 OTHER_VARIABLES = (
     LOCAL_KEY,
     LOCAL_URL,
@@ -177,7 +175,7 @@ OTHER_VARIABLES = (
     "TALLYSTICK_SKILLS",
 )
 _IGNORED_SHOWN_MAX = 8
-# Variables that say where files are.
+# Variables that name directories and files.
 _PLACES = (
     "HOME",
     "TALLYSTICK_CACHE_DIR",
@@ -190,7 +188,7 @@ _PLACES = (
 
 
 class Project(msgspec.Struct, frozen=True, kw_only=True):
-    """A project's file, what of it counts only with trust, and its providers if it were."""
+    """A project's file, the parts that need trust, and the providers as if it were trusted."""
 
     file: ConfigFile
     state: TrustState
@@ -200,7 +198,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that is set. Keys are not in here, only the names of their variables."""
+    """Every setting that applies. Instead of keys it has the names of their variables."""
 
     model: str | None
     limits: RunLimits
@@ -221,12 +219,12 @@ class Settings:
     timezone: str = "UTC"
 
     def listed(self) -> list[Setting]:
-        """Every setting with its value and its source, in order."""
+        """Return every setting with its value and its source, in the order of `tally config`."""
         return list(self.origins.listed())
 
 
 class _Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one place sets, and how that place is called for each name."""
+    """The settings of one source, and the name of that source for each."""
 
     values: Mapping[str, Value]
     sources: Mapping[str, str]
@@ -234,9 +232,9 @@ class _Layer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origins(msgspec.Struct, frozen=True, kw_only=True):
-    """Where everything that is set came from, written as lines when it is asked for.
+    """The sources of all settings, formatted only when they are listed.
 
-    Of the environment it holds the variables that name directories, and no key.
+    Of the environment it keeps the variables that name directories, and no key.
     """
 
     values: Mapping[str, Value]
@@ -248,7 +246,7 @@ class Origins(msgspec.Struct, frozen=True, kw_only=True):
     environ: Mapping[str, str]
 
     def listed(self) -> Iterator[Setting]:
-        """Every setting with its value and its source, in the order of `tally config`."""
+        """Yield every setting with its value and its source, in the order of `tally config`."""
         yield from listed_values(self.values, self.sources)
         yield from listed_places(self.environ)
         yield from _listed_files(self.environ, self.user, self.project)
@@ -257,7 +255,7 @@ class Origins(msgspec.Struct, frozen=True, kw_only=True):
         yield from listed_providers(self.providers, self.environ)
 
     def not_default(self) -> dict[str, str]:
-        """Where each setting that is no default came from; of a table, all places."""
+        """Return the source of each setting that is no default; of a table, all its sources."""
         places: dict[str, list[str]] = {
             name: [source] for name, source in self.sources.items() if source != _DEFAULT_SOURCE
         }
@@ -285,24 +283,25 @@ def load_settings(
     cwd: Path | None = None,
     configured: bool = True,
 ) -> Settings:
-    """Read everything once. A flag of None, or an empty one, is one that was not given.
+    """Read all settings once. A flag that is None or an empty list counts as not given.
 
-    If not `configured`, no file is read and no variable but those of providers' addresses.
+    If not `configured`, no file is read, and no variable except those of providers' addresses.
+    Raise `UsageError` if a flag, a variable or a file is not valid.
     """
-    above = [_of_flags(flags or {}), *([_of_environment(environ)] if configured else [])]
+    above = [_flags_layer(flags or {}), *([_environment_layer(environ)] if configured else [])]
     user = _user_file(environ) if configured else None
-    below = [_DEFAULT] if user is None else [_of_file(user, user.values, user.aliases), _DEFAULT]
+    below = [_DEFAULT] if user is None else [_file_layer(user, user.values, user.aliases), _DEFAULT]
     file = _project_file(environ, cwd) if configured else None
     project, layers = None, [*above, *below]
     if file is not None:
-        project, layer = _placed(file, user=user, below=below, environ=environ)
+        project, layer = _place_project(file, user=user, below=below, environ=environ)
         layers = [*above, layer, *below]
     providers = (
         project.providers
         if project is not None and project.state == "trusted"
-        else merged_providers(user=user, project=None, environ=environ)
+        else merge_providers(user=user, project=None, environ=environ)
     )
-    found, sources = _highest(layers)
+    found, sources = _merge_layers(layers)
     values: Values = msgspec.convert(found, Values)
     aliases = {name: target for each in reversed(layers) for name, target in each.aliases.items()}
     return Settings(
@@ -346,23 +345,23 @@ def load_settings(
 
 
 def _without_keys(environ: Mapping[str, str], providers: Mapping[str, Provider]) -> dict[str, str]:
-    """Return the variables that name directories; of those with keys, whether they are set."""
+    """Return the variables that name directories, and "set" for those that hold keys."""
     kept = {name: environ[name] for name in _PLACES if name in environ}
     keys = (each.key_env for each in providers.values())
     return kept | {name: "set" for name in keys if name and environ.get(name)}
 
 
-# -- the places ---------------------------------------------------------------------------------
+# -- the sources --------------------------------------------------------------------------------
 
 
-def _of_flags(flags: Mapping[str, object]) -> _Layer:
+def _flags_layer(flags: Mapping[str, object]) -> _Layer:
     values = {}
     for name, value in flags.items():
         if name not in SETTINGS:
             raise UsageError(f"{one_line(name)} is not a setting")
         if value is not None and value != () and value != []:
             spec = SETTINGS[name]
-            values[name] = accepted(spec.kind, value, where="", key=spec.flag)
+            values[name] = check_value(spec.kind, value, where="", key=spec.flag)
     return _Layer(
         values=values,
         sources={name: f"flag {SETTINGS[name].flag}" for name in values},
@@ -370,14 +369,15 @@ def _of_flags(flags: Mapping[str, object]) -> _Layer:
     )
 
 
-def _of_environment(environ: Mapping[str, str]) -> _Layer:
+def _environment_layer(environ: Mapping[str, str]) -> _Layer:
     variables = {each.variable: name for name, each in SETTINGS.items() if each.variable}
     known = {each.removeprefix(_PREFIX) for each in (*variables, *OTHER_VARIABLES)}
     for variable in sorted(environ):
         word = variable.removeprefix(_PREFIX)
         if word == variable or word in known:
             continue
-        # A variable may be another program's. One that is nearly ours is a limit misspelt.
+        # Unknown variables may belong to other programs. One whose name is close to a known one
+        # is taken for a misspelt setting: ignoring it could drop a limit.
         close = difflib.get_close_matches(word[:80], known, n=1, cutoff=0.7)
         if close:
             raise UsageError(
@@ -394,7 +394,9 @@ def _of_environment(environ: Mapping[str, str]) -> _Layer:
     )
 
 
-def _of_file(file: ConfigFile, values: Mapping[str, Value], aliases: Mapping[str, str]) -> _Layer:
+def _file_layer(
+    file: ConfigFile, values: Mapping[str, Value], aliases: Mapping[str, str]
+) -> _Layer:
     return _Layer(
         values=values,
         sources=dict.fromkeys([*values, *aliases], file.shown_path),
@@ -404,7 +406,7 @@ def _of_file(file: ConfigFile, values: Mapping[str, Value], aliases: Mapping[str
 
 def _user_file(environ: Mapping[str, str]) -> ConfigFile | None:
     path = user_file_path(environ)
-    # A file that was named has to be there; one that may be there need not be.
+    # A file that TALLYSTICK_CONFIG names must exist; the default one need not.
     if not environ.get("TALLYSTICK_CONFIG") and not os.path.lexists(path):
         return None
     file = read_config(path)
@@ -414,7 +416,7 @@ def _user_file(environ: Mapping[str, str]) -> ConfigFile | None:
 
 def _project_file(environ: Mapping[str, str], cwd: Path | None) -> ConfigFile | None:
     path = project_file_path(environ, cwd)
-    # Who names the project's file as their own has said whose it is.
+    # If TALLYSTICK_CONFIG names the project's file, it is the user's own and needs no trust.
     if path is None or os.path.realpath(path) == os.path.realpath(user_file_path(environ)):
         return None
     return read_config(path)
@@ -423,48 +425,51 @@ def _project_file(environ: Mapping[str, str], cwd: Path | None) -> ConfigFile | 
 def project_file_path(
     environ: Mapping[str, str] = os.environ, cwd: Path | None = None
 ) -> Path | None:
-    """The project's file, if there is one. A working directory that is gone has none."""
+    """Return the path of the project's file; None if there is none.
+
+    None also if the working directory was deleted.
+    """
     try:
         return find_project_file(cwd or Path.cwd(), environ)
     except FileNotFoundError:
         return None
 
 
-def _placed(
+def _place_project(
     file: ConfigFile,
     *,
     user: ConfigFile | None,
     below: Sequence[_Layer],
     environ: Mapping[str, str],
 ) -> tuple[Project, _Layer]:
-    """The project's file: whole if it is trusted, else what it may set without."""
-    own = merged_providers(user=user, project=None, environ=environ)
+    """Return the project, and its layer: the whole file if it is trusted, else the allowed part."""
+    own = merge_providers(user=user, project=None, environ=environ)
 
-    def leaves(model: str, aliases: Mapping[str, str]) -> bool:
+    def leaves_machine(model: str, aliases: Mapping[str, str]) -> bool:
         try:
             found = resolve_model(model, aliases=aliases, providers=own)
         except UsageError:
             return True
         return isinstance(found, ProviderModel) and not found.provider.is_loopback
 
-    values, _ = _highest(below)
+    values, _ = _merge_layers(below)
     aliases = user.aliases if user is not None else {}
-    part = narrowed(file, below=values, aliases=aliases, leaves=leaves)
+    part = narrow(file, below=values, aliases=aliases, leaves_machine=leaves_machine)
     state = TrustStore(config_directory(environ)).state(file)
     project = Project(
         file=file,
         state=state,
         restricted=part.restricted,
-        # Made in either case: what is wrong in the file is wrong before it is trusted.
-        providers=merged_providers(user=user, project=file, environ=environ),
+        # Computed in either case, so that errors in the file are reported before it is trusted.
+        providers=merge_providers(user=user, project=file, environ=environ),
     )
     if state == "trusted":
         file.require_supported()
-        return project, _of_file(file, file.values, file.aliases)
-    return project, _of_file(file, part.values, part.aliases)
+        return project, _file_layer(file, file.values, file.aliases)
+    return project, _file_layer(file, part.values, part.aliases)
 
 
-def _highest(layers: Sequence[_Layer]) -> tuple[dict[str, Value], dict[str, str]]:
+def _merge_layers(layers: Sequence[_Layer]) -> tuple[dict[str, Value], dict[str, str]]:
     values: dict[str, Value] = {}
     sources: dict[str, str] = {}
     for each in reversed(layers):
@@ -494,7 +499,7 @@ def _limits(values: Values) -> RunLimits:
         turns=values.max_turns,
         tokens=values.max_tokens,
         host_calls=values.max_host_calls,
-        # Only zero means zero: less than a millisecond is a millisecond.
+        # Zero means stop at once, so a limit under 0.5 ms must not be rounded to it.
         wall_ms=max(round(values.timeout * 1000), 1 if values.timeout else 0),
         reply_tokens=values.reply_tokens,
         retries=values.retries,
@@ -507,14 +512,14 @@ def _usd(dollars: float | None) -> int | None:
 
 
 def _prices(user: ConfigFile | None, project: Project | None) -> PriceTable:
-    """The user's table, and over it that of a project that is trusted."""
+    """Return the user's prices, overridden by those of a trusted project."""
     tables = [user.prices.prices] if user is not None else []
     if project is not None and project.state == "trusted":
         tables.append(project.file.prices.prices)
     return PriceTable(prices={name: price for each in tables for name, price in each.items()})
 
 
-# -- what only this module can list -------------------------------------------------------------
+# -- listing of files, prices and aliases -------------------------------------------------------
 
 
 def _listed_files(

@@ -1,11 +1,11 @@
-"""Ed25519 keys and signatures, by the library of the extra `sign`.
+"""Sign and verify with Ed25519 keys, by the library of the extra `sign`.
 
-Rule 1: the key is in the configuration directory, made on first use, closed to others, and never
-beside the ledger: whoever can change the one should not find the other.
+Rule 1: the key is in the configuration directory, created on first use, readable by the user only,
+and never beside the ledger: someone who can change the ledger should not find the key there.
 Rule 2: a signature is checked with a key that the user names, and with no other.
 
-Keys are PEM files as other tools write and read them, so a signature can be checked without us.
-A key's id is the SHA-256 of its 32 public bytes.
+Keys are PEM files as other tools write and read them, so a signature can be checked without
+tallystick. A key's id is the SHA-256 of its 32 public bytes.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _PEM_BYTES_MAX = 16 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicKey:
-    """What checks signatures."""
+    """A key that verifies signatures."""
 
     id: str
     _key: Any
 
     def signed(self, data: bytes, signature: bytes) -> bool:
-        """Whether the holder of this key signed `data`."""
+        """Return True if the holder of this key signed `data`."""
         invalid: Any = importlib.import_module("cryptography.exceptions").InvalidSignature
         try:
             self._key.verify(signature, data)
@@ -49,7 +49,7 @@ class PublicKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SigningKey:
-    """What makes signatures. `made` says that it was not there before."""
+    """A key that signs. `made` is True if it was created just now."""
 
     id: str
     public_path: Path
@@ -57,25 +57,30 @@ class SigningKey:
     _key: Any
 
     def sign(self, data: bytes) -> bytes:
+        """Return the signature of `data`."""
         signature: bytes = self._key.sign(data)
         return signature
 
 
 def signing_available() -> bool:
-    """Whether the extra is installed."""
+    """Return True if the extra is installed."""
     return importlib.util.find_spec(_LIBRARY) is not None
 
 
 def open_signing_key(directory: Path, *, ledger: Path) -> SigningKey:
-    """This user's key, made if there is none. `ledger` is the file that it must not lie beside."""
+    """Return this user's key, created if there is none.
+
+    Raise `UsageError` if the extra is missing, or if `directory` is the one of the file `ledger`.
+    Raise `StoreError` if the key cannot be read or written, is damaged, or others can read it.
+    """
     _require_library()
     if os.path.realpath(directory) == os.path.realpath(ledger.parent):
         raise UsageError(
-            f"{_shown(directory)} holds the ledger: a key beside it would be found by whoever "
-            f"changes it; set XDG_CONFIG_HOME to another directory"
+            f"{_show(directory)} holds the ledger: someone who changes the ledger would find the "
+            f"key beside it; set XDG_CONFIG_HOME to another directory"
         )
     path = directory / _PRIVATE_NAME
-    with system_errors(_shown(path), StoreError):
+    with system_errors(_show(path), StoreError):
         made = not os.path.lexists(path) and _make(directory, path)
         key = _private(path)
         public = key.public_key()
@@ -85,22 +90,24 @@ def open_signing_key(directory: Path, *, ledger: Path) -> SigningKey:
 
 
 def read_public_key(path: Path) -> PublicKey:
-    """A public key from a PEM file."""
+    """Return a public key from a PEM file.
+
+    Raise `UsageError` if the extra is missing, or if the file is not such a key.
+    """
     _require_library()
-    with system_errors(_shown(path), UsageError), path.open("rb") as file:
+    with system_errors(_show(path), UsageError), path.open("rb") as file:
         data = file.read(_PEM_BYTES_MAX + 1)
     if b"PRIVATE KEY" in data:
         raise UsageError(
-            f"{_shown(path)} is a private key: name its public half, and give the private one away "
-            f"to nobody"
+            f"{_show(path)} is a private key: name its public half, and keep the private one secret"
         )
     try:
         key = _serialization().load_pem_public_key(data[:_PEM_BYTES_MAX])
-    # The library names several kinds of error for a file that is no key, or a key it cannot use.
+    # The library raises several kinds of errors for a file that is no key, or an unusable one.
     except Exception as error:
-        raise UsageError(f"{_shown(path)} is not a public key in a PEM file") from error
+        raise UsageError(f"{_show(path)} is not a public key in a PEM file") from error
     if not isinstance(key, _ed25519().Ed25519PublicKey):
-        raise UsageError(f"{_shown(path)} is a key of another kind; signatures here are Ed25519")
+        raise UsageError(f"{_show(path)} is a key of another kind; signatures here are Ed25519")
     return PublicKey(id=_id(key), _key=key)
 
 
@@ -110,7 +117,7 @@ def _require_library() -> None:
 
 
 def _make(directory: Path, path: Path) -> bool:
-    """Write a new key, whole or not at all. False if another process was quicker."""
+    """Write a new key, whole or not at all. Return False if another process was faster."""
     make_private(directory)
     serialization = _serialization()
     pem: bytes = (
@@ -123,7 +130,8 @@ def _make(directory: Path, path: Path) -> bool:
         )
     )
     try:
-        # Of two processes, both go on with the same key. Forced: a signature must not outlive it.
+        # Without `replace`, so that two processes end up with the same key. The write is forced to
+        # the disk, because a signature must not survive a power cut that loses its key.
         write_whole(path, pem, replace=False)
     except FileExistsError:
         return False
@@ -135,17 +143,18 @@ def _private(path: Path) -> Any:  # noqa: ANN401 (of an extra that may not be he
         status = os.fstat(file.fileno())
         if status.st_uid != system.user_id() or status.st_mode & 0o077:
             raise StoreError(
-                f"{_shown(path)} is open to others; if nobody used it, close it: chmod 600"
+                f"{_show(path)} is readable or writable by others; if it was not misused, restrict "
+                f"it: chmod 600"
             )
         data = file.read(_PEM_BYTES_MAX)
     try:
         key = _serialization().load_pem_private_key(data, password=None)
     except Exception as error:
         raise StoreError(
-            f"{_shown(path)} is damaged; move it away, and the next signature makes a new key"
+            f"{_show(path)} is damaged; move it away, and the next signature makes a new key"
         ) from error
     if not isinstance(key, _ed25519().Ed25519PrivateKey):
-        raise StoreError(f"{_shown(path)} is a key of another kind; signatures here are Ed25519")
+        raise StoreError(f"{_show(path)} is a key of another kind; signatures here are Ed25519")
     return key
 
 
@@ -172,5 +181,5 @@ def _serialization() -> Any:  # noqa: ANN401 (a module of the extra)
     return importlib.import_module("cryptography.hazmat.primitives.serialization")
 
 
-def _shown(path: Path) -> str:
+def _show(path: Path) -> str:
     return one_line(str(path))

@@ -1,9 +1,9 @@
-"""Trust in a project's file: what it may set without, and the record of who was given it.
+"""Trust in a project's file: what it may set without trust, and the record of trusted files.
 
-A cloned project's file may narrow what a run does and never widen it. It takes effect without
-trust as far as it lowers limits, chooses among the user's own providers, sets the temperature or
-names models; the rest is left out, and said to be. Trust is for one path and one content: any
-change of the bytes ends it.
+A cloned project's file may restrict what a run does and never widen it. Without trust, it may lower
+limits, choose among the user's own providers, set the temperature or name models. The rest is
+ignored, and a warning says so. Trust is for one path and one content: any change of the bytes ends
+it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _BYTES_MAX = 4 * 1024 * 1024
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Digests by path."""
+    """The stored record: digests by path."""
 
     format: int
     files: dict[str, str]
 
 
 class Noted(msgspec.Struct, frozen=True):
-    """What a store held when it was read."""
+    """The content of a store when it was read."""
 
     _digests: Mapping[str, str]
 
@@ -46,7 +46,7 @@ class Noted(msgspec.Struct, frozen=True):
         return _key(path) in self._digests
 
     def state(self, path: Path, sha256: str) -> TrustState:
-        """Whether what has this digest, at this path, was trusted."""
+        """Return the trust in a content with this digest at this path."""
         noted = self._digests.get(_key(path))
         if noted is None:
             return "untrusted"
@@ -54,9 +54,10 @@ class Noted(msgspec.Struct, frozen=True):
 
 
 class TrustStore:
-    """What this user trusts, in a file of the configuration directory.
+    """The files that this user trusts, recorded in a file of the configuration directory.
 
-    `trusted.json` is for projects' files; other kinds of things have files of their own.
+    `trusted.json` is for projects' files; other kinds of things have files of their own. Methods
+    raise `StoreError` if the record cannot be read or written, or is damaged.
     """
 
     def __init__(self, directory: Path, *, name: str = "trusted.json") -> None:
@@ -64,26 +65,26 @@ class TrustStore:
         self._path = directory / name
 
     def noted(self) -> Noted:
-        """Everything that was trusted, read once."""
+        """Read all that is trusted, once."""
         return Noted(self._read())
 
     def state(self, file: ConfigFile) -> TrustState:
-        """Whether these bytes, at this path, were trusted."""
+        """Return the trust in these bytes at this path."""
         return self.noted().state(file.path, file.sha256)
 
     def trust(self, file: ConfigFile) -> None:
-        """Note the digest of the bytes that were read, not of what the path holds by now."""
+        """Record the digest of the bytes that were read, which the path may not have any more."""
         self.note({file.path: file.sha256})
 
     def note(self, digests: Mapping[Path, str]) -> None:
-        """Note digests of what was read and shown, by path; all of them or none."""
-        with self._locked():
+        """Record digests of what was read and shown, by path; all of them or none."""
+        with self._lock_record():
             new = {_key(path): sha256 for path, sha256 in digests.items()}
             self._write({**self._read(), **new})
 
     def untrust(self, path: Path) -> bool:
-        """Forget a path, whatever it holds by now. False if there was nothing to forget."""
-        with self._locked():
+        """Remove a path from the record, whatever its content. Return False if it was not there."""
+        with self._lock_record():
             files = self._read()
             found = files.pop(_key(path), None) is not None
             if found:
@@ -92,7 +93,8 @@ class TrustStore:
 
     def _read(self) -> dict[str, str]:
         if not system.is_posix():
-            return {}  # Nobody can say who wrote it, so it makes nothing trusted.
+            # Without POSIX owners it is unknown who wrote the file, so nothing is trusted.
+            return {}
         try:
             with open(self._path, "rb") as file:
                 status = os.fstat(file.fileno())
@@ -120,8 +122,8 @@ class TrustStore:
             write_whole(self._path, data)
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Two writers at once would each undo what the other did."""
+    def _lock_record(self) -> Iterator[None]:
+        """Hold the lock of the record: two writers at once would each undo the other's change."""
         system.require_posix("the list of trusted files")
         lock = FileLock(self._directory / "trusted.lock")
         with system_errors(self._shown, StoreError):
@@ -137,12 +139,12 @@ class TrustStore:
 
 
 def _key(path: Path) -> str:
-    # A path need not be text. Two that come out alike are still told apart by what they hold.
+    # A path need not be UTF-8. Two paths with the same key still differ by their digests.
     return os.fsencode(os.path.realpath(path)).decode("utf-8", "backslashreplace")
 
 
 class Restricted(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that needs trust; `why`, where the name alone does not say it."""
+    """Something that needs trust. `why` explains it if the name alone does not."""
 
     name: str
     why: str = ""
@@ -152,29 +154,29 @@ class Restricted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Narrowed(msgspec.Struct, frozen=True, kw_only=True):
-    """What counts of a file without trust, and what does not."""
+    """The part of a file that counts without trust, and what was left out."""
 
     values: Mapping[str, Value]
     aliases: Mapping[str, str]
     restricted: tuple[Restricted, ...]
 
 
-def narrowed(
+def narrow(
     file: ConfigFile,
     *,
     below: Mapping[str, Value],
     aliases: Mapping[str, str],
-    leaves: Callable[[str, Mapping[str, str]], bool],
+    leaves_machine: Callable[[str, Mapping[str, str]], bool],
 ) -> Narrowed:
-    """Take from a file what it may set without trust.
+    """Return the part of a file that may take effect without trust.
 
-    `below` is what would hold without it, `aliases` are the user's own, and `leaves` says whether a
-    model would be given to another machine, with the aliases that count.
+    `below` are the settings without this file, `aliases` the user's own. `leaves_machine` returns
+    True if a model, given the aliases that count, would be asked on another machine.
     """
     restricted: list[Restricted] = []
     kept: dict[str, str] = {}
     for name, target in file.aliases.items():
-        # Who says `-m fast` means the `fast` they know.
+        # A user who types `-m fast` means the `fast` they know, so it may not be redefined.
         if name in aliases or bare_provider(name) or _kind(target) in FILE_KINDS:
             restricted.append(Restricted(name=f"aliases.{name}"))
         else:
@@ -182,7 +184,7 @@ def narrowed(
     known = {**kept, **aliases}
     values: dict[str, Value] = {}
     for name, value in file.values.items():
-        found = _restricted(name, value, below, lambda model: leaves(model, known))
+        found = _restriction_of(name, value, below, lambda model: leaves_machine(model, known))
         if found is None:
             values[name] = value
         else:
@@ -193,30 +195,30 @@ def narrowed(
     return Narrowed(values=values, aliases=kept, restricted=tuple(restricted))
 
 
-# What gives rights, or takes a limit away; the total is this user's, and no project's.
+# Settings that give rights or remove a limit. The total belongs to the user, not to a project.
 _NEED_TRUST = frozenset(
     {"grants", "allow_unpriced", "memory", "skills_paths", "total_usd", "tokenizer"}
 )
 
 
-def _restricted(
-    name: str, value: Value, below: Mapping[str, Value], leaves: Callable[[str], bool]
+def _restriction_of(
+    name: str, value: Value, below: Mapping[str, Value], leaves_machine: Callable[[str], bool]
 ) -> Restricted | None:
     if SETTINGS[name].limit:
         present = below.get(name)
         assert isinstance(value, int | float)
-        # Where there is no limit, any is less.
+        # Without a present limit, any limit is lower.
         if isinstance(present, int | float) and value > present:
             return Restricted(name=name, why=f"more than {present:,.15g}")
     elif name == "skills_require_signature":
-        # To ask for signatures narrows; not to ask, where the user does, would widen.
+        # Requiring signatures restricts. Not requiring them, although the user does, would widen.
         if value is False and below.get(name) is True:
             return Restricted(name=name, why="yours asks for them")
     elif name in _NEED_TRUST or (name == "model" and _kind(str(value)) in FILE_KINDS):
         return Restricted(name=name)
-    elif name == "model" and "model" in below and leaves(str(value)):
+    elif name == "model" and "model" in below and leaves_machine(str(value)):
         own = str(below["model"])
-        if not leaves(own):
+        if not leaves_machine(own):
             return Restricted(name=name, why="yours stays on this machine")
     return None
 

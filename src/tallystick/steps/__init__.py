@@ -1,1 +1,1 @@
-"""Steps: named scopes of a host program with a budget, recorded and run again on their record."""
+"""Steps: named parts of a host program with a budget, recorded, and resumed or replayed."""

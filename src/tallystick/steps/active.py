@@ -1,8 +1,8 @@
-"""A step that was entered: its place in a tree of scopes, what it used, and its chain.
+"""A step that was entered: its budget scope, its usage, and its chain in the ledger.
 
-Rule: a scope stays as long as anything in it may still spend: the step's own frame, the steps
-inside it, and the runs it pays for. A task that outlives the step that began it is not lost to the
-budgets around.
+Rule: a scope stays open as long as something in it may still spend: the step's own frame, the steps
+inside it, and the runs that it pays for. So a task that outlives the step that started it still
+counts in the enclosing budgets.
 """
 
 from __future__ import annotations
@@ -51,16 +51,13 @@ from tallystick.runtime.spend.scopes import ScopeRef, ScopeTree
 from tallystick.steps.replay import Served, StepReplay, charges_of
 from tallystick.storage.clock import new_id, now_ms
 
-# The steps that were left, in the order in which they were, until somebody takes them.
-
-
-# Nobody has to take them: a program that runs for months keeps the last of them, and says how many
-# it does not have.
+# The limit of a log that is never drained: a program that runs for months keeps the last ones, and
+# counts those that were dropped.
 STEPS_KEPT_MAX = 10_000
 
 
 class StepLog:
-    """Completed steps, shared by whatever runs side by side in one context."""
+    """Completed steps in the order they ended, shared by all tasks and threads of one context."""
 
     def __init__(self, *, records_max: int = STEPS_KEPT_MAX) -> None:
         self._records: deque[CompletedStep] = deque(maxlen=records_max)
@@ -70,77 +67,77 @@ class StepLog:
 
     @property
     def dropped(self) -> int:
-        """How many were not taken in time, since the last reset."""
+        """The number of steps that were dropped since the last reset, because the log was full."""
         return self._dropped
 
     def peek(self) -> list[CompletedStep]:
-        """A copy of what is there."""
+        """Return a copy of the log."""
         with self._guard:
             return list(self._records)
 
     def drain(self) -> list[CompletedStep]:
-        """Take what is there."""
+        """Return the content of the log, and empty it."""
         with self._guard:
             taken = list(self._records)
             self._records.clear()
         return taken
 
     def reset(self) -> None:
-        """Forget everything, also how often a step was entered."""
+        """Empty the log, and forget how often each step was entered."""
         with self._guard:
             self._records.clear()
             self._entered.clear()
             self._dropped = 0
 
     def add(self, record: CompletedStep) -> None:
+        """Append a step. If the log is full, the oldest one is dropped."""
         with self._guard:
             self._dropped += len(self._records) == self._records.maxlen
             self._records.append(record)
 
     def occurrence(self, path: str) -> int:
-        """Count one more step that is entered at a path: 1 for the first."""
+        """Count one more step that is entered at a path, and return the count: 1 for the first."""
         with self._guard:
             self._entered[path] += 1
             return self._entered[path]
 
 
-# Steps on the ledger: for each tree of steps a chain, begun with the first run inside.
+# Steps in the ledger: one chain for each tree of steps, begun with the first run inside.
 #
-# Rule 1: entering a step writes nothing. That it was entered rides along: with the first run inside
-# it, or else with its receipt.
-# Rule 2: a receipt is committed when its step ends, by whoever leaves it, from any thread. A chain
-# has one head, and a lock under which it is written.
-# Rule 3: a chain that could not be written is given up, since nobody knows where it stands. Whoever
-# ends a step in it hears why. The next run inside begins another, with all that is known so far.
-# Rule 4: what there is to note of a run rides along too: it is written before any other run is
-# begun, and before a step is left. Where a process dies earlier, nothing that is recorded depends
-# on it.
-# Rule 5: a chain that is gone on with is written behind its head, and only what is new: a step that
-# ran again and came to what it had come to leaves nothing. While any of its steps may still write,
-# a chain is held, so that nobody else goes on with it.
+# Rule 1: entering a step writes nothing. The entry is deferred: it is written with the first run
+# inside, or else with the receipt.
+# Rule 2: a receipt is committed when its step ends, in the thread that leaves it. A chain has one
+# head, and a lock for writing.
+# Rule 3: a chain that could not be written is given up, because its head is unknown. Steps that end
+# in it raise the reason. The next run inside begins another chain, with all that is known so far.
+# Rule 4: notes about a run are deferred too: they are written before the next run is begun, and
+# before a step is left. If the process dies earlier, nothing that is recorded depends on them.
+# Rule 5: a resumed chain is appended to, and only with what is new: a step that ran again with the
+# same result writes nothing. While any of its steps may still write, a chain is locked, so that no
+# other process resumes it.
 #
 # Rejected: a chain for every step that is entered. A step does not know which ledger its runs will
-# be in, and most hold none.
+# be in, and most steps contain no run.
 
 
-# Steps that were left before a run was begun are held for the chain it makes, the last of them: a
-# step may go on for months with no run in it. How many are not there is written in the chain.
+# Steps that ended before the first run are kept for its chain, the last of them: a step may last
+# for months without a run. The number of dropped ones is written in the chain.
 STEPS_HELD_MAX = 1_000
 
 
 class StepView(Protocol):
-    """A step as it is seen from here."""
+    """The part of a step that its book needs."""
 
     @property
     def facts(self) -> StepEntered: ...
 
     @property
     def ended(self) -> bool:
-        """Whether it is left. True before its receipt is given to the book."""
+        """True once the step is left. It becomes True before the receipt is given to the book."""
         ...
 
     def chain(self) -> Iterator[StepView]:
-        """This one and those around it."""
+        """Yield this step and those around it, the innermost first."""
         ...
 
 
@@ -148,9 +145,9 @@ _Left = tuple[StepView, StepLeft]
 
 
 class StepBook:
-    """What is written of the steps in one tree, in the ledger of each run inside.
+    """The records of one tree of steps, in the ledger of each run inside.
 
-    With `again` they go on with a chain, or replay it; then nothing is written.
+    With `again`, they extend an earlier chain. In a replay nothing is written.
     """
 
     def __init__(self, again: StepReplay | None = None) -> None:
@@ -163,10 +160,10 @@ class StepBook:
             self._chains[again.key] = _Chain(again.ledger, id=again.chain, again=again)
 
     def begin(self, step: StepView, ledger: Ledger, note: RunNote | None = None) -> str:
-        """Have the steps around a run on its ledger, before it is. Returns the id of their chain.
+        """Write the steps around a new run to its ledger first. Return the id of their chain.
 
-        `note` is what there is to say of the run. Raises what the ledger does; then the run is not
-        to begin.
+        `note` is a note about the run. Errors of the ledger are raised; then the run must not
+        begin.
         """
         again = self._again
         if again is not None and again.replaying:
@@ -176,7 +173,7 @@ class StepBook:
             chain = self._chains.get(key)
             if chain is None or (chain.given_up and again is None):
                 *_, outermost = step.chain()
-                # Listed where the steps began, which is before their first run.
+                # The time in the id is when the steps began, so they are listed before their runs.
                 id = new_id(time_ms=outermost.facts.entered_at)
                 chain = _Chain(ledger, id=id, left=list(self._left), missed=self._dropped)
                 self._replace(key, chain)
@@ -186,21 +183,22 @@ class StepBook:
         return chain.id
 
     def note(self, step: StepView, ledger: Ledger, note: RunNote) -> None:
-        """Have what there is to say of a run in a step written with whatever comes next."""
+        """Keep a note about a run in a step, to be written with the next record."""
         with self._guard:
             chain = self._chains.get(key_of(ledger))
         if chain is not None:
             chain.note(step, note)
 
     def end(self, step: StepView, left: StepLeft) -> None:
-        """Commit the receipt of a step that is left, wherever there is a chain.
+        """Commit the receipt of an ended step in each chain.
 
-        Raises what the first ledger does that cannot; the others have it.
+        If ledgers fail, the first error is raised, after the other chains have been written.
         """
         with self._guard:
             chains = list(self._chains.values())
             self._dropped += len(self._left) == self._left.maxlen
-            # A chain has the value; one that is begun later, in another ledger, has the receipt.
+            # Only existing chains get the value. A chain that is begun later, in another ledger,
+            # gets the receipt without it.
             held = msgspec.structs.replace(left, value="", value_kind="") if chains else left
             self._left.append((step, held))
         unwritten: Exception | None = None
@@ -213,7 +211,7 @@ class StepBook:
             raise unwritten
 
     def close(self) -> None:
-        """Nothing more comes: let others go on with the chains. Twice is the same as once."""
+        """Release the locks of the chains, since nothing more is written. Can be called twice."""
         with self._guard:
             for chain in self._chains.values():
                 chain.close()
@@ -246,7 +244,7 @@ class _Chain:
         self._held = contextlib.ExitStack()
         self._pen: LedgerWriter | None = None
         self._failed: BaseException | None = None
-        # Paths of the steps that are written as entered and not as left.
+        # Paths of the steps whose entry is written and whose end is not.
         self._open: set[str] = set()
         self._notes: list[tuple[StepView, RunNote]] = []
 
@@ -259,9 +257,10 @@ class _Chain:
             self._notes.append((step, note))
 
     def write(self, step: StepView, left: StepLeft | None = None) -> None:
-        """Commit a receipt, or that a step was entered, and whatever has to stand before it.
+        """Commit the receipt of a step, or its entry, and all records that must precede it.
 
-        A step that came to what it had come to is not written again.
+        Nothing is written for a resumed step with the recorded result. Raise `LedgerError` if an
+        earlier write has failed.
         """
         if left is not None:
             receipt = msgspec.structs.replace(left.receipt, chain=self.id)
@@ -277,7 +276,7 @@ class _Chain:
                 raise
 
     def close(self) -> None:
-        """Hold the chain no longer."""
+        """Release the lock of the chain."""
         with self._writing:
             self._held.close()
 
@@ -290,58 +289,55 @@ class _Chain:
         for earlier, its in self._left:
             records += self._records(earlier, its)
         records += self._records(step, left)
-        # Of a step that has ended its receipt has them.
-        told = [(each, note) for each, note in notes if not each.ended]
-        records += [msgspec.structs.replace(each.facts, note=note) for each, note in told]
+        # The notes of an ended step are in its receipt.
+        of_open_steps = [(each, note) for each, note in notes if not each.ended]
+        records += [msgspec.structs.replace(each.facts, note=note) for each, note in of_open_steps]
         if not records:
             return
-        self._opened(records).write(records, forced=False).result()
+        self._open_writer(records).write(records, forced=False).result()
         self._left = ()
 
-    def _opened(self, records: list[Record]) -> LedgerWriter:
+    def _open_writer(self, records: list[Record]) -> LedgerWriter:
         if self._pen is None:
             fence, head = 0, Head.of_nothing()
             if self._again is not None:
-                # Whoever goes on with it has claimed it, and holds it.
+                # The resume has claimed the chain and locked it already.
                 fence, head = self._again.fence, self._again.history.head
             else:
-                records[0] = _missing(records[0], self._missed)
+                records[0] = _with_missed(records[0], self._missed)
                 self._held.enter_context(held_run(self._ledger, self.id))
                 fence = self._ledger.claim(self.id, create=True)
             self._pen = LedgerWriter(self._ledger, run=self.id, fence=fence, head=head)
         return self._pen
 
     def _records(self, step: StepView, left: StepLeft | None) -> Iterator[Record]:
-        """What is to be written, in order: each step that is open here once, before its inside."""
+        """Yield what to write: entries of open steps from the outermost, then the receipt."""
         again = self._again
         fresh = again is None or left is None or step.facts.path in self._open
-        if again is not None and not fresh and again.has(step.facts, left):
+        if again is not None and not fresh and again.has_record(step.facts, left):
             return
         for each in reversed(list(step.chain())):
-            # One that has ended comes with its receipt, or came: its own thread sees to that.
+            # The entry of an ended step is written with its receipt, by the thread that ends it.
             others_to_write = each.ended and (left is None or each is not step)
             if each.facts.path not in self._open and not others_to_write:
                 self._open.add(each.facts.path)
-                if again is None or not again.has(each.facts):
+                if again is None or not again.has_record(each.facts):
                     yield each.facts
         if left is not None:
             self._open.discard(step.facts.path)
             yield left
 
 
-def _missing(first: Record, missed: int) -> Record:
+def _with_missed(first: Record, missed: int) -> Record:
     assert isinstance(first, StepEntered)
     return msgspec.structs.replace(first, missed=missed) if missed else first
 
 
 def key_of(ledger: Ledger) -> object:
-    """What tells ledgers apart. Sessions may each have opened the same file."""
-    # The id stays taken: a chain holds its ledger.
+    """Return a key that is equal for two ledgers on the same file."""
+    # `id` is safe here, because the chain keeps its ledger alive.
     path = getattr(ledger, "path", None)
     return str(path.absolute()) if isinstance(path, Path) else id(ledger)
-
-
-# A step that was entered: its place in a tree of scopes, what it used, and how it is left.
 
 
 _ERROR_CHARS_MAX = 4_096
@@ -349,11 +345,11 @@ _ERROR_CHARS_MAX = 4_096
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ActiveStep:
-    """A step that was entered. `path` names it: the steps around it, its function, which time.
+    """A step that was entered. `path` names it: the steps around it, its function, its occurrence.
 
-    `facts` are what a ledger is told of it, `book` tells the ledgers, and `runs` are those begun
-    directly in it. `again` has what an earlier life left, where there was one; `kept` is the value
-    that it is left with.
+    `facts` is its entry in the ledger, `book` writes to the ledgers, and `runs` are those begun
+    directly in it. `again` is the record of an earlier process, if there is one; `kept` is the
+    value that is recorded when the step ends.
     """
 
     definition: StepDefinition
@@ -393,44 +389,50 @@ class ActiveStep:
         return Escalation(step=self.definition.name, function=self.definition.function)
 
     def chain(self) -> Iterator[ActiveStep]:
-        """This one and those around it."""
+        """Yield this step and those around it, the innermost first."""
         each: ActiveStep | None = self
         while each is not None:
             yield each
             each = each.outer
 
     def note(self, charge: Charge, *, model: str) -> None:
-        """Count a call in this step and all around. The tree has its own sums, for the limits."""
+        """Count a model call in this step and all around.
+
+        The tree of scopes is not changed: it has sums of its own, for the limits.
+        """
         with self.scope_tree.lock:
             for each in self.chain():
                 each.usage = each.usage.with_call(charge, model=model)
 
     def charge(self, charge: Charge, *, model: str) -> None:
-        """Record a call everywhere, and then raise if a limit was passed."""
+        """Record a model call in all scopes. Then raise `StepBudgetError` if it passed a limit."""
         with self.scope_tree.lock:
             self.note(charge, model=model)
             error = self._error(self.scope_tree.tree.spend(self.path, Amount.of_charge(charge)))
         if error is not None:
             raise error
 
-    def overdrawn(self) -> StepBudgetError | None:
-        """The first limit that is passed: of the innermost step, tokens before money."""
+    def find_breach(self) -> StepBudgetError | None:
+        """Return an error for the first limit that is passed; None if none is.
+
+        The innermost step comes first, and tokens before money.
+        """
         with self.scope_tree.lock:
             return self._error(self.scope_tree.tree.spend(self.path, Amount()))
 
     def rows(self) -> list[ScopeRow]:
-        """Where this one stands, those around it, and whatever else is in their tree."""
+        """Return the rows of all scopes in the tree of this step."""
         with self.scope_tree.lock:
             return self.scope_tree.tree.rows()
 
-    def recall(self, charge: Charge, *, model: str) -> None:
-        """Count a call of an earlier life everywhere. It is a fact: nothing is raised."""
+    def count_earlier(self, charge: Charge, *, model: str) -> None:
+        """Count a model call of an earlier process in all scopes. No limit is checked."""
         with self.scope_tree.lock:
             self.note(charge, model=model)
             self.scope_tree.tree.spend(self.path, Amount.of_charge(charge))
 
-    def recall_step(self, receipt: StepReceipt) -> None:
-        """Count all that a step inside used in an earlier life, which does not run again."""
+    def count_earlier_step(self, receipt: StepReceipt) -> None:
+        """Count the use of an inner step that ran in an earlier process and does not run again."""
         with self.scope_tree.lock:
             for each in self.chain():
                 each.usage = each.usage.with_step(receipt)
@@ -442,13 +444,14 @@ class ActiveStep:
             self.scope_tree.tree.spend(self.path, used)
 
     def is_here(self) -> bool:
-        """Whether its own frame is what runs here, and no task or thread that it began."""
+        """Return True in the step's own frame, False in tasks and threads that it started."""
         return self.frame == _frame()
 
     def hold(self) -> ActiveStep | None:
-        """Keep this scope, also when the step is left; or, if it was, the next one around.
+        """Keep the step's budget scope open, even after the step ends.
 
-        Whoever holds lets go, once.
+        If it has already ended, keep that of the nearest enclosing step that has not. Return the
+        step whose scope is kept, or None. Call `let_go` on it exactly once.
         """
         with self.scope_tree.lock:
             found = next((each for each in self.chain() if not each.ended), None)
@@ -457,21 +460,21 @@ class ActiveStep:
             return found
 
     def name_run(self, run: str) -> None:
-        """A run is begun in it."""
+        """Note that a run begins in this step."""
         with self.scope_tree.lock:
             self.runs_begun += 1
             if len(self.runs) < RUNS_NAMED_MAX:
                 self.runs.append(run)
 
     def forget_run(self, run: str) -> None:
-        """A run was not begun after all. A receipt that names it already stays as it is."""
+        """Note that a run did not begin after all. A receipt that names it is not changed."""
         with self.scope_tree.lock:
             self.runs_begun -= 1
             if run in self.runs:
                 self.runs.remove(run)
 
     def let_go(self) -> None:
-        """Hold it no longer. With the last holder the scope goes."""
+        """End one `hold`. With the last one the scope is closed."""
         with self.scope_tree.lock:
             self._holders -= 1
             if self._holders:
@@ -483,12 +486,12 @@ class ActiveStep:
             self.book.close()
 
     def end(self, status: StepStatus, error: str | None = None) -> None:
-        """Leave it, and write it down. Twice is the same as once.
+        """End the step, and commit its receipt. A second call does nothing.
 
-        Raises what a ledger does that its receipt cannot be written to. It is left all the same.
+        Errors of a ledger that cannot be written are raised; the step has ended nevertheless.
         """
         kept = self.kept if status == "completed" else NOT_KEPT
-        self._recall_unasked(status, kept)
+        self._count_unasked(status, kept)
         with self.scope_tree.lock:
             if self.ended:
                 return
@@ -504,25 +507,28 @@ class ActiveStep:
             self.let_go()
 
     def forget(self) -> None:
-        """Leave it as if it had never been entered."""
+        """End the step without a receipt, as if it had never been entered."""
         with self.scope_tree.lock:
             if self.ended:
                 return
             self.ended = True
         self.let_go()
 
-    def _recall_unasked(self, status: StepStatus, kept: KeptValue) -> None:
+    def _count_unasked(self, status: StepStatus, kept: KeptValue) -> None:
         if self.again is None or self.ended:
             return
         unasked = self.again.leave(self.facts.path, status, kept)
         for run in unasked.runs:
             for model, charge in charges_of(self.again.history_of(run.run), self.again.history_of):
-                self.recall(charge, model=model)
+                self.count_earlier(charge, model=model)
         for receipt in unasked.receipts:
-            self.recall_step(receipt)
+            self.count_earlier_step(receipt)
 
     def _receipt(self, record: CompletedStep) -> StepReceipt:
-        """The receipt, for a chain that is named later. All but this frame is unfinished."""
+        """Return the receipt, for a chain to be named later.
+
+        All holders of the scope except this frame count as unfinished.
+        """
         facts, error = self.facts, record.error
         return StepReceipt(
             schema=STEP_SCHEMA,
@@ -539,7 +545,7 @@ class ActiveStep:
             status=record.status,
             error=None if error is None else written(error, chars_max=_ERROR_CHARS_MAX),
             started_at=facts.entered_at,
-            # The clock may have been set back meanwhile.
+            # `max`, because the clock may have been set back meanwhile.
             completed_at=max(facts.entered_at, figure(now_ms())),
             runs=tuple(self.runs),
             runs_begun=self.runs_begun,
@@ -565,7 +571,7 @@ class ActiveStep:
         )
 
 
-def entered(
+def enter(
     definition: StepDefinition,
     *,
     outer: ActiveStep | None,
@@ -576,14 +582,15 @@ def entered(
     caller: str = "",
     again: StepReplay | None = None,
 ) -> ActiveStep | Served:
-    """Enter a step inside another, or on its own. A `depth` of None is one more than outside.
+    """Enter a step inside another, or an outermost one.
 
-    `arguments` is the digest of what it is called with, `caller` the host call that does. `again`
-    is for the outermost: what an earlier life of it left. One that need not run again is not
-    entered, and given as it was.
+    A `depth` of None is one more than that of `outer`. `arguments` is the digest of the arguments
+    of the call, `caller` the host call that makes it. `again` is for the outermost step: the record
+    of an earlier process. Return a `Served`, without entering, if the step was completed there and
+    need not run again.
     """
     scope_tree = ScopeTree() if outer is None else outer.scope_tree
-    # Another thread may have left it meanwhile.
+    # `outer` may have ended in another thread; `hold` finds the nearest step that is still open.
     outer = None if outer is None else outer.hold()
     again = again if outer is None else outer.again
     try:
@@ -595,7 +602,7 @@ def entered(
             if served is not None:
                 _serve(served, outer=outer, log=log)
                 return served
-            facts = again.since(facts)
+            facts = again.with_first_time(facts)
         with scope_tree.lock:
             scope_tree.tree.enter(
                 path,
@@ -627,12 +634,12 @@ def entered(
 def _serve(served: Served, *, outer: ActiveStep | None, log: StepLog) -> None:
     log.add(CompletedStep.of_receipt(served.receipt))
     if outer is not None:
-        outer.recall_step(served.receipt)
+        outer.count_earlier_step(served.receipt)
         outer.let_go()
 
 
 def _frame() -> tuple[int, int]:
-    """What tells apart the tasks and threads that a program runs in."""
+    """Return a key of the current task and thread."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
@@ -668,23 +675,23 @@ def _path(
     again: StepReplay | None,
     caller: str,
 ) -> str:
-    """The path of a step that is entered now, which no other one in its tree has."""
-    part = _escaped(definition.function) + (f"[{_escaped(key)}]" if key else "")
+    """Return the path of a step that is entered now. No other step in its tree has it."""
+    part = _escape(definition.function) + (f"[{_escape(key)}]" if key else "")
     if outer is None:
         if again is not None:
             return again.root_path(written(part))
         where, time = "", log.occurrence(part)
     elif again is not None:
         where = f"{outer.path}/"
-        time = again.time(written(f"{where}{part}"), caller)
+        time = again.occurrence(written(f"{where}{part}"), caller)
     else:
         outer.inner[part] += 1
         where, time = f"{outer.path}/", outer.inner[part]
     return f"{where}{part}" if time == 1 else f"{where}{part}#{time}"
 
 
-def _escaped(text: str) -> str:
-    """Without the characters that paths are put together with."""
+def _escape(text: str) -> str:
+    """Return a text without the characters that separate the parts of a path."""
     return text.replace("%", "%25").replace("/", "%2F").replace("#", "%23")
 
 

@@ -1,4 +1,4 @@
-"""A program of steps that runs again on what an earlier process left in a ledger."""
+"""Run a program of steps again, on the record that an earlier process left in a ledger."""
 
 from __future__ import annotations
 
@@ -38,14 +38,11 @@ from tallystick.ledger.verify import verify_ledger
 from tallystick.runtime.context.inputs import Input
 from tallystick.runtime.runs.history import records_of, runs_inside, whole_records
 
-# What a replay of steps found: how much ran again, and the first place where it was another.
-
-
 _SHOWN_CHARS_MAX = 200
 
 
 class StepDivergence(msgspec.Struct, frozen=True, kw_only=True):
-    """The first place where steps did something else than they had done."""
+    """The first difference between the steps now and their record."""
 
     step: str
     run: str | None = None
@@ -56,7 +53,7 @@ class StepDivergence(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class StepsReport:
-    """What a replay of steps found, once it is over: how many ran again, and whether all was so."""
+    """The result of a replay of steps: how many ran again, and the first divergence."""
 
     chain: str
     steps: int = 0
@@ -65,18 +62,19 @@ class StepsReport:
 
     @property
     def held(self) -> bool:
+        """True if there was no divergence."""
         return self.divergence is None
 
     def note(self, found: StepDivergence | None) -> None:
-        """Keep the first one."""
+        """Keep a divergence if it is the first one."""
         if found is not None and self.divergence is None:
             self.divergence = msgspec.structs.replace(
-                found, recorded=shown(found.recorded), now=shown(found.now)
+                found, recorded=shorten(found.recorded), now=shorten(found.now)
             )
 
 
-def entered_otherwise(now: StepEntered, before: StepEntered | None) -> StepDivergence | None:
-    """Whether a step is one that was not entered, or with other arguments."""
+def entry_difference(now: StepEntered, before: StepEntered | None) -> StepDivergence | None:
+    """Return the divergence of a step that is not recorded, or has other arguments; else None."""
     if before is None:
         return StepDivergence(step=now.path, field="step", recorded=None, now=now.path)
     recorded, arguments = before.arguments_sha256, now.arguments_sha256
@@ -85,10 +83,10 @@ def entered_otherwise(now: StepEntered, before: StepEntered | None) -> StepDiver
     return StepDivergence(step=now.path, field="arguments_sha256", recorded=recorded, now=arguments)
 
 
-def left_otherwise(
+def end_difference(
     path: str, status: StepStatus, kept: KeptValue, before: StepLeft | None
 ) -> StepDivergence | None:
-    """Whether a step came to something else than it had."""
+    """Return the divergence of a step that ended with another status or value; else None."""
     if before is None:
         return None
     pairs: list[tuple[str, object, object]] = [("status", before.receipt.status, status)]
@@ -100,8 +98,8 @@ def left_otherwise(
     return None
 
 
-def shown(value: object) -> object:
-    """A value as people are shown it."""
+def shorten(value: object) -> object:
+    """Return a value as it is shown to people, shortened."""
     if isinstance(value, msgspec.Struct):
         value = msgspec.to_builtins(value)
     if isinstance(value, str) and len(value) > _SHOWN_CHARS_MAX:
@@ -109,15 +107,15 @@ def shown(value: object) -> object:
     return value
 
 
-# What a ledger holds of a chain of steps and of the runs in it, for a program that runs again.
-
-
 _LABEL_CHARS_MAX = 1_000
 _PIECE_BYTES = 1 << 20
 
 
 class RunAsked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is asked for with, all that decides whether it is the same. None is not known."""
+    """The request for a run: all that decides whether two requests are the same.
+
+    None is not known.
+    """
 
     goal: str
     inputs: str
@@ -130,6 +128,7 @@ class RunAsked(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_record(cls, started: RunStarted) -> RunAsked:
+        """Return the request of a recorded run."""
         held = [(each.name, each.attachment) for each in started.inputs]
         held += [(each.name, each.attachment) for each in started.texts if each.attachment]
         return cls(
@@ -147,11 +146,14 @@ class RunAsked(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def is_twin(self, now: RunAsked) -> bool:
-        """Whether it asks the same of the same model. Limits and grants may be others."""
+        """Return True if both ask the same of the same model. Limits and grants may differ."""
         return self.difference(now) in (None, "limits", "grants")
 
     def difference(self, now: RunAsked) -> str | None:
-        """The first field that is another, limits and grants last."""
+        """Return the first field that differs, limits and grants last; None if none does.
+
+        A model that is not known now does not count as different.
+        """
         for name in self.__struct_fields__:
             before, after = getattr(self, name), getattr(now, name)
             if before != after and not (name == "model" and after is None):
@@ -161,10 +163,10 @@ class RunAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RecordedRun:
-    """A run of an earlier life: how it ended, and what was noted of it in the chain of steps.
+    """A run of an earlier process: how it ended, and its notes in the chain of steps.
 
-    Without an answer it is over for its step only if that was `told`. `taken` is one that was asked
-    for again, `counted` one that the session knows the cost of.
+    A run without an answer is over for its step only if the step was `told`. `taken` means that it
+    was asked for again, `counted` that the agent knows its cost.
     """
 
     run: str
@@ -178,7 +180,7 @@ class RecordedRun:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StepHistory:
-    """A chain of steps as it stood when it was read. What is `left` was not entered again since."""
+    """A chain of steps as it was when it was read. Steps in `left` were not entered again later."""
 
     chain: str
     head: Head
@@ -191,7 +193,11 @@ class StepHistory:
 
     @classmethod
     def read(cls, ledger: Ledger, chain: str) -> StepHistory:
-        """Read a chain and its runs. Raises if it is none, or does not hold."""
+        """Read a chain and its runs.
+
+        Raise `RunNotFound` if it is not in the ledger, `LedgerError` if an entry is not valid, and
+        `UsageError` if it is no chain of steps.
+        """
         rows = {row.run: row for row in ledger.runs()}
         if chain not in rows:
             raise RunNotFound(run=chain)
@@ -200,7 +206,7 @@ class StepHistory:
             raise LedgerError(f"steps {chain} do not hold at entry {bad.seq}: {bad.why}")
         records = list(records_of(ledger, chain))
         if not holds_steps(records):
-            raise UsageError(f"{chain} is no chain of steps; a run is gone on with by `resume`")
+            raise UsageError(f"{chain} is a run and no chain of steps; resume it with `resume`")
         found = cls(chain=chain, head=rows[chain].head, root=_root_of(chain, records))
         notes = found._add(records)
         for run in runs_inside(ledger, chain):
@@ -242,8 +248,11 @@ class StepHistory:
             )
         )
 
-    def times(self, first: str) -> dict[int, str]:
-        """Which times a step was entered inside another, and by which host calls."""
+    def occurrences(self, first: str) -> dict[int, str]:
+        """Return the occurrences of a step inside another, each with the host call that entered it.
+
+        `first` is its path at the first occurrence.
+        """
         around = first.rpartition("/")[0]
         found: dict[int, str] = {}
         for path in self.inside.get(around, ()):
@@ -255,7 +264,7 @@ class StepHistory:
         return found
 
     def within(self, path: str) -> Iterator[RecordedRun]:
-        """The runs of a step and of all steps inside it."""
+        """Yield the runs of a step and of all steps inside it."""
         waiting = [path]
         while waiting:
             each = waiting.pop()
@@ -263,11 +272,11 @@ class StepHistory:
             waiting += self.inside.get(each, ())
 
 
-class Times:
-    """Numbers for the times that a step is entered inside another, by those that are recorded.
+class Occurrences:
+    """Numbers the occurrences of a step inside another, consistently with the recorded ones.
 
-    The step's own code counts as it did: it passes over what host calls had. A host call has the
-    numbers that it had, and then those behind all others.
+    The step's own code counts from one, and skips the numbers that belong to host calls. A host
+    call gets the numbers that it had, and then those after all others.
     """
 
     def __init__(self, recorded: Mapping[int, str]) -> None:
@@ -276,6 +285,7 @@ class Times:
         self._own = 0
 
     def next(self, caller: str) -> int:
+        """Return the next number; `caller` is the host call that enters, "" for own code."""
         if caller:
             known = (each for each in sorted(self._recorded) if self._recorded[each] == caller)
             number = next((each for each in known if each not in self._given), None)
@@ -291,9 +301,9 @@ class Times:
 
 
 def charges_of(history: History, read: Callable[[str], History]) -> Iterator[tuple[str, Charge]]:
-    """Give the model and the charge of each model call of a run and of the runs inside it.
+    """Yield the model and the charge of each model call of a run and of the runs inside it.
 
-    `read` gives the history of a child run. One that is gone has no charges.
+    `read` returns the history of a child run. A child that was removed has no charges.
     """
     yield from history.charges
     for child in history.children:
@@ -302,7 +312,10 @@ def charges_of(history: History, read: Callable[[str], History]) -> Iterator[tup
 
 
 def inputs_digest(inputs: Sequence[Input]) -> str:
-    """The digest of what a run is given to read, as the record of such a run has it."""
+    """Return the digest of a run's inputs, as computed from the record of such a run.
+
+    Raise `UsageError` if a file cannot be read.
+    """
     found = [
         ("" if each.is_picture else each.variable, _label(each), _sha256(each)) for each in inputs
     ]
@@ -312,19 +325,23 @@ def inputs_digest(inputs: Sequence[Input]) -> str:
 def _digest_of(
     texts: Sequence[tuple[str, str | None, str]], pictures: Sequence[tuple[str, str | None, str]]
 ) -> str:
-    """Of texts by variable, name and digest. Those that stay on the host come last in a record."""
+    """Return the digest of texts and pictures; "" if there are none.
+
+    Texts are sorted by variable, because a record lists those that stay on the host last.
+    """
     by_variable = sorted(texts, key=lambda each: each[0])
     return digest(canonical([by_variable, pictures])) if texts or pictures else ""
 
 
 def _label(given: Input) -> str:
-    """The name of an input as its attachment has it."""
+    """Return the name of an input as its attachment has it."""
     return given.name.encode("utf-8", "replace").decode()[-_LABEL_CHARS_MAX:]
 
 
 def _sha256(given: Input) -> str:
     if given.path is not None:
-        # Read as a file: a mapped one that is cut short by somebody would end the process.
+        # Read as a file and not through the memory map: if another program truncates a mapped file,
+        # reading it kills this process (SIGBUS).
         try:
             with given.path.open("rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
@@ -337,7 +354,7 @@ def _sha256(given: Input) -> str:
 
 
 def _take(notes: dict[str, RunNote], more: Iterable[RunNote]) -> None:
-    """Put notes to those of the same runs: who began it, and that it was told."""
+    """Merge notes into those of the same runs. The first note's caller is kept."""
     for note in more:
         before = notes.get(note.run)
         if before is not None and before.caller:
@@ -355,30 +372,30 @@ def _first_and_last(ledger: Ledger, run: str, count: int) -> tuple[Record | None
 
 
 def _root_of(chain: str, records: Sequence[Record]) -> StepEntered:
-    """The outermost step of a chain."""
+    """Return the outermost step of a chain. Raise `UsageError` if it is missing."""
     for record in records:
         if isinstance(record, StepEntered) and "/" not in record.path:
             return record
-    raise UsageError(f"steps {chain} do not have their outermost step, so nothing can be gone on")
+    raise UsageError(f"steps {chain} lack their outermost step, so they cannot be resumed")
 
 
-# A program of steps that runs again on what an earlier life of it left in a ledger.
+# Rules for a program of steps that runs again on the record of an earlier process.
 #
-# Rule 1: a step is known by its path. Resumed, one that had completed with the same arguments is
-# served; any other runs again, and what it asks for is found in the record. Replayed, all run
-# again.
-# Rule 2: a run is known by the step it was begun in and what it was asked for with. The frame of a
-# step asks in an order: what it asks for and the record does not have is a divergence, as long as
-# there are recorded runs it has not asked for. Tasks and threads have none: there it is a new run.
-# Rule 3: what a program reached by a host call is known by that call too. Where the answer of the
-# call is recorded nobody makes it again, and the steps and runs in it are not asked for.
-# Rule 4: nothing that was spent is forgotten. What is recorded in a step and not asked for again is
-# counted when the step is left.
+# Rule 1: a step is identified by its path. In a resume, a step that had completed with the same
+# arguments is served; any other runs again, and the runs that it asks for are found in the record.
+# In a replay, all steps run again.
+# Rule 2: a run is identified by its step and its request. The step's own frame asks in a fixed
+# order: a request without a record is a divergence, as long as recorded runs are left. Tasks and
+# threads have no fixed order: there it is a new run.
+# Rule 3: steps and runs inside a host call are identified by that call too. If the answer of the
+# call is recorded, the call is not repeated, and the steps and runs in it are not asked for.
+# Rule 4: no spending is forgotten. Recorded steps and runs that are not asked for again are counted
+# when their step is left.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A step that is not entered: what it came to, and its receipt."""
+    """A step that is not entered, because it had completed: its value and its receipt."""
 
     value: object
     receipt: StepReceipt
@@ -386,18 +403,18 @@ class Served:
 
 @dataclass(slots=True, kw_only=True)
 class Unasked:
-    """What is recorded inside a step and was not asked for again: its runs, and whole steps."""
+    """Recorded runs and whole steps inside a step that were not asked for again."""
 
     runs: list[RecordedRun] = field(default_factory=list)
     receipts: list[StepReceipt] = field(default_factory=list)
 
 
 class StepReplay:
-    """One life of a program on the record of another. Shared by all its steps and runs.
+    """The record of an earlier process, for one process that runs the program again.
 
-    `key` tells the ledger of the chain from others, `fence` is of whoever goes on with it.
-    `find_run` gives the run that a value refers to, None if it is not that any more. `count` tells
-    the session of runs that it has not paid for in this life.
+    It is shared by all steps and runs of the program. `key` identifies the ledger of the chain,
+    `fence` is the fencing token of the resume. `find_run` returns the run that a value refers to,
+    or None if it has changed. `count` informs the agent of runs that this process did not pay for.
     """
 
     def __init__(
@@ -423,7 +440,7 @@ class StepReplay:
         self._guard = threading.Lock()
         self._taken = False
         self._seen: set[str] = set()
-        self._times: dict[str, Times] = {}
+        self._occurrences: dict[str, Occurrences] = {}
 
     @property
     def chain(self) -> str:
@@ -431,40 +448,43 @@ class StepReplay:
 
     @property
     def replaying(self) -> bool:
-        """Whether nothing live may happen."""
+        """True in a replay, in which nothing new may happen."""
         return self._report is not None
 
     # -- steps ---------------------------------------------------------------------------------
 
-    def take(self) -> bool:
-        """Be the one outermost step that goes on with the chain. False if another is."""
+    def claim(self) -> bool:
+        """Return True for the first outermost step, which takes the chain, and False for others."""
         with self._guard:
             taken, self._taken = self._taken, True
         return not taken
 
     def root_path(self, part: str) -> str:
-        """The path of the outermost step. `part` is the function that is called, and its key."""
+        """Return the path of the outermost step. `part` is the called function, with its key.
+
+        Raise `StepsDiverged` if the recorded step is another.
+        """
         path = self.history.root.path
         if path != part and not path.startswith(f"{part}#"):
             self._diverge(step=path, field="step", recorded=path, now=part)
         return path
 
-    def time(self, first: str, caller: str) -> int:
-        """Which time a step is entered inside another. `first` is its path the first time."""
+    def occurrence(self, first: str, caller: str) -> int:
+        """Return the occurrence of a step that is entered. `first` is its path the first time."""
         with self._guard:
-            if first not in self._times:
-                self._times[first] = Times(self.history.times(first))
-            return self._times[first].next(caller)
+            if first not in self._occurrences:
+                self._occurrences[first] = Occurrences(self.history.occurrences(first))
+            return self._occurrences[first].next(caller)
 
     def enter(self, facts: StepEntered) -> Served | None:
-        """A step is about to be entered. Returns what it is served with, if it is."""
+        """Note that a step is about to be entered. Return its recorded result if it is served."""
         path = facts.path
         self._seen.add(path)
         before, left = self.history.entered.get(path), self.history.left.get(path)
         if self._report is not None:
             with self._guard:
                 self._report.steps += 1
-                self._report.note(entered_otherwise(facts, before))
+                self._report.note(entry_difference(facts, before))
             return None
         if (
             before is None
@@ -476,41 +496,44 @@ class StepReplay:
         ):
             return None
         try:
-            value = value_of(KeptValue(kind=left.value_kind, text=left.value), self._found)
+            value = value_of(KeptValue(kind=left.value_kind, text=left.value), self._resolve_run)
         except ValueError:
             return None
         self.count(list(self.history.within(path)))
         return Served(value=value, receipt=left.receipt)
 
-    def since(self, facts: StepEntered) -> StepEntered:
-        """The facts of a step with the time at which it was entered first."""
+    def with_first_time(self, facts: StepEntered) -> StepEntered:
+        """Return the facts of a step with the time at which it was first entered."""
         before = self.history.entered.get(facts.path)
         if before is None:
             return facts
         return msgspec.structs.replace(facts, entered_at=before.entered_at)
 
-    def has(self, facts: StepEntered, left: StepLeft | None = None) -> bool:
-        """Whether the chain says that a step is open, or was left so, with these facts."""
+    def has_record(self, facts: StepEntered, left: StepLeft | None = None) -> bool:
+        """Return True if the chain has these facts of a step, still open or ended with `left`."""
         before = self.history.entered.get(facts.path)
-        if before is None or _undated(before) != _undated(facts):
+        if before is None or _without_time(before) != _without_time(facts):
             return False
         known = self.history.left.get(facts.path)
         return known is None if left is None else known is not None and _is_same(left, known)
 
     def leave(self, path: str, status: StepStatus, kept: KeptValue) -> Unasked:
-        """A step is left. Returns what of it was not asked for again; it counts as if it had."""
+        """Note that a step is left. Return what was recorded in it and not asked for again.
+
+        That counts as asked for from now on, and the agent is informed of its cost.
+        """
         if self._report is not None:
-            self._report.note(left_otherwise(path, status, kept, self.history.left.get(path)))
+            self._report.note(end_difference(path, status, kept, self.history.left.get(path)))
             if status == "completed":
                 self._note_unasked(path, self._report)
-        unasked = self._unasked(path)
+        unasked = self._collect_unasked(path)
         self.count(unasked.runs)
         for each in unasked.receipts:
             self.count(list(self.history.within(each.path)))
         return unasked
 
     def limits_changed(self, facts: StepEntered) -> bool:
-        """Whether a step declares another budget than it did."""
+        """Return True if a step declares another budget than the recorded one."""
         before = self.history.entered.get(facts.path)
         now = facts.tokens_max, facts.usd_max
         return before is not None and (before.tokens_max, before.usd_max) != now
@@ -520,10 +543,11 @@ class StepReplay:
     def find(
         self, path: str, asked: RunAsked, *, key: object, in_order: bool, caller: str
     ) -> RecordedRun | None:
-        """The recorded run that is asked for in a step, None if it is a new one.
+        """Return the recorded run for a request in a step; None if it is a new run.
 
-        Raises `StepsDiverged` if the step asked for another at this place. `in_order` says that its
-        own frame asks, and not one of several tasks or threads; `caller` that a host call does.
+        Raise `StepsDiverged` if the step made another request at this point, and `UsageError` if
+        `key` is that of another ledger. `in_order` means that the step's own frame asks, and not
+        one of several tasks or threads. `caller` is the host call that asks, "" for none.
         """
         if key != self.key:
             raise UsageError(
@@ -546,11 +570,11 @@ class StepReplay:
         self._diverge(step=path, run=nearest.run, field=field, recorded=recorded, now=now)
 
     def history_of(self, run: str) -> History:
-        """Return what is recorded of a run. Raises `RunNotFound`."""
+        """Return the records of a run. Raise `RunNotFound` if it is not there."""
         return History(whole_records(self.ledger, run))
 
     def count(self, runs: Sequence[RecordedRun]) -> None:
-        """Tell the session of runs that an earlier life paid for, each once."""
+        """Inform the agent of runs that an earlier process paid for, each once."""
         with self._guard:
             fresh = [each for each in runs if not each.counted]
             for each in fresh:
@@ -558,15 +582,15 @@ class StepReplay:
         if fresh and not self.replaying:
             self._count(fresh)
 
-    def refuse(self, now: str) -> None:
-        """Raise if nothing live may happen."""
+    def refuse_new(self, now: str) -> None:
+        """Raise `StepsDiverged` in a replay, for an action that is not recorded."""
         if self.replaying:
             self._diverge(step=self.history.root.path, field="run", recorded=None, now=now)
 
     # -- a replay ------------------------------------------------------------------------------
 
-    def replayed(self, path: str, found: StepDivergence | None) -> None:
-        """A run was replayed, and held or did not."""
+    def note_replayed(self, path: str, found: StepDivergence | None) -> None:
+        """Count a run that was replayed, and note its divergence if it has one."""
         if self._report is not None:
             with self._guard:
                 self._report.runs += 1
@@ -574,18 +598,21 @@ class StepReplay:
                     None if found is None else msgspec.structs.replace(found, step=path)
                 )
 
-    def cut_off(self, path: str, run: str) -> NoReturn:
-        """Raise: a run that is asked for has no end that was told, and nobody goes on with it."""
+    def refuse_interrupted(self, path: str, run: str) -> NoReturn:
+        """Raise `StepsDiverged` for an interrupted run, which a replay cannot resume."""
         self._diverge(step=path, run=run, field="end", recorded=None, now="asked for")
 
-    def over(self) -> None:
-        """The program has ended."""
+    def finish(self) -> None:
+        """Note a divergence if the program ended without entering the recorded outermost step."""
         root = self.history.root.path
         if self._report is not None and not self._taken:
             self._report.note(StepDivergence(step=root, field="step", recorded=root, now=None))
 
     def _note_unasked(self, path: str, report: StepsReport) -> None:
-        """What the step had asked for itself, and did not. Host calls are not made in a replay."""
+        """Note recorded requests that the step's own code did not make again.
+
+        Requests inside host calls are left out: a replay does not make host calls.
+        """
         for run in self._waiting(path):
             if not run.note.caller:
                 report.note(
@@ -608,23 +635,26 @@ class StepReplay:
             step=step,
             run=run,
             field=field,
-            recorded=shown(recorded),
-            now=shown(now),
+            recorded=shorten(recorded),
+            now=shorten(now),
         )
 
-    def _found(self, ref: RunRef) -> object:
+    def _resolve_run(self, ref: RunRef) -> object:
         run = self._find_run(ref)
         if run is None:
             raise ValueError(f"run {ref.run} is not what it was")
         return run
 
     def _check_missing(self, path: str, asked: RunAsked) -> None:
-        """Refuse to pay again for a run that a receipt names and this ledger does not have."""
+        """Raise `StepsDiverged` if a receipt names a run that this ledger does not have.
+
+        Without it, the run would be paid for again. In a replay any missing run is a divergence.
+        """
         if self.replaying:
             self._diverge(step=path, field="run", recorded=None, now=asked.goal)
         left = self.history.left.get(path)
         if left is None or left.receipt.unfinished:
-            # It may name runs that never came so far as to be written.
+            # Such a receipt may name runs that died before they were recorded.
             return
         for run in left.receipt.runs:
             if run not in self.history.ids:
@@ -635,7 +665,7 @@ class StepReplay:
     def _waiting(self, path: str) -> list[RecordedRun]:
         return [each for each in self.history.runs.get(path, ()) if not each.taken]
 
-    def _unasked(self, path: str) -> Unasked:
+    def _collect_unasked(self, path: str) -> Unasked:
         found = Unasked()
         waiting = [path]
         while waiting:
@@ -657,16 +687,16 @@ class StepReplay:
         return found
 
 
-def _undated(facts: StepEntered) -> StepEntered:
+def _without_time(facts: StepEntered) -> StepEntered:
     return msgspec.structs.replace(facts, entered_at=0, missed=0, note=None)
 
 
 def _is_same(left: StepLeft, before: StepLeft) -> bool:
-    """Whether a step came to what it had come to. Times, and the order of its runs, may differ."""
-    return _timeless(left) == _timeless(before)
+    """Return True if a step ended as recorded, apart from times and the order of its runs."""
+    return _without_times(left) == _without_times(before)
 
 
-def _timeless(left: StepLeft) -> StepLeft:
+def _without_times(left: StepLeft) -> StepLeft:
     receipt = left.receipt
     return msgspec.structs.replace(
         left,
@@ -680,10 +710,10 @@ def _timeless(left: StepLeft) -> StepLeft:
 def _nearest(
     waiting: Sequence[RecordedRun], asked: RunAsked, *, strict: bool
 ) -> RecordedRun | None:
-    """Of several that are not what is asked for, the one that was to be.
+    """Return the recorded run that the program most likely meant, of several that differ.
 
-    One that asks the same under other limits; or else, if `strict`, one with the same goal, or the
-    first.
+    That is one with the same request under other limits. If `strict`, it may also be one with the
+    same goal, or else the first. None if there is no such run.
     """
     twins = [each for each in waiting if each.asked.is_twin(asked)]
     same = [each for each in waiting if each.asked.goal == asked.goal]

@@ -1,7 +1,7 @@
-"""Runs that steps ask for, new or of an earlier process; chains resumed or replayed.
+"""Start, serve and resume the runs that steps ask for; resume and replay chains of steps.
 
-One that is over for its step is served as it ended; one that was cut off is gone on with, under the
-same id. In a replay it is run again on its record, and one that is not over is a divergence.
+A recorded run that is over for its step is served as it ended. An interrupted one is resumed, under
+the same id. In a replay it is replayed on its record, and one that is not over is a divergence.
 """
 
 from __future__ import annotations
@@ -38,19 +38,21 @@ from tallystick.steps.replay import (
     StepReplay,
     StepsReport,
 )
-from tallystick.steps.step import current_step, run_ref, running_again
+from tallystick.steps.step import current_step, run_ref, running_on_record
 from tallystick.steps.surroundings import RunSteps
 
-# The scope of a run's own limits, as a refusal names it.
+# The name of a run's own limits in a refusal.
 _OWN_SCOPE = "this run"
 
 
-async def run_placed(
+async def run_in_steps(
     context: RunContext, request: RunRequest, steps: RunSteps, around: Surroundings
 ) -> Run:
-    """Run a goal to its end, or give what an earlier process came to.
+    """Run a goal to its end, or return the result of an earlier process.
 
-    `around` are the steps, and the session of the run if it is in one.
+    `around` are the steps, and the session of the run if it is in one. Raise `RunInDoubt`,
+    `ResumeRefused` or `UsageError` if the run cannot be resumed: then nothing was done, and the
+    same request can be made again.
     """
     request = dataclasses.replace(request, model=request.model or steps.model)
     found = steps.recorded
@@ -59,26 +61,26 @@ async def run_placed(
         children = ChildRuns(context, watch=request.watch, heard=request.heard)
         return await start(context, request, run=steps.run, children=children, around=around)
     try:
-        return await _recorded(context, request, steps, found)
+        return await _run_recorded(context, request, steps, found)
     except (RunInDoubt, ResumeRefused, UsageError):
-        # Nothing was done: who asks once more asks for the same one.
+        # Nothing was done: a repeated request must find the same recorded run again.
         found.taken = found.counted = False
         raise
 
 
-async def _recorded(
+async def _run_recorded(
     context: RunContext, request: RunRequest, steps: RunSteps, found: RecordedRun
 ) -> Run:
     again = steps.again
     assert again is not None
-    records = _checked(context.ledger, found.run)
+    records = _read_checked(context.ledger, found.run)
     if not _is_over(found, records, limits_changed=steps.limits_changed):
         if again.replaying:
-            again.cut_off(steps.path, found.run)
+            again.refuse_interrupted(steps.path, found.run)
         return await _continue_run(context, request, steps)
     if again.replaying:
-        again.replayed(steps.path, _divergence(await replay(context, found.run)))
-    steps.recall(context.ledger, History(records))
+        again.note_replayed(steps.path, _divergence(await replay(context, found.run)))
+    steps.count_earlier(context.ledger, History(records))
     again.count([found])
     run = ended_run(context, found.run, records)
     if found.note.refused is not None:
@@ -91,7 +93,7 @@ async def _continue_run(context: RunContext, request: RunRequest, steps: RunStep
     again, found = steps.again, steps.recorded
     assert again is not None
     assert found is not None
-    # What it has cost is counted as it is gone through.
+    # The resume counts the recorded calls itself, as it passes over them.
     found.counted = True
     steps.begin(context.ledger)
     model = context.model(request.model)
@@ -113,7 +115,7 @@ async def _continue_run(context: RunContext, request: RunRequest, steps: RunStep
 
 
 def _skip_answered(again: StepReplay | None, model: Model) -> None:
-    """Put a model that answers by position, as those of tests do, after all calls it answered."""
+    """Advance a model that answers by position, such as those of tests, past the recorded calls."""
     if again is not None:
         runs = [run for found in again.history.runs.values() for run in found]
         own = [run.run for run in runs if run.started.model == model.name]
@@ -121,10 +123,11 @@ def _skip_answered(again: StepReplay | None, model: Model) -> None:
 
 
 def _is_over(found: RecordedRun, records: Sequence[Record], *, limits_changed: bool) -> bool:
-    """Whether a run is over for its step: it has its answer, or the step knows that it has none.
+    """Return True if a run is over for its step, False if it has to be resumed.
 
-    One that was cancelled, or not paid for by others, and whose step never heard of it, is gone on
-    with; so is one that was not paid for if there is another budget now.
+    A run that was answered, or used up its own limits, is over. A run is resumed if it has no end;
+    if it was cancelled, or refused by an enclosing scope, and the step was not told; or if the step
+    was told of a refusal, and the budgets have changed since.
     """
     ended = found.ended
     if ended is None:
@@ -138,8 +141,8 @@ def _is_over(found: RecordedRun, records: Sequence[Record], *, limits_changed: b
     return not by_others and ended.stop != "cancelled"
 
 
-def _checked(ledger: Ledger, run: str) -> list[Record]:
-    """The records of a run; refused if its chain does not hold."""
+def _read_checked(ledger: Ledger, run: str) -> list[Record]:
+    """Return the records of a run. Raise `ResumeRefused` if its chain is not valid."""
     bad = verify_ledger(ledger, [run]).first_bad
     if bad is not None:
         raise ResumeRefused(run=run, why=f"does not hold at entry {bad.seq}: {bad.why}")
@@ -147,10 +150,10 @@ def _checked(ledger: Ledger, run: str) -> list[Record]:
 
 
 def run_of_ref(context: RunContext, ref: RunRef) -> Run | None:
-    """The run that a kept value refers to, None if it is not what it was."""
+    """Return the run that a kept value refers to; None if it is gone or has changed."""
     if context.ledger.row(ref.run) is None:
         return None
-    records = _checked(context.ledger, ref.run)
+    records = _read_checked(context.ledger, ref.run)
     if not records or not isinstance(records[-1], RunEnded):
         return None
     run = ended_run(context, ref.run, records)
@@ -167,12 +170,15 @@ def _divergence(report: ReplayReport) -> StepDivergence | None:
     )
 
 
-# A chain of steps gone on with, or replayed, for the length of a `with`.
+# Resume and replay of a chain of steps, as context managers.
 
 
 @contextlib.contextmanager
 def resumed_steps(context: RunContext, chain: str, *, in_doubt: InDoubt) -> Iterator[None]:
-    """Have the next outermost step go on with a chain, which is held meanwhile."""
+    """Have the next outermost step inside resume a chain, which is locked meanwhile.
+
+    Raise `UsageError` inside a step, and the errors of `StepHistory.read`.
+    """
     _check_outside()
     ledger = context.ledger
     with held_run(ledger, chain):
@@ -185,13 +191,17 @@ def resumed_steps(context: RunContext, chain: str, *, in_doubt: InDoubt) -> Iter
             find_run=lambda ref: run_of_ref(context, ref),
             count=lambda runs: _count(context, runs),
         )
-        with running_again(again):
+        with running_on_record(again):
             yield
 
 
 @contextlib.contextmanager
 def replayed_steps(context: RunContext, chain: str) -> Iterator[StepsReport]:
-    """Have the next outermost step run again on a chain, with nothing live. Writes nothing."""
+    """Have the next outermost step inside replay a chain. Nothing is written, and nothing new runs.
+
+    Give the report, which is complete after the block. Errors that are divergences of this chain
+    end here. Raise `UsageError` inside a step, and the errors of `StepHistory.read`.
+    """
     _check_outside()
     report = StepsReport(chain=chain)
     again = StepReplay(
@@ -203,19 +213,19 @@ def replayed_steps(context: RunContext, chain: str) -> Iterator[StepsReport]:
         find_run=lambda ref: run_of_ref(context, ref),
         count=lambda runs: None,
     )
-    with running_again(again):
+    with running_on_record(again):
         try:
             yield report
         except BaseException as error:
-            # A divergence is in the report, which is what was asked for.
+            # A divergence is the result of a replay, and is in the report.
             if not _is_divergence(error, chain):
                 raise
         finally:
-            again.over()
+            again.finish()
 
 
 def _count(context: RunContext, runs: Sequence[RecordedRun]) -> None:
-    """Have the session know what runs of an earlier life have cost."""
+    """Inform the agent of the cost of runs of an earlier process."""
     for each in runs:
         if each.ended is not None:
             with context.client_scopes.run(
@@ -225,7 +235,7 @@ def _count(context: RunContext, runs: Sequence[RecordedRun]) -> None:
 
 
 def _is_divergence(error: BaseException, chain: str) -> bool:
-    """Whether an error is a divergence of a chain, or a group of nothing else."""
+    """Return True if an error is a divergence of a chain, or a group of nothing else."""
     if isinstance(error, BaseExceptionGroup):
         return all(_is_divergence(each, chain) for each in error.exceptions)
     return isinstance(error, StepsDiverged) and error.chain == chain
@@ -233,4 +243,6 @@ def _is_divergence(error: BaseException, chain: str) -> bool:
 
 def _check_outside() -> None:
     if current_step() is not None:
-        raise UsageError("a chain of steps is gone on with by its outermost step, outside of steps")
+        raise UsageError(
+            "a chain of steps is resumed or replayed outside of steps; leave this step"
+        )

@@ -1,7 +1,7 @@
-"""Steps: named scopes of a host program, with a budget, a model and a boundary for errors.
+"""Define steps: named parts of a host program, with a budget, a model and an error boundary.
 
-The module itself holds no step and no record: a context does, and hands them on to the contexts
-that are copied from it.
+The module has no state: steps and records are in context variables, which contexts copied from it
+inherit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tallystick.core.step import (
 from tallystick.runtime.calls.functions import effect_key
 from tallystick.runtime.run.surroundings import CallSite, find_call_site_by
 from tallystick.runtime.runs.result import Run
-from tallystick.steps.active import ActiveStep, StepLog, entered
+from tallystick.steps.active import ActiveStep, StepLog, enter
 from tallystick.steps.replay import Served, StepReplay
 
 Parameters = ParamSpec("Parameters")
@@ -45,25 +45,26 @@ Result = TypeVar("Result")
 
 _CURRENT: ContextVar[ActiveStep | None] = ContextVar("tallystick_step", default=None)
 _LOG: ContextVar[StepLog | None] = ContextVar("tallystick_step_log", default=None)
-# The step that a program calls host functions in, while one runs.
+# The step for which a host function runs, while it does.
 _CALLED_IN: ContextVar[ActiveStep | None] = ContextVar("tallystick_called_in", default=None)
-# What the next outermost step goes on with.
+# The record that the next outermost step resumes or replays.
 _AGAIN: ContextVar[StepReplay | None] = ContextVar("tallystick_steps_again", default=None)
 
 
 def current_step() -> ActiveStep | None:
-    """The innermost step that is active here."""
+    """Return the innermost step that is active here; None outside of steps."""
     found = _CURRENT.get()
-    # A task may outlive the step that began it; then it stands in the next one around.
+    # A task may outlive the step that started it; then the next one around is the current one.
     while found is not None and found.ended:
         found = found.outer
     return found
 
 
 def call_around(active: ActiveStep | None) -> str:
-    """The host call that runs directly in a step, "" where its own code does, or what it began.
+    """Return the host call that runs directly in a step; "" for the step's own code.
 
-    It has the same name in every life of the run, also if it is made again.
+    The name is the same in every process that runs or resumes the run, even if the call is
+    repeated.
     """
     if active is None or _CALLED_IN.get() is not active:
         return ""
@@ -74,14 +75,14 @@ def call_around(active: ActiveStep | None) -> str:
     return f"{run}-{intent}"
 
 
-# -- what was left -------------------------------------------------------------------------------
+# -- the log of steps ----------------------------------------------------------------------------
 
 
 def completed_steps() -> StepLog:
-    """Where the steps of this context are written down when they are left.
+    """Return the log of completed steps of this context, created if there is none.
 
-    Made when it is first needed, so tasks that are begun before then have logs of their own; open
-    one with `step_log` around them to have it all in one.
+    Tasks that were started before that have logs of their own. Use `step_log` around them to have
+    all steps in one log.
     """
     log = _LOG.get()
     if log is None:
@@ -92,7 +93,7 @@ def completed_steps() -> StepLog:
 
 @contextmanager
 def step_log() -> Iterator[StepLog]:
-    """Have the steps inside written into one log of their own, those of tasks included."""
+    """Use a new log for all steps inside, also for those in tasks."""
     before, log = _LOG.get(), StepLog()
     _LOG.set(log)
     try:
@@ -102,7 +103,7 @@ def step_log() -> Iterator[StepLog]:
 
 
 def reset_steps(registry: StepRegistry) -> None:
-    """Clear the registry, what is active here, and the log, together."""
+    """Clear the registry, the active steps of this context, and the log."""
     registry.reset()
     active = _CURRENT.get()
     for each in [] if active is None else list(active.chain()):
@@ -111,11 +112,11 @@ def reset_steps(registry: StepRegistry) -> None:
     completed_steps().reset()
 
 
-# -- what an earlier life left -------------------------------------------------------------------
+# -- records of an earlier process ---------------------------------------------------------------
 
 
 def _call_site_here() -> CallSite | None:
-    """The steps around this place, as whoever runs a goal here asks for them; None without any."""
+    """Return the steps around this place for a run that starts here; None if there are none."""
     if current_step() is None and _AGAIN.get() is None:
         return None
     from tallystick.steps.surroundings import StepPlace
@@ -124,8 +125,8 @@ def _call_site_here() -> CallSite | None:
 
 
 @contextmanager
-def running_again(again: StepReplay) -> Iterator[None]:
-    """Have the next outermost step go on with what an earlier life of it left."""
+def running_on_record(again: StepReplay) -> Iterator[None]:
+    """Have the next outermost step inside run on the record of an earlier process."""
     before = _AGAIN.get()
     _AGAIN.set(again)
     find_call_site_by(_call_site_here)
@@ -136,32 +137,35 @@ def running_again(again: StepReplay) -> Iterator[None]:
 
 
 def refuse_if_replaying(what: str) -> None:
-    """Raise `StepsDiverged` where nothing live may happen, and this is no part of the record."""
+    """Raise `StepsDiverged` in a replay, for an action that is not recorded."""
     active, again = current_step(), _AGAIN.get()
     if active is not None and active.again is not None:
-        active.again.refuse(what)
+        active.again.refuse_new(what)
     elif again is not None:
-        again.refuse(what)
+        again.refuse_new(what)
 
 
 def run_ref(value: object) -> RunRef | None:
-    """What a kept value says instead of a run. Where its ledger is does not belong to it."""
+    """Return the reference that is kept for a run as a value; None for anything else.
+
+    The path of the ledger is not part of its digest.
+    """
     if type(value) is not Run:
         return None
-    told = msgspec.structs.replace(value, ledger="")
-    return RunRef(run=value.run, sha256=digest(canonical(told)))
+    portable = msgspec.structs.replace(value, ledger="")
+    return RunRef(run=value.run, sha256=digest(canonical(portable)))
 
 
-# -- being inside --------------------------------------------------------------------------------
+# -- entering a step -----------------------------------------------------------------------------
 
 
 def enter_step(
     definition: StepDefinition | None, *, depth: int | None = None, key: str = ""
 ) -> AbstractContextManager[ActiveStep | None, bool]:
-    """Be inside a step for the length of a `with`. None is no step: nothing is entered.
+    """Return a context manager that enters a step. With None, nothing is entered.
 
-    `depth` is for hosts that count their own calls. A boundary of `continue` ends the `with`. Such
-    a step always runs again when its chain is gone on with.
+    `depth` is for hosts that count their own calls. With the boundary `continue`, a budget error
+    ends the block silently. Such a step always runs again when its chain is resumed.
     """
     return StepFrame(definition, depth=depth, key=key)
 
@@ -169,27 +173,27 @@ def enter_step(
 def within_step(
     active: ActiveStep | None, function: Callable[Parameters, Result]
 ) -> Callable[Parameters, Result]:
-    """The function as if it were called from inside a step, whichever thread calls it."""
+    """Return the function wrapped so that it runs inside a step, whichever thread calls it."""
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def wait(*args: Parameters.args, **kwargs: Parameters.kwargs) -> object:
-            with _standing_in(active):
+            with _inside(active):
                 return await function(*args, **kwargs)
 
-        # A coroutine function gives what its wrapper gives; the type of that cannot be said.
+        # The wrapper returns the same coroutine type, which cannot be expressed in types.
         return wait  # type: ignore[return-value]
 
     @functools.wraps(function)
     def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        with _standing_in(active):
+        with _inside(active):
             return function(*args, **kwargs)
 
     return call
 
 
 @contextmanager
-def _standing_in(active: ActiveStep | None) -> Iterator[None]:
+def _inside(active: ActiveStep | None) -> Iterator[None]:
     before, log, called_in = _CURRENT.get(), _LOG.get(), _CALLED_IN.get()
     _CURRENT.set(active)
     find_call_site_by(_call_site_here)
@@ -205,10 +209,10 @@ def _standing_in(active: ActiveStep | None) -> Iterator[None]:
 
 
 class StepFrame:
-    """Inside a step from here to there, for whoever calls a function in it.
+    """A context manager for one call of a function inside a step.
 
-    Where an earlier life completed the step with the same arguments it is not entered: `served`
-    has what it gave, and the function is not to be called.
+    If an earlier process completed the step with the same arguments, it is not entered: `served`
+    has the result, and the function must not be called.
     """
 
     def __init__(
@@ -224,7 +228,7 @@ class StepFrame:
         self._depth = depth
         self._key = key
         self._args = args
-        # None is a step that no function is: it has no arguments, and gives no value.
+        # None for a step that is a `with` block: it has no arguments and no value.
         self._kwargs = kwargs
         self._arguments = ""
         self._active: ActiveStep | None = None
@@ -236,7 +240,7 @@ class StepFrame:
         outer = current_step()
         if self._kwargs is not None:
             self._arguments = arguments_digest(self._args, self._kwargs)
-        found = entered(
+        found = enter(
             self._definition,
             outer=outer,
             log=completed_steps(),
@@ -254,10 +258,11 @@ class StepFrame:
         find_call_site_by(_call_site_here)
         return found
 
-    def gives(self, value: Result) -> Result:
-        """The function has returned. Its value is kept, if it can be and its arguments are as ever.
+    def keep_value(self, value: Result) -> Result:
+        """Keep the value that the function returned, if possible, and return it.
 
-        A step that changes what it was given gives more than its value.
+        Nothing is kept if the value cannot be encoded, or if the function changed its arguments:
+        serving only the value would lose that change.
         """
         if self._active is not None and self._arguments:
             kept = kept_value(value, run_ref)
@@ -275,34 +280,37 @@ class StepFrame:
         active, self._active = self._active, None
         if active is None or active.ended:
             return False
-        # A generator that holds a step open may be closed somewhere else than where it was made.
-        # What it leaves behind there is passed over, since it has ended.
+        # A generator that keeps a step open may be closed in another context than it was made in.
+        # A step that is left in the variable there does no harm: `current_step` skips ended ones.
         if _CURRENT.get() is active:
             _CURRENT.set(active.outer)
-        return _left(active, error)
+        return _leave(active, error)
 
 
 def _again_for(definition: StepDefinition) -> StepReplay | None:
-    """What the outermost step that is entered here goes on with."""
+    """Return the record that the outermost step entered here runs on; None without one.
+
+    Raise `StepsDiverged` in a replay if another outermost step has taken the record.
+    """
     again = _AGAIN.get()
-    if again is None or again.take():
+    if again is None or again.claim():
         return again
-    again.refuse(definition.function)
+    again.refuse_new(definition.function)
     return None
 
 
-def _left(active: ActiveStep, error: BaseException | None) -> bool:
-    """Leave a step as its boundary says. True ends the error here.
+def _leave(active: ActiveStep, error: BaseException | None) -> bool:
+    """End a step as its boundary says. Return True if the error ends here.
 
-    Where the caller gets no error of the step, one of the ledger is raised: a record that cannot be
-    kept is not hidden. It never takes the place of another error, and is a note on that.
+    If the caller gets no other error, one of the ledger is raised: a record that cannot be written
+    is not hidden. Otherwise it becomes a note on the other error.
     """
     if error is None:
         active.end("completed")
         return False
     exhausted = budget_error_in(error)
     if exhausted is None:
-        _end_raising(active, "failed", _said(error), raised=error)
+        _end_raising(active, "failed", _describe(error), raised=error)
         return False
     boundary = active.definition.error_boundary
     match boundary:
@@ -329,33 +337,30 @@ def _end_raising(
         raised.add_note(f"the receipt of step `{active.name}` was not written: {unwritten}")
 
 
-def _said(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-# Steps: named scopes of a host program, with a budget, a model and a boundary for errors.
-#
-# Rule 1: where a step stands is in context variables, so steps in threads, tasks and nested calls
-# do not mix. A thread that is started bare begins with an empty context and so outside of any step;
+# Rule 1: the current step is in context variables, so steps in threads, tasks and nested calls do
+# not mix. A plain `threading.Thread` begins with an empty context, so outside of any step;
 # `asyncio.to_thread` and `contextvars.copy_context().run` take the step along.
-# Rule 2: nested steps stand in one tree of scopes, each inside the one that called it. So usage
-# counts in every step around, and the tighter limit wins. A step that nothing encloses has a tree
-# of its own.
+# Rule 2: nested steps form one tree of scopes, each inside the one that called it. So usage counts
+# in every step around, and the tightest limit applies. An outermost step has a tree of its own.
 # Rule 3: a boundary sees budget errors only, and only when its own step is left.
 #
-# `tallystick.steps.surroundings` has what a run does when it is begun inside a step.
+# `tallystick.steps.surroundings` has the rules for a run that is begun inside a step.
 
 
-# Which of several siblings this is, said or found from what the step is called with.
+# A key that distinguishes siblings: a text, or a function that computes it from the arguments.
 StepKey = str | Callable[..., str]
 
 
-# -- what stands around this point ---------------------------------------------------------------
+# -- the current step ----------------------------------------------------------------------------
 
 
 def step_model() -> str | None:
-    """The model of a call that names none: the innermost step's, None if it has none."""
+    """Return the model of a call that names none: the innermost step's, None if it has none."""
     active = current_step()
     return None if active is None else active.model
 
@@ -363,10 +368,10 @@ def step_model() -> str | None:
 def charge_step(
     input_tokens: int, output_tokens: int, cost_usd: Money | None, model: str = ""
 ) -> None:
-    """Record a model call that was made without a session, in every step around.
+    """Record a model call that was made without an agent, in every step around.
 
-    Raises `StepBudgetError` if a limit is passed by it. A cost of None is not known. Outside of
-    steps nothing is recorded.
+    Raise `StepBudgetError` if it passes a limit. A cost of None is not known. Outside of steps
+    nothing is recorded.
     """
     charge = charge_of_call(
         input_tokens=input_tokens, output_tokens=output_tokens, cost_usd=cost_usd
@@ -379,16 +384,16 @@ def charge_step(
 # -- declaring -----------------------------------------------------------------------------------
 
 
-class _Kept(Protocol):
-    """Gives a function back with the type it had."""
+class _KeepsType(Protocol):
+    """A decorator that keeps the type of a function."""
 
     def __call__(
         self, function: Callable[Parameters, Result], /
     ) -> Callable[Parameters, Result]: ...
 
 
-class _Skipped(Protocol):
-    """Gives a function back that may return None instead."""
+class _MayReturnNone(Protocol):
+    """A decorator after which a function may also return None."""
 
     @overload
     def __call__(
@@ -410,7 +415,7 @@ def step(
     budget: Mapping[str, object] | None = None,
     error_boundary: Literal["fail", "escalate"] = "fail",
     key: StepKey | None = None,
-) -> _Kept: ...
+) -> _KeepsType: ...
 @overload
 def step(
     name: str | None = None,
@@ -419,7 +424,7 @@ def step(
     budget: Mapping[str, object] | None = None,
     error_boundary: ErrorBoundary,
     key: StepKey | None = None,
-) -> _Skipped: ...
+) -> _MayReturnNone: ...
 def step(
     name: object = None,
     *,
@@ -430,16 +435,16 @@ def step(
 ) -> object:
     """Make a function a named step, with `def` or `async def`.
 
-    `budget` is a dictionary of `max_tokens` and `max_usd`: what everything inside may use in all.
-    Exactly at a limit is allowed; zero refuses every call. When it is exhausted, `error_boundary`
-    says what the caller gets: the error (`fail`), None (`continue`), or the error marked for
-    whoever is above (`escalate`). `model` is for calls that name none. `key` tells siblings apart
-    that run side by side: a text, or a function of the step's arguments.
+    `budget` is a dictionary of `max_tokens` and `max_usd`: the limits of everything inside
+    together. Exactly at a limit is allowed; zero refuses every call. If it is exhausted,
+    `error_boundary` decides what the caller gets: the error (`fail`), None (`continue`), or the
+    error marked for the steps above (`escalate`). `model` is for calls that name none. `key`
+    distinguishes siblings that run in parallel: a text, or a function of the step's arguments.
     """
     if callable(name):
         return step()(name)
 
-    def made(function: Callable[..., object]) -> Callable[..., object]:
+    def decorate(function: Callable[..., object]) -> Callable[..., object]:
         definition = StepDefinition.of(
             _name_of(function),
             name=name,
@@ -448,13 +453,13 @@ def step(
             error_boundary=error_boundary,
         )
         if inspect.iscoroutinefunction(function):
-            return _awaited(function, definition, key)
-        return _called(function, definition, key)
+            return _wrap_coroutine_function(function, definition, key)
+        return _wrap_function(function, definition, key)
 
-    return made
+    return decorate
 
 
-def _called(
+def _wrap_function(
     function: Callable[..., object], definition: StepDefinition, key: StepKey | None
 ) -> Callable[..., object]:
     @functools.wraps(function)
@@ -468,13 +473,13 @@ def _called(
                 result.close()
                 why = "it returned a coroutine, which would run outside of the step; use async def"
                 raise InvalidStep(field=definition.function, why=why)
-            return frame.gives(result)
+            return frame.keep_value(result)
         return None
 
     return call
 
 
-def _awaited(
+def _wrap_coroutine_function(
     function: Callable[..., Coroutine[Any, Any, object]],
     definition: StepDefinition,
     key: StepKey | None,
@@ -485,7 +490,7 @@ def _awaited(
         with frame:
             if frame.served is not None:
                 return frame.served.value
-            return frame.gives(await function(*args, **kwargs))
+            return frame.keep_value(await function(*args, **kwargs))
         return None
 
     return call
@@ -496,7 +501,8 @@ def _name_of(function: object) -> str:
     if not callable(function) or not isinstance(name, str):
         raise InvalidStep(field="function", why=f"a step is a function with a name: {function!r}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        # Its frame would be left and entered again at every value, in whatever context asks.
+        # A generator's frame is left and entered again at every value, in the context of each
+        # caller, so the current step would change in the middle of it.
         why = "a generator has no frame of its own; make a step of what it calls"
         raise InvalidStep(field=name, why=why)
     return name

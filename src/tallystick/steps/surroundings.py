@@ -1,11 +1,12 @@
-"""A run that is begun inside steps: who else pays for it, what they note, what its end becomes.
+"""Connect a run to the steps around it: who pays, what they note, and what its end becomes.
 
-Rule: outside of steps a run always returns. Inside, one that ended because a budget around it is
-exhausted raises instead, so that the steps' boundaries see it: a call that nobody pays for, or a
-bill that was higher than anyone could know. The run's own limits are the caller's, and return.
+Rule: outside of steps a run always returns. Inside, a run that ended because an enclosing budget is
+exhausted raises instead, so that the boundaries of the steps see it: a call was refused, or a bill
+was higher than its reservation. If the run reached its own limits, which its caller set, it
+returns.
 
-A run belongs to the step that it was asked for in, also if it starts after that one was left. Where
-the step runs again, it may be one of an earlier life: it is found when it is asked for.
+A run belongs to the step in which it was asked for, even if it starts after that step was left. If
+the step runs again, the run may be one of an earlier process: it is looked up when it is asked for.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ if TYPE_CHECKING:
 
 
 class RunSteps(Surroundings):
-    """The steps around a run, held from where it is begun until it ends, in another thread.
+    """The steps around a run, kept open from its start until it ends, in another thread.
 
-    `recorded` is what an earlier life left of the run, None of a new one.
+    `recorded` is the run of an earlier process, None for a new one.
     """
 
     def __init__(
@@ -64,7 +65,10 @@ class RunSteps(Surroundings):
 
     @classmethod
     def here(cls, run: str) -> RunSteps:
-        """Hold what stands around this point, for a run. A `with` lets go of it."""
+        """Keep the steps around this point open for a run. Use the result as a context manager.
+
+        Raise `StepsDiverged` in a replay.
+        """
         refuse_if_replaying(run)
         active = current_step()
         held = None if active is None else active.hold()
@@ -73,16 +77,16 @@ class RunSteps(Surroundings):
         return cls(held, run=run)
 
     @classmethod
-    def asked(
+    def for_request(
         cls,
         goal: str,
         ledger: Callable[[], Ledger],
-        asked: Callable[[StepReplay, str | None], RunAsked],
+        request_of: Callable[[StepReplay, str | None], RunAsked],
     ) -> RunSteps:
-        """The same for a run that is asked for here: a new one, or one of an earlier life.
+        """Do the same for a run that is asked for here: a new one, or one of an earlier process.
 
-        `asked` says with what, given the model of the step. Raises `StepsDiverged` if the step
-        asked for another one at this place.
+        `request_of` returns the request, given the model of the step. Raise `StepsDiverged` if the
+        step made another request at this point.
         """
         active = current_step()
         if active is None or active.again is None:
@@ -95,7 +99,7 @@ class RunSteps(Surroundings):
             try:
                 found = held.again.find(
                     held.facts.path,
-                    asked(held.again, held.model),
+                    request_of(held.again, held.model),
                     key=key_of(ledger()),
                     in_order=held.is_here(),
                     caller=caller,
@@ -118,9 +122,9 @@ class RunSteps(Surroundings):
             self._active.let_go()
 
     def begin(self, ledger: Ledger) -> Mapping[str, Any]:
-        """Have the steps on the ledger of a run that is about to begin, before it.
+        """Write the steps to the ledger of a run that is about to begin, before it.
 
-        Gives the id of their chain and the path of the innermost, if there are any.
+        Return the id of their chain and the path of the innermost, or nothing outside of steps.
         """
         if self._active is None:
             return {}
@@ -130,16 +134,16 @@ class RunSteps(Surroundings):
         self._begun, self._ledger = True, ledger
         return {"parent": chain, "step": self._active.facts.path}
 
-    def recall(self, ledger: Ledger, history: History) -> None:
-        """The run is over in the record: count in the steps around what it came to."""
+    def count_earlier(self, ledger: Ledger, history: History) -> None:
+        """Count the cost of a run that is over in the record in the steps around."""
         assert self._active is not None
         self._begun, self._ledger = True, ledger
         for model, charge in charges_of(history, lambda run: History(whole_records(ledger, run))):
-            self._active.recall(charge, model=model)
+            self._active.count_earlier(charge, model=model)
 
     @property
     def is_recorded(self) -> bool:
-        """Whether it is a run of an earlier process, which knows its session itself."""
+        """True for a run of an earlier process, whose session is recorded."""
         return self.recorded is not None
 
     @property
@@ -148,14 +152,14 @@ class RunSteps(Surroundings):
         return self
 
     async def work(self, context: RunContext, request: RunRequest, around: Surroundings) -> Run:
-        """Run a goal to its end, or give what an earlier process came to."""
-        from tallystick.steps.resume import run_placed
+        """Run a goal to its end, or return the result of an earlier process."""
+        from tallystick.steps.resume import run_in_steps
 
-        return await run_placed(context, request, self, around)
+        return await run_in_steps(context, request, self, around)
 
     @property
     def again(self) -> StepReplay | None:
-        """What an earlier life of the steps left."""
+        """The record of an earlier process; None if there is none."""
         return None if self._active is None else self._active.again
 
     @property
@@ -165,7 +169,7 @@ class RunSteps(Surroundings):
 
     @property
     def limits_changed(self) -> bool:
-        """Whether a step around declares another budget than in an earlier life."""
+        """True if a step around declares another budget than the recorded one."""
         again = self.again
         around = () if self._active is None else self._active.chain()
         return again is not None and any(again.limits_changed(each.facts) for each in around)
@@ -177,16 +181,16 @@ class RunSteps(Surroundings):
 
     @property
     def scopes(self) -> Sequence[ScopeRef]:
-        """What has to pay beside the client."""
+        """The scopes that pay beside the agent's."""
         return () if self._active is None else (self._active.place,)
 
     def settled(self, model: str, charge: Charge) -> None:
-        """Count a call that was settled."""
+        """Count a model call that was settled."""
         if self._active is not None:
             self._active.note(charge, model=model)
 
     def wrap(self, function: RunFunction) -> RunFunction:
-        """A host function as if the step had called it: programs call from threads of their own."""
+        """Return a host function that runs in the step: programs call from threads of their own."""
         if self._active is None:
             return function
         return dataclasses.replace(function, function=within_step(self._active, function.function))
@@ -194,10 +198,10 @@ class RunSteps(Surroundings):
     def ended(
         self, run: Run, *, refused: RefusedCall | None, rows: Callable[[], list[ScopeRow]]
     ) -> Run:
-        """Return the run, unless it is for the steps to say what becomes of it.
+        """Return the run, or raise `StepBudgetError` if a budget of the steps around ended it.
 
-        `refused` is the call by which it ended, if it ended so; `rows` are the scopes around the
-        run that are not steps.
+        `refused` is the call by which it ended, if it ended so. `rows` returns the scopes around
+        the run that are not steps.
         """
         if self._active is None or run.stop in ("cancelled", "in_doubt"):
             return run
@@ -206,15 +210,16 @@ class RunSteps(Surroundings):
             facts = _preflight(refused, scopes, message=run.detail)
             self._note(RunNote(run=run.run, told=True, refused=_fit(facts)))
             raise StepBudgetError(facts, run=run.run, answer=run.answer)
-        over = self._active.overdrawn()
+        over = self._active.find_breach()
         if over is not None:
             raise StepBudgetError(over.facts, run=run.run, answer=run.answer)
         return run
 
     def heard(self, run: Run) -> Run:
-        """The run, about to be told to the step; of one without an answer that is noted.
+        """Return the run, which is about to be reported to the step.
 
-        So a step that runs again is told the same.
+        That a run without an answer was reported is noted, so that a step that runs again gets the
+        same.
         """
         known = self.recorded is not None and self.recorded.note.told
         if not run.answered and not known:
@@ -227,7 +232,7 @@ class RunSteps(Surroundings):
 
 
 def _fit(facts: PreflightRefusal) -> dict[str, object]:
-    """An error as a record holds it."""
+    """Return an error with values that fit a record."""
     found: dict[str, object] = {}
     for name in facts.__struct_fields__:
         value = getattr(facts, name)
@@ -259,14 +264,14 @@ class StepPlace:
     """The steps around a place in a program, for runs that are asked for there."""
 
     def asked(self, request: RunRequest, client: Asking) -> RunSteps:
-        """Hold the steps around a run that is asked for here; find which run it is."""
+        """Keep the steps around a run that is asked for here open, and find out which run it is."""
 
-        def asked(again: StepReplay, model: str | None) -> RunAsked:
+        def request_of(again: StepReplay, model: str | None) -> RunAsked:
             name = None if again.replaying else client.model_of(request.model or model).name
             return RunAsked(
                 goal=request.goal,
                 inputs=inputs_digest(request.inputs),
-                # Nobody opens a model for a replay.
+                # None in a replay, because no model is opened for it.
                 model=name,
                 limits=request.limits,
                 grants=tuple(request.grants),
@@ -275,8 +280,8 @@ class StepPlace:
                 schema=request.schema,
             )
 
-        return RunSteps.asked(request.goal, lambda: client.ledger, asked)
+        return RunSteps.for_request(request.goal, lambda: client.ledger, request_of)
 
     def here(self, run: str) -> RunSteps:
-        """Hold the steps around a run that is resumed or forked here."""
+        """Keep the steps around a run that is resumed or forked here open."""
         return RunSteps.here(run)

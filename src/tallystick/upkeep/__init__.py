@@ -1,1 +1,1 @@
-"""Upkeep of what is stored: prune, transfer, and erase notes wherever they left traces."""
+"""Maintain what is stored: verify, prune, transfer, and erase notes wherever they left traces."""

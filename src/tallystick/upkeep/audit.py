@@ -1,13 +1,13 @@
-"""Check what stands beside the chains of a ledger against what its records say.
+"""Check the rows beside the chains of a ledger against what the records say.
 
-A chain binds entries. Beside the chains stand rows that decide what becomes of a run: whose it is,
-which attachments its session holds, what a total has spent, what a session keeps. They are compared
+A chain binds entries. Beside the chains are rows that decide about a run: which ledger owns it,
+which attachments its holder keeps, what a total has spent, what a session keeps. They are compared
 with what the records name, and where no record says anything, with the table of acts.
 
-Rule 1: what is computed from records comes before what is stored a second time. The acts
+Rule 1: what is computed from records has priority over what is stored a second time. The acts
 (`tallystick.ledger.acts`) are only for what no record of the chain can say.
-Rule 2: a check that a ledger's format does not cover is named, never passed over.
-Rule 3: a ledger may be in use. What was found of a run is dropped if the run was changed since.
+Rule 2: a check that a ledger's format does not cover is named, never omitted silently.
+Rule 3: a ledger may be in use. Faults of a run are dropped if the run was changed meanwhile.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tallystick.core.records import (
 )
 from tallystick.ledger.acts import Act, latest_custody
 from tallystick.ledger.custody import created_at_ms
-from tallystick.ledger.facts import differing
+from tallystick.ledger.facts import row_differences
 from tallystick.ledger.port import RunRow
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import BadRow, VerifyReport, verify_ledger
@@ -58,9 +58,9 @@ from tallystick.sessions.rows import Left, SessionRun
 from tallystick.stores import stores_of
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-# Bodies that pruning never takes out.
+# Bodies that pruning never removes.
 _NEVER_PRUNED = frozenset({"receipt.issued", "run.forked", "run.pruned"})
-# Pruning leaves these, too, where they say what nothing else does.
+# Bodies that pruning keeps only if no other record has the same facts.
 _MAYBE_PRUNED = frozenset({"step.left", "step.entered"})
 _CALL_TAGS = frozenset(
     {
@@ -73,18 +73,18 @@ _decode_header = msgspec.json.Decoder(Header).decode
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What the entries of one run say of what stands beside its chain."""
+class _RunFacts:
+    """Facts from the entries of one run about the rows beside its chain."""
 
     begun: Record | None = None
-    # Id and length of each attachment that is named, and the first entry that does.
+    # Id and length of each attachment that is named, with the first entry that names it.
     named: dict[tuple[str, int | None], int] = field(default_factory=dict)
     erased: list[int] = field(default_factory=list)
     tags_erased: dict[int, str] = field(default_factory=dict)
-    # The first body that is there and that pruning takes out.
+    # The first body that is still there although pruning would remove it.
     first_kept: int | None = None
     pruned: list[tuple[int, RunPruned]] = field(default_factory=list)
-    # Calls that have no outcome so far, and what the others took from the total.
+    # Calls without an outcome so far, and the charges of the others.
     asked: dict[Key, AskModel | QueryAsked] = field(default_factory=dict)
     charged: list[Amount] = field(default_factory=list)
     resumed: bool = False
@@ -98,43 +98,43 @@ class _Seen:
 
     @property
     def session(self) -> str | None:
-        """Return the session that the run was begun in."""
+        """The session that the run was begun in; None if it was in none."""
         given = self.begun.session if isinstance(self.begun, RunStarted) else None
         return None if given is None else given.session
 
     def looks_pruned(self) -> bool:
-        """Return whether what is gone is all that pruning takes out of a beginning of the run."""
+        """Return True if the missing bodies are what pruning removes from the beginning on."""
         if any(tag in _NEVER_PRUNED for tag in self.tags_erased.values()):
             return False
         return self.first_kept is None or self.first_kept > max(self.erased)
 
 
 class Audit:
-    """Collects what entries say, run by run, and then compares it with what stands beside them."""
+    """Collects facts from entries, run by run, and then compares them with the rows."""
 
     def __init__(self, ledger: SqliteLedger) -> None:
         self._ledger = ledger
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _RunFacts] = {}
 
     # -- reading ---------------------------------------------------------------------------------
 
     def visit(self, run: str, seq: int, entry: Sealed) -> None:
         """Take in one entry."""
-        seen = self._seen.setdefault(run, _Seen())
+        seen = self._seen.setdefault(run, _RunFacts())
         seen.head = Head(count=seq + 1, hash=entry.hash)
         tag = _tag_of(entry)
         if entry.body is None:
             seen.erased.append(seq)
             seen.tags_erased[seq] = tag
             return
-        told = tag in _CALL_TAGS or tag in _LIFE_TAGS
-        # A name may also be written in escapes.
+        relevant = tag in _CALL_TAGS or tag in _LIFE_TAGS
+        # A cheap test before decoding. The names may also be written with escapes.
         names = (
             b"byte_len" in entry.body or b"\\u" in entry.body or b"attachments.put" in entry.body
         )
         if seen.first_kept is None and tag not in _NEVER_PRUNED | _MAYBE_PRUNED:
             seen.first_kept = seq
-        if not (seq == 0 or told or names):
+        if not (seq == 0 or relevant or names):
             return
         try:
             record = decode_record(entry.body)
@@ -142,7 +142,7 @@ class Audit:
             return
         self._note(seen, seq, record)
 
-    def _note(self, seen: _Seen, seq: int, record: Record) -> None:
+    def _note(self, seen: _RunFacts, seq: int, record: Record) -> None:
         if seq == 0:
             seen.begun = record
         for ref in references_in(record):
@@ -152,8 +152,8 @@ class Audit:
             seen.named.setdefault((put, None), seq)
         match record:
             case RunResumed():
-                # A call that is open by now may be charged otherwise in its record than in the
-                # total, which a process that died had settled before it could write.
+                # A call that is open at a resume is left out of the comparison: the process that
+                # died may have settled it in the total without recording it.
                 seen.asked.clear()
                 seen.resumed = True
             case RunPruned():
@@ -171,7 +171,7 @@ class Audit:
                 pass
 
     def read(self) -> list[BadRow]:
-        """Read every run without checking hashes. Returns the runs that cannot be read."""
+        """Read every run without checking hashes. Return the runs that cannot be read."""
         bad = []
         for row in self._ledger.runs():
             try:
@@ -184,14 +184,14 @@ class Audit:
                 bad.append(BadRow(what="records", run=row.run, why=why))
         return bad
 
-    # -- comparing -------------------------------------------------------------------------------
+    # -- comparison ------------------------------------------------------------------------------
 
     def missing(self, attachments: CollectableAttachments) -> list[BadAttachment]:
-        """Return what records name and the session of their run does not hold, by attachment."""
+        """Return the attachments that records name and the holder of their run does not keep."""
         sessions: dict[str, list[str]] = {}
         whys: dict[str, str] = {}
         rows, acts = self._rows(), self._ledger.acts_by_run() or {}
-        found = list(self._unheld(_held(attachments), rows, acts))
+        found = list(self._unheld(_committed_lengths(attachments), rows, acts))
         fresh = self._rows()
         for run, session_id, id, why in found:
             if self._is_unchanged(run, rows, fresh):
@@ -207,8 +207,8 @@ class Audit:
         rows: Mapping[str, RunRow],
         acts: Mapping[str, Sequence[Act]],
     ) -> Iterator[tuple[str, str, str, str]]:
-        """Return the run, its session, the attachment, and what is wrong."""
-        for run, (id, byte_len), where in self._expected(rows, acts):
+        """Yield the run, its holder, the attachment, and the fault."""
+        for run, (id, byte_len), where in self._expected_attachments(rows, acts):
             session_id = self._seen[run].session_id
             assert session_id is not None
             found = held.get((session_id, id))
@@ -218,15 +218,15 @@ class Audit:
                 why = f"{where} says that it has {byte_len:,} bytes, its reference says {found:,}"
                 yield run, session_id, id, why
 
-    def named(self) -> frozenset[str]:
-        """Return the ids of all attachments that a run here needs, whether they are held or not."""
+    def named_attachments(self) -> frozenset[str]:
+        """Return the ids of all attachments that a run here needs, whether they are kept or not."""
         rows, acts = self._rows(), self._ledger.acts_by_run() or {}
-        return frozenset(id for _, (id, _), _ in self._expected(rows, acts))
+        return frozenset(id for _, (id, _), _ in self._expected_attachments(rows, acts))
 
     def report(self, report: VerifyReport, runs: Collection[str] | None) -> VerifyReport:
-        """Add to a report what does not hold beside the chains, and what is not covered.
+        """Add to a report the faults beside the chains, and the checks that are not covered.
 
-        `runs` are those that were asked about; None for all, with what belongs to none of them.
+        `runs` are those to check; None means all, and also what belongs to no run.
         """
         rows = self._rows()
         acts = self._ledger.acts_by_run()
@@ -242,7 +242,7 @@ class Audit:
             bad += self._column_faults(rows[run])
             bad += self._erasure_faults(rows[run], by_run.get(run, ()), notes)
         with stores_of(self._ledger) as stores:
-            held = _held(stores.attachments)
+            held = _committed_lengths(stores.attachments)
         for run, _, id, why in self._unheld(held, rows, by_run):
             bad.append(BadRow(what=f"attachment {id}", run=run, why=why))
         if runs is None:
@@ -263,9 +263,9 @@ class Audit:
     # -- inside ----------------------------------------------------------------------------------
 
     def _column_faults(self, row: RunRow) -> list[BadRow]:
-        """Check what a row says of the records of its run."""
+        """Return the contradictions between a row and the records of its run."""
         try:
-            whys = differing(self._ledger, row)
+            whys = row_differences(self._ledger, row)
         except LedgerError:
             return []  # removed just now, or damaged, which the chain says
         return [BadRow(what="row", run=row.run, why=why) for why in whys]
@@ -276,16 +276,16 @@ class Audit:
     def _is_unchanged(
         self, run: str, rows: Mapping[str, RunRow], fresh: Mapping[str, RunRow]
     ) -> bool:
-        """Return whether a run is still as it was read, entries and row."""
+        """Return True if a run is still as it was read, entries and row."""
         row = fresh.get(run)
         if row is None or row != rows.get(run):
             return False
         return run not in self._seen or row.head == self._seen[run].head
 
-    def _expected(
+    def _expected_attachments(
         self, rows: Mapping[str, RunRow], acts: Mapping[str, Sequence[Act]]
     ) -> Iterator[tuple[str, tuple[str, int | None], str]]:
-        """Return what the session of each run has to hold: the run, what, and where it is named."""
+        """Yield what the holder of each run must keep: run, attachment, and where it is named."""
         parents = {
             each.begun.parent for each in self._seen.values() if isinstance(each.begun, RunForked)
         }
@@ -294,7 +294,7 @@ class Audit:
             if row is None or seen.session_id is None:
                 continue
             latest = latest_custody(acts.get(run, ()))
-            # Of an ancestor that came with a fork, the fork holds everything.
+            # An ancestor that was imported with a fork keeps nothing: the fork keeps it all.
             if latest is not None and latest.kind == "shared":
                 continue
             if row.imported and run in parents and (latest is None or latest.kind == "known"):
@@ -305,14 +305,14 @@ class Audit:
     def _named_by(
         self, run: str, count: int
     ) -> Iterator[tuple[tuple[str, int | None], tuple[str, int]]]:
-        """Return what a run names in the first entries, and what it shares with its ancestors."""
+        """Yield what a run names in its first `count` entries, and shares with its ancestors."""
         walked: set[str] = set()
         while run not in walked:
             walked.add(run)
             seen = self._seen.get(run)
             if seen is None:
                 return
-            # Pruned: its attachments were let go of in the transaction that says so.
+            # What is named before a `run.pruned` was released in the transaction of that record.
             let_go = max((seq for seq, _ in seen.pruned if seq < count), default=-1)
             for what, seq in seen.named.items():
                 if let_go < seq < count:
@@ -322,7 +322,10 @@ class Audit:
             run, count = seen.begun.parent, seen.begun.count
 
     def _erasure_faults(self, row: RunRow, acts: Sequence[Act], notes: list[str]) -> list[BadRow]:
-        """Check that each body that is gone was erased on record."""
+        """Return a fault if a body is gone without a record or act of its erasure.
+
+        In a ledger of an older version, a run that looks pruned only adds a note.
+        """
         seen = self._seen.get(row.run)
         if seen is None or not seen.erased:
             return []
@@ -358,11 +361,11 @@ class Audit:
         return [BadRow(what="body", run=row.run, why=why)]
 
     def _total_faults(self, acts: Mapping[str, Sequence[Act]]) -> list[BadRow]:
-        """Check the meters of totals against reservations, and against what records charge."""
+        """Return contradictions between totals, reservations, and the charges in records."""
         charged: list[Amount] = []
         for run, seen in self._seen.items():
             own = [act.kind for act in acts.get(run, ()) if act.kind != "erased"]
-            # What a run was charged before it came here is in no total of this ledger.
+            # Charges of an imported run were made in another ledger, so no total here has them.
             if own and set(own) <= {"created", "released"}:
                 charged += seen.charged
         total = Amount(
@@ -413,13 +416,13 @@ class Audit:
             yield BadRow(what=what, why="its time of creation is not the one in its id")
         for id, which in _not_held(book, session, held):
             yield BadRow(what=what, why=f"{which} is attachment {id}, which is not held")
-        for which, left in _lefts(book, session):
+        for which, left in _interpreters(book, session):
             if left.run is not None and self._is_of_other(left.run, session):
                 why = f"{which} is said to be left by run {left.run}, which is not of the session"
                 yield BadRow(what=what, run=left.run, why=why)
         listed = {each.run: each for each in book.kept.runs(session)}
         for run, noted in listed.items():
-            wrong = self._miscounted(noted, session)
+            wrong = self._count_fault(noted, session)
             if wrong is not None:
                 yield BadRow(what=what, run=run, why=wrong)
         for run, seen in self._seen.items():
@@ -429,12 +432,12 @@ class Audit:
                 why = "the records of this run name the session, which does not list it"
                 yield BadRow(what=what, run=run, why=why)
 
-    def _miscounted(self, noted: SessionRun, session: str) -> str | None:
-        """Say what a session has wrong about a run that it lists."""
+    def _count_fault(self, noted: SessionRun, session: str) -> str | None:
+        """Return what a session has wrong about a run that it lists, or None."""
         if self._is_of_other(noted.run, session):
             return "the session lists this run, whose records do not name the session"
         seen = self._seen.get(noted.run)
-        # A run that was resumed while its session was busy or gone counts there as it was.
+        # A run that was resumed without its session (busy or removed) keeps its old figures there.
         ended = None if seen is None or seen.resumed else seen.ended
         if ended is None or not noted.ended:
             return None
@@ -448,13 +451,13 @@ class Audit:
         )
 
     def _is_of_other(self, run: str, session: str) -> bool:
-        """Return whether the records of a run are here, and do not name a session."""
+        """Return True if the records of a run are here and do not name this session."""
         seen = self._seen.get(run)
         return seen is not None and seen.begun is not None and seen.session != session
 
 
-def _lefts(book: SessionBook, session: str) -> list[tuple[str, Left]]:
-    """Return what a session keeps of interpreters, and which each is."""
+def _interpreters(book: SessionBook, session: str) -> list[tuple[str, Left]]:
+    """Return the interpreters that a session keeps, each with a description."""
     lefts: list[tuple[str, Left]] = [("its interpreter", book.get(session).left)]
     for each in book.kept.snapshots(session):
         lefts.append((f"its snapshot {each.snapshot.name!r}", each.left))
@@ -464,9 +467,9 @@ def _lefts(book: SessionBook, session: str) -> list[tuple[str, Left]]:
 def _not_held(
     book: SessionBook, session: str, held: Mapping[tuple[str, str], int]
 ) -> Iterator[tuple[str, str]]:
-    """Name each attachment that a session needs and does not hold, and what of it that is."""
+    """Yield each attachment that a session needs and does not keep, with a description."""
     holder = snapshots_holder(session)
-    for which, left in _lefts(book, session):
+    for which, left in _interpreters(book, session):
         for ref in left.attachments:
             if held.get((holder, ref.id)) != ref.byte_len:
                 is_image = ref is left.image
@@ -479,10 +482,10 @@ def verify_records(
     *,
     heads: Mapping[str, Head] | None = None,
 ) -> VerifyReport:
-    """Check chains as `verify_ledger` does, and then what stands beside them.
+    """Check chains as `verify_ledger` does, and then the rows beside them.
 
-    All runs are checked by default, with the file itself, totals and sessions. If a chain does not
-    hold, what stands beside it is not looked at.
+    All runs are checked by default, with the file itself, totals and sessions. If a chain is not
+    valid, the rows are not checked. Raise `RunNotFound` for an unknown run.
     """
     damage = ledger.damage() if runs is None else []
     audit = Audit(ledger)
@@ -502,7 +505,7 @@ def verify_records(
 def verify_references(
     ledger: SqliteLedger, attachments: CollectableAttachments
 ) -> AttachmentsReport:
-    """Read what sessions hold, and check that they hold what the records of runs name."""
+    """Verify attachments, and check that holders keep what the records of runs name."""
     damage = ledger.damage()
     audit = Audit(ledger)
     unread = [f"run {each.run}: {each.why}" for each in audit.read()]
@@ -521,11 +524,11 @@ def verify_references(
 def _missing_of_sessions(
     ledger: SqliteLedger, attachments: CollectableAttachments
 ) -> list[BadAttachment]:
-    """Return what sessions keep interpreters in and do not hold."""
+    """Return the attachments that sessions need for interpreters and do not keep."""
     book = stores_of(ledger).sessions.book
     if not book.exists:
         return []
-    held = _held(attachments)
+    held = _committed_lengths(attachments)
     return [
         BadAttachment(
             id=id,
@@ -540,25 +543,25 @@ def _missing_of_sessions(
 def needed_attachments(ledger: SqliteLedger) -> frozenset[str]:
     """Return the ids of all attachments that records of runs, or sessions, need.
 
-    Raises `LedgerCorrupt` or `StoreError` for what cannot be read.
+    Raise `LedgerCorrupt` or `StoreError` for what cannot be read.
     """
     audit = Audit(ledger)
     for each in audit.read():
         raise LedgerCorrupt(where=f"run {each.run}", why=each.why)
     book = stores_of(ledger).sessions.book
     if not book.exists:
-        return audit.named()
+        return audit.named_attachments()
     kept = {
         ref.id
         for session in book.ids()
-        for _, left in _lefts(book, session)
+        for _, left in _interpreters(book, session)
         for ref in left.attachments
     }
-    return audit.named() | kept
+    return audit.named_attachments() | kept
 
 
-def _held(attachments: CollectableAttachments) -> dict[tuple[str, str], int]:
-    """Return the length of each attachment that a session holds, by session and id."""
+def _committed_lengths(attachments: CollectableAttachments) -> dict[tuple[str, str], int]:
+    """Return the length of each committed attachment, by holder and id."""
     return {
         (each.intent.session_id, each.ref.id): each.ref.byte_len
         for each in attachments.references()
@@ -567,7 +570,7 @@ def _held(attachments: CollectableAttachments) -> dict[tuple[str, str], int]:
 
 
 def _row_faults(row: RunRow, latest: Act | None) -> list[BadRow]:
-    """Check whose a run is, and since when, by its id and by the last act that says so."""
+    """Return contradictions between a row, the id of its run, and its last act of custody."""
     whys = []
     if row.created_at != created_at_ms(row.run):
         whys.append("its time of creation is not the one in its id")
@@ -580,9 +583,9 @@ def _row_faults(row: RunRow, latest: Act | None) -> list[BadRow]:
     if latest is not None:
         marks = (row.moved, row.imported)
         if marks != (latest.moved, latest.imported):
-            told = {(False, False): "the ledger's own", (True, False): "moved away"}
+            marks_named = {(False, False): "the ledger's own", (True, False): "moved away"}
             now, then = (
-                told.get(each, "a copy") for each in (marks, (latest.moved, latest.imported))
+                marks_named.get(each, "a copy") for each in (marks, (latest.moved, latest.imported))
             )
             whys.append(f"it is marked as {now}, and was last made {then}")
         elif row.fence < latest.fence or (row.moved and row.fence != latest.fence):
@@ -593,7 +596,7 @@ def _row_faults(row: RunRow, latest: Act | None) -> list[BadRow]:
 
 
 def _not_covered(runs: Sequence[str], *, has_acts: bool) -> tuple[str, ...]:
-    """Say which checks the format of a ledger does not cover, for runs from before it."""
+    """Return the checks that are not possible for `runs`, which an older version created."""
     if not runs:
         return ()
     whose = (

@@ -1,18 +1,18 @@
-"""Erasing notes everywhere: from the memory, and from the runs that had to do with them.
+"""Erase notes everywhere: from the memory, and from the runs that are affected by them.
 
-Rule 1: what will go is written down first, in the memory's log, by the ids of notes and runs.
-Rule 2: runs go first and the notes last, so that asking again after a crash finds what is left to
-do. A note that is gone can still be asked for: what was written down names its runs.
-Rule 3: a run is pruned, so that its chain still holds and says `erased`. If what stays of it, its
-receipt, still has the text or the text's plain digest, the run is removed whole.
-Rule 4: what cannot go is named with a reason and what to do about it, and everything else goes.
-What left before, exports of the memory and of runs, is out of reach and nothing is claimed of it.
-Rule 5: whoever may not forget a note cannot make a run go either. For an agent that is not the
-owner of the file, only runs go that name the note, and their families: else it could write down
-what others' runs say, have that erased, and their runs with it.
+Rule 1: what will be erased is recorded first, in the memory's log, by the ids of notes and runs.
+Rule 2: runs are erased first and the notes last, so that a repeated request after a crash finds
+what is left to do. A note that is gone can still be requested, because the record names its runs.
+Rule 3: a run is pruned, so that its chain is still valid and says `erased`. If its receipt, which
+stays, still has the text or the text's plain digest, the run is removed completely.
+Rule 4: what cannot be erased is named with a reason and a remedy, and everything else is erased.
+Earlier exports of the memory and of runs are out of reach, and nothing is claimed about them.
+Rule 5: an actor that may not forget a note cannot erase a run either. For an agent that is not the
+owner of the file, only runs that name the note, and their families, are erased. Otherwise the agent
+could write a note with the words of others' runs, have it erased, and their runs with it.
 
-The ledger's file is written anew before the notes go, not after: as long as a note is there, asking
-again does all of it; and the memory's own file is written anew by whoever opens it next.
+The ledger's file is rewritten before the notes are deleted, not after: as long as a note exists, a
+repeated request does all of it. The memory's own file is rewritten when it is opened next.
 """
 
 from __future__ import annotations
@@ -66,14 +66,12 @@ from tallystick.upkeep.text_traces import (
 )
 from tallystick.upkeep.transfer import remove_run_with_attachments
 
-# What an erasure did, and what it could not do: plain data, for whoever asked.
-
 
 class ErasedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run that had to do with notes, why it is one, and what became of it.
+    """A run that is affected by notes, why, and what was done with it.
 
-    `because` is that its records name a note, that it has the text, or that it is of the family of
-    such a run. `why` says why a run is kept, `todo` what to do about that.
+    `because` is that its records name a note, that it has the text, or that it is in the family of
+    such a run. `why` is the reason why a run is kept, `todo` the remedy.
     """
 
     run: str
@@ -84,13 +82,13 @@ class ErasedRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Erased(msgspec.Struct, frozen=True, kw_only=True):
-    """What was erased, or in a dry run would be, and what could not be.
+    """The result of an erasure, or of a dry run, with what could not be erased.
 
-    `runs` is None if no ledger was looked through. `attachments` and `outputs` are counted;
-    `attachments_left` are those that have the text and that somebody else holds. `not_searched` are
-    notes whose text was not looked for, because it is too short or gone already: their runs are
-    found by name. `alike` are other notes that say the same: they stay, and have to be asked for.
-    `note` says why bytes may still be in the ledger's file, `scrubbed` is as in `Forgotten`.
+    `runs` is None if no ledger was searched. `attachments` and `outputs` are counts;
+    `attachments_left` have the text and another holder. `not_searched` are notes whose text was not
+    searched for, because it is too short or gone already: their runs are found by name. `alike` are
+    other notes with the same text: they stay, and need a request of their own. `note` says why
+    bytes may still be in the ledger's file, `scrubbed` is as in `Forgotten`.
     """
 
     dry_run: bool
@@ -111,13 +109,10 @@ class Erased(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> bool:
-        """Whether nothing was left that was to go. Exports are not ours."""
+        """True if everything was erased that was to be. Exports do not count."""
         kept = any(run.how == "kept" for run in self.runs or ())
         left = self.attachments_left or self.outputs_left or self.note
         return not (self.errors or kept or left or self.scrubbed is False)
-
-
-# Erasing notes everywhere: from the memory, and from the runs that had to do with them.
 
 
 _TOGETHER = 256
@@ -138,8 +133,8 @@ def erase_notes(
 ) -> Erased:
     """Erase or redact notes, and with them what recorded runs have of them.
 
-    `actor`, `key`, `by` and `why` as in `forget`. `output` is where programs' long output is
-    spilled to, beside the ledger unless it is given.
+    `actor`, `key`, `by` and `why` are as in `forget`. `output` is the folder of programs' long
+    output, by default beside the ledger. Raise `UsageError` for a strategy that leaves the text.
     """
     with stores_of(ledger) as stores:
         erasure = Erasure(
@@ -159,11 +154,14 @@ def erase_notes(
             return erasure.look()
         for _ in erasure.steps():
             pass
-        return erasure.erased()
+        return erasure.result()
 
 
 class Erasure:
-    """One erasure. `steps` does it, and stops wherever the process could die."""
+    """One erasure. `steps` does it, and yields at each point where the process could die.
+
+    Raise `UsageError` for a strategy that leaves the text.
+    """
 
     def __init__(
         self,
@@ -193,21 +191,21 @@ class Erasure:
         self._runs: dict[str, ErasedRun] = {}
         self._made = Erased(dry_run=False, strategy=strategy, notes=(), errors=())
 
-    def erased(self) -> Erased:
-        """What was done."""
+    def result(self) -> Erased:
+        """Return the result so far."""
         return self._made
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- the dry run ---------------------------------------------------------------------------
 
     def look(self) -> Erased:
-        """What would be erased. Nothing is changed."""
-        needles, found, notes = self._found()
+        """Return what would be erased. Nothing is changed."""
+        needles, found, notes = self._find()
         for run, because in found.runs.items():
-            self._note(run, because, self._looked(run))
+            self._note(run, because, self._look_at(run))
         going = [run for run, each in self._runs.items() if each.how != "kept"]
         with self._memory.reading() as db:
             exports = exports_of(db, notes)
-        spilled = self._spilled(needles, found, going)
+        spilled = self._output_files(needles, found, going)
         held = [id for id in found.blobs | found.held if self._is_held(id, found, going)]
         return msgspec.structs.replace(
             self._made,
@@ -220,14 +218,14 @@ class Erasure:
             exports=exports,
         )
 
-    def _looked(self, run: str) -> Pruned | Kept:
+    def _look_at(self, run: str) -> Pruned | Kept:
         try:
             return self._pruner.look(run)
         except (LedgerError, AttachmentError) as error:
             return Kept(run=run, why=f"cannot be pruned: {error}")
 
-    def _found(self) -> tuple[TextForms, Survey, tuple[str, ...]]:
-        """What is looked for, where it was found, and the ids of the notes that may go."""
+    def _find(self) -> tuple[TextForms, Survey, tuple[str, ...]]:
+        """Return the needles, where they were found, and the ids of notes that may be erased."""
         may = forgettable(self._memory, self._ids, actor=self._actor, strategy=self._strategy)
         ids = (*(note.id for note in may.notes), *may.gone)
         texts = {note.id: note.content for note in may.notes if note.content != REDACTED}
@@ -254,16 +252,16 @@ class Erasure:
         return needles, found, ids
 
     def _is_held(self, id: str, found: Survey, going: Collection[str]) -> bool:
-        """Whether somebody holds an attachment who is not among the runs that go."""
+        """Return True if an attachment has a holder that is not a run to be erased."""
         sessions = {found.sessions[run] for run in going if run in found.sessions}
         holders = [each.intent.session_id for each in self._attachments.references(id=id)]
         return any(holder.removesuffix("/snapshots") not in sessions for holder in holders)
 
-    # -- doing ---------------------------------------------------------------------------------
+    # -- the erasure ---------------------------------------------------------------------------
 
     def steps(self) -> Iterator[str]:
-        """Do the work, stopping wherever something else could happen."""
-        needles, found, ids = self._found()
+        """Do the work. Yield a name after each step, for tests that interrupt it there."""
+        needles, found, ids = self._find()
         if not ids:
             return
         yield "looked"
@@ -271,25 +269,25 @@ class Erasure:
             begin_forgetting(self._memory, ids, runs=list(found.runs))
             yield "written down"
         for run, because in found.runs.items():
-            self._note(run, because, self._pruned(run))
+            self._note(run, because, self._prune(run))
             yield f"pruned {run}"
         for run in [run for run in found.runs if is_said_in(self._ledger, run, needles)]:
-            self._removed(run)
+            self._remove(run)
             yield f"removed {run}"
-        note, images = self._reset(needles, found)
-        self._freed(needles, found)
+        note, images = self._clear_sessions(needles, found)
+        self._free(needles, found)
         yield "attachments freed"
-        self._unlinked(needles, found)
+        self._unlink(needles, found)
         yield "output removed"
-        note = (self._rewritten() if found.runs or found.blobs else None) or note
-        left = tuple(dict.fromkeys((*self._left(needles, found), *sorted(images))))
+        note = (self._rewrite() if found.runs or found.blobs else None) or note
+        left = tuple(dict.fromkeys((*self._remaining(needles, found), *sorted(images))))
         self._set(note=note, runs=tuple(self._runs.values()), attachments_left=left)
         yield "ledger written anew"
-        self._forgotten(ids, left)
+        self._forget(ids, left)
         yield "forgotten"
-        self._late(ids, needles, found)
+        self._report_late(ids, needles, found)
 
-    def _pruned(self, run: str) -> Pruned | Kept:
+    def _prune(self, run: str) -> Pruned | Kept:
         try:
             done = self._pruner.prune(run, why="a note was erased")
         except (LedgerError, AttachmentError) as error:
@@ -306,17 +304,17 @@ class Erasure:
             how="kept" if kept else "pruned",
             because=because,
             why=why,
-            todo=_todo(run, why) if kept else "",
+            todo=_remedy(run, why) if kept else "",
         )
 
-    def _removed(self, run: str) -> None:
-        """Take out a run of which too much is left, and first what grew from it, if that went."""
+    def _remove(self, run: str) -> None:
+        """Remove a run completely, after its forks, if those were pruned too."""
         if self._runs[run].how != "pruned":
             return
         try:
             for fork in self._ledger.forks_of(run):
                 if fork in self._runs:
-                    self._removed(fork)
+                    self._remove(fork)
             require_idle(self._ledger, run)
             require_not_awaited(self._ledger, run)
             remove_run_with_attachments(self._ledger, self._attachments, run)
@@ -328,12 +326,14 @@ class Erasure:
         else:
             self._runs[run] = msgspec.structs.replace(self._runs[run], how="removed")
 
-    def _reset(self, needles: TextForms, found: Survey) -> tuple[str | None, Collection[str]]:
-        """Have sessions go on without it. Gives what is to be said, and the images that stay."""
+    def _clear_sessions(
+        self, needles: TextForms, found: Survey
+    ) -> tuple[str | None, Collection[str]]:
+        """Remove images and variables from sessions. Return a note, and the images that stay."""
         sessions = stores_of(self._ledger, attachments=self._attachments).sessions
         if not sessions.book.exists:
             return None, ()
-        # Whoever is not the owner resets no session that only has the text.
+        # Only the owner may reset a session because of the text alone (rule 5).
         blobs = found.blobs if self._actor is None else ()
         sessions.forget_images(blobs, runs=found.runs)
         if self._actor is None and needles:
@@ -345,8 +345,8 @@ class Erasure:
         )
         return note, sessions.images_of(blobs, runs=found.runs)
 
-    def _freed(self, needles: TextForms, found: Survey) -> None:
-        """Free what nobody holds any more, also what somebody left who died in the middle."""
+    def _free(self, needles: TextForms, found: Survey) -> None:
+        """Free attachments without a holder, including those that a crashed erasure left."""
         ids = sorted(found.blobs | found.held)
         count = self._made.attachments
         try:
@@ -355,34 +355,34 @@ class Erasure:
                 report = reclaim_forgotten(self._attachments, loose[start : start + _TOGETHER])
                 count += report.reclaimed_count
             if strays_with(self._attachments, needles):
-                # Only what was left by who is proven dead.
+                # `reclaim` only takes what a process left that is proven dead.
                 reclaim(self._attachments)
         except (AttachmentError, LedgerError):
-            pass  # what is left is found by the look that follows
+            pass  # `_remaining` finds and reports what is still there
         self._set(attachments=count)
 
-    def _left(self, needles: TextForms, found: Survey) -> tuple[str, ...]:
-        """The attachments that have the text all the same, by id or by the name of a file."""
+    def _remaining(self, needles: TextForms, found: Survey) -> tuple[str, ...]:
+        """Return the attachments that still have the text, by id or by the name of a file."""
         strays = [path.name for path in strays_with(self._attachments, needles)]
         return (*sorted(blobs_with(self._attachments, needles, among=found.blobs)), *strays)
 
-    def _unlinked(self, needles: TextForms, found: Survey) -> None:
+    def _unlink(self, needles: TextForms, found: Survey) -> None:
         going = [run for run, each in self._runs.items() if each.how != "kept"]
         count, left = 0, []
-        for path in self._spilled(needles, found, going):
+        for path in self._output_files(needles, found, going):
             try:
                 path.unlink(missing_ok=True)
                 count += 1
             except OSError:
                 left.append(path.name)
         kept = [run for run, each in self._runs.items() if each.how == "kept"]
-        left += [path.name for path in self._of_sessions(found, kept)]
+        left += [path.name for path in self._output_of_runs(found, kept)]
         self._set(outputs=count, outputs_left=tuple(sorted(left)))
 
-    def _rewritten(self) -> str | None:
-        """Write the ledger's file anew. Says why, if that cannot be done now."""
+    def _rewrite(self) -> str | None:
+        """Rewrite the ledger's file. Return why not, if that cannot be done now."""
         try:
-            # Not only what was shrunk: this also empties SQLite's own log.
+            # Also if the file cannot be rewritten below: this empties SQLite's own log.
             self._attachments.scrub()
             working = next(running_runs(self._ledger), None)
             if working is not None:
@@ -391,7 +391,7 @@ class Erasure:
         except LedgerError as error:
             return f"the ledger's file could not be written anew: {error}"
 
-    def _forgotten(self, ids: Sequence[str], left: Sequence[str]) -> None:
+    def _forget(self, ids: Sequence[str], left: Sequence[str]) -> None:
         runs = [RunErased(run=each.run, how=each.how, why=each.why) for each in self._runs.values()]
         done = forget(
             self._memory,
@@ -411,8 +411,8 @@ class Erasure:
             scrubbed=done.scrubbed,
         )
 
-    def _late(self, ids: Sequence[str], needles: TextForms, found: Survey) -> None:
-        """Name the runs that came to the notes while this went on, and write them down."""
+    def _report_late(self, ids: Sequence[str], needles: TextForms, found: Survey) -> None:
+        """Report and record the runs that got the notes during the erasure."""
         late = touched_since(found, self._ledger, ids=ids, needles=needles)
         if not late:
             return
@@ -429,9 +429,11 @@ class Erasure:
 
     # -- output --------------------------------------------------------------------------------
 
-    def _spilled(self, needles: TextForms, found: Survey, going: Collection[str]) -> list[Path]:
-        """Files of output that go: those of runs that do, and those that have the text."""
-        ours = set(self._of_sessions(found, going))
+    def _output_files(
+        self, needles: TextForms, found: Survey, going: Collection[str]
+    ) -> list[Path]:
+        """Return the output files to delete: those of erased runs, and those that have the text."""
+        ours = set(self._output_of_runs(found, going))
         busy = {found.sessions.get(run) for run in found.runs if is_running(self._ledger, run)}
         return [
             path
@@ -440,13 +442,13 @@ class Erasure:
             or (self._actor is None and session not in busy and has_text(path, needles))
         ]
 
-    def _of_sessions(self, found: Survey, runs: Collection[str]) -> list[Path]:
+    def _output_of_runs(self, found: Survey, runs: Collection[str]) -> list[Path]:
         sessions = {found.sessions[run] for run in runs if run in found.sessions}
         return [path for path, session in spilled_files(self._output) if session in sessions]
 
 
-def _todo(run: str, why: str) -> str:
-    """What whoever asked can do about a run that is kept."""
+def _remedy(run: str, why: str) -> str:
+    """Return what the user can do about a run that is kept."""
     if why == "is running":
         return "when it has ended, ask again"
     if why.startswith("has not ended"):
@@ -456,12 +458,9 @@ def _todo(run: str, why: str) -> str:
     return f"see to that, or tally rm {run}; then ask again"
 
 
-# Forgetting as users ask for it: which notes, in which way, with or without the recorded runs.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Which:
-    """How notes are chosen: in one of these ways. A principal and a session are one way."""
+    """A choice of notes, in one of these ways. A principal and a session are one way."""
 
     ids: tuple[str, ...] = ()
     subject: str | None = None
@@ -471,7 +470,7 @@ class Which:
 
     @property
     def by(self) -> str:
-        """The way, by its name. Raises `UsageError` for none, and for two."""
+        """The name of the way. Raise `UsageError` for none, and for two."""
         ways = {
             "ids": bool(self.ids),
             "subject": self.subject is not None,
@@ -486,8 +485,8 @@ class Which:
             )
         return given[0]
 
-    def chosen(self, memory: Memory) -> list[str]:
-        """The ids of these notes."""
+    def select_ids(self, memory: Memory) -> list[str]:
+        """Return the ids of these notes."""
         store = memory.store
         match self.by:
             case "ids":
@@ -498,7 +497,7 @@ class Which:
                 ids = provenance_ids(store, principal=self.principal, session_id=self.session_id)
             case _:
                 return matching_ids(store, self.criteria or Criteria(), owner=memory.reader)
-        # Of what a reader does not see, also nothing is said.
+        # Notes that the reader may not see must not be revealed, not even by their ids.
         return visible_ids(store, ids, reader=memory.reader)
 
 
@@ -510,11 +509,15 @@ def forget_notes(
     dry_run: bool = False,
     ledger: SqliteLedger | None = None,
 ) -> Erased:
-    """Forget notes; if their bytes go, from the runs of `ledger` first."""
+    """Forget notes. If their text is erased, it is erased from the runs of `ledger` first.
+
+    The default strategy is soft deletion, for a subject redaction. Raise `UsageError` if the notes
+    are chosen in no way or in two.
+    """
     by = which.by
     if strategy is None:
         strategy = ForgetStrategy.REDACT if by == "subject" else ForgetStrategy.SOFT_DELETE
-    ids = which.chosen(memory)
+    ids = which.select_ids(memory)
     why = "asked" if by == "ids" else by
     actor, key = memory.reader, memory.keys.current
     if not ids:
@@ -532,7 +535,7 @@ def forget_notes(
             dry_run=dry_run,
         )
     if dry_run:
-        return _looked(memory, ids, strategy)
+        return _dry_run(memory, ids, strategy)
     done = forget(memory.store, ids, actor=actor, strategy=strategy, why=why, by=by, key=key)
     return Erased(
         dry_run=False,
@@ -545,7 +548,7 @@ def forget_notes(
     )
 
 
-def _looked(memory: Memory, ids: list[str], strategy: ForgetStrategy) -> Erased:
+def _dry_run(memory: Memory, ids: list[str], strategy: ForgetStrategy) -> Erased:
     may = forgettable(memory.store, ids, actor=memory.reader, strategy=strategy)
     notes = tuple(note.id for note in may.notes)
     gone = [

@@ -1,7 +1,7 @@
-"""The memory that Python users open: its notes can be forgotten in the recorded runs, too.
+"""The memory class of the Python API, which can also forget notes in recorded runs.
 
-The runtime recalls from any memory. Only who forgets has to reach the ledger, so that method is
-here, above both.
+The runtime recalls from any memory. Only forgetting has to reach the ledger, so that method is
+here, above both packages.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ class Memory(tenant.Memory):
         dry_run: bool = False,
         ledger: SqliteLedger | None = None,
     ) -> Erased:
-        """Forget notes, chosen in one way, and give a receipt for it.
+        """Forget notes, chosen in one way, and return what was done, with a receipt.
 
-        What hard deletion and redaction take out of the memory they take out of the recorded runs
-        of `ledger` too, if it is given. The strategy is soft deletion, for a subject redaction.
+        With `ledger`, hard deletion and redaction also erase the text from recorded runs. The
+        default strategy is soft deletion, for a subject redaction. With `dry_run` nothing is
+        changed. Raise `UsageError` if the notes are chosen in no way or in two.
         """
-        # Most who open a memory erase nothing.
+        # Imported here, because most users of a memory erase nothing.
         from tallystick.upkeep.erasure import Which, forget_notes
 
         which = Which(

@@ -1,7 +1,7 @@
-"""Heads and proofs of runs: made from a ledger, checked against it or without one.
+"""Make heads and proofs of runs, and check them against a ledger or without one.
 
-A head is written only of a chain that holds now, and a proof only if it leads to its head: what is
-handed out was checked with the code that will check it elsewhere.
+A head is only made of a chain that is valid now, and a proof only if it leads to its head. Both are
+checked before they are returned, by the code that will check them elsewhere.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ from tallystick.upkeep.audit import verify_records
 
 
 class HeadReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a head that was given. A bare one names no run and no time.
+    """The result of checking a given head. A bare one names no run and no time.
 
-    `checked` is a signature that was found to be of the key given; `unchecked`, that there was no
-    key to check it with; `bad`, that it is not of the key given, or that there is none.
+    `signature` is `checked` if it was made with the given key, and `unchecked` if no key was given.
+    It is `bad` if a key was given, and the signature is of another key or missing. Without key and
+    signature it is `unsigned`.
     """
 
     run: str | None
@@ -51,7 +52,7 @@ class HeadReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProofReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a proof was found to prove. `tag` is None if it proves nothing."""
+    """The result of checking a proof. `tag` is None if it proves nothing."""
 
     ok: bool
     run: str
@@ -64,7 +65,10 @@ class ProofReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def head_of(ledger: Ledger, run: str, *, at_ms: int, key: SigningKey | None = None) -> HeadFile:
-    """A document of where a run stands now. Raises `LedgerCorrupt` if its chain does not hold."""
+    """Return a document with the present head of a run, signed if there is a key.
+
+    Raise `RunNotFound` if the run is not here, and `LedgerCorrupt` if its chain is not valid.
+    """
     row = ledger.row(run)
     if row is None:
         raise RunNotFound(run=run)
@@ -89,7 +93,12 @@ def head_of(ledger: Ledger, run: str, *, at_ms: int, key: SigningKey | None = No
 def proof_of(
     ledger: Ledger, run: str, seq: int, *, head: Head | None = None, body: bool = False
 ) -> Proof:
-    """A proof of one entry under a head of its run, the present one by default."""
+    """Return a proof of one entry under a head of its run, the present one by default.
+
+    With `body`, the content of the entry is included. Raise `RunNotFound` if the run is not here,
+    and `UsageError` if the entry is not under the head or the proof is too large. Raise
+    `LedgerCorrupt` if the chain does not lead to the head.
+    """
     row = ledger.row(run)
     if row is None:
         raise RunNotFound(run=run)
@@ -112,7 +121,7 @@ def proof_of(
 
 
 def read_head(path: Path) -> HeadFile | Head:
-    """A head from a file."""
+    """Read a head from a file. Raise `UsageError` if it is none."""
     try:
         return parse_head(_bytes_of(path, HEAD_BYTES_MAX))
     except UsageError as error:
@@ -120,7 +129,7 @@ def read_head(path: Path) -> HeadFile | Head:
 
 
 def read_proof(path: Path) -> Proof:
-    """A proof from a file."""
+    """Read a proof from a file. Raise `UsageError` if it is none."""
     try:
         return parse_proof(_bytes_of(path, PROOF_BYTES_MAX))
     except UsageError as error:
@@ -130,21 +139,25 @@ def read_proof(path: Path) -> Proof:
 def verify_head(
     ledger: Ledger, run: str, given: HeadFile | Head, *, key: PublicKey | None
 ) -> tuple[VerifyReport, HeadReport]:
-    """Check a run, and that a head kept elsewhere is a part of it and signed with the key."""
-    standing, bad = _standing(given, key, run=run)
+    """Check a run, and that a head kept elsewhere is a part of it and signed with the key.
+
+    Return both reports. If the head is not acceptable, the run is not read. A run that is gone is
+    reported, and nothing is raised.
+    """
+    standing, bad = _examine_head(given, key, run=run)
     if bad is not None:
         return VerifyReport(ok=False, runs=0, entries=0, erased=0, first_bad=bad), standing
-    heads = {run: _bare(given)}
+    heads = {run: _head_in(given)}
     if isinstance(ledger, SqliteLedger):
         return verify_records(ledger, [run], heads=heads), standing
     return verify_ledger(ledger, [run], heads=heads), standing
 
 
 def verify_proof(proof: Proof, given: HeadFile | Head, *, key: PublicKey | None) -> ProofReport:
-    """Check a proof under a head, and the head's signature. Needs no ledger."""
-    standing, bad = _standing(given, key, run=proof.run)
+    """Check a proof under a head, and the head's signature. No ledger is needed."""
+    standing, bad = _examine_head(given, key, run=proof.run)
     if bad is None:
-        found = check_proof(proof, _bare(given))
+        found = check_proof(proof, _head_in(given))
         if found is not None:
             bad = BadEntry(run=proof.run, seq=found[0], why=found[1])
     tag = None if bad is not None else msgspec.json.decode(proof.header, type=Header).tag
@@ -160,12 +173,12 @@ def verify_proof(proof: Proof, given: HeadFile | Head, *, key: PublicKey | None)
     )
 
 
-def _standing(
+def _examine_head(
     given: HeadFile | Head, key: PublicKey | None, *, run: str
 ) -> tuple[HeadReport, BadEntry | None]:
-    """What is known of a head, and why it is not to be believed as one of this run."""
+    """Return a report on a head, and the reason not to accept it for this run, or None."""
     document = given if isinstance(given, HeadFile) else None
-    why = _unsigned_by(document, key) if key is not None else None
+    why = _signature_fault(document, key) if key is not None else None
     signature: Literal["unsigned", "unchecked", "checked", "bad"]
     if why is not None:
         signature = "bad"
@@ -182,12 +195,12 @@ def _standing(
         key_id=document.key_id if document else None,
         signature=signature,
     )
-    # A head speaks for the entry that it ends at.
+    # The fault is reported at the last entry under the head.
     bad = BadEntry(run=run, seq=max(0, given.count - 1), why=why) if why else None
     return standing, bad
 
 
-def _unsigned_by(document: HeadFile | None, key: PublicKey) -> str | None:
+def _signature_fault(document: HeadFile | None, key: PublicKey) -> str | None:
     if document is None or not document.signed:
         return "the head given is unsigned, and a key was given to check it with"
     if document.key_id != key.id:
@@ -197,12 +210,12 @@ def _unsigned_by(document: HeadFile | None, key: PublicKey) -> str | None:
     return None
 
 
-def _bare(given: HeadFile | Head) -> Head:
+def _head_in(given: HeadFile | Head) -> Head:
     return given.head if isinstance(given, HeadFile) else given
 
 
 def _bytes_of(path: Path, bytes_max: int) -> bytes:
-    """A file, and one byte of what is too much."""
+    """Return the bytes of a file, at most one more than allowed. Raise `UsageError` on failure."""
     try:
         with path.open("rb") as file:
             return file.read(bytes_max + 1)

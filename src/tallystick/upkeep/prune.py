@@ -1,14 +1,15 @@
-"""Pruning: the bodies of runs that have ended go; what proves them and what they cost stays.
+"""Prune runs that have ended: delete their bodies, keep the hashes and what proves the cost.
 
-Rule 1: first it is written, forced, that the run is pruned, and in the same transaction its session
-lets go of its attachments. Then the bodies are erased. Then bytes that nobody holds are freed. A
-process that dies in between has begun it: pruning the run again does the rest.
-Rule 2: headers and hashes stay, so the chain still holds, and heads and proofs with it. Of bodies
-stay the receipts, and what says of what the run grew.
-Rule 3: what somebody may still need is kept, with a reason: a run that could go on, or that a fork
-or an open step builds on, or whose cost is not settled; and a chain that does not hold, since that
-is to be looked at. A run is looked at again under its lock, before anything is written.
-Rule 4: runs that are not ours to write, copies and those moved away, are erased without a record.
+Rule 1: first the pruning is recorded, forced, and in the same transaction the holder of the run
+releases its attachments. Then the bodies are erased. Then bytes without a holder are freed. If the
+process dies in between, pruning the run again does the rest.
+Rule 2: headers and hashes stay, so the chain is still valid, and so are heads and proofs. Of the
+bodies, receipts stay, and those that say what the run was forked from.
+Rule 3: what may still be needed is kept, with a reason: a run that could be resumed, or that a fork
+or an open step builds on, or whose cost is not settled. A chain that is not valid is kept too, so
+that it can be examined. A run is checked again under its lock, before anything is written.
+Rule 4: copies and runs that were moved away cannot be written here, so they are erased without a
+record.
 """
 
 from __future__ import annotations
@@ -59,16 +60,13 @@ from tallystick.runtime.runs.history import mentions, other_run_of
 from tallystick.runtime.runs.in_doubt import last_tag
 from tallystick.runtime.runs.lock import held_run, is_running, running_runs
 
-# What one reading of a chain says about pruning it: what goes, and what speaks against it.
-
-
-# Whose bodies stay, but for what a step gave.
+# Tags of entries whose bodies stay, except the values of steps.
 KEPT_TAGS = frozenset({"receipt.issued", "run.forked", "run.pruned", "step.left"})
 
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """What one reading of a chain found: what is to be taken out, and what speaks against it."""
+    """The result of reading a chain once: what pruning removes, and what prevents it."""
 
     row: RunRow
     head: Head
@@ -100,20 +98,20 @@ class Plan:
         begun = self.begun
         return begun.session_id if isinstance(begun, RunStarted | RunForked) else None
 
-    def goes(self, record: Record) -> bool:
-        """Whether the body of a record is to be taken out.
+    def removes(self, record: Record) -> bool:
+        """Return True if the body of a record is to be removed.
 
-        What a step gave stands beside its receipt, so that goes too, and the receipt is written
-        again; where nothing can be written, it stays.
+        The value of a step is in the same body as its receipt. So that body goes too, and the
+        receipt is written again. If the run cannot be written here, the body stays.
         """
         if isinstance(record, StepLeft):
             return self.owned and bool(record.value)
         if isinstance(record, StepEntered) and record.missed:
-            return False  # nothing else says how many steps are not there
+            return False  # only this record has the number of dropped steps
         return tag_of(record) not in KEPT_TAGS
 
     def note(self, record: Record) -> None:
-        """Take in one record, in its turn."""
+        """Take in one record, in order."""
         self.tally.add(record)
         match record:
             case RunStarted(started_at=at) | RunForked(at=at) | RunResumed(at=at):
@@ -127,7 +125,7 @@ class Plan:
                 self.steps_open.discard(left.path)
                 self.latest = max(self.latest, left.completed_at)
                 self.to_issue.pop(left.path, None)
-                if self.goes(record):
+                if self.removes(record):
                     self.to_issue[left.path] = left
             case _:
                 pass
@@ -140,7 +138,7 @@ class Plan:
 
 
 def read_chain(ledger: Ledger, row: RunRow) -> Plan:
-    """Read a chain once, and check it. Raises what the ledger does where it cannot be read."""
+    """Read a chain once, and check it. Raise the error of the ledger if it cannot be read."""
     plan = Plan(row=row, head=Head.of_nothing(), latest=row.created_at)
     plan.in_doubt = bool(open_calls(_records(ledger, plan)))
     if plan.broken is None and plan.head != row.head and plan.head.count:
@@ -149,7 +147,7 @@ def read_chain(ledger: Ledger, row: RunRow) -> Plan:
 
 
 def _records(ledger: Ledger, plan: Plan) -> Iterator[Record]:
-    """The records of a chain, each noted. Ends at an entry that does not hold."""
+    """Yield the records of a chain, noting each in the plan, up to an entry that is not valid."""
     previous = ""
     for seq, entry in enumerate(ledger.read(plan.run)):
         root = root_of(entry, run=plan.run) if seq == 0 else None
@@ -170,7 +168,7 @@ def _records(ledger: Ledger, plan: Plan) -> Iterator[Record]:
         if entry.body is None or entry.salt is None:
             continue
         record = decode_record(entry.body)
-        if plan.goes(record):
+        if plan.removes(record):
             plan.seqs.append(seq)
             plan.bytes += len(entry.salt) + len(entry.body)
             plan.mentioned.update(ref.id for ref in mentions(entry))
@@ -179,7 +177,7 @@ def _records(ledger: Ledger, plan: Plan) -> Iterator[Record]:
 
 
 def record_in(entry: Sealed) -> Record | None:
-    """What an entry says, if that is still there and can be read."""
+    """Return the record of an entry; None if it was erased or cannot be read."""
     if entry.body is None:
         return None
     try:
@@ -196,12 +194,9 @@ def _tag(entry: Sealed) -> str:
 
 
 def disk_bytes(ledger: SqliteLedger) -> int:
-    """How large the file of a ledger is, with its log."""
+    """Return the size of a ledger's file with its log, in bytes."""
     log = ledger.path.with_name(f"{ledger.path.name}-wal")
     return sum(path.stat().st_size for path in (ledger.path, log) if path.exists())
-
-
-# Pruning: the bodies of runs that have ended go; what proves them and what they cost stays.
 
 
 _AGE = re.compile(r"(0|[1-9][0-9]{0,5})([hdw])")
@@ -209,17 +204,20 @@ _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 _HOUR_MS = 3_600_000
 _TOGETHER = 256
 _FREE_SHARE = 8
-# A file that is written anew in no time.
+# Up to this size, writing the file again takes so little time that it is always done.
 _SMALL_BYTES = 16 << 20
 _UNERASED = RunFilter(unerased=True)
 _OUTERMOST = RunFilter(outermost=True)
 _INSIDE = RunFilter(inside=True, unerased=True)
-# Smaller than every id.
+# A text that sorts before every id.
 _BEFORE_ALL = "0"
 
 
 def age_ms(text: str) -> int:
-    """An age in milliseconds, from hours, days or weeks: 12h, 30d, 2w."""
+    """Return an age in milliseconds from hours, days or weeks: 12h, 30d, 2w.
+
+    Raise `InvalidLimit` for any other text.
+    """
     found = _AGE.fullmatch(text)
     if found is None:
         raise InvalidLimit(
@@ -229,12 +227,12 @@ def age_ms(text: str) -> int:
 
 
 def _first_id_after(ms: int) -> str:
-    """Return the first id that a run of a later millisecond could have."""
+    """Return the lowest id that a run of a later millisecond can have."""
     return ulid(time_ms=max(0, ms + 1), entropy=bytes(10))
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that is not pruned, and why; `pruned` is that it was before."""
+    """A run that is not pruned, and why. `pruned` means that it was pruned before."""
 
     run: str
     why: str
@@ -242,10 +240,10 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that was pruned, or would be: what goes of it.
+    """A run that was pruned, or would be, and what is removed of it.
 
-    `bytes` are those of the bodies. `attachments` are those that nobody else holds; `note` says so
-    if their bytes could not be freed.
+    `bytes` counts the bodies. `attachments` counts those without another holder; `note` says so if
+    their bytes could not be freed.
     """
 
     run: str
@@ -272,38 +270,39 @@ class Pruner:
         self._scopes = scopes
         self._clock = clock
         self._left: set[str] = set()
-        # What was pruned; and with it what a look found fit to be.
+        # Runs that were pruned; and those that were pruned or that `look` found prunable.
         self._gone: set[str] = set()
         self._would: set[str] = set()
         self._letting: set[str] = set()
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- dry runs ------------------------------------------------------------------------------
 
     def chosen(
         self, *, older_than_ms: int | None = None, keep: int | None = None
     ) -> Iterator[Pruned | Kept]:
         """Look at each run that is old enough and not among the newest `keep`, the newest first.
 
-        So a fork comes before what it grew from, and does not need it any more. A run is as old as
-        the last thing that is known to have happened to it. What was pruned before is passed over.
+        So a fork comes before the run that it was forked from, and does not need it any more. The
+        age of a run is that of the last thing known to have happened to it. Runs that were pruned
+        before are skipped. Nothing is changed.
         """
         cutoff = None if older_than_ms is None else self._clock() - older_than_ms
         kept_from = self._oldest_kept(keep) if keep else None
         for row in self._candidates(created_by=cutoff, kept_from=kept_from):
             if kept_from is not None and self._is_kept(row, kept_from):
                 continue
-            found = self._looked(row, gone=self._would)
+            found = self._examine(row, gone=self._would)
             if isinstance(found, Kept):
                 if not found.pruned:
                     yield found
             elif cutoff is None or found.latest <= cutoff:
-                yield self._going(found)
+                yield self._note_prunable(found)
 
     def _candidates(self, *, created_by: int | None, kept_from: str | None) -> Iterator[RunRow]:
         """Yield the runs that have their bodies and may be old enough, the newest first."""
         after = "" if created_by is None else _first_id_after(created_by)
         if kept_from is not None:
-            # Of those that are newer, only what a program of an older one began may go.
+            # Among the newer runs, only children of an older run may be pruned.
             for row in self._pages(_INSIDE, after):
                 if row.run < kept_from:
                     break
@@ -317,12 +316,12 @@ class Pruner:
             after = rows[-1].run
 
     def _oldest_kept(self, keep: int) -> str:
-        """Return the oldest of the newest runs and steps that no program began."""
+        """Return the oldest of the newest `keep` runs and steps that no program started."""
         found = self._ledger.runs(_OUTERMOST, skip=keep - 1, most=1, newest_first=True)
         return found[0].run if found else _BEFORE_ALL
 
     def _is_kept(self, row: RunRow, kept_from: str) -> bool:
-        """Tell whether a run, or the one that it stands inside of, is among the newest."""
+        """Return True if a run, or the outermost run around it, is among the newest."""
         seen = {row.run}
         while row.caller is not None and row.caller not in seen:
             seen.add(row.caller)
@@ -333,11 +332,14 @@ class Pruner:
         return row.caller is None and row.run >= kept_from
 
     def look(self, run: str) -> Pruned | Kept:
-        """What pruning a run would take out, or why it is kept."""
-        found = self._looked(self._row(run), gone=self._would)
-        return found if isinstance(found, Kept) else self._going(found)
+        """Return what pruning a run would remove, or why it is kept. Nothing is changed.
 
-    def _going(self, plan: Plan) -> Pruned:
+        Raise `RunNotFound` if it is not here.
+        """
+        found = self._examine(self._row(run), gone=self._would)
+        return found if isinstance(found, Kept) else self._note_prunable(found)
+
+    def _note_prunable(self, plan: Plan) -> Pruned:
         self._would.add(plan.run)
         alone: list[int] = []
         held = self._own_session(plan)
@@ -361,7 +363,7 @@ class Pruner:
             raise RunNotFound(run=run)
         return row
 
-    def _looked(self, row: RunRow, *, gone: Collection[str], locked: bool = False) -> Plan | Kept:
+    def _examine(self, row: RunRow, *, gone: Collection[str], locked: bool = False) -> Plan | Kept:
         run = row.run
         if not locked and is_running(self._ledger, run):
             return Kept(run=run, why="is running")
@@ -369,27 +371,27 @@ class Pruner:
             plan = read_chain(self._ledger, row)
             if plan.head.count and not plan.seqs and plan.broken is None:
                 return Kept(run=run, why="was pruned before", pruned=True)
-            why = self._needed(plan, gone)
+            why = self._reason_to_keep(plan, gone)
         except LedgerCorrupt as error:
             why = f"does not hold: {error.why}"
         return plan if why is None else Kept(run=run, why=why)
 
-    def _needed(self, plan: Plan, gone: Collection[str]) -> str | None:
-        """Why a run is not to be pruned."""
+    def _reason_to_keep(self, plan: Plan, gone: Collection[str]) -> str | None:
+        """Return why a run must not be pruned, or None."""
         if plan.broken is not None:
             return f"does not hold: {plan.broken}"
         if plan.of_steps:
             return "has steps that are open" if plan.steps_open else None
         if plan.owned and plan.ended is None:
-            return "has not ended: it can be gone on with, or removed"
+            return "has not ended: it can be resumed, or removed"
         if plan.owned and plan.in_doubt:
             return "has calls in doubt: tally ls --in-doubt lists them"
         computed = plan.owned and isinstance(plan.begun, RunStarted)
         if plan.ended is not None and not (plan.issued or computed):
             return "has no receipt that could be kept"
-        return self._needed_by_others(plan, gone)
+        return self._reason_from_others(plan, gone)
 
-    def _needed_by_others(self, plan: Plan, gone: Collection[str]) -> str | None:
+    def _reason_from_others(self, plan: Plan, gone: Collection[str]) -> str | None:
         for fork in self._ledger.forks_of(plan.run):
             row = self._ledger.row(fork)
             if row is not None and fork not in gone and not row.erased:
@@ -401,12 +403,12 @@ class Pruner:
         steps, caller = plan.begun.parent, plan.begun.caller
         if steps is not None and self._is_open(steps):
             return f"was begun in steps {steps[:40]}, which are open"
-        if caller is not None and self._goes_on(caller.run):
+        if caller is not None and self._may_resume(caller.run):
             return f"was begun by run {caller.run[:40]}, which has not ended"
         return None
 
     def _is_open(self, steps: str) -> bool:
-        """Whether a chain of steps that is here has one that was not left."""
+        """Return True if a chain of steps is here and has a step that has not ended."""
         row = None if steps in self._left else self._ledger.row(steps)
         if row is None:
             return False
@@ -416,8 +418,8 @@ class Pruner:
         self._left.add(steps)
         return False
 
-    def _goes_on(self, caller: str) -> bool:
-        """Whether a run that is here has no end, and may be gone on with."""
+    def _may_resume(self, caller: str) -> bool:
+        """Return True if a run is here, has no end, and may be resumed."""
         row = self._ledger.row(caller)
         if row is None or row.moved or row.imported:
             return False
@@ -425,18 +427,19 @@ class Pruner:
         return last is None or last[0] not in ("run.ended", "run.pruned")
 
     def _own_session(self, plan: Plan) -> str | None:
-        """Return the session that is this run's alone."""
+        """Return the holder that belongs to this run alone; None if there is none."""
         session = plan.session
         if session is None or not is_ulid(session):
             return None
         return None if other_run_of(self._ledger, session, plan.run) else session
 
-    # -- doing ---------------------------------------------------------------------------------
+    # -- pruning -------------------------------------------------------------------------------
 
     def prune(self, run: str, *, why: str) -> Pruned | Kept:
-        """Prune a run, or say why it is kept. Its lock is held, so nobody goes on with it.
+        """Prune a run, or return why it is kept. It is locked meanwhile, so it cannot be resumed.
 
-        What an earlier look found is not believed.
+        The run is examined again, whatever an earlier look found. `why` is recorded. Raise
+        `RunNotFound` if it is not here, and the errors of the ledger and the attachments.
         """
         if not is_ulid(run):
             raise RunNotFound(run=run)
@@ -446,7 +449,7 @@ class Pruner:
             except UsageError:
                 return Kept(run=run, why="is running")
             try:
-                plan = self._looked(self._row(run), gone=self._gone, locked=True)
+                plan = self._examine(self._row(run), gone=self._gone, locked=True)
                 if isinstance(plan, Kept):
                     return plan
                 ids = self.mark(plan, why=why)
@@ -460,17 +463,18 @@ class Pruner:
         return self.free(plan, ids)
 
     def mark(self, plan: Plan, *, why: str) -> list[str]:
-        """Write that a run is pruned and let go of its attachments. Returns those, by their ids."""
+        """Record that a run is pruned, and release its attachments. Return their ids."""
         session = self._own_session(plan)
         ids = [] if session is None else self._held_by(session)
         if plan.marked or not plan.owned:
             if session is not None:
-                self._letting_go(session)(None)
-            # If it was marked before, the rows that named them are gone.
+                self._release(session)(None)
+            # If an earlier process marked it, the references are gone already, so the ids that the
+            # records name are added.
             return [*ids, *(plan.mentioned - set(ids))] if session is not None else []
         records: list[Record] = [StepLeft(receipt=each) for each in plan.to_issue.values()]
         if not plan.issued and not plan.of_steps:
-            # From before there were receipts.
+            # The run is older than receipts, so its receipt is made now.
             assert isinstance(plan.begun, RunStarted)
             assert plan.ended is not None
             records.append(ReceiptIssued(receipt=plan.tally.receipt(plan.begun, plan.ended)))
@@ -486,11 +490,11 @@ class Pruner:
         )
         self._ledger.append(
             plan.run,
-            [_drafted(each) for each in records],
+            [_draft(each) for each in records],
             expected=plan.head,
             fence=self._ledger.claim(plan.run, create=False),
             forced=True,
-            also=None if session is None else self._letting_go(session),
+            also=None if session is None else self._release(session),
         )
         return ids
 
@@ -498,19 +502,19 @@ class Pruner:
         holders = (session, snapshots_of(session))
         return [each.ref.id for held in holders for each in self._attachments.references(held)]
 
-    def _letting_go(self, session: str) -> Also:
-        def let_go(db: Transaction) -> None:
+    def _release(self, session: str) -> Also:
+        def release(db: Transaction) -> None:
             for held in (session, snapshots_of(session)):
                 self._attachments.forget_session(held, within=db)
 
-        return let_go
+        return release
 
     def erase(self, plan: Plan) -> None:
-        """Take the bodies out."""
+        """Erase the bodies."""
         self._ledger.erase(plan.run, plan.seqs)
 
     def free(self, plan: Plan, ids: Sequence[str]) -> Pruned:
-        """Free the bytes of attachments that nobody names any more. If it fails, a sweep does."""
+        """Free the bytes of attachments without a reference. Garbage collection retries that."""
         count = size = 0
         note = None
         try:
@@ -531,13 +535,13 @@ class Pruner:
         )
 
     def shrink(self, *, whole: bool = False) -> str | None:
-        """Give the room of what went back to the system. Says why, if that is not done now.
+        """Return unused room of the ledger's file to the system. Return why not, if not done now.
 
-        The file is written anew, which takes as long as it is large. A large one therefore only
-        when an eighth of it is free: then it costs in proportion to what was taken out. `whole`
-        does it in any case.
+        The file is written again, which takes time in proportion to its size. A large file is
+        therefore only shrunk if an eighth of it is free: then the cost is in proportion to what was
+        removed. `whole` does it in any case.
         """
-        # Who works on a run could not write meanwhile, and would give up.
+        # A running run could not write meanwhile, and would fail after its waiting time.
         working = next(running_runs(self._ledger), None)
         if working is not None:
             return f"the ledger's file keeps its size for now: run {working} is running"
@@ -554,5 +558,5 @@ class Pruner:
         return None
 
 
-def _drafted(record: Record) -> Draft:
+def _draft(record: Record) -> Draft:
     return Draft(tag=tag_of(record), intent=intent_of(record), body=encode_record(record))

@@ -1,9 +1,9 @@
-"""Traces of a text: what it looks like wherever it may stand, and which runs and files have it.
+"""Find traces of a text: its spellings, and the runs and files that contain one.
 
-A run that recalled or remembered a note names it in its records. One that was given its text some
-other way is found by that text, in its records or in what it keeps. What a run knows it may have
-told the run that began it, the runs that it began, those that grew from it, and the later ones of
-its session: so a family is taken together, whatever words were used.
+A run that recalled or remembered a note names it in its records. A run that got its text in another
+way is found by that text, in its records or attachments. A run may have passed it on to the run
+that started it, to its children, to its forks, and to later runs of its session. So a family is
+taken together, even if the words differ there.
 """
 
 from __future__ import annotations
@@ -39,39 +39,39 @@ from tallystick.runtime.runs.history import references_in
 from tallystick.sandbox.snapshot import MAGIC, PAGE_BYTES, Image, unpacked
 from tallystick.upkeep.prune import record_in
 
-# Needles: what a text looks like wherever it may stand, so that it can be found and taken out.
+# Needles: the spellings of a text, by which it is found.
 #
 # A text is found whole, as it is and as JSON, Python, base64 or an interpreter's memory spell it.
-# Of a long one its long lines are found too, and of a long line its parts, up to 200 of them: so,
-# but in very long texts, any 200 characters in a row that somebody copied. Other words are not
-# found.
+# The long lines of a long text are found too, and the parts of a long line, up to 200 in all. So
+# any copy of 200 consecutive characters is found, except in very long texts. A text in other words
+# is not found.
 #
-# Rule 1: a short text is not looked for. It would be found in what has nothing to do with it.
-# Rule 2: the same for short or monotonous lines: a ruler or a heading stands in many texts.
+# Rule 1: a short text is not searched for. It would be found in unrelated places.
+# Rule 2: nor are short or monotonous lines: a ruler or a heading is in many texts.
 
 
-# A text that is shorter is not looked for.
+# A shorter text is not searched for.
 TEXT_CHARS_MIN = 12
 _LINE_CHARS_MIN = 40
 _LINE_DISTINCT_MIN = 12
 _PART_CHARS = 100
-# Of one text, the longest lines: a book is not looked for page by page.
+# The most parts of one text, longest lines first: a whole book is not searched for page by page.
 _PARTS_MAX = 200
 
 
 class TextForms:
-    """Several texts, looked for together."""
+    """Several texts, searched for together."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         wanted = [each for text in texts for each in dict.fromkeys((text.strip(), text)) if each]
         parts = dict.fromkeys(part for text in wanted for part in _parts(text.strip()))
-        spelled = dict.fromkeys(form for part in parts for form in _spelled(part))
+        spelled = dict.fromkeys(form for part in parts for form in _spellings(part))
         self._forms = tuple(spelled)
         self._bytes = tuple(
             dict.fromkeys(
                 [
                     *(form.encode("utf-8", "surrogatepass") for form in spelled),
-                    *(form for part in parts for form in _encoded(part)),
+                    *(form for part in parts for form in _encodings(part)),
                 ]
             )
         )
@@ -84,16 +84,18 @@ class TextForms:
         return bool(self._forms)
 
     def in_text(self, text: str) -> bool:
+        """Return True if one of them is in a text."""
         return any(form in text for form in self._forms)
 
     def in_bytes(self, data: bytes) -> bool:
+        """Return True if one of them is in some bytes."""
         return any(form in data for form in self._bytes)
 
     def in_pieces(self, pieces: Iterable[bytes | memoryview]) -> bool:
-        """Whether one of them stands in bytes that come piece by piece."""
+        """Return True if one of them is in bytes that come piece by piece."""
         tail = b""
         for piece in pieces:
-            # What began in the piece before may end in this one.
+            # A match may begin at the end of the previous piece.
             data = tail + bytes(piece)
             if self.in_bytes(data):
                 return True
@@ -101,13 +103,13 @@ class TextForms:
         return False
 
     def in_value(self, value: object) -> bool:
-        """Whether one of them stands anywhere in a record."""
+        """Return True if one of them is anywhere in a record."""
         return any(self._in_leaf(leaf) for leaf in _leaves(value))
 
-    def bound_by(self, value: object) -> bool:
-        """Whether a record has one of them, or the plain digest of a whole text.
+    def has_text_or_digest(self, value: object) -> bool:
+        """Return True if a record has one of them, or the plain digest of a whole text.
 
-        Who has such a digest and guesses the text can check the guess.
+        With such a digest, a guess of the text can be checked.
         """
         return any(
             self._in_leaf(leaf)
@@ -120,7 +122,7 @@ class TextForms:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """The text itself, and of a long one what is long enough in it to be told from others."""
+    """Yield the text itself, and the parts of a long one that are long enough to be specific."""
     if len(text) < TEXT_CHARS_MIN:
         return
     yield text
@@ -140,15 +142,15 @@ def _of_line(line: str) -> Iterator[str]:
         return
     pieces = [line]
     if len(line) >= 2 * _PART_CHARS:
-        # Whoever copies twice as many characters in a row copies one of these whole.
+        # A copy of twice as many consecutive characters contains one of these pieces whole.
         pieces = [line[at : at + _PART_CHARS] for at in range(0, len(line), _PART_CHARS)]
     for piece in pieces:
         if len(piece) >= _LINE_CHARS_MIN and len(set(piece)) >= _LINE_DISTINCT_MIN:
             yield piece
 
 
-def _spelled(text: str) -> Iterator[str]:
-    """A text as it stands in other texts: plain, in JSON, in JSON inside of JSON, in Python."""
+def _spellings(text: str) -> Iterator[str]:
+    """Yield a text as it appears in other texts: plain, in JSON, in JSON within JSON, in Python."""
     yield text
     for ascii_only in (False, True):
         once = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
@@ -157,8 +159,8 @@ def _spelled(text: str) -> Iterator[str]:
     yield repr(text)[1:-1]
 
 
-def _encoded(text: str) -> Iterator[bytes]:
-    """A text as it stands in bytes that are not UTF-8: an interpreter's memory, or base64."""
+def _encodings(text: str) -> Iterator[bytes]:
+    """Yield a text as it appears in bytes other than UTF-8: an interpreter's memory, or base64."""
     yield text.encode("utf-16-le", "surrogatepass")
     yield text.encode("utf-16-be", "surrogatepass")
     yield text.encode("utf-32-le", "surrogatepass")
@@ -166,13 +168,14 @@ def _encoded(text: str) -> Iterator[bytes]:
         yield text.encode("latin-1")
     raw = text.encode("utf-8", "surrogatepass")
     for before in range(3):
-        # Where it begins decides how it is spelled; its ends share digits with what is beside it.
+        # Base64 depends on the offset modulo 3. The digits at both ends also depend on the
+        # neighbouring bytes, so they are cut off.
         coded = base64.b64encode(bytes(before) + raw).rstrip(b"=")
         yield coded[(0, 2, 3)[before] : -1]
 
 
 def _leaves(value: object) -> Iterator[str | bytes]:
-    """Every text and every run of bytes in a value."""
+    """Yield every text and every bytes value inside a value."""
     match value:
         case str() | bytes():
             yield value
@@ -190,19 +193,17 @@ def _leaves(value: object) -> Iterator[str | bytes]:
             pass
 
 
-# Files of long output that are left where programs' output is spilled to.
-#
-# There are usually none: what a program printed becomes an attachment when it ends. Those of a
-# process that died are left behind, named by the session that they are of.
+# Files of long program output. There are usually none: the output of a program becomes an
+# attachment when it ends. Files of a process that died are left behind, named by their holder.
 
 
-# As the sandbox names them: anything else in the folder is somebody else's.
+# The names that the sandbox gives. Other files in the folder are not touched.
 _NAME = re.compile(r"([0-9A-Za-z]{26})-[0-9A-Za-z]{26}\.(stdout|stderr)")
 _PIECE_BYTES = 1 << 20
 
 
 def spilled_files(folder: Path) -> list[tuple[Path, str]]:
-    """The files that programs printed into, each with its session."""
+    """Return the files with output of programs, each with its holder; none without the folder."""
     try:
         files = sorted(path for path in folder.iterdir() if path.is_file())
     except OSError:
@@ -212,7 +213,7 @@ def spilled_files(folder: Path) -> list[tuple[Path, str]]:
 
 
 def has_text(path: Path, needles: TextForms) -> bool:
-    """Whether a file has one of the texts."""
+    """Return True if a file has one of the texts; False if it cannot be read."""
     try:
         with path.open("rb") as file:
             return needles.in_pieces(iter(lambda: file.read(_PIECE_BYTES), b""))
@@ -220,16 +221,15 @@ def has_text(path: Path, needles: TextForms) -> bool:
         return False
 
 
-# Which recorded runs have to do with notes: those that name them, say what they say, or are kin.
-
-
+# Why a run is affected by notes: it names one, has the text of one, or is in the family of such a
+# run.
 Because = Literal["named", "text", "family"]
 _PAGES_TOGETHER = 256
 
 
 @dataclass(slots=True, kw_only=True)
-class _Seen:
-    """What one reading of a run found."""
+class _RunFacts:
+    """Facts from one reading of a run."""
 
     session: str | None = None
     within: str | None = None
@@ -242,11 +242,12 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What was found. `runs` are the newest first, so that what grew or was begun comes first.
+    """The runs and attachments that are affected by notes.
 
-    `sessions` are those of these runs. `blobs` are attachments that have the text, `held` all that
-    these runs hold. `others` have the text and are left out, where that is not enough; `blobs` are
-    only those of these runs then. `heads` is how long each run was then.
+    `runs` are the newest first, so that forks and children come first. `sessions` are the holders
+    of these runs. `blobs` are attachments that have the text, `held` all attachments that these
+    runs keep. `others` are runs that have the text but are left out without `by_text`; `blobs` are
+    then only those of `runs`. `heads` is the number of entries of each run at that time.
     """
 
     runs: dict[str, Because]
@@ -266,18 +267,18 @@ def survey(
     known: Collection[str] = (),
     by_text: bool = True,
 ) -> Survey:
-    """Look through every run and every attachment. `known` are runs that were found before.
+    """Search every run and every attachment. `known` are runs that were found before.
 
-    Without `by_text`, a run is not chosen because it has the text.
+    Without `by_text`, a run is not chosen only because it has the text.
     """
     blobs = blobs_with(attachments, needles)
     holding: dict[str, set[str]] = {}
     for each in attachments.references():
         holding.setdefault(each.intent.session_id, set()).add(each.ref.id)
-    seen: dict[str, _Seen] = {}
+    seen: dict[str, _RunFacts] = {}
     listed = ledger.runs()
     for row in listed:
-        found = _looked(ledger, row.run, ids=frozenset(ids), needles=needles)
+        found = _search(ledger, row.run, ids=frozenset(ids), needles=needles)
         if found.session is not None:
             for holder in (found.session, snapshots_holder(found.session)):
                 found.blobs |= holding.get(holder, set())
@@ -291,7 +292,7 @@ def survey(
     others = [] if by_text else [run for run, why in because.items() if why == "text"]
     for run in others:
         del because[run]
-    _with_kin(because, seen)
+    _add_families(because, seen)
     chosen = {run: because[run] for run in sorted(because, reverse=True)}
     held = frozenset().union(*(seen[run].blobs for run in chosen))
     return Survey(
@@ -307,21 +308,21 @@ def survey(
 def touched_since(
     before: Survey, ledger: SqliteLedger, *, ids: Collection[str], needles: TextForms
 ) -> dict[str, Because]:
-    """The runs that began or went on since, and have to do with the notes now, and had not then."""
+    """Return the runs that changed since `before`, and are affected by the notes only now."""
     late: dict[str, Because] = {}
     for row in ledger.runs():
         if row.run in before.runs or row.head.count == before.heads.get(row.run):
             continue
-        found = _looked(ledger, row.run, ids=frozenset(ids), needles=needles)
+        found = _search(ledger, row.run, ids=frozenset(ids), needles=needles)
         if found.named or found.said:
             late[row.run] = "named" if found.named else "text"
     return late
 
 
 def is_said_in(ledger: SqliteLedger, run: str, needles: TextForms) -> bool:
-    """Whether what is left of a run has a text, or its plain digest."""
+    """Return True if what is left of a run has a text, or its plain digest."""
     return any(
-        needles.in_bytes(entry.body) if record is None else needles.bound_by(record)
+        needles.in_bytes(entry.body) if record is None else needles.has_text_or_digest(record)
         for entry, record in _entries(ledger, run)
         if entry.body is not None
     )
@@ -330,7 +331,7 @@ def is_said_in(ledger: SqliteLedger, run: str, needles: TextForms) -> bool:
 def blobs_with(
     attachments: SqliteAttachments, needles: TextForms, *, among: Collection[str] | None = None
 ) -> set[str]:
-    """The attachments that have a text, in their bytes or in what they are called."""
+    """Return the attachments that have a text, in their bytes or in their label."""
     if not needles:
         return set()
     called = {
@@ -345,7 +346,7 @@ def blobs_with(
 
 
 def strays_with(attachments: SqliteAttachments, needles: TextForms) -> list[Path]:
-    """Files of attachments that no row names, left by who died while putting one."""
+    """Return files of attachments without a row that have a text, left by a crash during a put."""
     if not needles:
         return []
     files = attachments.files
@@ -359,8 +360,10 @@ def strays_with(attachments: SqliteAttachments, needles: TextForms) -> list[Path
 # -- inside ------------------------------------------------------------------------------------
 
 
-def _looked(ledger: SqliteLedger, run: str, *, ids: frozenset[str], needles: TextForms) -> _Seen:
-    found = _Seen()
+def _search(
+    ledger: SqliteLedger, run: str, *, ids: frozenset[str], needles: TextForms
+) -> _RunFacts:
+    found = _RunFacts()
     for entry, record in _entries(ledger, run):
         match record:
             case None:
@@ -387,17 +390,17 @@ def _looked(ledger: SqliteLedger, run: str, *, ids: frozenset[str], needles: Tex
 
 
 def _entries(ledger: SqliteLedger, run: str) -> Iterator[tuple[Sealed, Record | None]]:
-    """The entries of a run whose bodies are there, each as the record that it is, if it is one."""
+    """Yield the entries of a run that have bodies, each with its record, or None if unreadable."""
     try:
         for entry in ledger.read(run):
             if entry.body is not None:
                 yield entry, record_in(entry)
     except LedgerError:
-        return  # removed just now, or damaged: whoever is to prune it will say so
+        return  # removed just now, or damaged: pruning the run reports that
 
 
-def _with_kin(because: dict[str, Because], seen: dict[str, _Seen]) -> None:
-    """Add the families: whom they began or were begun by, what grew or came after, and theirs."""
+def _add_families(because: dict[str, Because], seen: dict[str, _RunFacts]) -> None:
+    """Add the families: callers, children, forks, later runs of the session, and their families."""
     kin: dict[str, set[str]] = {run: set(found.kin) for run, found in seen.items()}
     for run, found in seen.items():
         for other in found.kin:
@@ -406,7 +409,7 @@ def _with_kin(because: dict[str, Because], seen: dict[str, _Seen]) -> None:
             kin.setdefault(found.grown_from, set()).add(run)
     latest: dict[str, str] = {}
     for run in sorted(seen):
-        # It went on with the interpreter of the one before, or was told what that came to.
+        # A run of a session has the interpreter of the one before, or a summary of its result.
         within = seen[run].within
         if within is not None:
             if within in latest:
@@ -434,7 +437,7 @@ def _has(attachments: SqliteAttachments, id: str, needles: TextForms) -> bool:
 
 
 def _memory(image: Image) -> Iterator[bytes]:
-    """An interpreter's memory, many pages at a time. What is not side by side is kept apart."""
+    """Yield an interpreter's memory, many pages at a time, with a gap between distant pages."""
     together: list[bytes] = []
     before = None
     for index, page in zip(image.indices, image.pages, strict=True):

@@ -1,18 +1,18 @@
-"""A run together with its attachments: out of a ledger, into another one, and away.
+"""Export, import and remove a run together with its attachments.
 
-Rule 1: the attachments of a run are the committed references of its session, which its first record
-names. The session is the run's own if its name is a ULID and no other run here names it. Nothing
-else is carried or let go of: else a file that names the session of another run, or of a person,
-could take their attachments along, or away.
-Rule 2: a file is hostile until all of it was read. References are checked here, bytes against the
-digest that names them, and every attachment that a record speaks of has to come along, as long as
-that record was not erased.
-Rule 3: bytes are put before the run is adopted, as intents of this process, and committed in the
-transaction that adopts it. Whoever dies in between leaves what a sweep collects.
-Rule 4: what the session holds here already stays as it is. Only what is missing or damaged is put,
+Rule 1: the attachments of a run are the committed references of its holder, which its first record
+names. The holder belongs to the run if its name is a ULID and no other run here names it. Nothing
+else is exported or released: otherwise a file that names the holder of another run, or of a user,
+could copy or delete their attachments.
+Rule 2: a file is not trusted until all of it was read. References are checked here, and bytes
+against the digest that names them. Every attachment that a record names has to be in the file,
+unless that record was erased.
+Rule 3: bytes are put before the run is adopted, as attachment intents of this process, and
+committed in the transaction that adopts it. A crash in between leaves bytes for garbage collection.
+Rule 4: what the holder keeps here already stays as it is. Only what is missing or damaged is put,
 so importing a file again restores attachments and changes nothing else.
-Rule 5: a fork holds what the entries that it shares speak of, in a session of its own. The sessions
-of the runs it grew from hold nothing where only what is shared of them arrives.
+Rule 5: a fork keeps the attachments that its shared entries name, under a holder of its own. If
+only the shared part of an ancestor is imported, its holder keeps nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tallystick.core.ids import is_ulid
 from tallystick.core.json_text import canonical
 from tallystick.core.records import AttachmentRef
 from tallystick.ledger.port import Carried, ExportHeader, Ledger, Receiver, TransferLedger
-from tallystick.ledger.transfer import export_run, import_run, name_of
+from tallystick.ledger.transfer import display_name, export_run, import_run
 from tallystick.ledger.verify import ancestors_of
 from tallystick.runtime.runs.history import (
     mentions,
@@ -52,7 +52,7 @@ _decode_ref = msgspec.json.Decoder(AttachmentRef).decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transferred:
-    """A run that was written or read, and what came with it. `put` is what was not here before."""
+    """The result of a transfer. `put` is how many attachments were not here before."""
 
     run: str
     attachments: int = 0
@@ -70,14 +70,15 @@ def export_run_with_attachments(
 ) -> Transferred:
     """Write a run and its attachments to a new file, or to an open one.
 
-    Raises `TransferRefused`, and writes nothing, if one of them is missing or damaged.
+    Raise `TransferRefused`, and write nothing, if an attachment is missing or damaged, and for the
+    reasons of `export_run`.
     """
     session_id = own_session(ledger, run)
     mentioned = functools.cache(lambda: _all_mentioned(ledger, run))
     sizes: list[int] = []
 
-    def carried() -> Sequence[Carried]:
-        refs = _committed(attachments, session_id)
+    def collect() -> Sequence[Carried]:
+        refs = _committed_refs(attachments, session_id)
         held = {ref.id: ref.byte_len for ref in refs}
         sizes[:] = held.values()
         for (id, byte_len), where in mentioned().items():
@@ -93,17 +94,18 @@ def export_run_with_attachments(
             for ref in refs
         ]
 
-    export_run(ledger, run, target, move=move, carried=carried)
+    export_run(ledger, run, target, move=move, carried=collect)
     return Transferred(run=run, attachments=len(sizes), bytes=sum(sizes))
 
 
 def import_run_with_attachments(
     ledger: TransferLedger, attachments: Attachments, source: Path | BinaryIO
 ) -> Transferred:
-    """Take in an exported run and its attachments. What does not hold is refused.
+    """Import an exported run and its attachments.
 
-    A run that is here already and the same is left as it is; attachments of it that are missing or
-    damaged here are restored.
+    Raise `TransferRefused` if the file is not valid; then no run is kept. A run that is here
+    already with the same entries stays as it is; its attachments that are missing or damaged here
+    are restored.
     """
     incoming = _Incoming(ledger, attachments)
     run = import_run(ledger, source, receiver=incoming)
@@ -118,9 +120,10 @@ def import_run_with_attachments(
 def remove_run_with_attachments(
     ledger: Ledger, attachments: Attachments, run: str
 ) -> tuple[str, ...]:
-    """Take a run out, and its session's references in the same transaction.
+    """Delete a run, and its holder's references in the same transaction.
 
-    Returns the ids that nobody names any more. Their bytes are still there: a sweep takes them.
+    Return the ids without a reference now. Their bytes are still there, for garbage collection.
+    Raise `RunNotFound` if it is not here, and `UsageError` if a fork of it is.
     """
     session_id = own_session(ledger, run)
     if session_id is None:
@@ -130,23 +133,23 @@ def remove_run_with_attachments(
     try:
         ids = [each.ref.id for held in sessions for each in attachments.references(held)]
     except AttachmentError:
-        ids = []  # a row that cannot be read; the run can go in spite of it
+        ids = []  # a row cannot be read, which must not prevent the removal of the run
 
-    def let_go(db: Transaction) -> None:
+    def release(db: Transaction) -> None:
         for held in sessions:
             attachments.forget_session(held, within=db)
 
-    ledger.remove(run, also=let_go)
+    ledger.remove(run, also=release)
     try:
         return tuple(id for id in ids if not attachments.references(id=id))
     except AttachmentError:
         return ()
 
 
-# -- out ---------------------------------------------------------------------------------------
+# -- export ------------------------------------------------------------------------------------
 
 
-def _committed(attachments: Attachments, session_id: str | None) -> list[AttachmentRef]:
+def _committed_refs(attachments: Attachments, session_id: str | None) -> list[AttachmentRef]:
     if session_id is None:
         return []
     return [
@@ -174,10 +177,10 @@ def _pieces(
 
 
 def _all_mentioned(ledger: Ledger, run: str) -> dict[tuple[str, int], str]:
-    """Id and length of every attachment that the records name, each with the first that does.
+    """Return id and length of every attachment that the records name, with the first that does.
 
-    Of a fork, also what those name that it shares. Nothing if the start was erased: then nobody
-    knows the session, and the run is no more than a chain that holds.
+    For a fork, the shared entries count too. Nothing is returned if the first record was erased:
+    the holder is unknown then, and only the chain is exported.
     """
     found: dict[tuple[str, int], str] = {}
     if session_of(ledger, run) is None:
@@ -196,14 +199,14 @@ def _note(found: dict[tuple[str, int], str], entry: Sealed, where: str) -> None:
 
 
 def _not_exported(run: str, target: Path | BinaryIO, why: str) -> TransferRefused:
-    return TransferRefused(file=name_of(target), why=f"run {run}: {why}; nothing was exported")
+    return TransferRefused(file=display_name(target), why=f"run {run}: {why}; nothing was exported")
 
 
-# -- in ----------------------------------------------------------------------------------------
+# -- import ------------------------------------------------------------------------------------
 
 
 class _Incoming:
-    """Takes in the attachments of one import."""
+    """Checks and stores the attachments of one import."""
 
     def __init__(self, ledger: Ledger, attachments: Attachments) -> None:
         self._ledger = ledger
@@ -214,21 +217,21 @@ class _Incoming:
         self.carried: dict[str, int] = {}
         self.put_count = 0
 
-    def shared(self, run: str, seq: int, entry: Sealed) -> str | None:
+    def check_shared(self, run: str, seq: int, entry: Sealed) -> str | None:
         session_id = session_in(entry) if seq == 0 else None
         if session_id is not None:
             self._sessions[run] = session_id
         _note(self._mentioned, entry, f"entry {seq} of run {run}")
         return None
 
-    def entry(self, seq: int, entry: Sealed) -> str | None:
+    def check_entry(self, seq: int, entry: Sealed) -> str | None:
         if seq == 0:
             self._session_id = session_in(entry)
         if self._session_id is not None:
             _note(self._mentioned, entry, f"entry {seq}")
         return None
 
-    def attachment(self, carried: Carried) -> str | None:
+    def check_attachment(self, carried: Carried) -> str | None:
         what = f"attachment {len(self.carried)}"
         try:
             ref = _decode_ref(carried.ref)
@@ -237,7 +240,7 @@ class _Incoming:
             return f"the reference of {what} cannot be read"
         if not same:
             return f"the reference of {what} is not in canonical form"
-        why = _unfit(ref)
+        why = _reference_fault(ref)
         if why is not None:
             return f"the reference of {what} does not hold: {why}"
         if ref.byte_len != carried.byte_len:
@@ -252,7 +255,7 @@ class _Incoming:
         self.carried[ref.id] = ref.byte_len
         return None
 
-    def checked(self, header: ExportHeader) -> str | None:
+    def check_whole(self, header: ExportHeader) -> str | None:
         session_id = self._session_id
         if session_id is None:
             if header.attachments:
@@ -261,26 +264,26 @@ class _Incoming:
             for (id, byte_len), where in self._mentioned.items():
                 if self.carried.get(id) != byte_len:
                     return f"{where} speaks of attachment {id[:64]!r}, which it does not carry"
-            why = self._unfit_session(header.run, session_id, self.carried)
+            why = self._holder_fault(header.run, session_id, self.carried)
             if why is not None:
                 return f"its session {why}"
             self._sessions[header.run] = session_id
         if len(set(self._sessions.values())) < len(self._sessions):
             return "two of its runs name the same session"
         for run, each in self._sessions.items():
-            why = None if run == header.run else self._unfit_session(run, each, {})
+            why = None if run == header.run else self._holder_fault(run, each, {})
             if why is not None:
                 return f"the session of run {run}, which it shares, {why}"
         return None
 
-    def _unfit_session(self, run: str, session_id: str, carried: Collection[str]) -> str | None:
-        """Say why a run that arrives cannot have a session."""
+    def _holder_fault(self, run: str, session_id: str, carried: Collection[str]) -> str | None:
+        """Return why an imported run cannot have this holder, or None."""
         if not is_ulid(session_id):
             return f"{session_id[:40]!r} is none that a run has"
         other = other_run_of(self._ledger, session_id, run)
         if other is not None:
             return f"is that of run {other}, which is here"
-        if self._is_strangers(session_id, run, carried):
+        if self._keeps_foreign(session_id, run, carried):
             return "holds attachments here that it does not carry"
         return None
 
@@ -300,7 +303,7 @@ class _Incoming:
                 intent_at_epoch_ms=self._attachments.clock(),
                 owner=self._attachments.owner(),
             )
-            # A row that is there keeps what it says of the bytes.
+            # An existing row keeps its label and media type.
             ref = rows[0].ref if rows else ref
             if staged.data is None:
                 # A file is published between two transactions, never inside one.
@@ -320,14 +323,17 @@ class _Incoming:
         held = SessionAttachments(self._attachments, session_id=self._session_id)
         held.commit(list(self.carried), within=within)
 
-    def _is_strangers(self, session_id: str, run: str, carried: Collection[str]) -> bool:
-        """Whether the session holds what is not this run's, as far as the file tells."""
+    def _keeps_foreign(self, session_id: str, run: str, carried: Collection[str]) -> bool:
+        """Return True if the holder keeps attachments here that are not in the file.
+
+        False if the run here has this holder already: then they are its own.
+        """
         try:
             if session_of(self._ledger, run) == session_id:
                 return False
         except LedgerError:
             pass  # the run is not here, or cannot be read
-        held = _committed(self._attachments, session_id)
+        held = _committed_refs(self._attachments, session_id)
         return any(ref.id not in carried for ref in held)
 
     def _is_whole(self, ref: AttachmentRef) -> bool:
@@ -338,8 +344,8 @@ class _Incoming:
             return False
 
 
-def _unfit(ref: AttachmentRef) -> str | None:
-    """Say why a reference cannot be one of ours."""
+def _reference_fault(ref: AttachmentRef) -> str | None:
+    """Return why a reference cannot be one that this package wrote, or None."""
     try:
         if not is_digest(ref.id):
             return "its id is no digest"
