@@ -1,7 +1,8 @@
 """Check the prose of the pages in docs/: length of sentences, links of terms, links and anchors.
 
 Run it as `python tools/check_docs.py [PAGE ...]`. Without pages it checks all pages of the site.
-Each finding is one line, and the exit code is 1 if there is any. `tests/docs` calls the same functions.
+Each finding is one line, and the exit code is 1 if there is any. `tests/docs` calls the same
+functions.
 
 A page may use one of the terms only in its everyday sense ("three steps to install"). Then it says
 so in a comment, and the term is not checked on that page: `<!-- everyday: step, turn -->`.
@@ -95,15 +96,8 @@ def linked_pages() -> list[Path]:
 
 def longest_sentence(page: Path) -> int:
     """Return how many words a sentence of the page may have."""
-    parts = (
-        page.resolve().relative_to(DOCS).parts
-        if page.resolve().is_relative_to(DOCS)
-        else page.parts
-    )
-    guide = (
-        "guides" in parts[:-1]
-        or parts[-1] in ("index.md", "start.md", "python.md")
-        and "reference" not in parts
+    guide = page.parent.name == "guides" or (
+        page.parent.name == "docs" and page.name in ("index.md", "start.md", "python.md")
     )
     return LONGEST_IN_GUIDES if guide else LONGEST
 
@@ -117,7 +111,8 @@ def prose(text: str) -> str:
     """Return a page without its code blocks and comments, with the same lines."""
     text = re.sub(r"\A---\n.*?^---\n", _blanked, text, flags=re.S | re.M)
     text = _COMMENT.sub(_blanked, _FENCE.sub(_blanked, text))
-    lines, in_list, after_blank, kept = text.split("\n"), False, True, []
+    kept: list[str] = []
+    lines, in_list, after_blank = text.split("\n"), False, True
     for line in lines:
         indented = line.startswith("    ") and line.strip()
         if _ITEM.match(line) and not (indented and not in_list):
@@ -165,7 +160,7 @@ def sentences(text: str) -> list[str]:
     )
     return [
         each
-        for each in re.split(r"(?<=[.!?…])[\"”’)]*\s+(?=[\"“‘(]*[A-Z0-9`])", text)
+        for each in re.split(r"(?<=[.!?…])[\"”’)]*\s+(?=[\"“(]*[A-Z0-9`])", text)
         if each.strip()
     ]
 
