@@ -267,11 +267,9 @@ class _Shapes:
         for field in info.fields:
             if field.name in without:
                 continue
-            absent, shown = self._may_be_absent(field.type), self._shown(field.type)
+            shown = self._shown(field.type)
             default = "required" if field.required else self._default(field)
-            rows.append(
-                (f"`{field.encode_name}`", shown, "may be absent" if absent else default)
-            )
+            rows.append((f"`{field.encode_name}`", shown, default))
         return table(("field", "holds", "default"), rows)
 
     def others(self, *, level: int) -> str:
@@ -289,16 +287,11 @@ class _Shapes:
         return f"{'#' * level} {struct.__name__}\n\n{described(struct.__doc__)}\n{self.fields(struct)}"
 
     @staticmethod
-    def _may_be_absent(of: types.Type) -> bool:
-        unset = getattr(types, "UnsetType", None)
-        return isinstance(of, types.UnionType) and any(
-            unset is not None and isinstance(each, unset) for each in of.types
-        )
-
-    @staticmethod
     def _default(field: types.Field) -> str:
         if field.default is types.NODEFAULT:
             return "empty"
+        if field.default is msgspec.UNSET:
+            return "absent"
         if field.default is None:
             return "null"
         return "empty" if field.default in ((), {}, "") else f"`{number(field.default)}`"
@@ -308,8 +301,7 @@ class _Shapes:
             case types.StructType():
                 return self._linked(of.cls)
             case types.UnionType():
-                known = [each for each in of.types if type(each).__name__ != "UnsetType"]
-                return " or ".join(self._shown(each) for each in known)
+                return " or ".join(self._shown(each) for each in of.types)
             case types.LiteralType():
                 return " or ".join(f"`{each}`" for each in of.values)
             case types.VarTupleType() | types.ListType():
