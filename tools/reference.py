@@ -31,6 +31,9 @@ from tallystick.cli.errors import exit_code_of
 from tallystick.core.errors import Cancelled, ReplayStopped, TallystickError
 from tallystick.core.records import Record, StopReason
 from tallystick.interop import trajectory_events
+from tallystick.memory.receipts import receipt
+from tallystick.model import scripted
+from tallystick.sessions.values import ExportedValues
 from tallystick.settings.schema import PROVIDER_KEYS, SETTINGS, ProviderValues, Value
 from tools.check_docs import DOCS, link_terms
 
@@ -366,6 +369,31 @@ def _tag(struct: type) -> str:
     return str(struct.__struct_config__.tag)  # type: ignore[attr-defined]
 
 
+def script() -> str:
+    """Describe a line of a script of replies."""
+    return _structs(scripted.ScriptedReply)
+
+
+def memory_receipts() -> str:
+    """Describe the receipts of memory, and what is in them."""
+    every = (receipt.RecallReceipt, receipt.ForgetReceipt)
+    shapes = _Shapes(described=every)
+    parts = [
+        f"### {_tag(each)}\n\n{described(each.__doc__)}\n{shapes.fields(each)}" for each in every
+    ]
+    return "\n".join([*parts, shapes.others(level=4)])
+
+
+def values() -> str:
+    """Describe the file of a session's values."""
+    return _structs(ExportedValues)
+
+
+def _structs(struct: type) -> str:
+    shapes = _Shapes(described=(struct,))
+    return "\n".join([shapes.fields(struct), shapes.others(level=3)])
+
+
 # -- errors and exit codes -------------------------------------------------------------------------
 
 
@@ -534,6 +562,9 @@ REGIONS: dict[str, Callable[[], str]] = {
     "errors": errors,
     "stops": stops,
     "python": python,
+    "script": script,
+    "memory-receipts": memory_receipts,
+    "values": values,
 }
 
 

@@ -414,9 +414,9 @@ def resolve_command(run: str | None, charge: bool, release: bool, as_json: bool)
     r"""Show which calls are in doubt and what is held of the total, and close what was left.
 
     A process that is killed during a paid call leaves the call open: it may have been billed.
-    --charge records that it was billed, at what was reserved; --release records that it was not.
-    Either one closes the reservation, and tally resume then repeats the call. Without a choice
-    everything is listed. Effects are not paid calls: tally resume decides about those.
+    With --charge it counts as billed, at what was reserved; with --release it does not. Either
+    one closes the reservation, and tally resume then repeats the call. Without a choice everything
+    is listed. Effects are not paid calls: tally resume decides about those.
 
     \b
     Example:
