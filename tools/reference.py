@@ -1,6 +1,6 @@
 """Write the generated parts of docs/reference from the code.
 
-Run it as `make reference`, or `python -m tools.reference`. A page there is text with marked regions:
+Run it as `make reference`, or `python -m tools.reference`. A page there is text with regions:
 
     <!-- generated: commands -->
     …
@@ -39,7 +39,8 @@ from tools.check_docs import DOCS, link_terms
 
 PAGES = DOCS / "reference"
 _REGION = re.compile(
-    r"(?P<begin><!-- generated: (?P<name>[a-z-]+) -->\n).*?(?P<end><!-- end of generated: (?P=name) -->)",
+    r"(?P<begin><!-- generated: (?P<name>[a-z-]+) -->\n).*?"
+    r"(?P<end><!-- end of generated: (?P=name) -->)",
     re.S,
 )
 
@@ -287,11 +288,13 @@ class _Shapes:
         return "\n".join(text for _, text in sorted(parts))
 
     def _part(self, struct: type, *, level: int) -> str:
-        return f"{'#' * level} {struct.__name__}\n\n{described(struct.__doc__)}\n{self.fields(struct)}"
+        return (
+            f"{'#' * level} {struct.__name__}\n\n{described(struct.__doc__)}\n{self.fields(struct)}"
+        )
 
     @staticmethod
     def _default(field: types.Field) -> str:
-        if field.default is types.NODEFAULT:
+        if field.default is msgspec.NODEFAULT:
             return "empty"
         if field.default is msgspec.UNSET:
             return "absent"
@@ -530,16 +533,16 @@ def _signature(name: str, found: Callable[..., object]) -> str:
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
-    prefix = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-    text = prefix + parameter.name
+    stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}
+    text = stars.get(parameter.kind, "") + parameter.name  # type: ignore[call-overload]
     typed = parameter.annotation is not parameter.empty
     if typed:
         text += f": {_annotation(parameter.annotation)}"
     if parameter.default is not parameter.empty:
         default = parameter.default
         plain = default is None or isinstance(default, bool | int | float | str | bytes | tuple)
-        text += f"{' = ' if typed else '='}{default if plain and not isinstance(default, str) else repr(default) if plain else '…'}"
-    return text
+        text += f"{' = ' if typed else '='}{repr(default) if plain else '…'}"
+    return str(text)
 
 
 def _annotation(annotation: object) -> str:
@@ -579,9 +582,14 @@ def rewritten(text: str) -> str:
     return link_terms(_REGION.sub(region, text), "../glossary.md")
 
 
+def regions(page: Path) -> list[re.Match[str]]:
+    """List the marked regions of a page."""
+    return [*_REGION.finditer(page.read_text(encoding="utf-8"))]
+
+
 def pages() -> list[Path]:
     """List the pages that have generated regions."""
-    return [page for page in sorted(PAGES.glob("*.md")) if _REGION.search(page.read_text("utf-8"))]
+    return [page for page in sorted(PAGES.glob("*.md")) if regions(page)]
 
 
 def write() -> None:
