@@ -400,7 +400,7 @@ def _structs(struct: type) -> str:
 # -- errors and exit codes -------------------------------------------------------------------------
 
 
-def _import_everything() -> None:
+def import_everything() -> None:
     """Import every module of the package, so that every error is known."""
     for module in pkgutil.walk_packages(tallystick.__path__, "tallystick."):
         if ".guest.prelude" not in module.name and not module.name.endswith("__main__"):
@@ -430,7 +430,7 @@ def _error_row(error: type[BaseException], under: str) -> tuple[str, ...]:
 
 def errors() -> str:
     """List all errors, in the families of their base classes."""
-    _import_everything()
+    import_everything()
     head = ("code", "class", "is a", "raised when", "exit code")
     parts, alone = [], []
     for family in sorted(TallystickError.__subclasses__(), key=lambda error: error.__name__):
