@@ -38,7 +38,7 @@ ASKING_LINKS = {
 }
 # Scripts that the theme loads if a page uses diagrams, galleries or a live editor. None does.
 UNUSED = re.compile(
-    r"mermaid|glightbox|ace-builds|pyodide|resize-observer|api\.github\.com|w3\.org"
+    r"mermaid|glightbox|ace-builds|pyodide|resize-observer|api\.github\.com|/api/v4/|w3\.org"
 )
 
 
