@@ -7,6 +7,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+# The slow steps of the set-up are silent: a line every few seconds says that they are not stuck.
+PATIENT := tools/with_progress.py
 PYTEST := $(BIN)/python -m pytest
 RESOLVE = $(VENV)/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
     --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
@@ -89,21 +91,21 @@ $(VENV)/created:
 	    "name one: make PYTHON=/path/to/python" >&2; exit 1; }
 	@$(PYTHON) -c "$(FIT)" 2>/dev/null || { echo "$(PYTHON) is not Python 3.11 or newer with venv and pip" >&2; exit 1; }
 	@echo "creating $(VENV) with $$($(PYTHON) --version)"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) $(PATIENT) $(PYTHON) -m venv $(VENV)
 	@touch $@
 
 $(VENV)/locked: $(VENV)/created requirements/dev.txt
-	@echo "installing the locked dependencies"
-	@$(PIP) install --require-hashes --requirement requirements/dev.txt
+	@echo "installing the locked dependencies (10 to 60 s)"
+	@$(BIN)/python $(PATIENT) $(PIP) install --require-hashes --requirement requirements/dev.txt
 	@touch $@
 
 $(VENV)/site: $(VENV)/created requirements/docs.txt
 	@echo "installing what builds the site"
-	@$(PIP) install --require-hashes --requirement requirements/docs.txt
+	@$(BIN)/python $(PATIENT) $(PIP) install --require-hashes --requirement requirements/docs.txt
 	@touch $@
 
 # Without isolation the hook runs on the locked versions, and nothing is downloaded twice.
 $(VENV)/installed: $(VENV)/locked $(BUILD_INPUTS)
 	@echo "installing tallystick and building its guest (about a minute when its sources changed)"
-	@$(PIP) install --no-build-isolation --no-deps --editable .
+	@$(BIN)/python $(PATIENT) $(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@
