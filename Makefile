@@ -15,8 +15,9 @@ RESOLVE = $(VENV)/lock/bin/uv pip compile --quiet --upgrade --universal --python
 PRELUDE := src/tallystick/guest/prelude
 
 # Candidates are run, not looked up: a version manager's shim can stand in PATH and still refuse.
-PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 python3; do \
-    if $$python -c "$(FIT)" >/dev/null 2>&1; then echo $$python; break; fi; done)
+# The first use keeps what was found, since each search takes about half a second.
+PYTHON ?= $(eval PYTHON := $(shell for python in python3.14 python3.13 python3.12 python3.11 python3; do \
+    if $$python -c "$(FIT)" >/dev/null 2>&1; then echo $$python; break; fi; done))$(PYTHON)
 FIT := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 
 # What the build hook reads. The image it writes is left out, or it would make itself stale.
@@ -30,6 +31,7 @@ help: ## Show this list.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s%s\n", $$1, $$2}'
 
 run: setup ## Answer a question over sample data, replay it and verify it.
+	@echo "starting the demo"
 	@$(BIN)/tally demo
 
 test: setup ## Run the default test suite, on every core.

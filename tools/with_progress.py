@@ -13,7 +13,7 @@ import sys
 import time
 
 # A reader who sees nothing for five seconds starts to wonder.
-SECONDS = 4.0
+SECONDS = 3.0
 
 
 def run(command: list[str], *, every: float = SECONDS) -> int:
