@@ -159,6 +159,9 @@ def _option(option: click.Option) -> tuple[str, str, str]:
     names = [*option.opts, *option.secondary_opts]
     shown = ", ".join(f"`{each}`" for each in names[:-1])
     last = f"`{names[-1]} {metavar}`" if metavar else f"`{names[-1]}`"
+    if "|" in metavar:
+        # In code inside a table, readers of Markdown do not agree on what `\|` is.
+        last = f"`{names[-1]}` <code>{metavar.replace('|', '&#124;')}</code>"
     text = " ".join((option.help or "").split())
     found = re.search(r"\s*\[(?:default|vocabulary): ([^\]]*)\]", text)
     default = found[1] if found else ""

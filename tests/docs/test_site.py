@@ -86,6 +86,17 @@ def test_no_page_asks_another_origin(site: Path) -> None:
     assert outside == []
 
 
+def test_no_page_shows_marks_of_markdown_that_were_not_understood(site: Path) -> None:
+    found = []
+    for page in site.rglob("*.html"):
+        article = re.search(r"<article.*?</article>", page.read_text(encoding="utf-8"), re.S)
+        prose = re.sub(r"<pre.*?</pre>", "", article[0] if article else "", flags=re.S)
+        marks = re.findall(r".{0,30}(?:```|\\\||\]\([\w./#-]+\)|\|\s*---).{0,30}", prose)
+        found += [(page.name, each) for each in marks]
+
+    assert found == []
+
+
 def test_no_style_asks_another_origin(site: Path) -> None:
     styles = "\n".join(each.read_text(encoding="utf-8") for each in site.rglob("*.css"))
 
