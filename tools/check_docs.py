@@ -48,7 +48,8 @@ _FENCE = re.compile(
     r"^( {0,3}(?:> )?\s*)(```+|~~~+)[^\n]*\n.*?^\s*(?:> )?\s*\2[ \t]*$\n?", re.S | re.M
 )
 _COMMENT = re.compile(r"<!--.*?-->", re.S)
-_CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.S)
+# Code ends at the end of its paragraph, or an odd backtick would turn all prose after it into code.
+_CODE = re.compile(r"(?<!`)(`+)(?!`)(?:(?!\n\s*\n)(?!\n\|).)+?(?<!`)\1(?!`)", re.S)
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(\s*<?([^)>\s]*)>?(?:\s+\"[^\"]*\")?\s*\)")
 _ITEM = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
 _HEADING = re.compile(r"^(#{1,6})\s+(.*?)\s*#*$")

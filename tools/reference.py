@@ -312,7 +312,7 @@ class _Shapes:
             case types.UnionType():
                 return " or ".join(self._shown(each) for each in of.types)
             case types.LiteralType():
-                return " or ".join(f"`{each}`" for each in of.values)
+                return " or ".join(f"`{each}`" if each else "empty" for each in of.values)
             case types.VarTupleType() | types.ListType():
                 return f"list of {self._shown(of.item_type)}"
             case types.TupleType():
