@@ -97,7 +97,7 @@ def page_of(directory: Path, text: str, name: str = "page.md") -> Path:
         ("```text\nthis is code and no sentence at all\n```\nShort.\n", 1),
         ("Text.\n\n    indented code is no sentence either\n", 1),
         ("For example, e.g. this one goes on. Then not.", 7),
-        ("An odd ` backtick here.\n\nAnd a longer paragraph with an odd ` one.", 7),
+        ("An odd ` backtick here.\n\nAnd a longer paragraph with an odd ` one.", 8),
     ],
 )
 def test_sentences_are_counted_as_they_are_read(text: str, longest: int) -> None:
